@@ -30,7 +30,7 @@ def test_connections_leave_room_for_files_and_calls_back(limited: Limit, files: 
     limited(files)
     connections = descriptors.connections_allowed()
     workers = connections // descriptors.CONNECTIONS_OF_A_WORKER
-    rest = descriptors.allowed() - connections - workers
+    rest = descriptors.descriptors_allowed() - connections - workers
     assert workers >= 1
     assert rest >= 2 * descriptors.files_at_once() + min(32, files // 8)
 

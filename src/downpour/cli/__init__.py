@@ -24,13 +24,13 @@ def main() -> None:
     heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if heard:  # an interrupted import leaves half a module and prints a traceback
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from downpour.cli import exit_status as streams
+    from downpour.cli import exit_status
 
-    streams.prepare()
+    exit_status.prepare()
     status = run_command(sys.argv[1:], interruptible=heard)
     if heard:  # a late Ctrl-C must not add a traceback after the command ended
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    streams.abandon_broken()
+    exit_status.abandon_broken()
     sys.exit(status)
 
 

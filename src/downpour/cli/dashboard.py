@@ -13,7 +13,7 @@ import typer
 
 from downpour.base.errors import SpecError
 from downpour.base.values import PAGE_PORT
-from downpour.cli import exit_status as streams
+from downpour.cli.exit_status import outlive_readers
 from downpour.cli.options import SHARED, Location, location, whole_number, with_credentials
 from downpour.cli.printing import note
 from downpour.host.extras import require
@@ -151,11 +151,11 @@ def dashboard(
     """
     require("downpour dashboard", "dashboard")
     from downpour.experiments.page_server.server import serve
-    from downpour.host.process import allow_many, on_interrupt, on_leaving
+    from downpour.host.process import allow_many_descriptors, on_interrupt, on_leaving
     from downpour.network.rpc.trust import Trust
 
-    streams.outlive_readers()
-    allow_many()
+    outlive_readers()
+    allow_many_descriptors()
     trust = Trust.load(credentials)
     place = str(folder or shared)
     with listen_for_page(host, port, trust) as listener:

@@ -16,9 +16,8 @@ import typer
 from downpour.base.devices import AUTO, NAMES, check_device
 from downpour.base.errors import ComeAgain, DownpourError, SpecError
 from downpour.base.values import DEFAULT_PORT, checked_labels
-from downpour.cli import exit_status as streams
 from downpour.cli.dashboard import DashboardFlag, DashboardPort, page_on, page_socket
-from downpour.cli.exit_status import SIGNALLED
+from downpour.cli.exit_status import SIGNALLED, outlive_readers
 from downpour.cli.options import (
     SHARED,
     ConnectSeconds,
@@ -184,7 +183,7 @@ def begin(*, verbose: bool, log: Path | None) -> None:
 
     In a container, the kernel drops SIGTERM for the first process unless that process handles it.
     """
-    streams.outlive_readers()
+    outlive_readers()
     on_leaving(lambda number: sys.exit(SIGNALLED + number))
     level = logging.INFO if verbose else logging.WARNING
     try:

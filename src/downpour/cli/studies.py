@@ -255,11 +255,11 @@ def grid(
         launching=launching,
         on_event=checked_command(on_event) if on_event else "",
     )
-    command = StudyCommand("grid", _grid_tables)
+    command = StudyCommand("grid", _tables_of_grid)
     command.run(Grid.from_file(file), options, detach=detach, status=status, as_json=as_json)
 
 
-def _grid_tables(folder: StudyFolder[Grid]) -> list[RenderableType]:
+def _tables_of_grid(folder: StudyFolder[Grid]) -> list[RenderableType]:
     """Return a table of the ended runs for each subgrid."""
     from downpour.experiments.studies import grid_results
     from downpour.show.tables.terminal_tables import study_table
@@ -327,11 +327,11 @@ def tune(
         launching=launching,
         on_event=checked_command(on_event) if on_event else "",
     )
-    command = StudyCommand("tune", _tables, draw_search, search_files)
+    command = StudyCommand("tune", _tables_of_search, draw_search, search_files)
     command.run(Search.from_file(file), options, detach=detach, status=status, as_json=as_json)
 
 
-def _tables(folder: StudyFolder[Search]) -> list[RenderableType]:
+def _tables_of_search(folder: StudyFolder[Search]) -> list[RenderableType]:
     """Return a table of the runs that have ended."""
     from downpour.experiments.studies.search_plan import SearchPlan
     from downpour.show.tables.terminal_tables import search_table

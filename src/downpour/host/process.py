@@ -231,7 +231,7 @@ _RESERVE_MAX = 512
 _FILES_AT_ONCE_MAX = 64
 
 
-def allow_many() -> None:
+def allow_many_descriptors() -> None:
     """Raise this process's limit as far as the system permits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _WANTED if hard == resource.RLIM_INFINITY else min(_WANTED, hard)
@@ -240,7 +240,7 @@ def allow_many() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def allowed() -> int:
+def descriptors_allowed() -> int:
     """Return the number of descriptors that this process may hold."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _WANTED if soft == resource.RLIM_INFINITY else soft
@@ -251,14 +251,14 @@ def connections_allowed() -> int:
 
     It leaves a quarter for files, and the rest of a worker's descriptors for calls back.
     """
-    free = allowed() - min(_RESERVE_MAX, allowed() // 4)
+    free = descriptors_allowed() - min(_RESERVE_MAX, descriptors_allowed() // 4)
     workers = free // (CONNECTIONS_OF_A_WORKER + 1)
     return min(CONNECTIONS_MAX, workers * CONNECTIONS_OF_A_WORKER)
 
 
 def files_at_once() -> int:
     """Return how many files one thread may map at a time; each holds a descriptor."""
-    return min(_FILES_AT_ONCE_MAX, max(1, allowed() // 16))
+    return min(_FILES_AT_ONCE_MAX, max(1, descriptors_allowed() // 16))
 
 
 def lacks_descriptors(error: OSError) -> bool:

@@ -141,13 +141,13 @@ class LastValue(Point):
         self._cluster.observe_rate(worker, log_seconds)
 
 
-_EWMA_RATE = 0.5
+_FADING = 0.5
 
 
 class Ewma(Point):
     """Predicts an exponentially weighted mean of each worker's log times per sample."""
 
-    def __init__(self, rate: float = _EWMA_RATE) -> None:
+    def __init__(self, rate: float = _FADING) -> None:
         """Give each new time the weight `rate`, and all earlier times together the rest."""
         super().__init__()
         self._rate = rate

@@ -23,6 +23,7 @@ def prepared(folder: Path, **arrays: Any) -> PreparedDataset:
     np.savez(path, **arrays)
     spec = Spec.make({"dataset": "npz", "data_path": str(path)})
     check_source(spec)
+    (folder / "datasets").mkdir(exist_ok=True)
     return open_prepared(folder / "datasets", prepare(spec, folder / "datasets"))
 
 
@@ -207,13 +208,15 @@ def test_a_damaged_file_is_refused_wherever_the_damage_is(
     save(path, x=np.arange(20.0).reshape(10, 2), y=np.arange(10) % 2)
     spec = Spec.make({"dataset": "npz", "data_path": str(path)})
     whole = path.read_bytes()
-    key, refused = prepare(spec, tmp_path / "datasets"), set()
+    folder = tmp_path / "datasets"
+    folder.mkdir()
+    key, refused = prepare(spec, folder), set()
     for place in range(0, len(whole), 7):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
         os.utime(path, (place + 1, place + 1))
         try:
             check_source(spec)
-            assert prepare(spec, tmp_path / "datasets") == key
+            assert prepare(spec, folder) == key
         except SpecError as refusal:
             refused.add(refusal.field)
     assert refused == {"data_path"}

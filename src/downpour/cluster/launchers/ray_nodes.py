@@ -132,7 +132,7 @@ def _has_ended(line: socket.socket) -> bool:
 
 
 _RAY_PORT = 6379
-_REACH_CONNECT_SECONDS = 5.0
+_FIRST_CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 5.0
 _SOME_CLUSTER = "01" * 28
 """Ray checks the token before it sees that no cluster has this ID."""
@@ -203,7 +203,7 @@ def _connect(address: str) -> str:
     from downpour.network.rpc import parse_address  # the command's help must not wait for it
 
     place = parse_address(address, field="ray_address", default_port=_RAY_PORT)
-    create_connection((place.host, place.port), _REACH_CONNECT_SECONDS).close()
+    create_connection((place.host, place.port), _FIRST_CONNECT_SECONDS).close()
     return str(place)
 
 

@@ -18,7 +18,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from downpour.base.errors import ComeAgain, LaunchError
-from downpour.cluster.launchers import slurm_script as slurm_queue
+from downpour.cluster.launchers import slurm_script
 from downpour.cluster.launchers.base import Ended, Launcher, LaunchPlan
 from downpour.cluster.launchers.engine_cluster import PlacedCluster
 from downpour.cluster.launchers.forking import LastWill
@@ -93,8 +93,8 @@ class SlurmEngine:
     def check(self, plan: LaunchPlan) -> None:
         """Ask Slurm whether it accepts the script; an error quotes Slurm's own words."""
         self._at_once = plan.workers
-        slurm_queue.test(self.planned(plan))
-        self._last_will = LastWill(slurm_queue.cancelling(self.run))
+        slurm_script.test(self.planned(plan))
+        self._last_will = LastWill(slurm_script.cancelling(self.run))
 
     def start(self, worker: WorkerOptions, environment: Mapping[str, str], log: Path) -> None:
         """Submit a worker; the plan's first workers wait here until the last of them comes."""
@@ -107,7 +107,7 @@ class SlurmEngine:
         workers, self._waiting, self._at_once = self._waiting, [], 1
         token = {"DOWNPOUR_TOKEN": worker.credentials.token} if worker.credentials.token else {}
         try:
-            job = slurm_queue.submit(self.script(workers, environment), token)
+            job = slurm_script.submit(self.script(workers, environment), token)
         except LaunchError as error:
             ended = Ended(error.exit_status, str(error))
             self._over |= {one.name: ended for one in workers}
@@ -130,9 +130,9 @@ class SlurmEngine:
         self._stopped.add(name)
         if name in self._places:
             job, index = self._places[name]
-            for task in self._own(slurm_queue.tasks()):
+            for task in self._own(slurm_script.tasks()):
                 if (task.job, task.index) == (job, index):
-                    slurm_queue.cancel([f"{job}_{index}"])
+                    slurm_script.cancel([f"{job}_{index}"])
 
     def close(self) -> None:
         """Cancel all jobs of this run, and wait until they have ended.
@@ -144,13 +144,13 @@ class SlurmEngine:
         deadline, cancelled, reason = self._now() + CLOSE_SECONDS, set[str](), "no answer"
         while self._now() < deadline:
             try:
-                left = [task for task in self._own(slurm_queue.tasks()) if not task.has_ended]
+                left = [task for task in self._own(slurm_script.tasks()) if not task.has_ended]
                 if not left:
                     if self._last_will is not None:
                         self._last_will.revoke()
                     return
                 new = {str(task.job) for task in left} - cancelled
-                slurm_queue.cancel(new)
+                slurm_script.cancel(new)
                 cancelled |= new
                 reason = f"{left[0].job}_{left[0].index} is {left[0].state}"
             except LaunchError as error:
@@ -196,7 +196,7 @@ class SlurmEngine:
         if task.state != "PENDING" or task.reason not in _HOPELESS:
             return None
         with suppress(LaunchError):
-            slurm_queue.cancel(f"{one.job}_{one.index}" for one in self._own([task]))
+            slurm_script.cancel(f"{one.job}_{one.index}" for one in self._own([task]))
         return Ended(2, f"Slurm will not start it: {task.reason}")
 
     def _last_words(self, place: _Place) -> str:
@@ -223,7 +223,7 @@ def reachable_host() -> str:
 
 
 def _ask_about(places: dict[str, _Place]) -> tuple[dict[str, _Place], list[ArrayTask]]:
-    return places, slurm_queue.tasks()
+    return places, slurm_script.tasks()
 
 
 KIND = LauncherKind(

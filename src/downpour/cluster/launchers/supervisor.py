@@ -200,7 +200,7 @@ JOIN_SECONDS = 60.0
 """Importing torch takes seconds; a busy engine may take hours, which is too long to wait."""
 STOP_SECONDS = 150.0
 """More than any engine takes to close: Slurm's has 90 s."""
-_DOWN_LOOK_SECONDS = 0.1
+_LOOK_AT_END_SECONDS = 0.1
 _ASKED_WRONGLY = 2
 
 
@@ -257,7 +257,7 @@ def stop(folder: ClusterFiles, drain_seconds: float) -> ClusterInfo | None:
         if time.monotonic() >= deadline:
             who = f"process {cluster.pid} of {cluster.hostname}" if cluster else "its supervisor"
             raise LaunchError(f"{who} has not stopped it yet; see {folder.root / 'logs'}")
-        time.sleep(_DOWN_LOOK_SECONDS)
+        time.sleep(_LOOK_AT_END_SECONDS)
     return cluster
 
 
@@ -286,7 +286,7 @@ def _wait_for_workers(supervisor: subprocess.Popen[bytes], folder: ClusterFiles)
         all_here = cluster.workers and set(cluster.workers) <= set(cluster.registered)
         if all_here or time.monotonic() >= deadline:
             return cluster
-        time.sleep(_DOWN_LOOK_SECONDS)
+        time.sleep(_LOOK_AT_END_SECONDS)
 
 
 def _wait_until_up(
@@ -301,5 +301,5 @@ def _wait_until_up(
         cluster = folder.read()
         if cluster is not None and cluster.pid == supervisor.pid and cluster.state == "up":
             return cluster
-        time.sleep(_DOWN_LOOK_SECONDS)
+        time.sleep(_LOOK_AT_END_SECONDS)
     raise LaunchError(f"the cluster is not up after {START_SECONDS:.0f} s; see {log}")

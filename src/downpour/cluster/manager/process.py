@@ -26,9 +26,15 @@ from downpour.files.logs.process_log import kept_log
 from downpour.files.store import SharedDirectory
 from downpour.files.store.lease import Leader, Lease
 from downpour.files.store.shared_directory import open_location, seen_location
-from downpour.host import process as descriptors
 from downpour.host.paths import known_secrets
-from downpour.host.process import on_interrupt, on_leaving
+from downpour.host.process import (
+    CONNECTIONS_OF_A_WORKER,
+    allow_many_descriptors,
+    connections_allowed,
+    descriptors_allowed,
+    on_interrupt,
+    on_leaving,
+)
 from downpour.network.rpc import Address, Trust, frames
 from downpour.network.rpc.server import listen
 from downpour.predictor import pretrained
@@ -145,7 +151,7 @@ def run_manager(
     # if it interrupts this thread while this thread holds the Event's lock.
     stop = SimpleQueue[DownpourError | None]()
 
-    descriptors.allow_many()
+    allow_many_descriptors()
     shared, secrets = seen_location(options.shared), known_secrets(options.credentials)
     with kept_log(shared, "manager", secrets), old_logs_removed(shared):
         manager = start_manager(options, stop.put)
@@ -175,10 +181,10 @@ def _wait(stop: SimpleQueue[DownpourError | None], manager: Manager) -> None:
 
 def _say_limit() -> None:
     """Say how many workers can connect; in a terminal only if they are few."""
-    workers = descriptors.connections_allowed() // descriptors.CONNECTIONS_OF_A_WORKER
+    workers = connections_allowed() // CONNECTIONS_OF_A_WORKER
     level = logging.INFO if workers >= _MANY_WORKERS else logging.WARNING
     said = "at most %d workers can connect, because this process may open %d files"
-    log.log(level, said, workers, descriptors.allowed())
+    log.log(level, said, workers, descriptors_allowed())
 
 
 def _say_who_serves(holder: Leader | None) -> None:

@@ -142,7 +142,7 @@ def left_behind(spec: Spec, model: Path, version: int) -> LeftBehind:
 AsVersion = Callable[[Mapping[str, Array]], Sequence[Buffer]]
 """Returns the content of a model version with some tensors, which may include frozen ones."""
 
-_BEST_BEFORE_DEPENDS_ON = (
+_COMPARISON_FIELDS = (
     "goal",
     "task",
     "task_options",
@@ -199,18 +199,14 @@ class BestBefore:
         """Publish copies as versions of the new experiment."""
         best = None
         if self.round is not None:
-            model = (
-                _best_before_copied(self.file, store, as_version) if self.file is not None else None
-            )
+            model = _copied_version(self.file, store, as_version) if self.file is not None else None
             best = Best(round=self.round, value=self.value, model=model)
         files = sorted(self.unevaluated.items())
-        copies = tuple(
-            (number, _best_before_copied(path, store, as_version)) for number, path in files
-        )
+        copies = tuple((number, _copied_version(path, store, as_version)) for number, path in files)
         return HandedOn(best=best, unevaluated=copies)
 
 
-def _best_before_copied(path: Path, store: Store, as_version: AsVersion) -> PublishedFile:
+def _copied_version(path: Path, store: Store, as_version: AsVersion) -> PublishedFile:
     tensors = read_model(path, path.name, None, field="init_from").tensors
     # Don't name it as a model version, because an experiment has only one of each number.
     return store.put_new(layout.own_name(0, 0, secrets.token_hex(3)), as_version(tensors))
@@ -232,7 +228,7 @@ def best_before(spec: Spec, model: Path, version: int) -> BestBefore | None:
         SharedDirectoryError: the folder cannot be read now.
     """
     former = read_spec(model.with_name(layout.SPEC_NAME))
-    differs = any(getattr(former, name) != getattr(spec, name) for name in _BEST_BEFORE_DEPENDS_ON)
+    differs = any(getattr(former, name) != getattr(spec, name) for name in _COMPARISON_FIELDS)
     drawn_anew = bool(spec.validation) and former.seed != spec.seed
     if spec.goal is None or differs or drawn_anew:
         return None

@@ -23,7 +23,6 @@ from downpour.base.version import VERSION
 from downpour.cluster.launchers.hosts import Host
 from downpour.cluster.launchers.ssh_script import Look, SshOptions, look_at
 from downpour.cluster.operations import probes
-from downpour.cluster.operations import probes as bucket_probes
 from downpour.cluster.operations.probes import (
     SKEW_WARN_SECONDS,
     Attempts,
@@ -165,8 +164,8 @@ _PROBES: Mapping[str, Callable[[Path], Finding]] = {
 }
 _BUCKET_REMEDY = "try again; if it fails again, use another object store"
 _BUCKET_PROBES: Mapping[str, Callable[[Bucket], Finding]] = {
-    "conditional writes": bucket_probes.conditions,
-    "bucket's speed": bucket_probes.bucket_speed,
+    "conditional writes": probes.conditions,
+    "bucket's speed": probes.bucket_speed,
 }
 
 
@@ -200,7 +199,7 @@ def diagnose(
 
     if place.bucket is not None:
         of_store = Attempts(limit_seconds, store_late)
-        there = check("bucket", partial(bucket_probes.reachable, place.bucket), of_store)
+        there = check("bucket", partial(probes.reachable, place.bucket), of_store)
         for name, of_bucket in _BUCKET_PROBES.items():
             works = there.verdict is Verdict.GOOD
             check(name, partial(of_bucket if works else _no_bucket, place.bucket), of_store)

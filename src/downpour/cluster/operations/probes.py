@@ -339,9 +339,9 @@ def bucket_speed(bucket: Bucket) -> Finding:
     small = [f"{folder}/small-{turn}" for turn in range(_REPEATS)]
     large = [f"{folder}/block-{turn}" for turn in range(_REPEATS)]
     try:
-        publish_ms = _bucket_median_ms(small, lambda key: bucket.put_new(key, b"x"))
-        write_ms = _bucket_median_ms(large, lambda key: bucket.put_new(key, block))
-        read_ms = _bucket_median_ms(large, bucket.get)
+        publish_ms = _median_ms_of_keys(small, lambda key: bucket.put_new(key, b"x"))
+        write_ms = _median_ms_of_keys(large, lambda key: bucket.put_new(key, block))
+        read_ms = _median_ms_of_keys(large, bucket.get)
     finally:
         with suppress(StoreError):
             for key in (*small, *large):
@@ -358,7 +358,7 @@ def bucket_speed(bucket: Bucket) -> Finding:
     return good(seen, **figures)
 
 
-def _bucket_median_ms(keys: list[str], act: Callable[[str], object]) -> float:
+def _median_ms_of_keys(keys: list[str], act: Callable[[str], object]) -> float:
     taken = []
     for key in keys:
         began = time.perf_counter()

@@ -19,7 +19,6 @@ from downpour.base.values import AttemptId, Forecast
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import facts, updates
-from downpour.core.scheduler import round_view as placing
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.round import Round, ShardTask
 from downpour.core.scheduler.round_view import (
@@ -27,6 +26,9 @@ from downpour.core.scheduler.round_view import (
     between_views,
     is_crowded,
     may_have_news,
+    may_train,
+    set_aside,
+    tell,
     view_of,
 )
 from downpour.core.scheduler.state import SchedulerState
@@ -57,13 +59,13 @@ def decide(state: SchedulerState, event: on.Event | None = None) -> None:
     if experiment is None or not experiment.ready or state.replaying:
         return
     _ask_again(state, experiment)
-    placing.set_aside(state, experiment)
+    set_aside(state, experiment)
     # We start with the oldest round, because the others wait for its shards, now or later.
     for current in list(experiment.rounds):
         # If many rounds are open, most of them have only shards that are done or held back.
         if current.outstanding:
             _decide_on(state, experiment, current, event)
-    placing.tell(state, experiment)
+    tell(state, experiment)
 
 
 def _decide_on(
@@ -146,7 +148,7 @@ def _assign(
         return
     if action.worker not in state.workers.idle or not 0 < action.share <= 1:
         return
-    if not placing.may_train(state, experiment, action.worker, action.shard):
+    if not may_train(state, experiment, action.worker, action.shard):
         return
     if task.held_by:
         _decided(state, current, f"shard {task.shard} to {action.worker}, too: {action.reason}")
@@ -238,7 +240,7 @@ def _hand_over(
     known = action.meant_for in state.workers.names
     if attempt is None or holder is None or not known or action.worker == action.meant_for:
         return
-    if not placing.may_train(state, experiment, action.meant_for, action.shard):
+    if not may_train(state, experiment, action.meant_for, action.shard):
         return
     task = current.tasks[action.shard]
     # A policy may repeat its request at the next decision, but we ask the worker only once.

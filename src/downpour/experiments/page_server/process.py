@@ -28,7 +28,7 @@ from downpour.base.errors import DownpourError
 from downpour.cluster.launchers.cluster_files import ClusterFiles
 from downpour.experiments.page_server.server import PageServer, serve
 from downpour.host.paths import Credentials
-from downpour.host.process import allow_many
+from downpour.host.process import allow_many_descriptors
 from downpour.host.text import one_line
 from downpour.network.rpc.trust import Trust
 
@@ -164,7 +164,7 @@ def main() -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     request = PageRequest.from_line(sys.stdin.buffer.readline())
     listener = socket.socket(fileno=request.descriptor)
-    allow_many()
+    allow_many_descriptors()
     try:
         trust = Trust.load(request.credentials)
         ready = partial(_leave_when_over, request)

@@ -199,7 +199,7 @@ class Pruner:
 SEARCH_FILE = "tune.toml"
 _SEARCH = "search"
 _ABOVE = ("name", "workers", _SEARCH)
-_SEARCH_SETTINGS = ("trials", "seed", "pruner", "objective")
+_TABLE_FIELDS = ("trials", "seed", "pruner", "objective")
 _RUNS = 20
 _RUNS_MAX = 10_000
 _SEED_MAX = 2**63 - 1
@@ -401,7 +401,7 @@ def _axes(table: Mapping[str, Value]) -> dict[str, Axis]:
 def _check_above(field: str, value: Value) -> None:
     if field == "experiment":
         raise SpecError(field, value, "is for `downpour grid`, not for a search")
-    if field in _SEARCH_SETTINGS and field not in Spec.model_fields:
+    if field in _TABLE_FIELDS and field not in Spec.model_fields:
         raise SpecError(field, value, "must come below [search]")
     check_name(field, value, _ABOVE)
 
@@ -412,7 +412,7 @@ def _check_field(field: str, value: Any, beside: Mapping[str, Value]) -> None:
     if field in _NEVER:
         raise SpecError(f"{_SEARCH}.{field}", value, f"cannot be searched: {_NEVER[field]}")
     if not dot and field not in Spec.model_fields:
-        check_name(field, value, _SEARCH_SETTINGS)
+        check_name(field, value, _TABLE_FIELDS)
     if dot and (top not in OPTIONS or not option):
         raise SpecError(f"{_SEARCH}.{field}", value, f"no such field; options are {known}")
     if dot and top in beside:

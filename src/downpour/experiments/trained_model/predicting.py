@@ -265,7 +265,7 @@ def measure(
     """
     warn_of_other_code(trained.spec)
     if trained.spec.task is None:
-        task = _built_in_examples(trained, data, data_dir, options or {})
+        task = _classification(trained, data, data_dir, options or {})
     else:
         task = _own(trained, data, options or {})
     model = task.network()
@@ -273,7 +273,7 @@ def measure(
     return evaluate(model, task)
 
 
-def _built_in_examples(
+def _classification(
     trained: TrainedModel, data: Path | None, data_dir: Path | None, options: Mapping[str, Any]
 ) -> LoadedTask:
     if options:

@@ -8,17 +8,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from downpour.core import families
-from downpour.files.aggregators import weights as average
-from downpour.files.aggregators import weights as samples
 from downpour.files.aggregators.fold import Gathering, fold
 from downpour.files.aggregators.moving import Move, Versions, moved, own_after
 from downpour.files.aggregators.outer_step import first_state, is_state_of, take_step
 from downpour.files.aggregators.passes import Counted
-from downpour.files.aggregators.weights import Aggregator, Amount, Contribution
+from downpour.files.aggregators.weights import (
+    Aggregator,
+    Amount,
+    Contribution,
+    equal_amount,
+    samples_amount,
+)
 
 AGGREGATORS: Mapping[str, Aggregator] = families.AGGREGATORS
 
-AMOUNTS: Mapping[str, Amount] = {"average": average.equal_amount, "samples": samples.samples_amount}
+AMOUNTS: Mapping[str, Amount] = {"average": equal_amount, "samples": samples_amount}
 """The rules that sum an update as it arrives; other rules read all updates at the end."""
 
 __all__ = [

@@ -177,7 +177,7 @@ class Ternary(BlockCodec):
 TERNARY = Ternary()
 
 
-_GROUP_SCALE_BYTES = 2
+_HALF_SCALE_BYTES = 2
 _BLOCK = 128
 _PLACES = np.arange(_BLOCK, dtype=np.uint32) * np.uint32(0x9E3779B9)
 """A different number for each place of a block: multiples of 2 ** 32 over the golden ratio."""
@@ -215,7 +215,7 @@ class Stochastic(BlockCodec):
     feedback: ClassVar[None] = None
 
     def _record_bytes(self, count: int) -> int:
-        return _GROUP_SCALE_BYTES - (-self._words(count) * self.word_bits // 8)
+        return _HALF_SCALE_BYTES - (-self._words(count) * self.word_bits // 8)
 
     def _words(self, count: int) -> int:
         return -(-count // self.together)
@@ -233,8 +233,8 @@ class Stochastic(BlockCodec):
         return np.concatenate([halves.view(np.uint8), self._packed(self._joined(digits))], axis=1)
 
     def _decode_blocks(self, records: Bytes, out: Numbers) -> None:
-        scale = from_bfloat16(records[:, :_GROUP_SCALE_BYTES].copy().view("<u2"))
-        words = self._unpacked(records[:, _GROUP_SCALE_BYTES:], self._words(out.shape[1]))
+        scale = from_bfloat16(records[:, :_HALF_SCALE_BYTES].copy().view("<u2"))
+        words = self._unpacked(records[:, _HALF_SCALE_BYTES:], self._words(out.shape[1]))
         numbers = self._table.take(words, axis=0).reshape(len(records), -1)
         np.multiply(numbers[:, : out.shape[1]], scale, out=out)
 

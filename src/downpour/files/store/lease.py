@@ -136,7 +136,7 @@ def taken(holder: Leader | None) -> str:
 log = logging.getLogger(__name__)
 
 _LOCK = "manager.lock"
-_TERM_LOOK_SECONDS = 0.5
+_LOOK_SECONDS = 0.5
 """The pause between a successor's tries to get the lock: part of the time without a manager."""
 
 
@@ -193,10 +193,10 @@ class Lease:
         """Wait for the lock; if the directory is away meanwhile, only the holder needs to act."""
         while not self._lock.is_locked:
             try:
-                self._lock.acquire(poll_interval=_TERM_LOOK_SECONDS)
+                self._lock.acquire(poll_interval=_LOOK_SECONDS)
             except OSError as error:
                 log.info("cannot check the lock: %s", explain(error))
-                time.sleep(_TERM_LOOK_SECONDS)
+                time.sleep(_LOOK_SECONDS)
 
     def _outlive(
         self, bucket: Bucket, *, wait: bool, while_waiting: Callable[[Leader | None], None]
@@ -218,7 +218,7 @@ class Lease:
             if wait and not is_said:
                 while_waiting(leader)
                 is_said = True
-            time.sleep(_TERM_LOOK_SECONDS)
+            time.sleep(_LOOK_SECONDS)
 
     def _leader_elsewhere(self, bucket: Bucket, *, wait: bool) -> Leader | None:
         """Return the leader if it is not on this machine; with `wait`, sit out any outage."""
@@ -229,7 +229,7 @@ class Lease:
                 if not wait:
                     raise
                 log.info("cannot look up the leader: %s", error)
-                time.sleep(_TERM_LOOK_SECONDS)
+                time.sleep(_LOOK_SECONDS)
                 continue
             # We compare the machine as well, because a copy of its folder has the same path
             # elsewhere.

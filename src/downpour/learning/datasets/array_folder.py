@@ -330,7 +330,7 @@ def _opened(
     try:
         with _found(folder, file.name):
             if file.name.endswith(ENDING):
-                array, actual = _array_folder_unpacked(file, stated)
+                array, actual = _array_in(file, stated)
             else:
                 array, actual = _mapped(file)
     except (ValueError, EOFError) as error:
@@ -340,9 +340,7 @@ def _opened(
     return array
 
 
-def _array_folder_unpacked(
-    file: Path, stated: dict[str, Any]
-) -> tuple[NDArray[Any], dict[str, Any]]:
+def _array_in(file: Path, stated: dict[str, Any]) -> tuple[NDArray[Any], dict[str, Any]]:
     """Map this machine's copy of a packed array; without room for one, read it into memory."""
     if not _CHECKSUM.fullmatch(stated["checksum"]):
         raise ValueError("has no checksum")

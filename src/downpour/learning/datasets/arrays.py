@@ -248,10 +248,10 @@ class Factory:
         del data_dir, downloads
         path = source_file(check_factory("dataset", spec.dataset))
         paths = [path] if path else []
-        return SourceFiles(fingerprint=fingerprint(paths), read=lambda: _factory_read(spec))
+        return SourceFiles(fingerprint=fingerprint(paths), read=lambda: _made(spec))
 
 
-def _factory_read(spec: Spec) -> Arrays:
+def _made(spec: Spec) -> Arrays:
     made = _called(spec)
     if isinstance(made, tuple) and len(made) in (2, 4):
         made = dict(zip(_TUPLE, made, strict=False))

@@ -263,11 +263,11 @@ class Cifar10:
 
     def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> SourceFiles:
         """Find the six files in the data folder or the cache, or download them there."""
-        paths = found_or_downloaded(spec, FOLDER, (data_dir, downloads), _cifar_present, _fetch)
-        return SourceFiles(fingerprint=fingerprint(paths), read=lambda: _read_cifar(paths))
+        paths = found_or_downloaded(spec, FOLDER, (data_dir, downloads), _records_in, _fetch)
+        return SourceFiles(fingerprint=fingerprint(paths), read=lambda: _read_records(paths))
 
 
-def _cifar_present(folder: Path) -> list[Path] | None:
+def _records_in(folder: Path) -> list[Path] | None:
     paths = [folder / name for name in _NAMES]
     return paths if all(path.is_file() for path in paths) else None
 
@@ -278,7 +278,7 @@ def _fetch(root: Path) -> None:
     download_and_extract_archive(URL, str(root), md5=MD5)
 
 
-def _read_cifar(paths: list[Path]) -> Arrays:
+def _read_records(paths: list[Path]) -> Arrays:
     parts = [_records(path) for path in paths]
     train = np.concatenate(parts[:-1])
     test = parts[-1]

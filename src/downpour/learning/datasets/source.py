@@ -262,9 +262,9 @@ def fingerprint(paths: Iterable[Path], *, field: str = "dataset") -> tuple[str, 
             status = path.stat()
         except (OSError, ValueError) as error:
             reason = "is a link to nothing" if path.is_symlink() else _why(error)
-            raise SpecError(field, _source_shown(path), reason) from None
+            raise SpecError(field, _in_words(path), reason) from None
         if not stat.S_ISREG(status.st_mode):
-            raise SpecError(field, _source_shown(path), "is not a file")
+            raise SpecError(field, _in_words(path), "is not a file")
         lines.append(f"{path.resolve()} {status.st_size} {status.st_mtime_ns}")
     return tuple(lines)
 
@@ -292,7 +292,7 @@ def named_path(spec: Spec, data_dir: Path | None) -> Path:
     raise SpecError("data_path", spec.data_path, accepted)
 
 
-def _source_shown(path: Path) -> str:
+def _in_words(path: Path) -> str:
     return f"{path.parent.name}/{path.name}"
 
 

@@ -26,7 +26,7 @@ from downpour.files.store import Store, layout
 from downpour.files.store.shared_directory import own_folder
 from downpour.host.machine import note_use, remove_unused
 from downpour.host.paths import FolderLock
-from downpour.learning import user_code as factory_code
+from downpour.learning import user_code
 from downpour.learning.shipping.bundle import (
     BYTES_MAX,
     PACKED_BYTES_MAX,
@@ -183,7 +183,7 @@ def _forget(names: Collection[str]) -> None:
 
 def _look_anew() -> None:
     importlib.invalidate_caches()
-    factory_code.forget()
+    user_code.forget()
 
 
 _REFUSED = "this worker cannot use the experiment's code"

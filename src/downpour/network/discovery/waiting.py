@@ -53,7 +53,8 @@ def manager_may_come(error: BaseException) -> bool:
 
 def files_may_come(error: BaseException) -> bool:
     """Whether the folder or its token is missing, which a manager creates when it starts."""
-    of_a_file = isinstance(error, SharedDirectoryError) or _names_the_token(error)
+    of_token = isinstance(error, SpecError) and error.field == "token_file"
+    of_a_file = isinstance(error, SharedDirectoryError) or of_token
     return of_a_file and isinstance(error.__context__, FileNotFoundError)
 
 
@@ -84,7 +85,3 @@ def awaiting(
         before_sleep=before_sleep,
         reraise=True,
     )
-
-
-def _names_the_token(error: BaseException) -> bool:
-    return isinstance(error, SpecError) and error.field == "token_file"

@@ -33,9 +33,8 @@ from downpour.base.errors import (
 )
 from downpour.host.process import lacks_descriptors
 from downpour.network.rpc import frames
-from downpour.network.rpc import trust as handshake
 from downpour.network.rpc.generated.ttypes import Refusal, RefusalKind
-from downpour.network.rpc.trust import OPEN, Address, Trust
+from downpour.network.rpc.trust import OPEN, UNTRUSTED, Address, Trust, greet, refused_by_tls
 from downpour.network.rpc.wire import Shown
 
 _DESCRIPTOR_WAIT_SECONDS = 0.1
@@ -124,7 +123,7 @@ class Peer:
         except ssl.SSLEOFError as error:
             raise Unreachable(str(self.address), "the connection was closed") from error
         except ssl.SSLError as error:
-            raise handshake.refused_by_tls(self.address, error) from error
+            raise refused_by_tls(self.address, error) from error
         except TimeoutError as error:
             text = f"{self.address}: {method} took longer than {seconds:g} s"
             raise DeadlineExceeded(text) from error
@@ -135,7 +134,8 @@ class Peer:
 
     def _exchange(self, method: str, arguments: Any, result: Any, deadline: float) -> Any:
         """Call over a pooled connection, and over a new one if that turns out to be stale."""
-        pooled = self._pooled()
+        with self._lock:
+            pooled = self._idle.pop() if self._idle else None
         if pooled is not None:
             try:
                 return self._over(pooled, method, arguments, result, deadline)
@@ -167,10 +167,6 @@ class Peer:
         if refusal is not None:
             raise _refused(refusal)
         return getattr(answer, "success", None)
-
-    def _pooled(self) -> _Connection | None:
-        with self._lock:
-            return self._idle.pop() if self._idle else None
 
     def _drop_idle(self) -> None:
         """Close all idle connections: if one is stale, the peer has closed the others, too."""
@@ -226,7 +222,7 @@ class Peer:
         """Do the handshake over a new connection; close the connection if that fails."""
         greeted = False
         try:
-            handshake.greet(connection.channel, self.address, self._trust, deadline)
+            greet(connection.channel, self.address, self._trust, deadline)
             greeted = True
         finally:
             if not greeted:
@@ -277,7 +273,7 @@ def _application_error(
     address: Address, method: str, error: TApplicationException
 ) -> ProtocolError:
     """Translate the answer of a peer that could not, or would not, carry out a call."""
-    if error.type == handshake.UNTRUSTED:
+    if error.type == UNTRUSTED:
         return Untrusted(str(address), str(error.message)[:200])
     if error.type == TApplicationException.INTERNAL_ERROR:
         return ProtocolError(f"{address}: {method} failed there; the log of the peer says why")

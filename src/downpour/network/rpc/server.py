@@ -27,8 +27,15 @@ from downpour.base.errors import SpecError
 from downpour.host.process import connections_allowed
 from downpour.host.text import shortened
 from downpour.network.rpc import frames
-from downpour.network.rpc import trust as handshake
-from downpour.network.rpc.trust import OPEN, Address, Trust
+from downpour.network.rpc.trust import (
+    OPEN,
+    Address,
+    CallerRejected,
+    Trust,
+    admit,
+    is_hello,
+    unasked,
+)
 
 _LOG = logging.getLogger(__name__)
 _BACKLOG = 1024
@@ -189,13 +196,13 @@ class Server:
     def _converse(self, channel: frames.Channel, peer: str) -> None:
         """Serve one connection to its end."""
         try:
-            handshake.admit(channel, self._trust, monotonic() + self._limits.handshake_seconds)
+            admit(channel, self._trust, monotonic() + self._limits.handshake_seconds)
             while self._exchange(channel):
                 pass
         except frames.Closed as closed:
             if closed.midway:
                 _LOG.info("%s left in the middle of a message", peer)
-        except handshake.CallerRejected as rejected:
+        except CallerRejected as rejected:
             _LOG.warning("%s %s", peer, rejected)
         except ssl.SSLError as error:
             _LOG.warning("rejected %s: TLS: %s", peer, error.reason)
@@ -221,8 +228,8 @@ class Server:
         frame = channel.receive(
             monotonic() + limits.idle_seconds, frame_seconds=limits.frame_seconds
         )
-        if handshake.is_hello(frame):
-            handshake.unasked(channel, frame, monotonic() + limits.frame_seconds)
+        if is_hello(frame):
+            unasked(channel, frame, monotonic() + limits.frame_seconds)
         with self._changed:
             # `stop` takes the same lock: either it finds this call busy, or we find it stopping.
             if self._stopping.is_set():

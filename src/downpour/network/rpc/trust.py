@@ -181,7 +181,8 @@ def _context(role: int, tls_cert: str, tls_key: str, tls_ca: str) -> ssl.SSLCont
     except ssl.SSLError:
         raise SpecError("tls_ca", tls_ca, "holds no certificate in PEM form") from None
     try:
-        context.load_cert_chain(tls_cert, tls_key, password=_no_password)
+        # Without a password, the library would ask for one at the terminal.
+        context.load_cert_chain(tls_cert, tls_key, password=lambda: "")
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise SpecError("tls_key", tls_key, f"is not the key for {tls_cert}") from None
@@ -205,11 +206,6 @@ def _check_private(name: str, path: str, file: BinaryIO) -> None:
     if mode & stat.S_IRWXO:
         mend = f"run `chmod 600 {shlex.quote(path)}`"
         raise SpecError(name, path, f"is open to every user (mode {mode:04o}); {mend}")
-
-
-def _no_password() -> str:
-    """Return no password, because the library would otherwise ask for one at the terminal."""
-    return ""
 
 
 UNTRUSTED = 401

@@ -176,7 +176,7 @@ def _broken(
     return [time for time, _ in points], [value for _, value in points], alone
 
 
-_SEARCH_PANEL_INCHES = 1.9
+_FIELD_INCHES = 1.9
 _LEGEND_INCHES = 0.3
 _ROOM = 0.5
 """The free room on both sides of the choices."""
@@ -202,7 +202,7 @@ def search_figure(search: SearchResult) -> Figure:
     from matplotlib.figure import Figure
 
     rows = -(-len(search.fields) // _COLUMNS)
-    height = _SEARCH_PANEL_INCHES * (1 + rows) + _LEGEND_INCHES
+    height = _FIELD_INCHES * (1 + rows) + _LEGEND_INCHES
     with styled("search"):
         figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
         grid = figure.add_gridspec(1 + rows, _COLUMNS)

@@ -18,8 +18,8 @@ from rich.text import Text
 
 from downpour.base.states import LOSS
 from downpour.host.text import one_line
-from downpour.record import study_result as study
 from downpour.record.result_parts import Measure, number
+from downpour.record.study_result import label
 
 STATE_STYLES = {"finished": "green", "failed": "red", "cancelled": "yellow"}
 NOTHING = "-"
@@ -29,7 +29,7 @@ Column = tuple[str, Sequence[str | None]]
 def shortened(value: Any) -> str:
     """Format a value with two significant digits: 0.012, 1.5e-5."""
     if not isinstance(value, float):
-        return study.label(value)
+        return label(value)
     return re.sub(r"e([+-])0*", lambda e: "e" + e[1].strip("+"), f"{value:.2g}")
 
 

@@ -18,7 +18,6 @@ from downpour.base.states import LOSS
 from downpour.core.spec import Meetings
 from downpour.core.splitters import ShardCounts
 from downpour.host.text import one_line
-from downpour.record import study_result as study
 from downpour.record.mitigation import Stragglers
 from downpour.record.result import Result
 from downpour.record.result_parts import (
@@ -29,7 +28,7 @@ from downpour.record.result_parts import (
     mixture_of,
     names_of,
 )
-from downpour.record.study_result import SearchResult
+from downpour.record.study_result import SearchResult, SubgridResult, natural
 from downpour.show.tables import report_tables
 from downpour.show.tables.cells import (
     STATE_STYLES,
@@ -98,7 +97,7 @@ def workers_table(result: Result) -> RenderableType:
     faults = [lost for lost in result.failures if not lost.blameless]
     failures = Counter(fault.worker for fault in faults if not fault.update_lost)
     lost = Counter(fault.worker for fault in faults if fault.update_lost)
-    names = sorted({*times, *failures, *lost}, key=study.natural)
+    names = sorted({*times, *failures, *lost}, key=natural)
     return text_table(
         [
             ("worker", names),
@@ -260,7 +259,7 @@ _MARKS = {"pruned": "pruned ", "failed": "failed "}
 _ROOMY_FIELDS = 4
 
 
-def study_table(subgrid: study.SubgridResult) -> RenderableType:
+def study_table(subgrid: SubgridResult) -> RenderableType:
     """Show for each setting of a subgrid: its first metric and seconds of training."""
     table = report_tables.outcomes(subgrid)
     first = report_tables.measured_by(subgrid)[0]
@@ -318,7 +317,7 @@ def split_table(cut: ShardCounts, width: int) -> RenderableType:
         ]
         taken = _EDGE + sum(map(_width, columns))
         columns += _class_columns(cut, width - taken)
-    parts: list[RenderableType] = [Text(_split_heading(cut)), text_table(columns, is_tight=True)]
+    parts: list[RenderableType] = [Text(_data_line(cut)), text_table(columns, is_tight=True)]
     left_out = len(cut.sizes) - SHARDS_MAX
     if left_out > 0:
         parts.append(Text(f"… and {left_out:,} more shards; --json has all of them"))
@@ -361,7 +360,7 @@ def split_values(cut: ShardCounts) -> dict[str, Any]:
     }
 
 
-def _split_heading(cut: ShardCounts) -> str:
+def _data_line(cut: ShardCounts) -> str:
     shards = "1 shard" if len(cut.sizes) == 1 else f"{len(cut.sizes):,} shards"
     words = f"split {cut.split}: {cut.sizes.sum():,} examples in {shards}"
     if cut.held_out:
