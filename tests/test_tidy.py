@@ -67,6 +67,10 @@ MADE = {"__pycache__", "out"}
 # Spelled so that this line does not find itself.
 UNWANTED = re.compile(r"\b(?:TO[D]O|FIX[M]E)\b|(?<![\w.])/(?:work|home|Users|tmp/h)/\w")
 
+NAMED_FILE = re.compile(r"`((?:[\w.-]+/)*[\w-]+\.(?:py|js))`")
+FOREIGN_FILES = {"prepare.py"}
+"""What our text names although others wrote it: nanoGPT's."""
+
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -385,4 +389,21 @@ def test_the_text_is_clean() -> None:
             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
                 if UNWANTED.search(line):
                     wrong.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()}")
+    hold(wrong)
+
+
+def test_every_file_that_a_page_or_a_docstring_names_is_there(code: Code) -> None:
+    """Under src/downpour, src or the root; a name without a folder, or in code, may be a part."""
+    house = [path for folder in TEXT_FOLDERS for path in (ROOT / folder).rglob("*.*")]
+    files = [path.relative_to(ROOT) for path in house if path.suffix in {".py", ".js"}]
+    parts = {"/".join(file.parts[begin:]) for file in files for begin in range(len(file.parts))}
+    pages = [*ROOT.glob("docs/internals/*.md"), *ROOT.glob("docs/concepts/*.md")]
+    texts = {path: path.read_text(encoding="utf-8") for path in [*pages, ROOT / "CONTRIBUTING.md"]}
+    wrong = []
+    for path, text in [*texts.items(), *((source.path, source.text) for source in code.sources)]:
+        for name in set(NAMED_FILE.findall(text)) - FOREIGN_FILES:
+            is_rooted = any((root / name).is_file() for root in (PACKAGE, SRC, ROOT))
+            may_be_part = "/" not in name or path.suffix == ".py"
+            if not (is_rooted or (may_be_part and name in parts)):
+                wrong.append(f"{path.relative_to(ROOT)}: {name}")
     hold(wrong)
