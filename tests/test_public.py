@@ -27,10 +27,11 @@ PUBLIC: dict[ModuleType, str] = {
 
 @pytest.mark.parametrize("module", PUBLIC, ids=lambda module: module.__name__)
 def test_the_public_names_are_these(module: ModuleType) -> None:
-    """Each can be imported, and each function and class says what it is for."""
+    """Each can be imported, none is a module, and functions and classes say what they are for."""
     assert sorted(module.__all__) == sorted(PUBLIC[module].split())
     for name in module.__all__:
         value = getattr(module, name)
+        assert not inspect.ismodule(value), name
         if inspect.isclass(value) or inspect.isfunction(value):
             assert inspect.getdoc(value), name
 

@@ -27,9 +27,11 @@ _LANGUAGE = "py"
 
 def page() -> str:
     """Return the page: a chapter for each public module, and a section for each name."""
-    package = griffe.load(
-        "downpour", search_paths=[str(SOURCE)], docstring_parser="google", allow_inspection=False
+    loader = griffe.GriffeLoader(
+        search_paths=[SOURCE], docstring_parser="google", allow_inspection=False
     )
+    loader.load("downpour_lab")  # `compare_policies` is defined there
+    package = loader.load("downpour")
     chapters = {name: _names(package, name) for name in MODULES}
     contents = "\n".join(
         f"- `{module}`: {', '.join(f'[{name}](#{name.lower()})' for name in names)}"

@@ -6,8 +6,7 @@ this machine.
 
 from __future__ import annotations
 
-from downpour.learning import on_demand as transforms
 from downpour.learning.datasets.source import local_path
-from downpour.learning.on_demand import ImageFolder, TokenWindows
+from downpour.learning.on_demand import ImageFolder, TokenWindows, transforms
 
 __all__ = ["ImageFolder", "TokenWindows", "local_path", "transforms"]

@@ -1,4 +1,8 @@
-"""Paths and files that a user names, and what a user may keep secret."""
+"""Paths and files that a user names, and what a user may keep secret.
+
+Only this module reads the variables of credentials, and only `network/rpc/trust.py` their files. A
+token is never a command's argument, because every user of a machine can read command lines.
+"""
 
 from __future__ import annotations
 
@@ -166,10 +170,6 @@ class Credentials:
 
     `tls_cert` and `tls_key` belong to this machine; `tls_ca` signed the certificates of all
     machines. Mutual TLS needs all three.
-
-    This module only names files; `network/rpc/trust.py` reads them. Only this module reads the
-    environment variables. A token is never a command's argument, because every user of a machine
-    can read command lines.
     """
 
     token: str = field(default="", repr=False)
