@@ -59,13 +59,19 @@ def test_other_examples_are_normalized_as_in_training(
 
 
 def test_a_folder_of_images_is_measured(
-    trained: TrainedModel, digits: tuple[Any, Any], tmp_path: Path
+    trained: TrainedModel,
+    digits: tuple[Any, Any],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A folder a class, in the order of their names."""
+    """A folder a class, in the order of their names; a line tells what is left out."""
     for number, (image, label) in enumerate(zip(*digits, strict=True)):
         (tmp_path / str(label)).mkdir(exist_ok=True)
         Image.fromarray(image[..., 0]).save(tmp_path / str(label) / f"{number}.png")
+    (tmp_path / "0" / "notes.txt").touch()
     assert measure(trained, data=tmp_path).loss == pytest.approx(measure(trained).loss)
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line.endswith("files that are not read as examples: 1 .txt (such as 0/notes.txt)")
 
 
 @pytest.mark.parametrize(

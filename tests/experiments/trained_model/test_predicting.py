@@ -65,6 +65,31 @@ def test_rows_are_a_table_csv_or_json(
     assert [int(line.split()[1]) for line in lines] == [row["class"] for row in rows]
 
 
+def test_what_a_folder_holds_beside_images_is_named_in_a_line(
+    trained: TrainedModel,
+    digits: tuple[Any, Any],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Folders, too; what a system hides there is nobody's."""
+    image = Image.fromarray(digits[0][0, ..., 0])
+    folder = tmp_path / "images"
+    (folder / "more").mkdir(parents=True)
+    for name in ("a.png", "b.PNG", ".hidden.png", "more/c.png"):
+        image.save(folder / name, format="png")
+    for name in ("a.txt", "notes", "Thumbs.db"):
+        (folder / name).touch()
+    rows = predict(trained, str(folder)).rows
+    assert [row["example"] for row in rows] == ["a.png", "b.PNG"]
+    for number in range(9):
+        (folder / f"{number}.csv").touch()
+    predict(trained, str(folder))
+    assert [record.getMessage() for record in caplog.records] == [
+        "images: left out, because no images: a.txt, more/, notes",
+        "images: left out, because no images: 0.csv, 1.csv, 2.csv, 3.csv, 4.csv, 7 more",
+    ]
+
+
 @pytest.mark.parametrize(
     ("file", "content", "reason"),
     [
@@ -74,7 +99,7 @@ def test_rows_are_a_table_csv_or_json(
         ("x.npy", b"noise", "cannot be read"),
         ("x.npy", np.array([{}]), "cannot be read: Object arrays cannot be loaded"),
         ("x.npz", {"a": [1], "b": [2]}, "must hold one array, or one called x; it holds a, b"),
-        ("x.txt", b"text", "must be a .npz or .npy file, an image (.bmp, .jpeg"),
+        ("x.txt", b"text", "must be a .npz or .npy file, an image (.apng, "),
         ("x.png", b"text", "cannot be decoded"),
         ("x", None, "no such file or folder"),
     ],

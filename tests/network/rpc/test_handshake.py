@@ -66,6 +66,16 @@ def test_others_are_turned_away_in_one_line(
     assert TOKEN not in repr(HOLDER)
 
 
+def test_strangers_fill_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    """One line says that they are rejected, however many there are."""
+    with guarded() as manager:
+        for _ in range(20):
+            with pytest.raises(Untrusted):
+                called(manager.server.address, OPEN)
+        assert called(manager.server.address, HOLDER) == "0"
+    assert len([one for one in caplog.records if one.levelno >= logging.WARNING]) == 1
+
+
 def test_a_holder_does_not_trust_a_manager_without_a_token() -> None:
     """It might be anybody; the holder says so before it has called anything."""
     with guarded(OPEN) as manager:

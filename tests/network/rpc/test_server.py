@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from thrift.transport.TTransport import TMemoryBuffer
 from downpour.base.errors import SpecError, Unreachable
 from downpour.network.rpc import Address, Limits, ManagerClient, Trust, frames, serve_manager
 from downpour.network.rpc.frames import FRAME_BYTES_MAX
+from downpour.network.rpc.server import Sparing
 
 if TYPE_CHECKING:
     from tests.network.rpc.conftest import FakeManager, Serve, Served
@@ -207,6 +209,18 @@ def test_a_crowd_fills_no_log(serve: Serve, caplog: pytest.LogCaptureFixture) ->
             assert one.recv(1) == b""
     [record] = caplog.records
     assert "without an answer: it is stopping, or full" in record.getMessage()
+
+
+def test_a_line_tells_how_many_were_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """One of each level in ten seconds."""
+    now = 0.0
+    tell = Sparing(logging.getLogger("told"), lambda: now)
+    for number, now in enumerate((1, 2, 10, 11, 30)):  # noqa: B007 - the clock reads it
+        tell(logging.WARNING, "stranger %d", number)
+        tell(logging.ERROR, "other")
+    lines = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+    assert lines == ["stranger 0", "stranger 3 (after 2 more such lines)", "stranger 4"]
+    assert len(caplog.records) == 2 * len(lines)
 
 
 def test_stopping_lets_the_call_in_flight_finish(manager: Served) -> None:

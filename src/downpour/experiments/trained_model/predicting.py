@@ -5,6 +5,7 @@ We bring examples into the form of the training examples, and normalize them in 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -35,6 +36,7 @@ from downpour.learning.datasets.decoding import examples_like, targets_like
 from downpour.learning.datasets.images import (
     IMAGE_SUFFIXES,
     decoded_images,
+    entries,
     has_test_part,
     is_image,
 )
@@ -46,6 +48,9 @@ from downpour.learning.tasks.task import batch_of
 from downpour.learning.training import numerics
 from downpour.learning.training.evaluation import evaluate, examples_together
 
+log = logging.getLogger(__name__)
+_NAMED = 5
+"""How many of the files that it leaves out a line names."""
 _X = ("x", "x_test", "test_images")
 
 
@@ -97,6 +102,9 @@ def read_inputs(path: Path, dataset: PreparedDataset, spec: Spec, *, field: str)
 
 def _of_folder(given: Spec, path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     arrays = SOURCES["folder"].find(given, None, Path()).read()
+    for remark in arrays.remarks:
+        if "held out" not in remark:  # all are measured
+            log.warning("%s: %s", path.name, remark)
     if has_test_part(path):
         return arrays.test_x, arrays.test_y
     both = (arrays.train_x, arrays.test_x), (arrays.train_y, arrays.test_y)
@@ -132,13 +140,23 @@ def _name_in(names: list[str]) -> str:
 
 
 def _images(path: Path) -> list[Path]:
-    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    files = entries(path) if path.is_dir() else [path]
     images = [file for file in files if is_image(file) and file.is_file()]
     if not images:
         kinds = ", ".join(sorted(IMAGE_SUFFIXES))
         accepted = f"must be a .npz or .npy file, an image ({kinds}), or a folder of images"
         raise SpecError("dataset", path.name, accepted)
+    _tell_left_out(path, sorted({*files} - {*images}))
     return images
+
+
+def _tell_left_out(folder: Path, others: list[Path]) -> None:
+    """Log which entries of a folder of images are not read, in one line."""
+    names = [f"{other.name}/" if other.is_dir() else other.name for other in others]
+    if len(names) > _NAMED:
+        names[_NAMED:] = [f"{len(names) - _NAMED} more"]
+    if names:
+        log.warning("%s: left out, because no images: %s", folder.name, ", ".join(names))
 
 
 @contextmanager

@@ -79,7 +79,7 @@ class ClassImages:
 
 def class_folders(root: Path) -> list[str]:
     """Return the sorted names of the class folders."""
-    return [entry.name for entry in _entries(root) if entry.is_dir()]
+    return [entry.name for entry in entries(root) if entry.is_dir()]
 
 
 def images_in(root: Path, classes: list[str]) -> ClassImages:
@@ -89,12 +89,12 @@ def images_in(root: Path, classes: list[str]) -> ClassImages:
     others: list[Path] = []
     for label, name in enumerate(classes):
         folder = root / name
-        entries = _entries(folder) if folder.is_dir() else []
-        images = [path for path in entries if is_image(path)]
-        others += [path for path in entries if not is_image(path)]
+        inside = entries(folder) if folder.is_dir() else []
+        images = [path for path in inside if is_image(path)]
+        others += [path for path in inside if not is_image(path)]
         paths += images
         labels += [label] * len(images)
-    others += [entry for entry in _entries(root) if not entry.is_dir()]
+    others += [entry for entry in entries(root) if not entry.is_dir()]
     files = ImageFiles(paths, np.asarray(labels, dtype=np.int64))
     return ClassImages(files, tuple(_left_out(root, others)))
 
@@ -106,15 +106,15 @@ def check_every_class(root: Path, classes: list[str], *, field: str) -> None:
         SpecError: names the first such class.
     """
     for name in classes:
-        entries = _entries(root / name)
-        if any(is_image(entry) for entry in entries):
+        inside = entries(root / name)
+        if any(is_image(entry) for entry in inside):
             continue
-        deeper = next((entry for entry in entries if _holds_images(entry)), None)
+        deeper = next((entry for entry in inside if _holds_images(entry)), None)
         if deeper is not None:
             where = f"{deeper.parent.name}/{deeper.name}/"
             accepted = f"holds no images itself; they are one folder deeper, as in {where}"
         else:
-            found = ", ".join(_left_out(root, entries)) or "it is empty"
+            found = ", ".join(_left_out(root, inside)) or "it is empty"
             accepted = f"holds no images, so it is no class: {found}"
         raise SpecError(field, f"{root.name}/{name}", accepted)
 
@@ -124,13 +124,14 @@ def is_image(path: Path) -> bool:
     return path.suffix.lower() in IMAGE_SUFFIXES
 
 
-def _entries(folder: Path) -> list[Path]:
+def entries(folder: Path) -> list[Path]:
+    """Return what a user put into a folder, sorted; systems put more there, often hidden."""
     found = (entry for entry in folder.iterdir() if entry.name not in _OF_SYSTEMS)
     return sorted(entry for entry in found if not entry.name.startswith("."))
 
 
 def _holds_images(entry: Path) -> bool:
-    return entry.is_dir() and any(is_image(inner) for inner in _entries(entry))
+    return entry.is_dir() and any(is_image(inner) for inner in entries(entry))
 
 
 def _left_out(root: Path, others: list[Path]) -> Iterator[str]:

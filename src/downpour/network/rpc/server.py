@@ -14,9 +14,10 @@ import errno
 import logging
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from threading import Condition, Event, Thread, current_thread
+from threading import Condition, Event, Lock, Thread, current_thread
 from time import monotonic
 from typing import Any, Self
 
@@ -41,7 +42,7 @@ _LOG = logging.getLogger(__name__)
 _BACKLOG = 1024
 """How many connections may wait, for instance when all workers of a cluster reconnect at once."""
 _QUIET_SECONDS = 10.0
-"""The pause between two lines of the log about connections that the server does not take."""
+"""The pause between two lines of the log about peers that the server does not take or admit."""
 _PARTING_SECONDS = 1.0
 """How long a connection that must make room may take to end."""
 _TRUST_WANTED = (
@@ -106,7 +107,7 @@ class Server:
         self._connections: dict[Thread, frames.Channel] = {}
         # Connections without a call yet, oldest first.
         self._newcomers: dict[Thread, frames.Channel] = {}
-        self._quiet_until = 0.0
+        self._accepting, self._strangers = Sparing(_LOG), Sparing(_LOG)
         self._busy: set[Thread] = set()
         self._stopping = Event()
         processor.on_message_begin(_refuser_of_unknown(methods))
@@ -156,14 +157,8 @@ class Server:
         # A peer that gave up (ECONNABORTED) is normal. Without free descriptors, `accept` fails at
         # once, again and again; the pause keeps the thread from spinning. The caller waits.
         if not self._stopping.is_set() and error.errno != errno.ECONNABORTED:
-            self._complain(f"cannot accept: {error}")
+            self._accepting(logging.WARNING, "%s cannot accept: %s", self.address, error)
             self._stopping.wait(0.1)
-
-    def _complain(self, problem: str) -> None:
-        """Log why it takes no connection; not for each one, because strangers can make many."""
-        if monotonic() >= self._quiet_until:
-            self._quiet_until = monotonic() + _QUIET_SECONDS
-            _LOG.warning("%s %s", self.address, problem)
 
     def _make_room(self) -> bool:
         """Close the oldest newcomer if there are too many connections; the lock is held."""
@@ -184,32 +179,37 @@ class Server:
             if not refused:
                 self._connections[thread] = self._newcomers[thread] = channel
         if refused:
-            self._complain(f"closes {peer} without an answer: it is stopping, or full")
+            text = "%s closes %s without an answer: it is stopping, or full"
+            self._accepting(logging.WARNING, text, self.address, peer)
             channel.close()
             return
         try:
             thread.start()
         except RuntimeError as error:
-            self._complain(f"has no thread for {peer}: {error}")
+            text = "%s has no thread for %s: %s"
+            self._accepting(logging.WARNING, text, self.address, peer, error)
             self._end(thread, channel)
 
     def _converse(self, channel: frames.Channel, peer: str) -> None:
         """Serve one connection to its end."""
+        tell: Callable[..., None] = self._strangers  # until the peer has authenticated itself
         try:
             admit(channel, self._trust, monotonic() + self._limits.handshake_seconds)
+            tell = _LOG.log
             while self._exchange(channel):
                 pass
         except frames.Closed as closed:
             if closed.midway:
-                _LOG.info("%s left in the middle of a message", peer)
+                tell(logging.INFO, "%s left in the middle of a message", peer)
         except CallerRejected as rejected:
-            _LOG.warning("%s %s", peer, rejected)
+            self._strangers(logging.WARNING, "%s %s", peer, rejected)
         except ssl.SSLError as error:
-            _LOG.warning("rejected %s: TLS: %s", peer, error.reason)
+            tell(logging.WARNING, "rejected %s: TLS: %s", peer, error.reason)
         except OSError as error:
-            _LOG.info("%s loses its connection: %s", peer, error)
+            tell(logging.INFO, "%s loses its connection: %s", peer, error)
         except Exception as error:  # noqa: BLE001 - one peer must not affect others
-            _LOG.warning("%s loses its connection: %s: %s", peer, type(error).__name__, error)
+            text = "%s loses its connection: %s: %s"
+            tell(logging.WARNING, text, peer, type(error).__name__, error)
         finally:
             self._end(current_thread(), channel)
         self._notify_end(peer)
@@ -279,6 +279,31 @@ class Server:
             self._connections.pop(thread, None)
             self._newcomers.pop(thread, None)
             self._changed.notify_all()
+
+
+class Sparing:
+    """Logs at most a line of each level in ten seconds, because strangers can cause many.
+
+    A line that comes after others were left out tells their number.
+    """
+
+    def __init__(self, log: logging.Logger, clock: Callable[[], float] = monotonic) -> None:
+        self._log = log
+        self._clock = clock
+        self._lock = Lock()
+        self._quiet_until: dict[int, float] = {}
+        self._left_out: Counter[int] = Counter()
+
+    def __call__(self, level: int, text: str, *values: object) -> None:
+        """Log a line as `Logger.log` does, or count it."""
+        with self._lock:
+            if self._clock() < self._quiet_until.get(level, 0.0):
+                self._left_out[level] += 1
+                return
+            self._quiet_until[level] = self._clock() + _QUIET_SECONDS
+            left_out = self._left_out.pop(level, 0)
+        more = f" (after {left_out} more such lines)" if left_out else ""
+        self._log.log(level, f"{text}%s", *values, more)
 
 
 class CallRejected(TTransportException):  # type: ignore[misc]
