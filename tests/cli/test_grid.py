@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from downpour.cli import drawings as report
-from downpour.cli import studies as grid
+from downpour.cli import drawings, studies
 from downpour.experiments.studies import Grid, StudyFolder, run_study
 from tests.experiments.studies.conftest import GRID, FakeBackend, Silence
 
@@ -33,8 +32,8 @@ def done(tmp_path: Path) -> Path:
 
 def test_the_functions_are_found_where_the_commands_are() -> None:
     """Their docstrings are their help."""
-    assert (grid.grid.__doc__ or "").startswith("Run a grid")
-    assert (report.report.__doc__ or "").startswith("Write tables, figures and a page")
+    assert (studies.grid.__doc__ or "").startswith("Run a grid")
+    assert (drawings.report.__doc__ or "").startswith("Write tables, figures and a page")
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from downpour_lab.simulated.manager import SimulatedManager
-from downpour_lab.trials import seed_search as search
-from downpour_lab.trials import simulation as run
+from downpour_lab.trials import seed_search, simulation
 from tests.downpour_lab.trials.defects import ActsBeforeItKeeps
 
 Downpour = Callable[..., Any]
@@ -46,7 +45,7 @@ def test_a_failing_seed_ends_with_status_1_and_the_command_that_shows_it(
     downpour: Downpour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The story is that of the fewest faults that it takes; repeated, it is the same."""
-    real = run.simulate
+    real = simulation.simulate
 
     def simulate(
         plan: Any, manager_class: type[SimulatedManager] = SimulatedManager, **how: Any
@@ -56,8 +55,8 @@ def test_a_failing_seed_ends_with_status_1_and_the_command_that_shows_it(
             plan, ActsBeforeItKeeps if manager_class is SimulatedManager else manager_class, **how
         )
 
-    monkeypatch.setattr(run, "simulate", simulate)
-    monkeypatch.setattr(search, "simulate", simulate)
+    monkeypatch.setattr(simulation, "simulate", simulate)
+    monkeypatch.setattr(seed_search, "simulate", simulate)
     outcome = downpour("simulate", "--seeds", 600)
     assert outcome.status == 1
     assert "is running" in outcome.out
@@ -72,9 +71,9 @@ def test_a_failing_seed_ends_with_status_1_and_the_command_that_shows_it(
 def test_a_failure_is_shown_as_it_is(downpour: Downpour, monkeypatch: pytest.MonkeyPatch) -> None:
     """Brackets in it are no colours, and what looks like the end of one is no mistake."""
     failure = "shard [1] of [red]x[/red] was [/lost]"
-    real = run.simulate
+    real = simulation.simulate
     monkeypatch.setattr(
-        run, "simulate", lambda plan, **how: replace(real(plan, **how), failure=failure)
+        simulation, "simulate", lambda plan, **how: replace(real(plan, **how), failure=failure)
     )
     outcome = downpour("simulate", "--seed", 8)
     assert outcome.status == 1

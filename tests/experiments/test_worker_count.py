@@ -9,14 +9,14 @@ import pytest
 from downpour.base.devices import Devices
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
-from downpour.experiments.running import surroundings as worker_count
+from downpour.experiments.running import surroundings
 from downpour.experiments.running.surroundings import explained, workers_for
 from downpour.learning import accelerators, devices
 
 
 @pytest.fixture(autouse=True)
 def _four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_count, "usable_cores", lambda: 4)
+    monkeypatch.setattr(surroundings, "usable_cores", lambda: 4)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_elsewhere_there_are_a_few(
     monkeypatch: pytest.MonkeyPatch, shards: int | None, workers: int, why: str
 ) -> None:
     """This machine's cores say nothing about others, and nobody wants ten jobs unasked."""
-    monkeypatch.setattr(worker_count, "usable_cores", lambda: 1)
+    monkeypatch.setattr(surroundings, "usable_cores", lambda: 1)
     spec = Spec(shards=shards)
     assert workers_for(spec, is_here=False) == workers
     assert explained(spec, is_here=False).startswith(f"{workers} workers, {why};")

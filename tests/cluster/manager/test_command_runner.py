@@ -36,8 +36,7 @@ from downpour.core.scheduler import Output, Scheduler, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec
-from downpour.files.store import DirectoryStore, SharedDirectory, step_to
-from downpour.files.store import lease as leaders
+from downpour.files.store import DirectoryStore, SharedDirectory, lease, step_to
 from downpour.network.rpc.messages import Registration, TaskMessage
 from downpour.predictor import pretrained
 from downpour.predictor.forecaster import Forecaster
@@ -134,7 +133,7 @@ def manager(tmp_path: Path) -> Iterator[RunningManager]:
     runner = CommandRunner(spaces, roster, archive, answers, on_death=deaths.put)
     persistence = Persistence(spaces, roster, archive)
     sink = ManagerSink(persistence, Forecaster(pretrained()), runner)
-    term = leaders.Leader(term=1, addresses=(), hostname="here", pid=1)
+    term = lease.Leader(term=1, addresses=(), hostname="here", pid=1)
     space = open_workspace(shared, "any", SPEC, term)
     spaces.add(space)
     sink.keep(Scheduler(), SUBMITTED, Output())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from downpour.base.states import ExperimentState
-from downpour.cluster.manager import takeover as recovery
+from downpour.cluster.manager import takeover
 from downpour.cluster.manager.metrics import ManagerMetrics
 from downpour.cluster.manager.observations import Counters
 from downpour.cluster.manager.process import start_manager
@@ -376,7 +376,7 @@ def test_a_start_reads_no_journal_of_what_has_ended(
     end(start())
 
     read: list[Path] = []
-    monkeypatch.setattr(recovery, "names_in", read.append)
+    monkeypatch.setattr(takeover, "names_in", read.append)
     last = start()
     assert read == []
     assert list(listed(last)) == names

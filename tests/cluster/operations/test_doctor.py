@@ -16,8 +16,7 @@ import pytest
 
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
-from downpour.cluster.operations import doctor
-from downpour.cluster.operations import probes as attempts
+from downpour.cluster.operations import doctor, probes
 from downpour.cluster.operations.doctor import DeviceCheck, diagnose, is_healthy
 from downpour.cluster.operations.probes import Attempts, Finding, Verdict, good
 from downpour.files.store.directory import Mount
@@ -171,7 +170,7 @@ def test_a_file_server_that_does_not_answer_is_told_in_time(
         return good("late")
 
     monkeypatch.setattr(doctor, "_PROBES", {**doctor._PROBES, "locks": hangs})
-    monkeypatch.setattr(attempts, "_GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(probes, "_GRACE_SECONDS", 0.0)
     findings = diagnose(tmp_path, None, limit_seconds=0.2)
     assert (findings["locks"].verdict, findings["locks"].seen) == (
         Verdict.FAILED,
@@ -262,7 +261,7 @@ def test_an_interruption_waits_for_what_is_going_on_before_it_cleans_up(
 
     begun: list[str] = []
     monkeypatch.setattr(doctor, "_PROBES", {**doctor._PROBES, "locks": writes_on})
-    monkeypatch.setattr(attempts, "Future", Impatient)
+    monkeypatch.setattr(probes, "Future", Impatient)
     with pytest.raises(KeyboardInterrupt):
         diagnose(tmp_path, None, begun.append)
     assert list(tmp_path.iterdir()) == []

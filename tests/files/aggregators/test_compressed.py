@@ -27,7 +27,7 @@ from downpour.files.store import (
     encode,
     model_metadata,
 )
-from downpour.host import process as descriptors
+from downpour.host import process
 from tests.files.aggregators.conftest import contribution_of
 
 Tensors = dict[str, Array]
@@ -163,7 +163,7 @@ def test_neither_windows_nor_threads_nor_groups_change_a_byte(
     parts = contributions(store, model, trained, name)
     expected = whole(folded(store, model, parts, name, rule))
     monkeypatch.setattr(summing, "PIECE_BYTES", 64)
-    monkeypatch.setattr(descriptors, "_FILES_AT_ONCE_MAX", 2)
+    monkeypatch.setattr(process, "_FILES_AT_ONCE_MAX", 2)
     for threads in (1, 2, 3):
         assert whole(folded(store, model, parts[::-1], name, rule, threads)) == expected
 

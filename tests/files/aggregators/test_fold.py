@@ -19,7 +19,7 @@ from downpour.base.errors import DownpourError, NonFinite, StoreError, UpdatesRe
 from downpour.base.values import PublishedFile
 from downpour.files.aggregators import AGGREGATORS, Contribution, fold, summing
 from downpour.files.store import Array, DirectoryStore, MemoryStore, Store, decode, encode
-from downpour.host import process as descriptors
+from downpour.host import process
 
 Update = dict[str, Array]
 
@@ -211,7 +211,7 @@ def test_bytes_depend_on_the_contributions_alone(
     expected = whole(fold(store, model, parts, AGGREGATORS[rule](parts), threads=1))
     for threads, piece_bytes, files in [(1, 8, 64), (2, 64, 4), (3, 200 * 8, 1), (2, 2**20, 7)]:
         monkeypatch.setattr(summing, "PIECE_BYTES", piece_bytes)
-        monkeypatch.setattr(descriptors, "_FILES_AT_ONCE_MAX", files)
+        monkeypatch.setattr(process, "_FILES_AT_ONCE_MAX", files)
         parts = [parts[index] for index in random.permutation(len(parts))]
         found = fold(store, model, parts, AGGREGATORS[rule](parts), threads=threads)
         assert whole(found) == expected

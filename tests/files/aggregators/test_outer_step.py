@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from downpour.base.errors import FileCorrupt, NonFinite
 from downpour.core.spec import Outer
-from downpour.files.aggregators import first_state, is_state_of, take_step
-from downpour.files.aggregators import outer_step as outer
+from downpour.files.aggregators import first_state, is_state_of, outer_step, take_step
 
 Tensors = dict[str, NDArray[Any]]
 
@@ -179,7 +178,7 @@ def test_windows_have_no_say_in_the_bytes(count: int, window: int, dtype: str) -
     asked = Outer(optimizer="yogi")
     whole = stepped(asked, 2, count=count, dtype=dtype)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(outer, "_WINDOW", window)
+        patched.setattr(outer_step, "_WINDOW", window)
         parts = stepped(asked, 2, count=count, dtype=dtype)
     assert parts[0]["weight"].tobytes() == whole[0]["weight"].tobytes()
     assert {n: a.tobytes() for n, a in parts[1].items()} == {

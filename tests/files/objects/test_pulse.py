@@ -9,7 +9,7 @@ import pytest
 from obstore.store import MemoryStore
 
 from downpour.base.errors import SharedDirectoryError
-from downpour.files.store import presence as pulse
+from downpour.files.store import presence
 from downpour.files.store.bucket import Bucket
 from downpour.files.store.lease import Leader, Lease
 from downpour.files.store.presence import DEAD_SECONDS, FOLDER, Watch
@@ -30,8 +30,8 @@ def leases() -> Iterator[list[Lease]]:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pulse that is as fast as a test."""
-    monkeypatch.setattr(pulse, "BEAT_SECONDS", 0.05)
-    monkeypatch.setattr(pulse, "DEAD_SECONDS", 1.0)
+    monkeypatch.setattr(presence, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(presence, "DEAD_SECONDS", 1.0)
 
 
 def led_from(cloud: Cloud, machine: str, leases: list[Lease]) -> Lease:

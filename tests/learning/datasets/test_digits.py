@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from downpour.core.spec import Spec
-from downpour.learning.datasets import built_in as digits
-from downpour.learning.datasets import open_prepared, prepare
+from downpour.learning.datasets import built_in, open_prepared, prepare
 
 
 def test_a_fifth_of_every_class_is_held_out(tmp_path: Path) -> None:
@@ -39,8 +38,8 @@ def test_the_images_are_those_of_scikit_learn(tmp_path: Path) -> None:
 
 def test_the_file_holds_what_the_loader_gives() -> None:
     """Reading scikit-learn's file by itself is only quicker."""
-    quick = digits._from_its_file()
-    images, labels = digits._from_its_loader()
+    quick = built_in._from_its_file()
+    images, labels = built_in._from_its_loader()
     assert quick is not None
     assert np.array_equal(quick[0], images)
     assert np.array_equal(quick[1], labels)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from downpour.base.errors import FileCorrupt
-from downpour.learning.datasets import array_folder as packed
+from downpour.learning.datasets import array_folder
 from downpour.learning.datasets.array_folder import (
     in_memory,
     open_array_folder,
@@ -55,7 +55,7 @@ def test_the_key_says_nothing_of_how_arrays_are_stored(
     tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So an experiment goes on with a folder that an earlier version wrote."""
-    monkeypatch.setattr(packed, "pays", lambda _content: False)
+    monkeypatch.setattr(array_folder, "pays", lambda _content: False)
     plain = tmp_path / "plain"
     plain.mkdir()
     arrays = {"sparse": SPARSE, "noise": NOISE, "small": SPARSE[:2]}

@@ -14,7 +14,7 @@ import pytest
 
 from downpour.base.errors import OutOfMemory
 from downpour.core.spec import Spec
-from downpour.learning.intra_worker import helper_process as process
+from downpour.learning.intra_worker import helper_process
 from downpour.learning.intra_worker import team as own_team
 from downpour.learning.tasks import prepare_data
 from downpour.learning.tasks.feed import Classification
@@ -186,7 +186,7 @@ def test_half_as_many_go_on_where_the_kernel_kills_for_lack_of_memory(
     made = trainer(**fields)
     training, team = made.helped()
     training.advance(1)
-    monkeypatch.setattr(process, "kills", lambda: 1 << 40)
+    monkeypatch.setattr(helper_process, "kills", lambda: 1 << 40)
     os.kill(team.pids[-1], signal.SIGKILL)
     training.advance(1)
     assert (team.processes, team.shortages) == (1, 1)
@@ -243,7 +243,7 @@ def test_a_helper_that_stands_still_costs_no_byte(
     training, team = made.helped()
     training.advance(1)
     pids = team.pids
-    monkeypatch.setattr(process, "_WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(helper_process, "_WAIT_SECONDS", 0.2)
     os.kill(pids[-1], signal.SIGSTOP)
     assert same(trained(training), trained(made.alone()))
     assert not any(map(psutil.pid_exists, pids))

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from downpour.base.errors import SpecError
-from downpour.learning import on_demand as images
+from downpour.learning import on_demand
 from downpour.learning.datasets.images import pixels_of
 from downpour.learning.on_demand import ImageFolder
 
@@ -49,8 +49,8 @@ def test_images_are_decoded_once_as_far_as_the_room_goes(
     def darkened(image: Tensor) -> Tensor:
         return image.zero_()
 
-    monkeypatch.setattr(images, "pixels_of", counted)
-    monkeypatch.setattr(images, "_MEGABYTE", 75)  # an image takes 72 bytes
+    monkeypatch.setattr(on_demand, "pixels_of", counted)
+    monkeypatch.setattr(on_demand, "_MEGABYTE", 75)  # an image takes 72 bytes
     folder = ImageFolder(pets, cache_megabytes=2, transform=darkened)
     for _ in range(3):
         assert not any(folder[i][0].any() for i in range(3))

@@ -13,7 +13,7 @@ import pytest
 from downpour.core.resolve import resolve
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.files.store import SharedDirectory, Store, layout
-from downpour.learning import user_code as factory_code
+from downpour.learning import user_code
 from downpour.learning.allowlist import FOLDERS
 from downpour.learning.shipping.bundle import Bundle
 from downpour.learning.shipping.receiving import leave
@@ -45,7 +45,7 @@ def forget_modules() -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] in TOP_LEVEL]:
         del sys.modules[name]
     importlib.invalidate_caches()
-    factory_code.forget()
+    user_code.forget()
 
 
 class Shipment:

@@ -12,8 +12,7 @@ from time import monotonic
 import pytest
 
 from downpour.base.errors import IncompatiblePeer
-from downpour.network.rpc import Address, Trust
-from downpour.network.rpc import trust as handshake
+from downpour.network.rpc import Address, Trust, trust
 from downpour.network.rpc.frames import Channel
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "protocol.md").read_text(
@@ -37,7 +36,7 @@ def test_a_caller_says_what_stands_on_the_page(monkeypatch: pytest.MonkeyPatch) 
         other.sendall(example("answer"))
         channel = Channel(one)
         deadline = handshake_deadline()
-        handshake.greet(channel, Address("127.0.0.1", 1), TRUST, deadline)
+        trust.greet(channel, Address("127.0.0.1", 1), TRUST, deadline)
         channel.send(example("describe()")[4:-32], deadline)
         said = b"".join(example(name) for name in ("hello", "proof", "describe()"))
         assert received(other, len(said)) == said
@@ -51,7 +50,7 @@ def test_a_server_answers_what_stands_on_the_page(monkeypatch: pytest.MonkeyPatc
         for name in ("hello", "proof", "describe()"):
             other.sendall(example(name))
         channel = Channel(one)
-        handshake.admit(channel, TRUST, handshake_deadline())
+        trust.admit(channel, TRUST, handshake_deadline())
         assert channel.receive(handshake_deadline()) == example("describe()")[4:-32]
         assert received(other, 68) == example("answer")
 

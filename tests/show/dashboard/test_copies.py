@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from downpour.experiments.page_server import place as copies
+from downpour.experiments.page_server import place
 from tests.files.objects.cloud import URL, Cloud
 from tests.files.objects.test_mirror import DROPPED, begun
 from tests.show.dashboard.served import served
@@ -16,7 +16,7 @@ def test_a_page_of_a_bucket_follows_what_the_manager_puts_there(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Without a folder that both see; experiments that come later are listed as well."""
-    monkeypatch.setattr(copies, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(place, "LOOK_SECONDS", 0.0)
     cloud = Cloud(monkeypatch, tmp_path)
     manager = cloud.on("manager", create=True)
     with served(URL) as page:
