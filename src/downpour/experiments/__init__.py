@@ -1,1 +1,1 @@
-"""Everything you do with experiments and their records: run, read, draw, study, use, reproduce."""
+"""Everything you do with experiments: run, follow, study, use, reproduce, watch on a live page."""

@@ -1,1 +1,1 @@
-"""The shared directory: names, publishing, codecs, the fold of updates, journals and records."""
+"""The shared directory: names, publishing, codecs, the fold of updates, logs."""

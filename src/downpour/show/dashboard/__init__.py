@@ -1,1 +1,1 @@
-"""The live page: a process that reads records and shows them to any number of browsers."""
+"""The live page: the tables that it draws, folded from a record, and the page itself."""

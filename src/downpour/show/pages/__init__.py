@@ -1,1 +1,1 @@
-"""Results as a page, a folder of files, and events for TensorBoard."""
+"""Results as a page, and as a folder of files."""
