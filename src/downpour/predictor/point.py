@@ -85,7 +85,7 @@ class Ridge(Learned):
     """
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
-        """Take the arrays of a fit (`fitting.ridge_fit`)."""
+        """Take the arrays of a fit (`fit_ridge` of the laboratory)."""
         super().__init__()
         self._arrays = {name: array.astype(np.float64) for name, array in arrays.items()}
 

@@ -2,8 +2,8 @@
 
 `prepare` turns a spec's dataset into a folder of flat arrays and returns its name; `open_prepared`
 maps that folder. `SOURCES` lists the datasets known by name; any other comes from a
-`package.module:factory` on the allow-list. Nothing here imports torch, and only `resizing`
-uses it.
+`package.module:factory` on the allow-list. Importing these modules imports no torch;
+only `images.py` uses it, to resize.
 """
 
 from __future__ import annotations

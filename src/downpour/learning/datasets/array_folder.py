@@ -379,7 +379,7 @@ def _mapped(path: Path) -> tuple[NDArray[Any], dict[str, Any]]:
 
 @contextmanager
 def _found(folder: Path, name: str) -> Iterator[None]:
-    """Raise what goes wrong with a file of a prepared folder; see `store.os_errors`."""
+    """Raise what goes wrong with a file of a prepared folder; see `files/store/publish.py`."""
     with reading(folder, name):
         try:
             yield

@@ -1,6 +1,6 @@
 """Times some steps of each arrangement in which a worker could train on this machine.
 
-`choice.measure` starts it as `python -m downpour.learning.intra_worker.timing WORK`. It prints a
+`choice.measured` starts it as `python -m downpour.learning.intra_worker.timing WORK`. It prints a
 line of JSON for each candidate as soon as its measurement ends. Each candidate takes turns with a
 single process, slice by slice, so that other work on the machine slows both alike; the ratio is the
 median over the slices.
