@@ -21,7 +21,7 @@ from downpour.base.values import PublishedFile, SystemState, Update
 from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
-from downpour.core.spec import ResolvedSpec
+from downpour_lab.faults.plan import plain_spec
 
 WORKERS = (10, 1_000, 10_000)
 SHARDS: dict[str, Callable[[int], int]] = {
@@ -69,9 +69,7 @@ def beginning(workers: int, shards: int) -> Iterator[on.Event]:
     """Yield what happens before anything is commanded."""
     for index in range(workers):
         yield on.WorkerJoined(at_seconds=0.0, worker=f"w{index}")
-    spec = ResolvedSpec.make(
-        {"shards": shards, "epochs": 1_000_000, "evaluate_every": 0, "retries": 1000}
-    )
+    spec = plain_spec(shards=shards, epochs=1_000_000, evaluate_every=0, retries=1000)
     yield on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=spec)
 
 

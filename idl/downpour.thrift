@@ -317,7 +317,7 @@ struct Status {
   6: optional list<string> decisions
   /** The manager's own class, because it draws the initial parameters. */
   7: optional NumericClass numeric_class
-  /** The manager's machine and process; earlier versions send an empty name and 0. */
+  /** The manager's machine and process. */
   8: string hostname = ""
   9: i32 pid = 0
 }

@@ -16,11 +16,10 @@ from downpour.base.values import AttemptId
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import facts
-from downpour.core.spec import ResolvedSpec
 from downpour_lab.checks.checks import InvariantCheck
 from downpour_lab.checks.promises import Comparisons
 from downpour_lab.faults.faults import Fault, FaultKind
-from downpour_lab.faults.plan import RETRIES_ENOUGH, Plan
+from downpour_lab.faults.plan import RETRIES_ENOUGH, Plan, plain_spec
 from downpour_lab.simulated.environment import Observation, Observer, Timings
 from downpour_lab.trials.striking import Cluster
 
@@ -132,14 +131,12 @@ def estimate_capacity(load: Load, show: Callable[[int], None] = lambda _: None) 
 
 
 def _plan(load: Load) -> Plan:
-    spec = ResolvedSpec.make(
-        {
-            "shards": load.shards,
-            "epochs": load.rounds,
-            "retries": RETRIES_ENOUGH,
-            "mode": load.mode,
-            "policy": load.policy,
-        }
+    spec = plain_spec(
+        shards=load.shards,
+        epochs=load.rounds,
+        retries=RETRIES_ENOUGH,
+        mode=load.mode,
+        policy=load.policy,
     )
     workers = tuple(f"worker-{n + 1}" for n in range(load.workers))
     timings = load.timings

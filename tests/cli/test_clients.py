@@ -219,3 +219,18 @@ def test_watching_ends_with_the_experiment_that_was_active(
         assert "finished in" in submitted.out
         downpour("submit", "--epochs", "20", "--shards", "1", *at)
         assert "finished" in downpour("watch", *at).out
+
+
+def test_results_of_an_older_build_are_refused_in_one_line(
+    downpour: Downpour, tmp_path: Path
+) -> None:
+    """Its record has other fields."""
+    recorded = Path(__file__).parents[1] / "recorded" / "gestures" / "record.jsonl"
+    text = recorded.read_text().replace('"last_batch": "rest", ', "")
+    folder = tmp_path / "experiments" / "gestures-7f3a"
+    folder.mkdir(parents=True)
+    (folder / "record.jsonl").write_text(text)
+    outcome = downpour("results", folder.name, "--shared", tmp_path)
+    assert outcome.status != 0
+    assert "line 1 is not a fact of an experiment: an older build of Downpour" in outcome.err
+    assert outcome.err.count("\n") == 1

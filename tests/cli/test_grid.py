@@ -95,17 +95,6 @@ def test_a_grid_that_is_done_is_only_told_of(
     assert (told["finished"], told["cells"], told["running"]) == (10, 10, None)
 
 
-def test_the_commands_former_name_is_as_good(
-    downpour: Callable[..., Any], file: Path, done: Path
-) -> None:
-    """Scripts that say `experiment` go on."""
-    grid, experiment = (downpour(name, file, "--out", done) for name in ("grid", "experiment"))
-    assert experiment == grid
-    listed = [line.split()[0] for line in downpour("--help").out.splitlines() if line.strip()]
-    assert "grid" in listed
-    assert "experiment" not in listed
-
-
 def test_a_report_is_written_beside_the_results(downpour: Callable[..., Any], done: Path) -> None:
     """The page's path is the last line; a second report replaces the first."""
     for _ in range(2):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from downpour.core.modes import MODES
 from downpour.core.resolve import LocalOptimizer, decided_in, explained, resolve
-from downpour.core.spec import ResolvedSpec, Spec
+from downpour.core.spec import Spec
 
 
 def resolved_outer(shards: int, **fields: Any) -> tuple[str, float]:
@@ -150,4 +150,3 @@ def test_processes_that_share_a_batch_have_the_cpu() -> None:
     line = "auto: device = cpu, because workers have several processes ("
     assert str(explained(asked, resolved)).startswith(line)
     assert resolve(Spec.make({}), 2).device == "auto", "each worker takes its best"
-    assert ResolvedSpec.make({"shards": 2}).device == "cpu", "as stored specs mean it"

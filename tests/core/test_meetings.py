@@ -5,13 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.core.resolve import resolve
-from downpour.core.spec import Meetings, ResolvedSpec, Spec
+from downpour.core.spec import Meetings, Spec
 
 
 def test_without_meetings_a_round_is_an_epoch() -> None:
-    """As it was in earlier versions, whose records do not speak of meetings."""
-    for meetings in (Meetings.of({"epochs": 3}), Spec(epochs=3).meetings):
+    """As `meet` = 1 is the default."""
+    for meetings in (Meetings(3), Spec(epochs=3).meetings):
         assert meetings.rounds == 3
         assert [meetings.epoch_of(number) for number in range(3)] == [0, 1, 2]
         assert all(meetings.ends_epoch(number) for number in range(3))
@@ -36,10 +35,3 @@ def test_an_experiment_may_go_on_in_the_middle_of_an_epoch(
 def test_a_round_is_named_where_an_epoch_has_several() -> None:
     """People look for the epoch first."""
     assert Meetings(5, 10).named(24) == "epoch 3, round 25"
-
-
-def test_an_experiment_of_an_earlier_version_keeps_its_last_batches() -> None:
-    """Its stored spec does not name them; a new one has even batches, and says so."""
-    stored = {"shards": 4, "epochs": 2, "batch_size": 64}
-    assert ResolvedSpec.make(stored).last_batch == "rest"
-    assert resolve(Spec.make(stored), None).last_batch == "even"

@@ -8,7 +8,8 @@ import pytest
 
 from downpour.base.errors import SpecError
 from downpour.core.resolve import oddities, resolve
-from downpour.core.spec import Option, Outer, ResolvedSpec, Spec
+from downpour.core.spec import REQUIRED, Option, Outer, ResolvedSpec, Spec
+from tests.specs import plain_spec
 
 NOT_OPEN = Spec(optimizer_state="reset", outer=Outer(optimizer="none"))
 """A spec that leaves nothing to `auto`."""
@@ -85,12 +86,17 @@ def test_an_unresolved_spec_cannot_take_the_place_of_a_resolved_one() -> None:
     """Without a number of shards there is nothing to cut, so no such value can be made."""
     with pytest.raises(SpecError, match="shards"):
         ResolvedSpec.make(Spec().model_dump())
+    for name in REQUIRED:
+        fields = plain_spec(shards=2).model_dump()
+        del fields[name]
+        with pytest.raises(SpecError, match=name):
+            ResolvedSpec.make(fields)
     with pytest.raises(SpecError, match="shards"):
-        ResolvedSpec(shards=2).replace(shards=None)
+        plain_spec(shards=2).replace(shards=None)
     with pytest.raises(
         SpecError, match="outer = 'auto': is decided once the number of shards is known"
     ):
-        ResolvedSpec(shards=2).replace(outer="auto")
+        plain_spec(shards=2).replace(outer="auto")
 
 
 def test_both_are_written_alike() -> None:
@@ -103,14 +109,14 @@ def test_both_are_written_alike() -> None:
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        (ResolvedSpec(shards=2, batch_size=100), []),
+        (plain_spec(shards=2, batch_size=100), []),
         (
-            ResolvedSpec(shards=2, batch_size=100_000),
+            plain_spec(shards=2, batch_size=100_000),
             ["batch_size 100,000 exceeds the 719 examples of the largest shard"],
         ),
-        (ResolvedSpec(shards=2, policy="replace"), ["policy replace has no standbys"]),
-        (ResolvedSpec(shards=2, policy="replace", standbys=1), []),
-        (ResolvedSpec(shards=2, policy="late"), []),
+        (plain_spec(shards=2, policy="replace"), ["policy replace has no standbys"]),
+        (plain_spec(shards=2, policy="replace", standbys=1), []),
+        (plain_spec(shards=2, policy="late"), []),
     ],
 )
 def test_what_is_asked_for_in_vain_is_told(spec: ResolvedSpec, said: list[str]) -> None:

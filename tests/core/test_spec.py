@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from downpour.base.errors import SpecError
 from downpour.core.modes import MODES
-from downpour.core.spec import Inside, Outer, ResolvedSpec, Spec, parse_split
+from downpour.core.spec import Inside, Outer, Spec, parse_split
+from tests.specs import plain_spec
 
 texts = st.text(max_size=20)
 numbers = st.floats(allow_nan=False, allow_infinity=False)
@@ -84,7 +85,7 @@ def test_a_word_in_a_tables_place_is_its_first_field() -> None:
 
 def test_what_a_resolved_spec_leaves_out_is_no_auto() -> None:
     """Written without defaults, it means the same where it is read as a spec that may be open."""
-    resolved = ResolvedSpec(shards=3, optimizer_state="reset")
+    resolved = plain_spec(shards=3, optimizer_state="reset")
     text = resolved.to_toml(without_defaults=True)
     assert Spec.from_toml(text).model_dump() == resolved.model_dump()
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from downpour.core.spec import ResolvedSpec, Spec
+from downpour.core.spec import Spec
 from downpour.experiments.running.cutting import cuts_of, shards_for
 from tests.cluster.manager.conftest import Cluster, cluster, options
+from tests.specs import plain_spec
 
 __all__ = ["cluster", "options"]
 
@@ -19,7 +20,7 @@ SPLITS = ["random", "equal", "class", "dirichlet(0.4)"]
 @pytest.mark.parametrize("split", SPLITS)
 def test_a_manager_makes_the_same_shards(cluster: Cluster, tmp_path: Path, split: str) -> None:
     """Each task has the indices that were shown, with seed, limit and validation."""
-    spec = ResolvedSpec(
+    spec = plain_spec(
         shards=3, epochs=1, split=split, seed=5, train_limit=400, validation=0.1, batch_size=32
     )
     # Shown first, elsewhere, so that neither has anything of the other.

@@ -17,10 +17,10 @@ from downpour.base.values import (
 )
 from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import events as on
-from downpour.core.spec import ResolvedSpec
 from downpour.core.stragglers import POLICIES, Policy
 from downpour.predictor.features import Features, Request
 from downpour.predictor.forecaster import Forecaster
+from tests.specs import plain_spec
 
 FILE = PublishedFile(name="file", size_bytes=1, checksum="0")
 STATE = SystemState(cpu_others=0.5, load_average=1.0, memory_used=0.25, io_wait=0.125)
@@ -63,7 +63,7 @@ class Story:
         self.core = Scheduler(policies={**POLICIES, "wait": policy})
         self.happen(on.WorkerJoined(at_seconds=0.0, worker="ada"))
         self.happen(on.WorkerJoined(at_seconds=0.0, worker="bob"))
-        spec = ResolvedSpec(shards=2, epochs=2, policy="wait")
+        spec = plain_spec(shards=2, epochs=2, policy="wait")
         self.happen(on.ExperimentSubmitted(at_seconds=0.0, experiment="e", spec=spec))
         samples = (AT_SAMPLES, AT_SAMPLES)
         self.happen(

@@ -173,7 +173,16 @@ def test_extra_work_is_never_negative_and_all_work_is_accounted_for(data: st.Dat
 
 
 AGGREGATED = AggregatedLine(
-    round=0, version=1, file="m", bytes=1, seconds=0.0, train_seconds=1.0, loss=0.0
+    round=0,
+    version=1,
+    file="m",
+    bytes=1,
+    seconds=0.0,
+    train_seconds=1.0,
+    loss=0.0,
+    summed="",
+    whole=True,
+    checksum="",
 )
 
 
@@ -198,6 +207,9 @@ def prepared(*samples: int) -> PreparedLine:
         split_seconds=0.0,
         bytes=1,
         parameters=1,
+        numeric_class="",
+        dataset="",
+        checksum="",
     )
 
 
@@ -230,4 +242,5 @@ def updated(shard: int, attempt: int, worker: str) -> UpdatedLine:
         publish_seconds=0.0,
         completion_seconds=1.0,
         bytes=1,
+        checksum="",
     )

@@ -14,6 +14,7 @@ from downpour.record.record_lines import PreparedLine, RecordLine, SubmittedLine
 from downpour.record.result import Result
 from downpour.record.result_parts import mixture_now, mixture_of
 from downpour.show.tables.terminal_tables import result_table
+from tests.specs import stored_spec
 
 WIDE = NumericClass(torch="2", device="cpu", instruction_set="AVX512")
 NARROW = NumericClass(torch="2", device="cpu", instruction_set="AVX2")
@@ -59,7 +60,11 @@ def record(device: str, drawn_with: str, *trained_with: str) -> list[tuple[float
     """Return the record of one round, a shard for each class: PROCESSOR/ACCELERATOR or one."""
     told: list[RecordLine] = [
         SubmittedLine(
-            experiment="e", name="e", spec={"device": device}, version="0", shards=len(trained_with)
+            experiment="e",
+            name="e",
+            spec=stored_spec(device=device),
+            version="0",
+            shards=len(trained_with),
         ),
         PreparedLine(
             train_samples=1,
@@ -71,6 +76,8 @@ def record(device: str, drawn_with: str, *trained_with: str) -> list[tuple[float
             bytes=1,
             parameters=1,
             numeric_class=drawn_with,
+            dataset="",
+            checksum="",
         ),
         WorkerJoinedLine(worker="idle", address="a:1", numeric_class="never used"),
     ]
@@ -93,7 +100,7 @@ def _update(shard: int) -> UpdatedLine:
         ("load_seconds", "train_seconds", "publish_seconds", "completion_seconds", "loss"), 1.0
     )
     counts: dict[str, Any] = {"round": 0, "attempt": 0, "samples": 1, "steps": 1, "bytes": 1}
-    return UpdatedLine(shard=shard, worker=f"w{shard}", **counts, **numbers)
+    return UpdatedLine(shard=shard, worker=f"w{shard}", **counts, **numbers, checksum="")
 
 
 def test_results_tell_in_which_classes_a_model_was_made() -> None:

@@ -21,7 +21,6 @@ from downpour.record.journal import Journal, read_journal, segments
 from downpour.record.record import (
     RecordReader,
     export_record,
-    former_record,
     line_text,
     parse_lines,
     read_record,
@@ -38,7 +37,7 @@ from downpour.record.record_lines import (
 from downpour.record.view import observed
 
 FIRST = AssignedLine(round=0, shard=1, attempt=0, worker="w-1", reason="the only idle worker")
-SECOND = WorkerLeftLine(worker="w-1", reason="no heartbeat for 10 s")
+SECOND = WorkerLeftLine(worker="w-1", reason="no heartbeat for 10 s", lost=False)
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 BY_TYPE = {
@@ -49,7 +48,7 @@ BY_TYPE = {
     "tuple[Sample, ...]": st.lists(
         st.builds(Sample, at_seconds=finite, cpu_share=finite, io_wait=finite)
     ).map(tuple),
-    "dict[str, Any]": st.just(Spec().model_dump(mode="json")),
+    "StoredSpec": st.just(Spec().model_dump(mode="json")),
 }
 
 
@@ -107,14 +106,6 @@ def test_a_line_is_readable_by_people_and_other_programs(path: Path) -> None:
     assert path.read_text() == (
         '{"at": 0.0, "kind": "worker-left", "worker": "w-1", "reason": "no heartbeat for 10 s", '
         '"lost": false}\n'
-    )
-
-
-def test_an_evaluation_of_an_earlier_version_has_its_accuracy_among_the_metrics() -> None:
-    """The word of its line was another one, too: earlier readers skip today's."""
-    told = {"kind": "evaluated", "round": 1, "accuracy": 0.5, "loss": 1.0, "class_accuracy": []}
-    assert from_fields({**told, "seconds": 0.1}) == EvaluatedLine(
-        round=1, loss=1.0, metrics={"accuracy": 0.5}, class_accuracy=(), seconds=0.1
     )
 
 
@@ -215,16 +206,6 @@ def test_a_log_with_a_hole_is_no_record(path: Path) -> None:
     segment.write_bytes(whole[0] + whole[2])
     with pytest.raises(FileCorrupt, match="entry 2 is missing or altered"):
         read_record(path)
-
-
-def test_of_the_record_of_an_earlier_version_counts_what_its_log_says(path: Path) -> None:
-    """It was written first, so it may be longer; a damaged line costs that line."""
-    export(path, FIRST, SECOND, FIRST)
-    whole = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(whole[0] + b"no fact\n" + whole[2])
-    assert former_record(path.parent, 2) == [json.loads(whole[0])]
-    path.unlink()
-    assert former_record(path.parent, 2) == []
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,11 @@ from downpour.base.values import PublishedFile
 from downpour.core.node.journal import Line
 from downpour.core.scheduler import Entry, Scheduler, durable, facts
 from downpour.core.scheduler import events as on
-from downpour.core.spec import ResolvedSpec
 from downpour.record.journal import belongs_elsewhere, next_order, replay
+from tests.specs import plain_spec
 
 MODEL = PublishedFile(name="m0", size_bytes=1, checksum="0")
-SPEC = ResolvedSpec(shards=1)
+SPEC = plain_spec(shards=1)
 ROUND: dict[str, Any] = {"cause": 1, "experiment": "bad", "round": 7, "reason": "slow"}
 
 
@@ -114,4 +114,3 @@ def test_a_story_says_where_it_belongs() -> None:
     assert belongs_elsewhere(story, "one-backup", "here") == "a copy of one"
     told = "another cluster's (here; this one is there)"
     assert belongs_elsewhere(story, "one", "there") == told
-    assert belongs_elsewhere([line(1, 1, submitted("one"))], "one", "here") is None

@@ -42,6 +42,19 @@ def test_a_notebook_shows_the_table(result: Result) -> None:
     assert "<script>" not in html
 
 
+@pytest.mark.parametrize(("line", "lacking"), [(0, "device"), (3, "numeric_class"), (-1, "reason")])
+def test_a_record_of_an_older_build_is_refused_in_one_line(
+    tmp_path: Path, line: int, lacking: str
+) -> None:
+    """Whether its spec or another line lacks a field."""
+    lines = [json.loads(text) for text in LINES]
+    fields = lines[line]["spec"] if line == 0 else lines[line]
+    del fields[lacking]
+    (tmp_path / "record.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in lines))
+    with pytest.raises(FileCorrupt, match="is not a fact of an experiment: an older build of Down"):
+        Result.read(tmp_path)
+
+
 def test_a_folder_may_be_text(result: Result) -> None:
     """What is not a folder, or has no record, is refused in one line."""
     assert Result.read(str(FOLDER)) == result

@@ -38,6 +38,7 @@ def updated(shard: int, attempt: int = 0, worker: str = "a") -> UpdatedLine:
         publish_seconds=0.0,
         completion_seconds=1.0,
         bytes=1,
+        checksum="",
     )
 
 

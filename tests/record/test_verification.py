@@ -18,6 +18,7 @@ from downpour.record.result import Result
 from downpour.record.result_parts import NOT_VERIFIED
 from downpour.show.dashboard.model import RecordTables
 from downpour.show.tables.terminal_tables import result_table
+from tests.specs import stored_spec
 
 CASES = [
     pytest.param({"task": "lab:Lab"}, [], False, False, id="nobody has compared"),
@@ -36,7 +37,9 @@ def record(
 ) -> list[tuple[float, RecordLine]]:
     """Return a record with the class and the checksum of each worker; the manager's are given."""
     lines: list[RecordLine] = [
-        SubmittedLine(experiment="e", name="e", spec=spec, version="0", shards=len(workers)),
+        SubmittedLine(
+            experiment="e", name="e", spec=stored_spec(**spec), version="0", shards=len(workers)
+        ),
         *(
             WorkerJoinedLine(worker=f"w{number}", address="a:1", numeric_class=its)
             for number, (its, _) in enumerate(workers)
@@ -53,6 +56,9 @@ def record(
             trial="a",
             tried_with="here",
             rehearsed=rehearsed,
+            numeric_class="",
+            dataset="",
+            checksum="",
         ),
     ]
     numbers: dict[str, Any] = dict.fromkeys(
@@ -60,7 +66,9 @@ def record(
     )
     counts: dict[str, Any] = {"round": 0, "attempt": 0, "samples": 1, "steps": 1, "bytes": 1}
     for shard, (_, checksum) in enumerate(workers):
-        made = UpdatedLine(shard=shard, worker=f"w{shard}", trial=checksum, **counts, **numbers)
+        made = UpdatedLine(
+            shard=shard, worker=f"w{shard}", trial=checksum, **counts, **numbers, checksum=""
+        )
         lines.append(made)
     return [(float(at), line) for at, line in enumerate(lines)]
 

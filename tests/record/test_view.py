@@ -26,12 +26,12 @@ from downpour.record.record_lines import (
     RecordLine,
     SubmittedLine,
     WorkerJoinedLine,
-    to_fields,
 )
 from downpour.record.view import View, aggregating, observed
+from tests.specs import plain_spec
 
 FILE = PublishedFile(name="model-1", size_bytes=7, checksum="abc")
-SPEC = ResolvedSpec(shards=2)
+SPEC = plain_spec(shards=2)
 SUBMITTED = on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=SPEC, version="9")
 PREPARED = on.Prepared(
     at_seconds=1.0, experiment="one", dataset="d", shard_samples=(3, 4), model=FILE
@@ -46,12 +46,15 @@ KNOWN = PreparedLine(
     split_seconds=0.25,
     bytes=7,
     parameters=3,
+    numeric_class="",
+    dataset="",
+    checksum="",
 )
 JOINED = WorkerJoinedLine(worker="ann", address="here:1", numeric_class="x")
 
 
-def told(*entries: Journaled, former: int = 0) -> list[tuple[float, RecordLine]]:
-    """Project entries, a second apart; the first of them are an earlier version's."""
+def told(*entries: Journaled) -> list[tuple[float, RecordLine]]:
+    """Project entries, a second apart."""
     view = View()
     lines = [
         Line(
@@ -59,7 +62,6 @@ def told(*entries: Journaled, former: int = 0) -> list[tuple[float, RecordLine]]
             order=second + 1,
             at_seconds=float(second),
             entry=entry,
-            record_lines=second if second < former else None,
         )
         for second, entry in enumerate(entries)
     ]
@@ -134,6 +136,7 @@ def test_an_aggregation_is_told_with_what_was_known_when_it_began() -> None:
             loss=3.0,
             summed="tree",
             checksum="abc",
+            whole=True,
         ),
     )
     assert told(AGGREGATED) == [], "nothing is made up"
@@ -151,7 +154,11 @@ def test_an_aggregation_out_of_step_names_its_parts() -> None:
 @pytest.mark.parametrize(
     ("ending", "model", "line"),
     [
-        ("finished", FILE, FinishedLine(file="model-1", total_seconds=1.0, checksum="abc")),
+        (
+            "finished",
+            FILE,
+            FinishedLine(file="model-1", total_seconds=1.0, checksum="abc", reason=""),
+        ),
         ("cancelled", None, CancelledLine(reason="")),
         ("failed", None, FailedLine(reason="", asked_wrongly=True)),
     ],
@@ -167,19 +174,6 @@ def test_an_end_is_told(ending: str, model: PublishedFile | None, line: RecordLi
         model=model,
     )
     assert told(SUBMITTED, ended)[1:] == [(1.0, line)]
-
-
-def test_what_an_earlier_version_put_on_record_comes_from_there() -> None:
-    """Its entries make no lines a second time; what they say of times is still known."""
-    record = ({"at": 0.5, **to_fields(JOINED)}, {"at": 0.6, "kind": "unknown"})
-    ended = facts.Concluded(
-        cause=1, experiment="one", ending=ExperimentState.FINISHED, reason="", model=FILE
-    )
-    lines = told(SUBMITTED, PREPARED, TakenUp(record=record), ended, former=2)
-    assert lines[0] == (0.5, JOINED)
-    [(_, last)] = lines[1:]
-    assert isinstance(last, FinishedLine)
-    assert last.total_seconds == 3.0
 
 
 def test_a_checkpoint_tells_people_nothing() -> None:

@@ -10,9 +10,9 @@ from downpour.record.record_lines import (
     SubmittedLine,
     WorkerJoinedLine,
     WorkerLeftLine,
-    from_fields,
 )
 from downpour.record.timeline import worker_changes_of
+from tests.specs import stored_spec
 
 
 def joined(name: str) -> WorkerJoinedLine:
@@ -20,7 +20,7 @@ def joined(name: str) -> WorkerJoinedLine:
     return WorkerJoinedLine(worker=name, address="127.0.0.1:1", numeric_class="any")
 
 
-SUBMITTED = SubmittedLine(experiment="e", name="e", spec={}, version="1", shards=1)
+SUBMITTED = SubmittedLine(experiment="e", name="e", spec=stored_spec(), version="1", shards=1)
 
 
 def test_who_is_lost_is_told_with_the_reason() -> None:
@@ -31,7 +31,7 @@ def test_who_is_lost_is_told_with_the_reason() -> None:
         (5.1, joined("w2")),
         (5.2, AssignedLine(round=0, shard=0, attempt=0, worker="w1", reason="idle")),
         (17.5, WorkerLeftLine(worker="w1", reason="no heartbeat for 10 s", lost=True)),
-        (18.0, WorkerLeftLine(worker="w2", reason="told to stop")),
+        (18.0, WorkerLeftLine(worker="w2", reason="told to stop", lost=False)),
         (20.0, joined("w1")),
     ]
     assert worker_changes_of(record) == (
@@ -63,12 +63,6 @@ def test_a_disturbance_is_told_as_one_on_purpose() -> None:
         "w1 is killed and stays away on purpose, after 1.0 s",
         "w1 was lost after 1.5 s: its connection ended",
     )
-
-
-def test_an_old_record_says_that_a_worker_left() -> None:
-    """It does not know whether that one was lost."""
-    fields = {"kind": "worker-left", "worker": "w1", "reason": "gone"}
-    assert from_fields(fields) == WorkerLeftLine(worker="w1", reason="gone", lost=False)
 
 
 def test_whose_packages_differ_is_told_with_both_versions() -> None:

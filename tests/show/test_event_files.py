@@ -19,6 +19,7 @@ from downpour.record.attempt_lines import ResourcesUsedLine, Sample, UpdatedLine
 from downpour.record.record import parse_lines, read_record
 from downpour.record.record_lines import AggregatedLine, SubmittedLine
 from downpour.show.event_files import EndedRuns, EventFiles, write_events
+from tests.specs import stored_spec
 
 RECORDED = Path(__file__).parents[1] / "recorded"
 HANDOFF = read_record(RECORDED / "handoff" / RECORD_NAME)
@@ -45,7 +46,9 @@ def points(folder: Path) -> Points:
 
 def submitted(experiment: str) -> SubmittedLine:
     """Submit an experiment of that name."""
-    return SubmittedLine(experiment=experiment, name="one", spec={}, version="0", shards=1)
+    return SubmittedLine(
+        experiment=experiment, name="one", spec=stored_spec(), version="0", shards=1
+    )
 
 
 def test_scalars_are_those_of_the_result(tmp_path: Path) -> None:

@@ -61,7 +61,6 @@ GROUPS = {
     },
     "Compare settings, policies and predictors": {
         "grid": "studies.grid",
-        "experiment": "studies.grid",
         "tune": "studies.tune",
         "report": "drawings.report",
     },
@@ -86,8 +85,6 @@ ENTRY_POINTS = "downpour.commands"
 _FUNCTIONS = {name: place for group in GROUPS.values() for name, place in group.items()}
 _TITLES = {name: title for title, group in GROUPS.items() for name in group}
 _OTHERS = "More commands"
-_HIDDEN = {"experiment"}
-"""The name that `grid` had before."""
 
 
 def command_line(words: Sequence[str] = ()) -> Callable[..., Any]:
@@ -112,8 +109,7 @@ def build(only: str = "") -> Callable[..., Any]:
         if isinstance(found, typer.Typer):
             app.add_typer(found, name=name, rich_help_panel=title)
         else:
-            hidden = name in _HIDDEN
-            app.command(name, cls=Command, hidden=hidden, rich_help_panel=title)(found)
+            app.command(name, cls=Command, rich_help_panel=title)(found)
     return get_command(app)
 
 

@@ -107,10 +107,10 @@ class UpdatedLine:
     """An attempt published its update, which counts.
 
     The worker's clock measures load, train and publish seconds; `completion_seconds` run from the
-    assignment to the report. `checksum` is the update's; it is empty in old records. `processes` is
-    the number of the worker's processes that computed the last step. `shortages` counts the steps
-    of the experiment so far that lacked memory, on the host or an accelerator. `trial` is the
-    checksum of the trial's steps in the worker's process, if it repeated them.
+    assignment to the report. `checksum` is the update's. `processes` is the number of the worker's
+    processes that computed the last step. `shortages` counts the steps of the experiment so far
+    that lacked memory, on the host or an accelerator. `trial` is the checksum of the trial's steps
+    in the worker's process, if it repeated them.
     """
 
     round: int
@@ -125,7 +125,7 @@ class UpdatedLine:
     publish_seconds: float
     completion_seconds: float
     bytes: int
-    checksum: str = ""
+    checksum: str
     processes: int = 1
     shortages: int = 0
     trial: str = ""

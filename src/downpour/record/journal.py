@@ -21,7 +21,7 @@ from typing import Any, get_args
 import xxhash
 from pydantic import TypeAdapter, ValidationError
 
-from downpour.base.errors import FileCorrupt, StoreError
+from downpour.base.errors import FileCorrupt, SpecError, StoreError
 from downpour.base.states import ExperimentState
 from downpour.core.node.journal import (
     JournalWriter,
@@ -138,8 +138,7 @@ def belongs_elsewhere(journal: Sequence[Line], folder: str, cluster: str) -> str
     check, we would train its experiment a second time.
     """
     first = journal[0]
-    # Earlier versions named no cluster.
-    if first.cluster not in {"", cluster}:
+    if first.cluster != cluster:
         return f"another cluster's ({first.cluster}; this one is {cluster})"
     if isinstance(first.entry, on.ExperimentSubmitted) and first.entry.experiment != folder:
         return f"a copy of {first.entry.experiment}"
@@ -155,8 +154,8 @@ def _place(journal: Sequence[Line]) -> int:
     return journal[0].order if journal else 0
 
 
-# These words are on disk: if one changes, a manager refuses journals of earlier versions. A fact's
-# word comes from its class: `GivenUp` is "given-up".
+# These words are on disk: if one changes, a manager refuses older journals. A fact's word comes
+# from its class: `GivenUp` is "given-up".
 KINDS: dict[str, type[Journaled]] = {
     "submitted": on.ExperimentSubmitted,
     "prepared": on.Prepared,
@@ -243,11 +242,10 @@ class Journal(JournalWriter):
         lines: Sequence[Line] = (),
         *,
         cluster: str = "",
-        record: Sequence[dict[str, Any]] = (),
         files: DiskSegments | None = None,
     ) -> None:
         self._files = files or DiskSegments(folder)
-        super().__init__(self._files, term, lines, cluster=cluster, record=record)
+        super().__init__(self._files, term, lines, cluster=cluster)
 
     def close(self) -> None:
         """Close the file; uncommitted entries are lost."""
@@ -375,15 +373,12 @@ def _name_of(segment: Segment) -> str:
     return f"journal-{term:06d}-{number:04d}.jsonl"
 
 
-def _of_this_version(entry: dict[str, Any]) -> dict[str, Any]:
-    """Move the accuracy of an earlier version's evaluation into the metrics of an entry."""
-    held = {"evaluation", "last_evaluation"} & entry.keys()
-    former = {field: entry[field] for field in held if "accuracy" in (entry[field] or {})}
-    return {**entry, **{field: _with_metrics(**one) for field, one in former.items()}}
-
-
-def _with_metrics(accuracy: float, **rest: Any) -> dict[str, Any]:
-    return {"metrics": {"accuracy": accuracy}, **rest}
+def lacks_fields(error: Exception) -> bool:
+    """Whether something stored cannot be read because an older build left out a field."""
+    if isinstance(error, SpecError):
+        return error.value is None
+    found = error.errors() if isinstance(error, ValidationError) else []
+    return any(each["type"] == "missing" for each in found)
 
 
 def _lines(content: bytes) -> Iterator[Line]:
@@ -396,10 +391,11 @@ def _lines(content: bytes) -> Iterator[Line]:
 
 def _line(body: dict[str, Any]) -> Line:
     try:
-        entry = _ADAPTERS[body["kind"]].validate_python(_of_this_version(body["entry"]))
-    except (KeyError, ValidationError) as error:
-        reason = f"entry {body.get('number')} comes from another version: {type(error).__name__}"
-        raise FileCorrupt("journal", reason) from error
+        entry = _ADAPTERS[body["kind"]].validate_python(body["entry"])
+    except (KeyError, ValidationError, SpecError) as error:
+        # The line is whole, so an entry that is not valid here was valid where it was written.
+        build = f"{'an older' if lacks_fields(error) else 'another'} build of Downpour"
+        raise FileCorrupt("journal", f"{build} wrote entry {body.get('number')}") from error
     return Line(
         number=body["number"],
         order=body["order"],
@@ -407,5 +403,4 @@ def _line(body: dict[str, Any]) -> Line:
         entry=entry,
         cluster=body.get("cluster", ""),
         head=tuple(map(_line, body.get("head", ()))),
-        record_lines=body.get("record"),
     )

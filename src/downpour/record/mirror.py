@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from downpour.base.errors import FileCorrupt, StoreError
 from downpour.core.node.journal import Line, Segment
@@ -32,7 +32,6 @@ from downpour.files.store.bucket import Bucket
 from downpour.files.store.directory import open_regular
 from downpour.files.store.lease import Leader
 from downpour.files.store.publish import TEMPORARY_PREFIX, reading, sync_directory, writing
-from downpour.files.store.shared_directory import FORMER_HOME
 from downpour.record.journal import DiskSegments, Journal, segments, term_of
 
 log = logging.getLogger(__name__)
@@ -169,7 +168,6 @@ def journal_of(
     leader: Leader,
     lines: Sequence[Line] = (),
     *,
-    record: Sequence[dict[str, Any]] = (),
     syncs: bool = True,
 ) -> Journal:
     """Return the journal of an experiment whose folder exists; see `JournalWriter`."""
@@ -177,7 +175,7 @@ def journal_of(
     files = DiskSegments(folder, syncs=syncs)
     if shared.bucket is not None:
         files = MirroredSegments(folder, Mirror(shared.bucket, folder, leader.term))
-    return Journal(folder, leader.term, lines, cluster=leader.cluster, record=record, files=files)
+    return Journal(folder, leader.term, lines, cluster=leader.cluster, files=files)
 
 
 def fetch_journals(shared: SharedDirectory) -> None:
@@ -189,7 +187,6 @@ def fetch_journals(shared: SharedDirectory) -> None:
     if shared.bucket is None:
         return
     newest = dict(_newest(shared.bucket.keys(FOLDER)))
-    _put_former(shared, shared.bucket, set(newest))
     behind = [name for name, keys in newest.items() if keys[-1].term > _own_term(shared, name)]
     if behind:
         log.info("fetching the journals of %d experiments from %s", len(behind), shared.where)
@@ -273,16 +270,6 @@ def recorded_in(shared: SharedDirectory) -> set[str]:
     """
     keys = shared.bucket.keys(FOLDER) if shared.bucket is not None else []
     return {key.removeprefix(f"{FOLDER}/").partition("/")[0] for key in keys}
-
-
-def _put_former(shared: SharedDirectory, bucket: Bucket, known: set[str]) -> None:
-    """Put journals that an earlier version left on this machine only."""
-    if FORMER_HOME not in bucket.names(""):
-        return
-    for folder in sorted(shared.experiments.iterdir()):
-        if folder.name not in known and folder.is_dir() and segments(folder):
-            Mirror(bucket, folder, _own_term(shared, folder.name)).put_whole()
-    bucket.remove(FORMER_HOME)
 
 
 def _newest(keys: Iterable[str]) -> Iterator[tuple[str, list[_Key]]]:

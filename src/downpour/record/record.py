@@ -12,11 +12,11 @@ import json
 import math
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from itertools import accumulate, starmap
 from pathlib import Path
 from threading import Lock
-from typing import Any
+
+from pydantic import ValidationError
 
 from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError
 from downpour.core.node.journal import Line
@@ -26,6 +26,7 @@ from downpour.files.store.publish import publish, reading
 from downpour.record.journal import (
     PIECE_BYTES,
     first_number,
+    lacks_fields,
     lines_from,
     lines_with,
     segments,
@@ -36,6 +37,7 @@ from downpour.record.view import Dated, View
 
 PAGE_LINES_MAX = 1000
 PAGE_BYTES_MAX = 4_000_000
+_NO_FACT = "is not a fact of an experiment"
 
 
 class RecordReader:
@@ -148,10 +150,6 @@ class RecordReader:
                 return
 
     def _counting(self, lines: list[Line], end: int | None) -> Iterator[Line]:
-        # An earlier version began at 1 with each checkpoint; its entries make no line of the
-        # record.
-        if lines and lines[0].number == 1 and lines[0].record_lines is not None:
-            self._next = 1
         for line in lines:
             if end is not None and line.number >= end:
                 return
@@ -258,9 +256,12 @@ def parse_lines(lines: Iterable[str], source: str = "record") -> list[Dated]:
         try:
             fields = json.loads(line)
             at_seconds, fact = _finite(fields["at"]), from_fields(fields)
+        except ValidationError as error:
+            older = ": an older build of Downpour wrote it" if lacks_fields(error) else ""
+            raise FileCorrupt(source, f"line {number} {_NO_FACT}{older}") from None
         # `json` raises RecursionError for brackets nested by the thousand.
         except (ValueError, OverflowError, TypeError, KeyError, RecursionError):
-            raise FileCorrupt(source, f"line {number} is not a fact of an experiment") from None
+            raise FileCorrupt(source, f"line {number} {_NO_FACT}") from None
         if fact is not None:
             facts.append((at_seconds, fact))
     return facts
@@ -270,18 +271,3 @@ def _finite(number: float) -> float:
     if not math.isfinite(number):
         raise ValueError
     return float(number)
-
-
-def former_record(folder: Path, length: int) -> list[dict[str, Any]]:
-    """Return the first lines of the record that an earlier version kept beside its journal.
-
-    That version wrote the record before the journal, so the file may have more lines than count.
-    """
-    known: list[dict[str, Any]] = []
-    if not _is_there(folder / RECORD_NAME):
-        return known
-    for line in read_regular(folder / RECORD_NAME).splitlines()[:length]:
-        with suppress(FileCorrupt):  # a damaged record only costs the record
-            parse_lines([line.decode("utf-8", errors="replace")])
-            known.append(json.loads(line))
-    return known

@@ -12,12 +12,14 @@ import dataclasses
 import math
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter
+from pydantic import AfterValidator, TypeAdapter
+from pydantic_core import PydanticCustomError
 
 from downpour.base.devices import CPU
 from downpour.base.values import Part
+from downpour.core.spec import REQUIRED
 from downpour.record.attempt_lines import (
     AssignedLine,
     AttemptFailedLine,
@@ -34,13 +36,24 @@ SHARD_CLASSES_MAX = 5_000
 """The most counts in a line, a few bytes each: a record has one such line, and people read it."""
 
 
+def _is_resolved(spec: dict[str, Any]) -> dict[str, Any]:
+    """Refuse a spec without a field that every resolved spec has."""
+    lacking = [name for name in REQUIRED if name not in spec]
+    if lacking:
+        raise PydanticCustomError("missing", "the spec has no {name}", {"name": lacking[0]})
+    return spec
+
+
+StoredSpec = Annotated[dict[str, Any], AfterValidator(_is_resolved)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmittedLine:
     """The manager accepted an experiment; `spec` holds the fields of the resolved spec."""
 
     experiment: str
     name: str
-    spec: dict[str, Any]
+    spec: StoredSpec
     version: str
     shards: int
 
@@ -65,11 +78,11 @@ class WorkerJoinedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLeftLine:
-    """A worker was `lost`, or left on its own; old records do not say which."""
+    """A worker was `lost`, or left on its own."""
 
     worker: str
     reason: str
-    lost: bool = False
+    lost: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,15 +97,15 @@ class OtherPackagesLine:
 class PreparedLine:
     """Dataset, split and initial model are ready; `bytes` is the model file's size.
 
-    `numeric_class` is that of the manager, which made the initial model; it is empty in old
-    records. `dataset` is the key of the prepared dataset, `understood` describes how we read it,
-    and `remarks` are its oddities. `warnings` name fields of the spec that have no effect. In the
-    trial, a training step took `step_seconds` and `step_bytes` of memory. `frozen_bytes` is the
-    size of the file with the untrained parameters. `checksum` is the initial model's; it is empty
-    in old records. `shard_classes` counts each shard's examples of each class; it is empty in old
-    records, for examples without classes, and for more than `SHARD_CLASSES_MAX` counts. `trial` is
-    the checksum of the trial's steps in the manager, in the numeric class `tried_with`; both are
-    empty without a user's code. Another process has `rehearsed` the steps with the same result.
+    `numeric_class` is that of the manager, which made the initial model. `dataset` is the key of
+    the prepared dataset, `understood` describes how we read it, and `remarks` are its oddities.
+    `warnings` name fields of the spec that have no effect. In the trial, a training step took
+    `step_seconds` and `step_bytes` of memory. `frozen_bytes` is the size of the file with the
+    untrained parameters. `checksum` is the initial model's. `shard_classes` counts each shard's
+    examples of each class; it is empty for examples without classes, and for more than
+    `SHARD_CLASSES_MAX` counts. `trial` is the checksum of the trial's steps in the manager, in the
+    numeric class `tried_with`; both are empty without a user's code. Another process has
+    `rehearsed` the steps with the same result.
     """
 
     train_samples: int
@@ -103,14 +116,14 @@ class PreparedLine:
     split_seconds: float
     bytes: int
     parameters: int
-    numeric_class: str = ""
-    dataset: str = ""
+    numeric_class: str
+    dataset: str
     understood: str = ""
     remarks: tuple[str, ...] = ()
     step_seconds: float | None = None
     step_bytes: int | None = None
     frozen_bytes: int = 0
-    checksum: str = ""
+    checksum: str
     warnings: tuple[str, ...] = ()
     shard_classes: tuple[tuple[int, ...], ...] = ()
     trial: str = ""
@@ -177,8 +190,7 @@ class AggregatedLine:
     shards are not in step, `parts` are the version's tasks, by round and shard. `staleness` is the
     age, in versions, of the models that they began from. `summed` names the order of the additions
     in a round in step; another order gives different rounding. `checksum` is that of the version's
-    file, which is `whole`, or else a step from the previous version. `summed` and `checksum` are
-    empty in old records.
+    file, which is `whole`, or else a step from the previous version.
     """
 
     round: int
@@ -190,9 +202,9 @@ class AggregatedLine:
     loss: Measured
     parts: tuple[tuple[int, int], ...] = ()
     staleness: tuple[int, ...] = ()
-    summed: str = ""
-    whole: bool = True
-    checksum: str = ""
+    summed: str
+    whole: bool
+    checksum: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,14 +240,13 @@ class ImprovedLine:
 class FinishedLine:
     """The experiment is done; `file` is the name of the final model.
 
-    `reason` says why there were no more rounds; `checksum` is the final model's. Both are empty in
-    old records.
+    `reason` says why there were no more rounds; `checksum` is the final model's.
     """
 
     file: str
     total_seconds: float
-    reason: str = ""
-    checksum: str = ""
+    reason: str
+    checksum: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,28 +322,10 @@ KINDS: dict[str, type[RecordLine]] = {
 _KIND_OF = {fact: kind for kind, fact in KINDS.items()}
 
 
-_UNSAID = {
-    "summed": "",
-    "whole": True,
-    "processes": 1,
-    "shortages": 0,
-    "processor_class": "",
-    "shard_classes": (),
-    "trial": "",
-    "tried_with": "",
-    "rehearsed": False,
-}
-"""Values of newer fields that old lines leave out; they describe the former behavior."""
-
-
 def to_fields(fact: RecordLine) -> dict[str, Any]:
     """Turn a fact into its kind and plain fields that JSON can hold."""
     # We avoid `asdict`, which copies every value and takes half of a projection's time.
     named = {field.name: getattr(fact, field.name) for field in dataclasses.fields(fact)}
-    # Lines of an earlier release stay as that release wrote them.
-    for name, unsaid in _UNSAID.items():
-        if named.get(name) == unsaid:
-            del named[name]
     return {"kind": _KIND_OF[type(fact)], **_plain(named)}
 
 
@@ -342,17 +335,8 @@ def from_fields(fields: dict[str, Any]) -> RecordLine | None:
     Raises:
         ValueError: a field is missing or of another type.
     """
-    fields = _of_this_version(fields)
     kind = fields["kind"]
     return _reader(kind).validate_python(fields) if kind in KINDS else None
-
-
-def _of_this_version(fields: dict[str, Any]) -> dict[str, Any]:
-    # We renamed the kind, because earlier readers skip kinds that they do not know. They would take
-    # a line of a known kind without an accuracy for a damaged one.
-    if fields["kind"] != "evaluated":
-        return fields
-    return {**fields, "kind": "measured", "metrics": {"accuracy": fields["accuracy"]}}
 
 
 @cache

@@ -409,6 +409,9 @@ _NOT_PREPARED = PreparedLine(
     split_seconds=0.0,
     bytes=0,
     parameters=0,
+    numeric_class="",
+    dataset="",
+    checksum="",
 )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from downpour.base.states import ExperimentState
 from downpour.base.values import Forecast
 from downpour.core.node.journal import Line
-from downpour.core.scheduler import Journaled, Observed, TakenUp, facts
+from downpour.core.scheduler import Journaled, Observed, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.files.aggregators.passes import ORDER
@@ -84,15 +84,10 @@ class View:
 
     def take(self, line: Line) -> list[Dated]:
         """Return the lines of the record that follow from a line of the journal."""
-        made = [*self._made(line.at_seconds, line.entry)]
-        # An earlier version wrote the line to a record beside the journal; `TakenUp` brings it.
-        return made if line.record_lines is None else []
+        return list(self._made(line.at_seconds, line.entry))
 
     def _made(self, at: float, entry: Journaled) -> Iterator[Dated]:
         match entry:
-            case TakenUp():
-                dated = ((float(fields["at"]), from_fields(fields)) for fields in entry.record)
-                yield from ((when, line) for when, line in dated if line is not None)
             case Observed():
                 yield from self._observed(at, entry.line)
             case on.Prepared():
@@ -138,8 +133,8 @@ class View:
                 loss=known["loss"],
                 parts=tuple((number, shard) for number, shard in known["parts"]),
                 staleness=tuple(known["staleness"]),
-                summed=known.get("summed", ""),
-                whole=known.get("whole", True),
+                summed=known["summed"],
+                whole=known["whole"],
                 checksum=event.model.checksum,
             ),
         )

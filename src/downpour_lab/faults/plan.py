@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Any
 
 from downpour.base.states import FailureKind
 from downpour.core import families
@@ -232,11 +233,17 @@ def _with_an_unlucky_one(
     )
 
 
+def plain_spec(**fields: Any) -> ResolvedSpec:
+    """Return a spec with the plainest values of fields that a resolved spec must state."""
+    plain = {"meet": 1, "last_batch": "rest", "optimizer_state": "reset", "outer": "none"}
+    return ResolvedSpec.make({**plain, "device": "cpu", **fields})
+
+
 def _spec(random: Random, *, large: bool, few_retries: bool) -> ResolvedSpec:
     few = random.randint(0, _FEW_RETRIES)
     # We don't call `resolve`: specs that it refuses, such as idle standbys, must lose nothing
     # either.
-    spec = ResolvedSpec(
+    spec = plain_spec(
         seed=random.randint(0, 999),
         shards=random.randint(1, _SHARDS_MAX if large else 5),
         epochs=random.randint(1, 3),

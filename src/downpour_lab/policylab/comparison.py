@@ -17,10 +17,10 @@ from typing import Any
 from downpour.base.arguments import checked_call
 from downpour.base.errors import SpecError, did_you_mean
 from downpour.base.states import Evaluation
-from downpour.core.spec import Option, ResolvedSpec
+from downpour.core.spec import Option
 from downpour.core.stragglers import POLICIES, Policy
 from downpour.predictor import Predictor, make, read_trained
-from downpour_lab.faults.plan import RETRIES_ENOUGH, Plan
+from downpour_lab.faults.plan import RETRIES_ENOUGH, Plan, plain_spec
 from downpour_lab.policylab.conditions import Conditions, GivenMachines, Unequal
 from downpour_lab.policylab.ledger import CODES, Ledger, Reference, RoundOutcome, reference
 from downpour_lab.simulated.disk import DiskTimings
@@ -290,16 +290,14 @@ def _plan(
         shard_steps=settings.steps,
         disk=NO_DISK,
     )
-    spec = ResolvedSpec.make(
-        {
-            "policy": contender.name,
-            "policy_options": dict(contender.options),
-            "shards": conditions.hosts,
-            "epochs": conditions.rounds,
-            "standbys": contender.standbys,
-            "retries": RETRIES_ENOUGH,
-            "evaluate_every": 0,
-        }
+    spec = plain_spec(
+        policy=contender.name,
+        policy_options=dict(contender.options),
+        shards=conditions.hosts,
+        epochs=conditions.rounds,
+        standbys=contender.standbys,
+        retries=RETRIES_ENOUGH,
+        evaluate_every=0,
     )
     return Plan(
         seed=settings.seed,

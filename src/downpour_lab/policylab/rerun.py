@@ -33,7 +33,7 @@ from downpour.core.spec import Option, ResolvedSpec
 from downpour.core.stragglers import check_policy
 from downpour.predictor import Predictor
 from downpour_lab.faults.faults import Fault, FaultKind
-from downpour_lab.faults.plan import RETRIES_ENOUGH, Plan
+from downpour_lab.faults.plan import RETRIES_ENOUGH, Plan, plain_spec
 from downpour_lab.policylab.comparison import BASELINE, NO_DISK, Show
 from downpour_lab.policylab.conditions import Stretch
 from downpour_lab.policylab.recorded import RecordedRun, RecordedWorker
@@ -293,15 +293,13 @@ def plan_of_rerun(run: RecordedRun, tactic: Tactic, seed: int) -> Plan:
         saving_seconds=run.saving_seconds,
         disk=NO_DISK,
     )
-    spec = ResolvedSpec.make(
-        {
-            **tactic.fields(),
-            "shards": run.spec.shards,
-            "epochs": run.rounds,
-            "standbys": run.spec.standbys if POLICIES[tactic.policy].watches else 0,
-            "retries": RETRIES_ENOUGH,
-            "evaluate_every": 0,
-        }
+    spec = plain_spec(
+        **tactic.fields(),
+        shards=run.spec.shards,
+        epochs=run.rounds,
+        standbys=run.spec.standbys if POLICIES[tactic.policy].watches else 0,
+        retries=RETRIES_ENOUGH,
+        evaluate_every=0,
     )
     return Plan(
         seed=seed,

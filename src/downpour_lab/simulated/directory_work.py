@@ -18,7 +18,7 @@ from downpour.core.scheduler import events as on
 from downpour.files.store import layout
 from downpour.record.view import aggregating
 from downpour_lab.simulated import fake_files
-from downpour_lab.simulated.disk import LOOK_AGAIN_SECONDS, Disk
+from downpour_lab.simulated.disk import CLUSTER, LOOK_AGAIN_SECONDS, Disk
 from downpour_lab.simulated.environment import Environment
 from downpour_lab.simulated.network import Process
 
@@ -151,9 +151,8 @@ class SimulatedPersistence:
         return self._journals[experiment]
 
     def _writer_of(self, experiment: str, story: list[Line]) -> JournalWriter:
-        return self._journal_class(
-            MemorySegments(self._disk, self._writer, experiment), self._term, story
-        )
+        segments = MemorySegments(self._disk, self._writer, experiment)
+        return self._journal_class(segments, self._term, story, cluster=CLUSTER)
 
 
 class DirectoryWork:

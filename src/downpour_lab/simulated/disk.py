@@ -72,7 +72,7 @@ Damage = Literal[
     "model altered",
 ]  # fmt: skip
 DAMAGES: tuple[Damage, ...] = get_args(Damage)
-_CLUSTER = "here"
+CLUSTER = "here"
 
 
 @dataclass(slots=True)
@@ -322,7 +322,7 @@ class Disk:
             except FileCorrupt as error:
                 self.left_out[experiment] = str(error)
                 continue
-            if lines and belongs_elsewhere(lines, experiment, _CLUSTER) is None:
+            if lines and belongs_elsewhere(lines, experiment, CLUSTER) is None:
                 stories[experiment] = lines
         return stories
 

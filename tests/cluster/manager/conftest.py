@@ -31,13 +31,14 @@ from downpour.network.rpc.messages import (
     TaskMessage,
     WorkerInfo,
 )
+from tests.specs import plain_spec
 
 Arrays = dict[str, npt.NDArray[Any]]
 Train = Callable[["FakeWorker", TaskMessage], None]
 
 NUMERICS = NumericClass(torch="2", device="cpu", instruction_set="x86_64")
 CALM = SystemState(cpu_others=0.0, load_average=0.0, memory_used=0.1, io_wait=0.0)
-SMALL = ResolvedSpec(name="small", shards=2, epochs=2, batch_size=32)
+SMALL = plain_spec(name="small", shards=2, epochs=2, batch_size=32)
 
 
 @dataclass

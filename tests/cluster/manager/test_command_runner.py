@@ -35,15 +35,15 @@ from downpour.core.node.effects import Answers
 from downpour.core.scheduler import Output, Scheduler, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
-from downpour.core.spec import ResolvedSpec
 from downpour.files.store import DirectoryStore, SharedDirectory, lease, step_to
 from downpour.network.rpc.messages import Registration, TaskMessage
 from downpour.predictor import pretrained
 from downpour.predictor.forecaster import Forecaster
 from downpour.record.journal import Journal
+from tests.specs import plain_spec
 
 PATIENCE_SECONDS = 60
-SPEC = ResolvedSpec(shards=2, epochs=1)
+SPEC = plain_spec(shards=2, epochs=1)
 FILE = PublishedFile(name="model-000000-abc.safetensors", size_bytes=1, checksum="0" * 32)
 REGISTRATION = Registration(
     name="anna",

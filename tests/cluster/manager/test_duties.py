@@ -21,12 +21,12 @@ from downpour.core.node.manager import ManagerNode
 from downpour.core.scheduler import Entry, Output, Scheduler
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.commands import Command
-from downpour.core.spec import ResolvedSpec
 from tests.cluster.manager.drivers import DEFECTS
 from tests.core.node.manager_defects import ActsOnTheLastFirst, ActsWithoutLeading, ForgetsToKeep
+from tests.specs import plain_spec
 
 PATIENCE_SECONDS = 30
-SPEC = ResolvedSpec(shards=2)
+SPEC = plain_spec(shards=2)
 EXPERIMENTS = 40
 NODE_DEFECTS = ForgetsToKeep, ActsWithoutLeading, ActsOnTheLastFirst
 

@@ -24,16 +24,16 @@ from downpour.core.scheduler import Output, Scheduler
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.events import Tick
-from downpour.core.spec import ResolvedSpec
 from downpour.files.store import SharedDirectory
 from downpour.files.store.lease import Lease
 from downpour.network.rpc import ManagerClient
 from tests.cluster.manager.conftest import SMALL, Cluster, diligent, options_of
 from tests.cluster.manager.test_driver import JOINED, Sink
 from tests.cluster.manager.test_takeover import final_model, gone, manager_of
+from tests.specs import plain_spec
 
 PATIENCE_SECONDS = 30
-SUBMITTED = on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=ResolvedSpec(shards=2))
+SUBMITTED = on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=plain_spec(shards=2))
 ERRORS: tuple[BaseException, ...] = (
     OSError(errno.ESTALE, os.strerror(errno.ESTALE)),
     KeyError("x"),

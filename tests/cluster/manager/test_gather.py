@@ -21,9 +21,10 @@ from downpour.cluster.manager.workspace import Workspace, Workspaces, open_works
 from downpour.core.node.effects import Answers
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
-from downpour.core.spec import Outer, ResolvedSpec
+from downpour.core.spec import Outer
 from downpour.files.aggregators import Versions, first_state
 from downpour.files.store import DirectoryStore, SharedDirectory, decode, encode, model_metadata
+from tests.specs import plain_spec
 
 PATIENCE_SECONDS = 60
 SHARDS = 5
@@ -127,7 +128,7 @@ def update_of(file: PublishedFile) -> Update:
 
 def opened(folder: Path, **fields: object) -> Story:
     """Open an experiment with a first model."""
-    spec = ResolvedSpec.model_validate({"shards": SHARDS, **fields})
+    spec = plain_spec(shards=SHARDS, **fields)
     space = open_workspace(SharedDirectory.open(folder, create=True), "any", spec)
     space.store = CountingStore(space.folder)
     space.versions = Versions(space.store)

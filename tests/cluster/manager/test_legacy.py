@@ -21,7 +21,7 @@ from downpour.files.store import SPEC_NAME, SharedDirectory, layout
 from downpour.files.store.presence import RUN_LOCK_NAME, is_abandoned, lock_file
 from downpour.network.rpc import ManagerClient
 from downpour.network.rpc.messages import ExperimentSummary, TaskMessage
-from downpour.record.journal import segments
+from downpour.record.journal import seal, segments, whole_lines
 from tests.cluster.manager.conftest import SMALL, Cluster, diligent, options_of
 
 if TYPE_CHECKING:
@@ -295,6 +295,28 @@ def test_a_running_one_that_cannot_be_used_is_left_out_alone(start: Start) -> No
     assert "its last lines are missing: it needs model-000000" in one.reason
     assert contents(folder) == before
     assert second.client.status(broken, 0, 0.0).experiment == one
+    end(second)
+
+
+def test_a_journal_of_an_older_build_is_left_out_and_named_in_one_line(start: Start) -> None:
+    """Its spec lacks a field that every spec has today; another experiment has its turn."""
+    first = start()
+    old, sound = first.submit(name="old"), first.submit(name="sound")
+    end(first)
+    folder = first.shared.experiment_path(old)
+    [segment] = segments(folder)
+    texts = [text.replace(b'"device":"cpu",', b"") for text in whole_lines(segment.read_bytes())]
+    segment.write_bytes(b"".join(map(seal, texts)))
+    before = segment.read_bytes()
+    second = start()
+    second.join("one")
+    finished(second, sound)
+    one = listed(second)[old]
+    assert one.state is ExperimentState.FAILED
+    assert one.reason is not None
+    assert "journal: an older build of Downpour wrote entry 1" in one.reason
+    assert "\n" not in one.reason
+    assert segment.read_bytes() == before
     end(second)
 
 

@@ -19,8 +19,8 @@ from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
 from downpour.core.scheduler import facts
 from downpour.core.scheduler.experiment import Experiment
-from downpour.core.spec import ResolvedSpec
 from tests.cluster.manager.conftest import options_of
+from tests.specs import plain_spec
 
 Told = dict[tuple[str, ...], float]
 
@@ -143,7 +143,7 @@ def test_attempts_are_counted_by_their_end() -> None:
 
 def test_each_metric_of_a_task_is_told_by_its_name() -> None:
     """Beside the loss; an accuracy under its old name, too, where there is one."""
-    experiment = Experiment("one", ResolvedSpec(shards=1))
+    experiment = Experiment("one", plain_spec(shards=1))
     for metrics in ({"psnr": 31.5, "accuracy": 0.5}, {}):
         experiment.last_evaluation = Evaluation(
             loss=0.25, metrics=metrics, class_accuracy=(), samples=1, seconds=0.0

@@ -15,8 +15,8 @@ import pytest
 from downpour.base.errors import SpecError
 from downpour.base.states import ExperimentState
 from downpour.cluster.manager.rehearsal import Rehearsal
-from downpour.core.spec import ResolvedSpec
 from downpour.learning.allowlist import VARIABLE
+from tests.specs import plain_spec
 
 HELPED = """
 import subprocess, torch
@@ -106,7 +106,7 @@ def test_every_other_method_may_end_its_process_too(
     monkeypatch.setenv(VARIABLE, "hostile_tasks")
     task = "hostile_tasks:HostileStep" if method == "step" else "hostile_tasks:Hostile"
     options: Any = {"hostile": method, "what": "ends"}
-    spec = ResolvedSpec(task=task, task_options=options, shards=1, batch_size=4)
+    spec = plain_spec(task=task, task_options=options, shards=1, batch_size=4)
     with pytest.raises(SpecError, match=r"ends its process with os._exit\(0\) \(hostile_tasks.py:"):
         Rehearsal(spec, tmp_path, None).rehearse()
 
@@ -120,7 +120,7 @@ def test_a_helper_that_a_task_leaves_behind_holds_up_nothing(
     (tmp_path / f"{name}.py").write_text(HELPED)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv(VARIABLE, name)
-    spec = ResolvedSpec(task=f"{name}:Helped", shards=1, batch_size=4)
+    spec = plain_spec(task=f"{name}:Helped", shards=1, batch_size=4)
     Rehearsal(spec, tmp_path, None).rehearse()
     helpers = [one for one in psutil.process_iter(["cmdline"]) if name in str(one.info["cmdline"])]
     # A process that is killed is there for a moment more on a busy machine.
@@ -133,11 +133,11 @@ import sys
 from pathlib import Path
 from downpour.cluster.manager.global_model import GlobalModel
 from downpour.cluster.manager.rehearsal import Rehearsal
-from downpour.core.spec import ResolvedSpec
 from downpour.learning.tasks import open_data, prepare_data
+from tests.specs import plain_spec
 import numpy as np
 
-spec, folder = ResolvedSpec(task=sys.argv[1], shards=1, batch_size=4), Path(sys.argv[2])
+spec, folder = plain_spec(task=sys.argv[1], shards=1, batch_size=4), Path(sys.argv[2])
 rehearsal = Rehearsal(spec, folder, None)
 rehearsal.rehearse()
 key = prepare_data(spec, folder)

@@ -15,6 +15,7 @@ from downpour.files.store import layout
 from downpour.learning.shipping.bundle import PACKED_BYTES_MAX, Bundle
 from tests.conftest import Allow
 from tests.learning.shipping.conftest import forget_modules, written
+from tests.specs import plain_spec
 
 NETWORK = b"""
 from shipped_helpers import flat
@@ -47,7 +48,7 @@ def test_the_code_lies_in_the_experiments_folder_to_its_end_and_after(cluster: A
     """Named by the spec, with the versions of packages; a repeated request is the same one."""
     cluster.join("one")
     asked = cluster.client.submit
-    text = ResolvedSpec(shards=2, model=MODEL, epochs=1).to_toml()
+    text = plain_spec(shards=2, model=MODEL, epochs=1).to_toml()
     experiment = asked(text, "abcd")
     assert asked(text, "abcd") == experiment
     assert cluster.end_of(experiment).experiment.state is ExperimentState.FINISHED

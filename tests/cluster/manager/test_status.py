@@ -14,9 +14,9 @@ from downpour.cluster.manager.status import KnownContributions, status
 from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.state import Decision
-from downpour.core.spec import ResolvedSpec
 from downpour.core.stragglers import POLICIES, RoundView, Saving
 from downpour.network.rpc.messages import Status
+from tests.specs import plain_spec
 
 SECOND = Forecast(q10=0.5, q50=1.0, q90=2.0, q98=3.0)
 
@@ -31,7 +31,7 @@ def prepared(core: Scheduler) -> Scheduler:
     """Let ann, bob and cid join, and hand over an experiment, of three shards."""
     for name in ("ann", "bob", "cid"):
         core.handle(on.WorkerJoined(at_seconds=1.0, worker=name))
-    spec = ResolvedSpec.make({"shards": 3, "epochs": 2})
+    spec = plain_spec(shards=3, epochs=2)
     core.handle(on.ExperimentSubmitted(at_seconds=2.0, experiment="one", spec=spec))
     model = PublishedFile(name="m0", size_bytes=8, checksum="0" * 32)
     core.handle(

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from downpour.base.errors import SpecError
 from downpour.core.modes import MODES, ModeKind, check_mode, mode_of
 from downpour.core.resolve import resolve
-from downpour.core.spec import ResolvedSpec, Spec
+from downpour.core.spec import Spec
+from tests.specs import plain_spec
 
 EVERY_MODE = pytest.mark.parametrize("kind", MODES.values(), ids=MODES)
 ASYNCHRONOUS = [name for name in MODES if not Spec.make({"mode": name}).in_step]
@@ -103,7 +104,7 @@ def test_what_a_mode_cannot_do_is_refused(
 
 def test_elastic_force_is_shared_among_the_shards() -> None:
     """The centre moves by beta times the mean difference, once every shard has met it."""
-    mode = mode_of(ResolvedSpec(mode="easgd", mode_options={"beta": 0.8}, shards=4))
+    mode = mode_of(plain_spec(mode="easgd", mode_options={"beta": 0.8}, shards=4))
     assert mode.elastic
     assert mode.mixes
     assert mode.weight(7) == 0.2
@@ -112,7 +113,7 @@ def test_elastic_force_is_shared_among_the_shards() -> None:
 def test_k_is_a_share_or_a_number() -> None:
     """Up to 1 it is a share of the shards, above that a number of them."""
     made = [
-        mode_of(ResolvedSpec(mode="k-async", mode_options={"k": k}, shards=10)).together
+        mode_of(plain_spec(mode="k-async", mode_options={"k": k}, shards=10)).together
         for k in (0, 0.01, 0.28, 1, 3, 99)
     ]
     assert made == [1, 1, 3, 10, 3, 10]

@@ -14,8 +14,8 @@ from downpour.core.node.effects import Answers, Effects
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import facts
-from downpour.core.spec import ResolvedSpec
 from downpour_lab.simulated.command_runner import SimulatedCommandRunner
+from tests.specs import plain_spec
 
 FILE = PublishedFile(name="model-000001-abc.safetensors", size_bytes=1, checksum="0" * 32)
 ATTEMPT = AttemptId(experiment="any", round=3, shard=1, attempt=0)
@@ -33,7 +33,7 @@ UPDATE = Update(
     optimizer_state=None,
 )
 PUSH = do.Push(round=3, shard=1, update=UPDATE, base=FILE)
-PREPARE = do.Prepare(experiment="any", spec=ResolvedSpec(shards=2))
+PREPARE = do.Prepare(experiment="any", spec=plain_spec(shards=2))
 AGGREGATE = do.Aggregate(
     experiment="any", round=3, model=FILE, pushes=(PUSH,), in_step=False, train_seconds=1.0
 )

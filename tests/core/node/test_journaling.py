@@ -12,7 +12,7 @@ from downpour.base.values import PublishedFile
 from downpour.core.node.journal import Journaling, JournalWriter, Line, Segment, in_order
 from downpour.core.scheduler import Observed, Scheduler
 from downpour.core.scheduler import events as on
-from downpour.core.spec import ResolvedSpec
+from tests.specs import plain_spec
 
 
 class Memory:
@@ -51,7 +51,7 @@ class House:
         return len(self.journaling.keep(self.core, event, self.core.handle(event).facts))
 
 
-SUBMITTED = on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=ResolvedSpec(shards=2))
+SUBMITTED = on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=plain_spec(shards=2))
 ENDED = on.ExperimentCancelled(at_seconds=1.0, experiment="one", reason="enough")
 
 
@@ -80,7 +80,7 @@ def test_an_assignment_is_synced_where_the_next_one_might_ask_for_something_else
 ) -> None:
     """From another version, or for fewer steps: a lost attempt's update would count as its own."""
     house = House()
-    spec = ResolvedSpec.make({"shards": 2, **fields})
+    spec = plain_spec(shards=2, **fields)
     house.keep(on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=spec))
     model = PublishedFile(name="m0", size_bytes=8, checksum="0")
     house.keep(
@@ -139,7 +139,7 @@ def test_after_its_end_nothing_more_is_kept_of_an_experiment() -> None:
 def test_an_experiment_without_a_log_keeps_nothing() -> None:
     """Its folder was never opened here."""
     house = House()
-    other = on.ExperimentSubmitted(at_seconds=0.0, experiment="two", spec=ResolvedSpec(shards=2))
+    other = on.ExperimentSubmitted(at_seconds=0.0, experiment="two", spec=plain_spec(shards=2))
     assert house.keep(other) == 0
 
 

@@ -9,6 +9,7 @@ import pytest
 from downpour.base.states import Evaluation
 from downpour.base.values import AttemptId, Progress, PublishedFile, Snapshot, SystemState, Update
 from downpour.core.spec import ResolvedSpec
+from tests.specs import plain_spec
 
 
 class Make:
@@ -16,7 +17,7 @@ class Make:
 
     def spec(self, **fields: Any) -> ResolvedSpec:
         """Make a resolved spec: three shards and two rounds unless said otherwise."""
-        return ResolvedSpec.make({"shards": 3, "epochs": 2, "policy": "wait", **fields})
+        return plain_spec(**{"shards": 3, "epochs": 2, "policy": "wait", **fields})
 
     def file(self, name: str) -> PublishedFile:
         """Make a file of that name."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from random import Random
 
-from downpour.core.spec import ResolvedSpec
 from downpour.record.attempt_lines import AssignedLine
 from downpour.record.record_lines import RecordLine, WorkerJoinedLine
 from downpour.record.view import View
@@ -12,6 +11,7 @@ from downpour_lab.policylab.conditions import Curve
 from downpour_lab.policylab.recorded import Absence, RecordedRun, RecordedWorker
 from downpour_lab.policylab.rerun import RecordedMachines, RerunWatch, Tactic, plan_of_rerun
 from downpour_lab.trials.striking import Cluster
+from tests.specs import plain_spec
 
 TASK_SECONDS = 10.0
 SLOWER = 4.0
@@ -48,7 +48,7 @@ def machines(
         )
     return RecordedRun(
         experiment="truth",
-        spec=ResolvedSpec.make({"shards": workers, "epochs": rounds, "snapshot_every": 2.5}),
+        spec=plain_spec(shards=workers, epochs=rounds, snapshot_every=2.5),
         rounds=rounds,
         seconds=rounds * SLOWER * TASK_SECONDS,
         sizes=(1.0,) * workers,

@@ -14,7 +14,6 @@ from downpour.core.node.journal import Line
 from downpour.core.scheduler import Journaled
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
-from downpour.core.spec import ResolvedSpec
 from downpour.record.view import aggregating
 from downpour_lab.checks.checks import RecordCheck
 from downpour_lab.checks.promises import Comparisons
@@ -36,6 +35,7 @@ from downpour_lab.simulated.network import (
     Process,
     Refusal,
 )
+from tests.specs import plain_spec
 
 
 class Echo(Process):
@@ -220,7 +220,7 @@ def test_what_the_directory_refuses_is_the_directorys(
 
 def lines(count: int) -> list[Line]:
     """Make journal lines."""
-    entry = on.ExperimentSubmitted(at_seconds=0.0, experiment="e", spec=ResolvedSpec(shards=1))
+    entry = on.ExperimentSubmitted(at_seconds=0.0, experiment="e", spec=plain_spec(shards=1))
     return [Line(number=n, order=n, at_seconds=0.0, entry=entry) for n in range(1, count + 1)]
 
 

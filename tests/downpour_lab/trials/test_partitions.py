@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from downpour.base.errors import SharedDirectoryError
-from downpour.core.spec import ResolvedSpec
 from downpour_lab.checks.promises import Promise
 from downpour_lab.faults.faults import Fault, FaultKind
 from downpour_lab.faults.plan import Plan, plan_of
 from downpour_lab.simulated.environment import Timings
 from downpour_lab.simulated.manager import SimulatedManager
 from downpour_lab.trials.simulation import simulate
+from tests.specs import plain_spec
 
 
 def plan_with(*faults: Fault) -> Plan:
     """Return a plan of two managers, two workers and one experiment."""
     return replace(
         plan_of(1, swarm=False),
-        specs=(("e", ResolvedSpec(shards=4, epochs=3, retries=3)),),
+        specs=(("e", plain_spec(shards=4, epochs=3, retries=3)),),
         managers=("manager-a", "manager-b"),
         workers=("worker-1", "worker-2"),
         timings=Timings(task_seconds=4.0),

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import pytest
 
-from downpour.core.spec import ResolvedSpec
 from downpour.core.stragglers import POLICIES
 from downpour_lab.checks.promises import Promise
 from downpour_lab.faults.faults import Fault, FaultKind
@@ -22,6 +21,7 @@ from downpour_lab.trials.simulation import simulate
 from tests.downpour_lab.trials import defects
 from tests.downpour_lab.trials.planted import PLANTED, RARE, Planted
 from tests.downpour_lab.trials.seeds import seeds_with
+from tests.specs import plain_spec
 
 SEEDS_FOR_A_DEFECT = 600
 
@@ -132,7 +132,7 @@ def how_missed(kind: FaultKind, seconds: float) -> tuple[float, str]:
     gone = Fault(number=1, at_seconds=3.0, kind=kind, target="worker-1", seconds=seconds)
     plan = replace(
         plan_of(1, swarm=False),
-        specs=(("e", ResolvedSpec(shards=4, epochs=1, retries=3)),),
+        specs=(("e", plain_spec(shards=4, epochs=1, retries=3)),),
         workers=("worker-1",),
         timings=Timings(task_seconds=30.0, spread=0.0, worker_spread=0.0),
         faults=(gone,),

@@ -12,17 +12,17 @@ from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
 from downpour.cluster.worker.attempt import TaskControl
 from downpour.cluster.worker.task_runner import TaskRunner
-from downpour.core.spec import ResolvedSpec
 from downpour.files.store import SharedDirectory
 from downpour.network.rpc import ManagerClient, parse_address
 from downpour.network.rpc.messages import TaskMessage
 from tests.cli.conftest import downpour as command
 from tests.cli.conftest import own_signals
 from tests.cluster.manager.conftest import Cluster, FakeWorker
+from tests.specs import plain_spec
 
 __all__ = ["command", "own_signals"]
 
-SMALL = ResolvedSpec(shards=3, epochs=2, train_limit=96, test_limit=16, batch_size=16, meet=1)
+SMALL = plain_spec(shards=3, epochs=2, train_limit=96, test_limit=16, batch_size=16, meet=1)
 Trained = Callable[..., str]
 
 

@@ -19,11 +19,12 @@ from downpour.record.record_lines import (
     SubmittedLine,
     WorkerJoinedLine,
 )
+from tests.specs import stored_spec
 
 
 def submitted() -> SubmittedLine:
     """Two shards."""
-    return SubmittedLine(experiment="e", name="e", spec={"seed": 0}, version="1", shards=2)
+    return SubmittedLine(experiment="e", name="e", spec=stored_spec(seed=0), version="1", shards=2)
 
 
 def prepared() -> PreparedLine:
@@ -68,7 +69,7 @@ def aggregated(number: int, **changes: Any) -> AggregatedLine:
     """A version, numbered from 0 as records have it."""
     fields: dict[str, Any] = {"bytes": 1, "seconds": 0.0, "train_seconds": 0.0, "loss": 1.0}
     name, checksum = f"model-{number + 1}", f"m{number + 1}"
-    fields |= {"file": name, "checksum": checksum, **changes}
+    fields |= {"file": name, "checksum": checksum, "summed": "", "whole": True, **changes}
     return AggregatedLine(round=number, version=number + 1, **fields)
 
 

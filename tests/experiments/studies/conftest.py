@@ -193,7 +193,9 @@ def record_of(run: Run, *, failed: bool = False, wrong: bool = False, lost: bool
         for number in range(run.spec.epochs):
             facts += _round(run, number)
         end = facts[-1][0] + 0.1
-        facts.append((end, FinishedLine(file="model.safetensors", total_seconds=end)))
+        facts.append(
+            (end, FinishedLine(file="model.safetensors", total_seconds=end, reason="", checksum=""))
+        )
     lines = (json.dumps({"at": at, **to_fields(fact)}) for at, fact in facts)
     return "".join(f"{line}\n" for line in lines).encode()
 
@@ -219,6 +221,9 @@ def _prepared(run: Run) -> PreparedLine:
         split_seconds=0.1,
         bytes=1000,
         parameters=250,
+        numeric_class="",
+        dataset="",
+        checksum="",
     )
 
 
@@ -250,6 +255,9 @@ def _round(run: Run, number: int) -> list[tuple[float, RecordLine]]:
         seconds=0.01,
         train_seconds=seconds,
         loss=drawn.random(),
+        summed="",
+        whole=True,
+        checksum="",
     )
     evaluated = EvaluatedLine(
         round=number,
@@ -272,4 +280,5 @@ def _updated(given: dict[str, Any]) -> UpdatedLine:
         publish_seconds=0.01,
         completion_seconds=0.9,
         bytes=1000,
+        checksum="",
     )

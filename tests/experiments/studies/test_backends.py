@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from downpour.base.errors import ExperimentFailed, SpecError
-from downpour.core.spec import ResolvedSpec, Spec
+from downpour.core.spec import Spec
 from downpour.experiments import api
 from downpour.experiments.client import Asked, Client
 from downpour.experiments.running.surroundings import Surroundings
@@ -36,6 +36,7 @@ from tests.experiments.studies.conftest import (
     lines_of,
     search_folder,
 )
+from tests.specs import plain_spec
 
 pytestmark = pytest.mark.usefixtures("forked_clusters")
 
@@ -52,7 +53,7 @@ pruner = { name = "halving", factor = 2 }
 learning_rate = { low = 0.0001, high = 0.3, log = true }
 split = ["random", "class"]
 """
-RUN = Run(ResolvedSpec(name="small", epochs=4, shards=2), 2, number=1)
+RUN = Run(plain_spec(name="small", epochs=4, shards=2), 2, number=1)
 
 
 class FakeClient(Client):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +12,6 @@ from downpour.base.errors import SpecError
 from downpour.core.spec import ResolvedSpec
 from downpour.experiments.studies import (
     Grid,
-    Search,
     Study,
     StudyFolder,
     grid_results,
@@ -31,8 +28,7 @@ from tests.experiments.studies.conftest import (
     record_of,
     search_folder,
 )
-
-RECORDED = Path(__file__).parent / "recorded"
+from tests.specs import plain_spec
 
 
 def done(folder: StudyFolder[Study]) -> StudyFolder[Study]:
@@ -150,26 +146,12 @@ def shorten(run: Path) -> None:
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
 
-def shorten_an_old_one(run: Path) -> None:
-    """Cut off the record of a version that wrote no checksum."""
-    forget_checksum(run)
-    shorten(run)
-
-
 def flip(run: Path) -> None:
     """Change a digit of the record, which is still one."""
     file = run / "record.jsonl"
     text = file.read_text()
     place = text.rindex('"accuracy": 0.') + len('"accuracy": 0.')
     file.write_text(text[:place] + str(9 - int(text[place])) + text[place + 1 :])
-
-
-def forget_checksum(run: Path) -> None:
-    """Make a run as earlier versions did."""
-    file = run / "summary.json"
-    told = json.loads(file.read_text())
-    del told["checksum"]
-    file.write_text(json.dumps(told))
 
 
 def lose(run: Path) -> None:
@@ -195,7 +177,7 @@ def undo(run: Path) -> None:
 
 def swap(run: Path) -> None:
     """Put another experiment's spec in."""
-    (run / "spec.toml").write_text(ResolvedSpec(epochs=9, shards=1).to_toml())
+    (run / "spec.toml").write_text(plain_spec(epochs=9, shards=1).to_toml())
 
 
 def spoil(run: Path) -> None:
@@ -241,7 +223,6 @@ def asked_file(run: Path) -> Path:
     [
         (scribble, "record.jsonl cannot be read: line 1 is not a fact"),
         (shorten, ""),
-        (shorten_an_old_one, "record.jsonl or spec.toml has changed since the run"),
         (flip, "record.jsonl or spec.toml has changed since the run"),
         (lose, "record.jsonl cannot be read: No such file"),
         (empty, "line 1 is not a fact"),
@@ -271,36 +252,6 @@ def test_what_is_not_whole_is_refused_and_left_as_it_is(
     assert reason in line
     assert backend.calls == 0
     assert content(folder.path) == before
-
-
-def test_what_an_earlier_version_kept_is_read(folder: StudyFolder[Study]) -> None:
-    """Its summaries had no checksum."""
-    forget_checksum(some_run(folder))
-    backend = FakeBackend()
-    run_study(folder, backend, Silence())
-    assert backend.calls == 0
-
-
-@pytest.mark.parametrize(
-    ("kind", "missing"),
-    [
-        (Grid, ["w2-random-average-s0-c889d16b51", "w2-random-average-s1-9d51fc833f"]),
-        (Search, ["0002", "0004"]),
-    ],
-)
-def test_a_study_that_an_earlier_version_began_goes_on(
-    tmp_path: Path, kind: type[Study], missing: list[str]
-) -> None:
-    """A run that failed by bad luck and one that was missing are run; the others stay."""
-    shutil.copytree(RECORDED / kind.kind, tmp_path / "small")
-    folder = read_folder(tmp_path / "small", kind)
-    before, backend = content(folder.path), FakeBackend()
-    assert run_study(folder, backend, Silence()).is_successful
-    assert backend.names == missing
-    kept = {file: digest for file, digest in before.items() if Path(file).name == "record.jsonl"}
-    again = [file for file in kept if Path(file).parent.name in missing]
-    assert len(again) == 1
-    assert all(content(folder.path)[file] == kept[file] for file in kept if file not in again)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import tomli_w
 
 import downpour
 from downpour.base.errors import ExperimentFailed, SpecError
-from downpour.core.spec import FORMERLY, toml_fields
+from downpour.core.spec import REQUIRED, toml_fields
 from downpour.experiments.trained_model.locating import resumed_spec, spec_in
 from downpour.files.store import SPEC_NAME
 from tests.cli.conftest import Downpour, Served, own_signals, served
@@ -48,18 +48,18 @@ def test_an_experiment_goes_on_with_the_same_bytes(
     assert (again.rounds_before, again.epochs) == (4, 1)
 
 
-def test_an_experiment_of_an_earlier_version_goes_on_as_it_was(
-    result: downpour.Result, shared: Path, tmp_path: Path
+@pytest.mark.parametrize("name", [name for name in REQUIRED if name != "shards"])
+def test_an_experiment_of_an_older_build_is_refused(
+    result: downpour.Result, shared: Path, tmp_path: Path, name: str
 ) -> None:
-    """Fields that its file lacks mean what they did then, and not what a new spec takes."""
+    """Its spec lacks fields, which would mean something else today."""
     folder = tmp_path / "experiments" / result.experiment
     shutil.copytree(shared / "experiments" / result.experiment, folder)
     fields = toml_fields((folder / SPEC_NAME).read_text())
-    former = {name: value for name, value in fields.items() if name not in FORMERLY}
-    (folder / SPEC_NAME).write_text(tomli_w.dumps(former))
-    spec = resumed_spec(result.experiment, tmp_path, {"epochs": 4})
-    assert (spec.last_batch, spec.optimizer_state) == ("rest", "reset")
-    assert spec.outer.optimizer == "none"
+    del fields[name]
+    (folder / SPEC_NAME).write_text(tomli_w.dumps(fields))
+    with pytest.raises(SpecError, match=f"{name} = None: is missing: an older build of Downpour"):
+        resumed_spec(result.experiment, tmp_path, {"epochs": 4})
 
 
 def test_other_fields_may_change(result: downpour.Result, shared: Path) -> None:
@@ -225,7 +225,7 @@ def test_states_that_have_changed_since_they_were_submitted_are_refused(shared: 
 def test_where_states_do_not_fit_the_optimizers_begin_anew_and_the_run_says_so(
     shared: Path,
 ) -> None:
-    """Of another optimizer, or where earlier versions kept none."""
+    """Of another optimizer."""
     spec = downpour.Spec(shards=2, epochs=1, train_limit=400, test_limit=100)
     first = trained(spec, shared)
     rest = downpour.resumed(first.experiment, epochs=2, shared=shared, optimizer="adamw")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -58,25 +57,6 @@ def test_every_machine_sees_who_leads(cloud: Cloud) -> None:
         assert leader_of(worker) == leader_of(manager) == leader
     assert current_leader(manager.terms) == leader
     assert leader.term == 2
-
-
-def test_journals_that_an_earlier_version_has_kept_elsewhere_are_not_left_behind(
-    cloud: Cloud,
-) -> None:
-    """That version wrote which machine has them; only there a manager may start."""
-    first, second = cloud.on("first", create=True), cloud.on("second", create=True)
-    assert first.bucket is not None
-    about = json.dumps({"hostname": "there", "folder": "/data/downpour"}).encode()
-    (first.root / "manager.json").write_bytes(about)
-    first.bucket.put_new("manager.json", about)
-    cloud.on("first", create=True)
-    cloud.on("second")
-    with pytest.raises(SharedDirectoryError, match=r"on there:/data/downpour; start the manager"):
-        cloud.on("second", create=True)
-    first.bucket.put("manager.json", json.dumps([1]).encode())
-    with pytest.raises(SharedDirectoryError, match="cannot be read"):
-        cloud.on("second", create=True)
-    assert second.root != first.root
 
 
 def test_a_dataset_travels_once(cloud: Cloud) -> None:

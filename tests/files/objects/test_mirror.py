@@ -16,7 +16,6 @@ from downpour.base.values import PublishedFile
 from downpour.core.node.journal import Line
 from downpour.core.scheduler import Checkpoint, facts
 from downpour.core.scheduler import events as on
-from downpour.core.spec import ResolvedSpec
 from downpour.files.store import SharedDirectory
 from downpour.files.store.bucket import Bucket
 from downpour.files.store.layout import RECORD_NAME
@@ -33,10 +32,11 @@ from downpour.record.mirror import (
 )
 from downpour.record.record import RecordReader, read_record
 from tests.files.objects.cloud import URL, Cloud
+from tests.specs import plain_spec
 
 FILE = PublishedFile(name="model-1", size_bytes=7, checksum="0" * 32)
 SUBMITTED = on.ExperimentSubmitted(
-    at_seconds=0.0, experiment="one", spec=ResolvedSpec(shards=2, split="class")
+    at_seconds=0.0, experiment="one", spec=plain_spec(shards=2, split="class")
 )
 DROPPED = facts.Dropped(cause=1, experiment="one", round=0, shards=(1,), reason="late")
 
@@ -255,19 +255,6 @@ def test_a_damaged_object_is_told_and_the_others_go_on(
     assert len(lines_on(second)) == 1
     assert sorted(path.name for path in second.experiments.iterdir()) == ["one"]
     assert len([line for line in caplog.messages if "cannot be read" in line]) == 3
-
-
-def test_journals_of_an_earlier_version_are_put_at_its_next_start(cloud: Cloud) -> None:
-    """That version kept them on one machine, and named it."""
-    first, second = cloud.on("first", create=True), cloud.on("second", create=True)
-    first.create_experiment("one")
-    journal = Journal(first.experiment_path("one"), 1, cluster="c")
-    journal.append(1, 0.0, SUBMITTED)
-    journal.commit()
-    Bucket(URL, cloud.objects).put_new("manager.json", b"{}")
-    fetch_journals(first)
-    assert len(lines_on(second)) == 1
-    assert Bucket(URL, cloud.objects).names("") == []
 
 
 STEPS = st.lists(st.sampled_from(["durable", "quick", "anew", "away", "lost answer"]), max_size=14)

@@ -12,12 +12,12 @@ import pytest
 
 from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
 from downpour.core.scheduler import events as on
-from downpour.core.spec import ResolvedSpec
 from downpour.files.store import DirectoryStore, SharedDirectory
 from downpour.files.store.lease import Lease, current_leader, highest_term
 from downpour.files.store.publish import reading, writing
 from downpour.record.journal import Journal, read_journal, segments
 from downpour.record.record import RecordReader, export_record
+from tests.specs import plain_spec
 
 OF_THE_DIRECTORY = (
     errno.EACCES,
@@ -38,7 +38,7 @@ OF_THE_DIRECTORY = (
 )
 OF_ONE_FILE = (errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EFBIG, errno.ENXIO)
 OF_THIS_PROCESS = (errno.ENOMEM,)
-SUBMITTED = on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=ResolvedSpec(shards=2))
+SUBMITTED = on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=plain_spec(shards=2))
 
 
 @pytest.mark.parametrize("number", OF_THE_DIRECTORY)

@@ -21,11 +21,11 @@ from downpour.cluster.manager.workspace import Workspace, open_workspace
 from downpour.cluster.worker.attempt import TaskControl
 from downpour.cluster.worker.task_runner import TaskRunner
 from downpour.core.scheduler import commands as do
-from downpour.core.spec import ResolvedSpec
 from downpour.files.store import SharedDirectory, compression_of, decode, encode
 from downpour.learning.allowlist import VARIABLE
 from downpour.learning.user_code import fixed_code
 from downpour.network.rpc.messages import TaskMessage
+from tests.specs import plain_spec
 
 pytestmark = pytest.mark.usefixtures("lab")
 
@@ -53,16 +53,8 @@ def space(tmp_path: Path, begin: dict[str, str]) -> Iterator[Workspace]:
 def opened(folder: Path, task: str, **fields: object) -> Iterator[Workspace]:
     """Prepare an experiment of one of the tasks in `own_tasks.py`."""
     task = f"own_tasks:{task}"
-    spec = ResolvedSpec.make(
-        {
-            "task": task,
-            "shards": 2,
-            "batch_size": 16,
-            "epochs": 1,
-            "code": fixed_code({"task": task}, {}),
-            **fields,
-        }
-    )
+    code = fixed_code({"task": task}, {})
+    spec = plain_spec(task=task, shards=2, batch_size=16, epochs=1, code=code, **fields)
     shared = SharedDirectory.open(folder / "shared", create=True)
     space = open_workspace(shared, "plane", spec)
     space.prepared = work.prepare(space, None, do.Prepare(experiment="plane", spec=spec))

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from downpour.core.spec import ResolvedSpec
 from downpour.learning.allowlist import VARIABLE
 from downpour.learning.tasks import open_data, prepare_data
 from downpour.learning.tasks.loaded import LoadedTask, load
 from downpour.learning.training.repeating import decided, difference, repeated
+from tests.specs import plain_spec
 
 HERE = Path(__file__).parent
 NOTICED = {
@@ -35,7 +35,7 @@ NOTICED = {
 
 def loaded(name: str, folder: Path) -> LoadedTask:
     """Return a task of `process_tasks`, ready to train."""
-    spec = ResolvedSpec(task=f"process_tasks:{name}", shards=1, batch_size=4)
+    spec = plain_spec(task=f"process_tasks:{name}", shards=1, batch_size=4)
     return load(spec, open_data(spec, folder, prepare_data(spec, folder)))
 
 

@@ -25,6 +25,7 @@ from downpour.record.record_lines import (
     SubmittedLine,
     WorkerJoinedLine,
 )
+from tests.specs import stored_spec
 
 MODEL_BYTES = 90_000
 REASON = "next shard in order for the worker idle longest"
@@ -39,7 +40,11 @@ def large_record(
     yield (
         start,
         SubmittedLine(
-            experiment="large-0001", name="large", spec=spec, version="1.0", shards=workers
+            experiment="large-0001",
+            name="large",
+            spec=stored_spec(**spec),
+            version="1.0",
+            shards=workers,
         ),
     )
     for number in range(workers):
@@ -56,6 +61,9 @@ def large_record(
             split_seconds=0.2,
             bytes=MODEL_BYTES,
             parameters=22_000,
+            numeric_class="",
+            dataset="",
+            checksum="",
         ),
     )
     draw = random.Random(1)
@@ -64,7 +72,9 @@ def large_record(
         yield from sorted(_round(workers, number, begin, round_seconds, draw), key=lambda at: at[0])
     yield (
         start + 2 + rounds * round_seconds,
-        FinishedLine(file="model.safetensors", total_seconds=rounds * round_seconds, checksum="0"),
+        FinishedLine(
+            file="model.safetensors", total_seconds=rounds * round_seconds, checksum="0", reason=""
+        ),
     )
 
 
@@ -100,6 +110,7 @@ def _round(
             loss=2.3 / (number + 1),
             summed="tree",
             checksum="0123456789abcdef",
+            whole=True,
         ),
     )
     yield (

@@ -261,7 +261,9 @@ def test_an_update_that_is_lost_lets_its_copy_go_on() -> None:
 def _an_update() -> str:
     about: Any = {"round": 0, "shard": 0, "attempt": 0, "worker": "a", "samples": 1, "steps": 1}
     times: Any = {"load_seconds": 0, "train_seconds": 1, "publish_seconds": 0}
-    return line_text(3.0, UpdatedLine(**about, **times, loss=1.0, completion_seconds=2.0, bytes=10))
+    return line_text(
+        3.0, UpdatedLine(**about, **times, loss=1.0, completion_seconds=2.0, bytes=10, checksum="")
+    )
 
 
 def test_blocks_of_attempts_that_have_ended_are_small_and_read_the_same() -> None:

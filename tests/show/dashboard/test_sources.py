@@ -113,7 +113,7 @@ def test_a_damaged_line_of_a_record_stands_alone(tmp_path: Path, damaged: bytes)
 
 def test_long_records_are_read_in_pieces(tmp_path: Path) -> None:
     """Also one with a line that is longer than a piece."""
-    long = WorkerLeftLine(worker="a", reason="x" * 3_000_000)
+    long = WorkerLeftLine(worker="a", reason="x" * 3_000_000, lost=False)
     lines: list[Any] = [ASSIGNED, long, FAILED] * 3
     export_record(tmp_path, [line_text(1.0, line) for line in lines])
     read = read_all(RecordSource(tmp_path), count=2)

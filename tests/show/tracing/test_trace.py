@@ -36,6 +36,7 @@ from downpour.record.timeline import attempt_spans
 from downpour.show.tracing.trace import trace_lines
 from downpour.show.tracing.tracks import TraceEvent, Track, lanes
 from tests.record.test_timeline import assigned, failed, updated
+from tests.specs import stored_spec
 
 RECORDED = Path(__file__).parents[2] / "recorded"
 Record = Sequence[tuple[float, RecordLine]]
@@ -272,7 +273,7 @@ def test_failures_and_workers_that_go_are_seen_at_once() -> None:
         (3.0, WorkerLeftLine(worker="a", reason="silent", lost=True)),
         (4.0, WorkerJoinedLine(worker="b", address="n1:70", numeric_class="")),
         (4.0, assigned(0, attempt=1, worker="b")),
-        (5.0, WorkerLeftLine(worker="b", reason="asked to")),
+        (5.0, WorkerLeftLine(worker="b", reason="asked to", lost=False)),
         (5.0, failed(0, 1, "withdrawn")),
         (6.0, WorkerRequestedLine(reason="too few")),
         (6.0, DisturbedLine(who="b", what="is killed")),
@@ -358,6 +359,9 @@ def test_versions_out_of_step_take_the_updates_that_they_name() -> None:
             loss=math.nan,
             parts=parts,
             staleness=(0,) * len(parts),
+            summed="",
+            whole=True,
+            checksum="",
         )
 
     record: list[tuple[float, RecordLine]] = [
@@ -393,7 +397,9 @@ def test_an_update_that_was_lost_waits_no_longer() -> None:
 def test_an_experiment_that_has_not_begun_has_a_trace_without_attempts(lines: list[type]) -> None:
     """It says which experiment it is of, and how it ended."""
     told: dict[type, RecordLine] = {
-        SubmittedLine: SubmittedLine(experiment="x-1", name="x", spec={}, version="0", shards=2),
+        SubmittedLine: SubmittedLine(
+            experiment="x-1", name="x", spec=stored_spec(), version="0", shards=2
+        ),
         CancelledLine: CancelledLine(reason="enough"),
     }
     text = "".join(trace_lines([(3.0 + n, told[line]) for n, line in enumerate(lines)]))

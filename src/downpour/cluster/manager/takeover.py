@@ -30,7 +30,7 @@ from downpour.files.store import SharedDirectory, layout
 from downpour.files.store.directory import names_in
 from downpour.files.store.lease import Leader, highest_term
 from downpour.files.store.presence import RUN_LOCK_NAME, is_abandoned
-from downpour.files.store.publish import TEMPORARY_PREFIX, RetryPolicy, reading, writing
+from downpour.files.store.publish import TEMPORARY_PREFIX, RetryPolicy, reading
 from downpour.record.journal import (
     ReplayedJournals,
     belongs_elsewhere,
@@ -41,7 +41,6 @@ from downpour.record.journal import (
     segments,
     segments_among,
     take_in,
-    term_of,
 )
 from downpour.record.mirror import fetch_journals
 from downpour.record.record import RecordReader, export_record, read_record
@@ -145,7 +144,7 @@ def _journals(
         try:
             names = names_in(folder)
             parts = segments_among(folder, names)
-            if _is_a_runs(parts, names):
+            if RUN_LOCK_NAME in names:
                 _pass_by(folder, names, archive)
                 continue
             journal = retry_policy.call_through_outage(partial(read_journal, folder))
@@ -180,14 +179,9 @@ def _has_ended(
     return experiment.life.state.ended
 
 
-def _is_a_runs(parts: list[Path], names: list[str]) -> bool:
-    """Whether a folder belongs to a run; earlier versions kept a journal of term 0."""
-    return RUN_LOCK_NAME in names or (parts != [] and all(term_of(each) == 0 for each in parts))
-
-
 def _pass_by(folder: Path, names: list[str], archive: Archive) -> None:
     """Leave a run's folder alone; remove it if the run was killed before it had begun."""
-    if RUN_LOCK_NAME in names and not is_abandoned(folder / RUN_LOCK_NAME):
+    if not is_abandoned(folder / RUN_LOCK_NAME):
         return
     if _was_never_begun(folder, names):
         _remove(folder, names)
@@ -273,8 +267,6 @@ def _open(
             # Commit this line first, because entries that an earlier manager writes after it don't
             # count. Otherwise a manager that still writes might name a file that we remove below.
             space.journal.commit()
-        with writing(space.folder, layout.RECORD_NAME):  # an earlier version's: it is journaled now
-            (space.folder / layout.RECORD_NAME).unlink(missing_ok=True)
         _remove_unknown(space, experiment)
     except StoreError:
         space.close()

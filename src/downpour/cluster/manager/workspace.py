@@ -34,7 +34,7 @@ from downpour.learning.tasks import Data, open_data
 from downpour.network.rpc.messages import IndexArray, IndicesFile
 from downpour.record.journal import Journal, segments
 from downpour.record.mirror import journal_of
-from downpour.record.record import RecordReader, export_record, former_record
+from downpour.record.record import RecordReader, export_record
 
 if TYPE_CHECKING:
     from downpour.cluster.manager.global_model import GlobalModel
@@ -291,8 +291,6 @@ def reopen_workspace(
     folder, store = shared.experiment_path(experiment.name), shared.store(experiment.name)
     # Check first, because if we leave out this experiment, its files must stay as they are.
     _check_files(experiment, set(store.list()))
-    length = journal_lines[-1].record_lines
-    record = [] if length is None else former_record(folder, length)
     return Workspace(
         experiment=experiment.name,
         spec=experiment.spec,
@@ -300,9 +298,7 @@ def reopen_workspace(
         store=store,
         record=RecordReader(folder),
         spec_file=_kept_spec(store, experiment.name, experiment.spec),
-        journal=journal_of(
-            shared, experiment.name, leader, journal_lines, record=record, syncs=not of_run
-        ),
+        journal=journal_of(shared, experiment.name, leader, journal_lines, syncs=not of_run),
         run_lock=lock_file(folder / RUN_LOCK_NAME) if of_run else None,
     )
 

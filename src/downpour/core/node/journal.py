@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from downpour.base.errors import FileCorrupt, SharedDirectoryError, StoreError
 from downpour.core.scheduler import (
@@ -53,9 +53,8 @@ class Line:
     """An entry with its number (from 1) and its time.
 
     `order` is its place among the entries of all experiments. The first line of a journal has the
-    `cluster` whose manager writes it; the first versions knew no clusters, and wrote none. The line
-    of a checkpoint has the submission and the preparation as its `head`. Earlier versions kept the
-    record in a file, and each line said how many `record_lines` the file had by then.
+    `cluster` whose manager writes it. The line of a checkpoint has the submission and the
+    preparation as its `head`.
     """
 
     number: int
@@ -64,7 +63,6 @@ class Line:
     entry: Journaled
     cluster: str = ""
     head: tuple[Line, ...] = ()
-    record_lines: int | None = None
 
 
 class SegmentStorage(Protocol):
@@ -90,7 +88,6 @@ class JournalWriter:
         term: the manager's term, so that no two managers write to one segment.
         lines: if the manager takes up a journal, the lines for replay (`since_checkpoint`).
         cluster: the name of the manager's cluster.
-        record: the record of an earlier version, which the journal includes.
     """
 
     def __init__(
@@ -100,7 +97,6 @@ class JournalWriter:
         lines: Sequence[Line] = (),
         *,
         cluster: str = "",
-        record: Sequence[dict[str, Any]] = (),
     ) -> None:
         self._storage = storage
         self._term = term
@@ -112,7 +108,7 @@ class JournalWriter:
         self._unwritten: list[Line] = []
         self._unconfirmed: list[Line] = []
         if lines:
-            self.append(lines[-1].order, lines[-1].at_seconds, TakenUp(record=tuple(record)))
+            self.append(lines[-1].order, lines[-1].at_seconds, TakenUp())
 
     def append(self, order: int, at_seconds: float, entry: Journaled) -> None:
         """Add an entry, which the next `commit` makes durable."""
@@ -214,9 +210,8 @@ def _counting(parts: Iterable[Part]) -> dict[int, Line]:
     by_number: dict[int, Line] = {}
     latest = 0
     for term, lines in parts:
-        # A later term voids all entries from its first number on. In earlier versions, each
-        # checkpoint began at 1 and removed all lines before it.
-        if lines and (term > latest or lines[0].number == 1):
+        # A later term voids all entries from its first number on.
+        if lines and term > latest:
             latest = term
             first = lines[0].number
             by_number = {number: line for number, line in by_number.items() if number < first}

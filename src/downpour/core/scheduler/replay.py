@@ -68,13 +68,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenUp:
-    """A manager continues from here, so later entries of an earlier manager do not count.
-
-    Earlier versions of Downpour kept a record beside the journal. The first manager that takes up
-    such an experiment moves the record's lines into the journal, as `record`.
-    """
-
-    record: tuple[dict[str, Any], ...] = ()
+    """A manager continues from here, so later entries of an earlier manager do not count."""
 
 
 Journaled = Entry | facts.Fact | Observed | TakenUp

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from downpour.core.spec.spec import (
-    FORMERLY,
+    REQUIRED,
     TABLES,
     Meetings,
     ResolvedSpec,
     Spec,
     parse_split,
+    stored_fields,
     toml_fields,
 )
 from downpour.core.spec.spec_fields import Inside, Option, Outer
 
 __all__ = [
-    "FORMERLY",
+    "REQUIRED",
     "TABLES",
     "Inside",
     "Meetings",
@@ -23,5 +24,6 @@ __all__ = [
     "ResolvedSpec",
     "Spec",
     "parse_split",
+    "stored_fields",
     "toml_fields",
 ]

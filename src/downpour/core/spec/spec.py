@@ -44,7 +44,7 @@ class Meetings:
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Self:
-        """Return the meetings of a record's spec; earlier versions had one round per epoch."""
+        """Return the meetings of a record's spec; of no spec, there are none."""
         numbers = (fields.get("epochs", 0), fields.get("meet", 1), fields.get("rounds_before", 0))
         return cls(*map(int, numbers))
 
@@ -192,10 +192,6 @@ TABLES: dict[str, type[Fields]] = {"inside": Inside, "outer": Outer}
 """The fields that are tables, and the class of each."""
 _FIRST = {"inside": "how", "outer": "optimizer"}
 """The field that a word sets if it replaces the whole table, as in outer = "none"."""
-
-
-FORMERLY = {"last_batch": "rest", "optimizer_state": "reset", "outer": "none", "device": "cpu"}
-"""The former behavior, for fields that the stored specs of earlier versions lack."""
 
 
 class Spec(SpecFields):
@@ -363,8 +359,7 @@ class Spec(SpecFields):
     def to_toml(self, *, without_defaults: bool = False) -> str:
         """Write the spec as TOML that `from_toml` reads back to an equal value.
 
-        `without_defaults` leaves out fields with the defaults of `Spec`, not of `ResolvedSpec`. So
-        a field that a resolved spec omits does not become `auto` elsewhere.
+        `without_defaults` leaves out fields with the defaults of `Spec`.
         """
         whole = Spec.make(self.model_dump())
         dumped = whole.model_dump(exclude_defaults=without_defaults)
@@ -377,30 +372,46 @@ class Spec(SpecFields):
 class ResolvedSpec(Spec):
     """A spec without `auto`, and with a number of shards, as every submitted spec is.
 
-    `downpour.core.resolve` makes it from a spec and the number of workers. If a default differs
-    from that of `Spec`, it is the former behavior; see `FORMERLY`.
+    `downpour.core.resolve` makes it from a spec and the number of workers.
     """
 
     shards: int = Field(ge=1, le=100_000, description="Parts of the training set")
-    last_batch: Literal["even", "rest"] = Field(
-        default="rest", description="Size of the last batch"
-    )
-    meet: int = Field(default=1, ge=1, le=1_000_000, description="Meetings an epoch")
+    last_batch: Literal["even", "rest"] = Field(description="Size of the last batch")
+    meet: int = Field(ge=1, le=1_000_000, description="Meetings an epoch")
     optimizer_state: Literal["reset", "keep"] = Field(
-        default="reset", description="What happens to the optimizer's state between rounds"
+        description="What happens to the optimizer's state between rounds"
     )
-    outer: Outer = Field(
-        default_factory=lambda: Outer(optimizer="none"),
-        description="The step from a model to the next along the aggregate",
-    )
+    outer: Outer = Field(description="The step from a model to the next along the aggregate")
     device: Annotated[str, StringConstraints(pattern=devices.PATTERN)] = Field(
-        default=devices.CPU, description="The device to train on"
+        description="The device to train on"
     )
+
+    @classmethod
+    def from_toml(cls, text: str) -> Self:
+        """Read a stored spec."""
+        return cls.make(stored_fields(text))
 
     def _check_together(self) -> None:
         super()._check_together()
         if self.outer.optimizer == "auto":
             raise refusal("outer", "auto", "is decided once the number of shards is known")
+
+
+REQUIRED = [name for name, field in ResolvedSpec.model_fields.items() if field.is_required()]
+"""The fields that every resolved spec states."""
+
+
+def stored_fields(text: str) -> dict[str, Any]:
+    """Parse the TOML of a spec that Downpour stored.
+
+    Raises:
+        SpecError: the text is not TOML, or an older build wrote it.
+    """
+    fields = toml_fields(text)
+    lacking = [name for name in REQUIRED if name not in fields and name != "shards"]
+    if lacking:
+        raise SpecError(lacking[0], None, "is missing: an older build of Downpour wrote this spec")
+    return fields
 
 
 def toml_fields(text: str, file: str = "") -> dict[str, Any]:

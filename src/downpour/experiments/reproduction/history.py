@@ -82,7 +82,7 @@ class History:
 
     `fields` are the spec's. `versions` are numbered from 1; `first_checksum` is that of version 0,
     which the manager drew in its `numeric_class`. `result` is the final model's file, or None if
-    the experiment did not finish. `result_checksum` is empty in old records.
+    the experiment did not finish.
     """
 
     experiment: str
@@ -293,8 +293,8 @@ class Difference:
 
     `task` is the task of the file, if it is an update. It is None for a model version whose updates
     all agree. `then` and `now` are the file's checksums, and `numeric_class_then` and `_now` the
-    classes that computed it; the former is empty in old records. If an earlier release has
-    `summed_otherwise`, the version differs by rounding.
+    classes that computed it; the former is empty if the record does not say who did. If an earlier
+    release has `summed_otherwise`, the version differs by rounding.
     """
 
     version: int

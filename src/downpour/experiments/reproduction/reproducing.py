@@ -176,9 +176,9 @@ class _Again:
         *,
         summed_otherwise: bool = False,
     ) -> None:
-        """Compare a file's checksum with the record's, which is empty in an old record."""
-        self.compared += then != ""
-        if then in {"", now.checksum} or self.difference is not None:
+        """Compare a file's checksum with the record's."""
+        self.compared += 1
+        if then == now.checksum or self.difference is not None:
             return
         known = task.numeric_class if task else self._past.history.numeric_class
         self.difference = Difference(

@@ -89,16 +89,14 @@ class Workbench:
         self._space.close()
 
     def begin(self, data_dir: Path | None, dataset: str) -> PublishedFile:
-        """Make version 0; `dataset` is the key of the prepared data, empty in old records.
+        """Make version 0; `dataset` is the key of the prepared data.
 
         Raises:
             SpecError: the data are gone or have changed, or the network cannot be built.
             OtherCode: a file of the user's code has changed.
             StoreError: a file cannot be used.
         """
-        command = Prepare(
-            experiment=self._space.experiment, spec=self._spec, dataset=dataset or None
-        )
+        command = Prepare(experiment=self._space.experiment, spec=self._spec, dataset=dataset)
         made = work.prepare(self._space, data_dir, command)
         begun = made.begun
         self._space.prepared, self._space.global_model = made, begun.drawn

@@ -75,8 +75,7 @@ def _request(client: Client, run: Run, note: Path) -> str:
         client.cancel(begun.experiment)
     request = secrets.token_hex(4)
     try:
-        # Earlier versions called a run "cell", and they must be able to read the file.
-        replace_file(note, json.dumps({"cell": run.id, "request": request}).encode())
+        replace_file(note, json.dumps({"run": run.id, "request": request}).encode())
     except OSError as error:
         raise refusal(note.parent, explain(error)) from None
     return request
@@ -101,7 +100,7 @@ def _read(note: Path) -> tuple[str, str]:
     """Return the run and the request in the file; two empty texts if there are none."""
     try:
         content = json.loads(note.read_bytes())
-        return str(content["cell"]), str(content["request"])
+        return str(content["run"]), str(content["request"])
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return "", ""
 

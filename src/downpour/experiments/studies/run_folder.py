@@ -13,7 +13,6 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import xxhash
 from pydantic import TypeAdapter
@@ -101,7 +100,7 @@ class RunSummary:
             FileCorrupt: the text is anything else.
         """
         try:
-            return _READER.validate_python(_of_this_version(json.loads(text)))
+            return _READER.validate_python(json.loads(text))
         except (ValueError, TypeError, AttributeError):
             raise FileCorrupt(source, "not the summary of a run") from None
 
@@ -109,14 +108,6 @@ class RunSummary:
         """Write the summary as indented JSON."""
         # Without `allow_nan=False`, other readers could get NaN, which is invalid JSON.
         return json.dumps(dataclasses.asdict(self), indent=2, allow_nan=False) + "\n"
-
-
-def _of_this_version(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a summary; earlier versions had only the accuracy of each epoch."""
-    former = fields.get("epoch_accuracy")
-    if former is None:
-        return fields
-    return {**fields, "epochs": [{} if one is None else {"accuracy": one} for one in former]}
 
 
 def _measured(epoch: RoundResult) -> Measured:
@@ -136,15 +127,6 @@ _READER = TypeAdapter(RunSummary)
 
 SUMMARY_NAME = "summary.json"
 _UNFINISHED = ".new-"
-_ENDS = {
-    "finished": ("finished",),
-    "failed": ("failed",),
-    "cancelled": ("cancelled", "finished", "failed"),
-}
-"""For each state of a summary, how the record may end.
-
-A search may prune a run that has meanwhile reached its end.
-"""
 
 
 def refusal(path: Path, reason: str) -> SpecError:
@@ -208,7 +190,7 @@ def read_summary(place: Path) -> RunSummary:
         summary = RunSummary.from_json((place / SUMMARY_NAME).read_bytes(), SUMMARY_NAME)
     except (OSError, StoreError) as error:
         raise _unreadable(place, SUMMARY_NAME, error) from None
-    if summary.state not in _ENDS:
+    if not summary.state.ended:
         raise refusal(place, f"has not ended: {summary.state}")
     return summary
 
@@ -239,9 +221,7 @@ def check_run(place: Path, workers: int | None = None) -> RunResult:
         raise _unreadable(place, RECORD_NAME, error) from None
     if run.result.experiment != summary.experiment:
         raise mismatch(place)
-    # Earlier versions wrote no checksum, but at least a truncated record ends differently.
-    is_whole = run.result.state in _ENDS[summary.state]
-    if summary.checksum not in (None, checksum) or not is_whole:
+    if summary.checksum != checksum:
         raise refusal(place, f"{RECORD_NAME} or {SPEC_NAME} has changed since the run")
     return run
 

@@ -23,12 +23,12 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from filelock import Timeout
 
 from downpour.base.errors import SpecError
-from downpour.core.spec import FORMERLY, toml_fields
+from downpour.core.spec import toml_fields
 from downpour.experiments.studies.backends import REQUEST_NAME
 from downpour.experiments.studies.run_folder import (
     RunSummary,
@@ -248,7 +248,7 @@ def read_study(path: Path, kind: type[StudyT]) -> StudyT:
     """
     name = kind.file_name
     try:
-        return kind.make(_as_begun(toml_fields((path / name).read_text("utf-8"))))
+        return kind.make(toml_fields((path / name).read_text("utf-8")))
     except FileNotFoundError:
         why = f"is not empty, and has no {name}" if path.is_dir() else "no such folder"
         raise refusal(path, why) from None
@@ -256,11 +256,3 @@ def read_study(path: Path, kind: type[StudyT]) -> StudyT:
         raise refusal(path, f"{name} cannot be read: {error}") from None
     except SpecError as error:
         raise refusal(path, f"{name} is damaged: {error}") from None
-
-
-def _as_begun(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return a study's fields, adding fields that earlier versions did not have."""
-    tables = fields.get("experiment")
-    if tables is None:
-        return {**FORMERLY, **fields}
-    return {**fields, "experiment": [{**FORMERLY, **table} for table in tables]}

@@ -17,7 +17,7 @@ from downpour.base.arguments import checked_call
 from downpour.base.errors import SpecError, StoreError
 from downpour.base.values import is_bare_name
 from downpour.cluster.manager.start_file import best_before
-from downpour.core.spec import FORMERLY, Spec, toml_fields
+from downpour.core.spec import Spec, stored_fields
 from downpour.experiments.running.surroundings import shared_path
 from downpour.files.store import RECORD_NAME, SPEC_NAME, ModelName, SharedDirectory, parse_name
 from downpour.files.store.directory import read_regular
@@ -106,8 +106,7 @@ def spec_in(folder: Path, name: str, *, field: str = FIELD) -> Spec:
         accepted = f"has no {SPEC_NAME} next to it; name an experiment, or its folder"
         raise SpecError(field, name, accepted)
     try:
-        fields = toml_fields(read_regular(folder / SPEC_NAME).decode())
-        return Spec.make({**FORMERLY, **fields})
+        return Spec.make(stored_fields(read_regular(folder / SPEC_NAME).decode()))
     except (SpecError, StoreError, UnicodeDecodeError) as error:
         raise SpecError(field, name, f"its {SPEC_NAME} cannot be used: {error}") from None
 

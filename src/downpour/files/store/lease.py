@@ -39,8 +39,8 @@ from downpour.host.paths import FolderLock
 class Leader:
     """The manager of a term: its addresses and its process; the manager of the highest term leads.
 
-    `cluster` is the same for all managers of a directory; earlier versions had none. `home` is the
-    folder for a bucket on the manager's machine, with the lock that the manager holds.
+    `cluster` is the same for all managers of a directory. `home` is the folder for a bucket on the
+    manager's machine, with the lock that the manager holds.
     """
 
     term: int

@@ -12,7 +12,6 @@ is whole.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -26,7 +25,7 @@ from pathlib import Path
 from downpour.base.errors import FileMissing, OtherDirectory, SharedDirectoryError, StoreError
 from downpour.files.store.base import Store, check_bare_name
 from downpour.files.store.bucket import Bucket, FileCache, KeyTakenError, ObjectFiles
-from downpour.files.store.directory import DirectoryStore, names_in, read_regular
+from downpour.files.store.directory import DirectoryStore, names_in
 from downpour.files.store.presence import Presence, announce
 from downpour.files.store.publish import (
     TEMPORARY_PREFIX,
@@ -202,9 +201,6 @@ def _prove_writable(folder: Path) -> None:
 LOCAL_VARIABLE = "DOWNPOUR_LOCAL"
 LOCAL_DEFAULT = "~/.local/share/downpour"
 
-FORMER_HOME = "manager.json"
-"""Named the machine with the journals, in a version that kept them only there."""
-
 
 def open_location(location: str, *, create: bool) -> SharedDirectory:
     """Return the shared directory at a path or URL, after proving that it is writable.
@@ -225,9 +221,7 @@ def open_location(location: str, *, create: bool) -> SharedDirectory:
         return shared
     shared.bucket.check_conditions()
     # Create this machine's own folder, because no other code does.
-    local = SharedDirectory.open(shared.root, create=True)
-    if create:
-        _check_journals(local.root, shared.bucket)
+    SharedDirectory.open(shared.root, create=True)
     return shared
 
 
@@ -248,31 +242,6 @@ def folder_of(url: str) -> Path:
     """Return this machine's own folder for an object store's URL, whether it exists or not."""
     readable = re.sub(r"[^A-Za-z0-9]+", "-", url)[:64].strip("-")
     return own_folder() / f"{readable}-{sha256(url.encode()).hexdigest()[:8]}"
-
-
-def _check_journals(root: Path, bucket: Bucket) -> None:
-    """Refuse to manage a place whose journals only another machine has."""
-    try:
-        known = bucket.get(FORMER_HOME)
-    except FileMissing:
-        return
-    try:
-        mine = read_regular(root / FORMER_HOME)
-    except StoreError:
-        mine = b""
-    if known != mine:
-        reason = (
-            f"an earlier version left its journals on {_where(known)}; start the manager there once"
-        )
-        raise SharedDirectoryError(bucket.url, reason)
-
-
-def _where(content: bytes) -> str:
-    try:
-        about = json.loads(content)
-        return f"{about['hostname']}:{about['folder']}"
-    except (ValueError, KeyError, TypeError):
-        return f"another machine (its {FORMER_HOME} cannot be read)"
 
 
 _LAST = "facts.json"

@@ -123,7 +123,7 @@ class Registration:
 
     @property
     def trains_on(self) -> str:
-        """The worker's device; for a worker of an earlier version, only the device's kind."""
+        """The worker's device, or at least the device's kind."""
         return self.device or self.numeric_class.device
 
 
@@ -188,8 +188,7 @@ class ExperimentSummary:
     """An experiment in one line; `metrics` and `loss` come from its last evaluation, on `part`.
 
     `reason` says why it failed, or why a running one makes no progress; `asked_wrongly` is true if
-    the spec is to blame. A manager of an earlier version does not send the epochs, because each of
-    them has one round.
+    the spec is to blame.
     """
 
     experiment: str
@@ -259,11 +258,11 @@ class WorkerStatus:
     """One worker, as the manager sees it.
 
     `slowness` is the median of the worker's paces in the last rounds, each divided by its round's
-    median. The worker is process `pid` on the machine `hostname`; a manager of an earlier version
-    sends neither. `saves` is the predicted share of a round's time that the worker saves; if it is
-    negative, the worker costs time. A worker that `stands_by` trains nothing, and the share
-    predicts the effect of its help. While too little is known, `saves` is None and `stands_by`
-    false. `differs` is the worker's last report about different versions of packages.
+    median. The worker is process `pid` on the machine `hostname`. `saves` is the predicted share of
+    a round's time that the worker saves; if it is negative, the worker costs time. A worker that
+    `stands_by` trains nothing, and the share predicts the effect of its help. While too little is
+    known, `saves` is None and `stands_by` false. `differs` is the worker's last report about
+    different versions of packages.
     """
 
     worker: str

@@ -96,7 +96,7 @@ class RecordTables:
             take = self._frequent.get(kind)
             if take is not None:
                 take(relative, fields)
-            elif kind in KINDS or kind == "evaluated":
+            elif kind in KINDS:
                 line = from_fields(dict(fields))
                 if line is not None:
                     self._take_typed(at, relative, line)

@@ -219,7 +219,7 @@ def runs(study: StudyResult) -> Table:
     names = [one.name for subgrid in study.subgrids for one in measured_by(subgrid)]
     measures = [Measure(name) for name in dict.fromkeys(names)]
     columns = (
-        # We keep the keys of earlier versions, for programs that read them.
+        # Programs read these keys, so they keep their first names.
         Column("group", "subgrid"),
         Column("setting", "setting"),
         Column("trial", "repetition", 0),

@@ -3246,7 +3246,7 @@ class Status(object):
      - wanted_workers: How many more workers a policy has requested so far; any launcher may start them.
      - decisions: The last few, oldest first: seconds after the submission, the decision and its reason.
      - numeric_class: The manager's own class, because it draws the initial parameters.
-     - hostname: The manager's machine and process; earlier versions send an empty name and 0.
+     - hostname: The manager's machine and process.
      - pid
 
     """
