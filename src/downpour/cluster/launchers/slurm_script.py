@@ -189,7 +189,7 @@ def script(
         *options.lines(),
     ]
     words = [python, "-m", "downpour.cli", *started.arguments()]
-    # Slurm may leave all cards of a node visible; a task that got one of its own takes that one.
+    # Slurm may leave all cards of a node visible; a task with its own card takes that one.
     index = f'--name "{kind.name}-$SLURM_ARRAY_TASK_ID" --place "$SLURM_ARRAY_TASK_ID"'
     lines = [
         "#!/bin/sh",
