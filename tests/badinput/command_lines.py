@@ -28,7 +28,6 @@ WORDS: list[tuple[str, ...]] = [
     ("predict x", "Missing argument 'INPUT'"),
     ("predict x y --json --csv", "format = '--json --csv': must be one of the two"),
     ("export", "Missing argument 'ID|FILE'"),
-    ("export x", "Missing option '--to'"),
     ("run --allow lab.py:f", "allow = 'lab.py:f'", "a module's name"),
     ("run --allow=", "allow = ''", "a module's name"),
     ("run --resume", "'--resume' requires an argument"),

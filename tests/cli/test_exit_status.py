@@ -143,7 +143,11 @@ def test_no_encoding_is_too_small() -> None:
     )
     assert refused.stderr.startswith(r"downpour: epochs = '5 - 3 -> \U0001f600': must be")
     printed = subprocess.run(
-        [sys.executable, "-c", "from downpour.cli import streams; streams.prepare(); print('±5·')"],
+        [
+            sys.executable,
+            "-c",
+            "from downpour.cli import exit_status; exit_status.prepare(); print('±5·')",
+        ],
         env=environment,
         capture_output=True,
         text=True,
@@ -155,7 +159,7 @@ def test_no_encoding_is_too_small() -> None:
 def test_a_warning_does_nothing_to_the_terminal() -> None:
     """A command without a log of its own prints warnings, which may quote a record."""
     code = (
-        "import logging; from downpour.cli import streams; streams.prepare();"
+        "import logging; from downpour.cli import exit_status; exit_status.prepare();"
         "logging.getLogger('any').warning('joined by %s', '\\x1b[2Jfirst\\nsecond')"
     )
     warned = subprocess.run(

@@ -50,6 +50,7 @@ def write(place: LogPlace, *lines: LogLine) -> None:
 @pytest.fixture
 def shared(tmp_path: Path) -> Path:
     """A shared directory with the logs of two workers, and a recorded experiment."""
+    (tmp_path / FOLDER).mkdir(parents=True)
     write(FolderLogs(tmp_path / FOLDER), LINE, ERROR)
     shutil.copytree(RECORDED / "handoff", tmp_path / "experiments" / "uneven-51c0")
     return tmp_path

@@ -26,6 +26,8 @@ import sys
 from importlib.machinery import PathFinder
 
 class Hides:
+    find_distributions = PathFinder.find_distributions
+
     @staticmethod
     def find_spec(name, path=None, target=None):
         if name.partition(".")[0] in {HIDDEN}:

@@ -24,4 +24,4 @@ def test_no_other_lock_is_used() -> None:
     """A `FileLock` would make its folder with all parents."""
     package = Path(__file__).parents[2] / "src" / "downpour"
     users = [path for path in package.rglob("*.py") if " FileLock" in path.read_text("utf-8")]
-    assert [path.name for path in users] == ["folder_lock.py"]
+    assert [path.name for path in users] == ["paths.py"]

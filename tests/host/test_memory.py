@@ -99,7 +99,7 @@ def test_a_process_dies_first_and_is_refused_what_would_kill_it(tmp_path: Path) 
     code = f"""if True:
         import os, resource
         from pathlib import Path
-        from downpour.host import memory
+        from downpour.host import machine as memory
         memory.let_be_killed_first(os.getpid())
         print(Path("/proc/self/oom_score_adj").read_text().strip())
         memory._CGROUPS = Path({str(tmp_path)!r})

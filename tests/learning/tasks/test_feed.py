@@ -17,7 +17,9 @@ def test_images_are_normalized_and_channels_come_first(
     dataset: PreparedDataset, *, channels_last: bool
 ) -> None:
     """A batch is what the plain formula gives for the chosen examples."""
-    feed = Feed(dataset, dataset.train, Spec.make({"channels_last": channels_last}))
+    feed = Feed(
+        dataset, dataset.train, Spec.make({"channels_last": channels_last, "device": "cpu"})
+    )
     chosen = [7, 3, 99]
     x, y = feed.__getitems__(chosen)
     expected = (dataset.train.x[chosen] - dataset.mean) / dataset.std
@@ -28,7 +30,7 @@ def test_images_are_normalized_and_channels_come_first(
 
 def test_numbers_are_standardized(numbers: PreparedDataset) -> None:
     """Over the whole training set each feature has mean 0 and deviation 1."""
-    x, _ = Feed(numbers, numbers.train, Spec.make({})).__getitems__(range(100))
+    x, _ = Feed(numbers, numbers.train, Spec.make({"device": "cpu"})).__getitems__(range(100))
     assert torch.allclose(x.mean(dim=0), torch.zeros(5), atol=1e-5)
     assert torch.allclose(x.std(dim=0, correction=0), torch.ones(5), atol=1e-5)
 
@@ -36,14 +38,14 @@ def test_numbers_are_standardized(numbers: PreparedDataset) -> None:
 def test_the_mapped_memory_is_never_changed(numbers: PreparedDataset) -> None:
     """Normalizing works on copies: the second reading is the first."""
     before = numbers.train.x.copy()
-    Feed(numbers, numbers.train, Spec.make({})).__getitems__(range(100))
+    Feed(numbers, numbers.train, Spec.make({"device": "cpu"})).__getitems__(range(100))
     assert np.array_equal(numbers.train.x, before)
 
 
 def test_flips_mirror_some_images(dataset: PreparedDataset) -> None:
     """An image is itself or its mirror image, by torch's generator."""
-    plain = Feed(dataset, dataset.train, Spec.make({}))
-    flipping = Feed(dataset, dataset.train, Spec.make({}), flip=True)
+    plain = Feed(dataset, dataset.train, Spec.make({"device": "cpu"}))
+    flipping = Feed(dataset, dataset.train, Spec.make({"device": "cpu"}), flip=True)
     everything = range(100)
     torch.manual_seed(1)
     x, original = flipping.__getitems__(everything)[0], plain.__getitems__(everything)[0]
@@ -67,7 +69,9 @@ def test_the_plain_layout_is_plain_for_gray_images_too(
     dataset: PreparedDataset, fields: dict[str, object], *, channels_last: bool
 ) -> None:
     """Code of the user's gets it by default, so that `x.view` works on what convolutions return."""
-    x, _ = Feed(dataset, dataset.train, Spec.make(fields)).__getitems__(range(3))
+    x, _ = Feed(dataset, dataset.train, Spec.make({"device": "cpu", **fields})).__getitems__(
+        range(3)
+    )
     assert x.stride() == ((64, 1, 8, 1) if channels_last else (64, 64, 8, 1))
     layout = torch.channels_last if channels_last else torch.contiguous_format
     assert nn.Conv2d(1, 4, 3)(x).is_contiguous(memory_format=layout)

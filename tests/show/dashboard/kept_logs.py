@@ -49,4 +49,5 @@ def logged(
         text=text,
         trace=trace,
     )
+    (root / FOLDER).mkdir(parents=True, exist_ok=True)
     FolderLogs(root / FOLDER).append(f"red-{name}-1.jsonl", line.to_bytes())
