@@ -250,7 +250,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", WALKS)
 def test_every_command_of_a_page_ends_well(name: str, folder: Path) -> None:
     """From the first to the last, as a reader types them."""
