@@ -129,15 +129,15 @@ def test_one_missing_library_is_named(
         ),
         (
             "dashboard {folder}",
-            "downpour dashboard needs starlette; install downpour-sgd[dashboard]",
+            "downpour dashboard needs h11; install downpour-sgd[dashboard]",
         ),
         (
             "manager --shared {folder} --dashboard",
-            "--dashboard needs starlette; install downpour-sgd[dashboard]",
+            "--dashboard needs h11; install downpour-sgd[dashboard]",
         ),
         (
             "run {file} --shared {folder}/new --dashboard-port 0",
-            "--dashboard needs starlette; install downpour-sgd[dashboard]",
+            "--dashboard needs h11; install downpour-sgd[dashboard]",
         ),
         (
             "manager --shared {folder} --metrics-port 0",

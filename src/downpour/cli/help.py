@@ -32,7 +32,6 @@ FIRST: dict[str, tuple[str, ...]] = {
     ),
     "submit": ("--manager", "--shared", "--watch", *_TRAINING, *_SHARDS, "--resume"),
     "grid": _STUDY,
-    "experiment": _STUDY,
     "tune": _STUDY,
     "compare-policies": (
         *("--policies", "--scenario", "--jobs", "--rounds", "--standbys", "--figure", "--spec"),

@@ -36,7 +36,6 @@ from downpour.cluster.disturbing.disturbances import Disturbances
 from downpour.cluster.launchers import LaunchPlan, kind_of
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.core.spec import Spec
-from downpour.experiments.running.surroundings import workers_for
 from downpour.files.spec_file import read_spec, specs_in
 from downpour.host.paths import Credentials
 
@@ -77,6 +76,8 @@ def _refuse_options(files: Sequence[Path], arguments: Mapping[str, Any]) -> None
     Raises:
         SpecError: names the option.
     """
+    from downpour.experiments.running.surroundings import workers_for
+
     kind_of(arguments.get("on") or "local")
     workers_for(Spec(), arguments.get("workers"))
     fields = parse_fields({name: arguments.get(name) for name in Spec.model_fields})

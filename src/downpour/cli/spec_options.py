@@ -63,6 +63,8 @@ _TABLES = {
     for name, info in Spec.model_fields.items()
     if "dict" in str(info.annotation) or name in TABLES
 }
+_DIGITS_MAX = 1000
+
 _FLAGS = {
     name for name, info in Spec.model_fields.items() if info.annotation in {bool, bool | None}
 }
@@ -216,6 +218,8 @@ def _pair(name: str, item: str) -> tuple[str, Any]:
     key, equals, value = item.partition("=")
     if not equals or not key:
         raise SpecError(name, item, "must be KEY=VALUE")
+    if len(value) > _DIGITS_MAX and value.isdecimal():  # TOML's reader takes it for a text
+        raise SpecError(f"{name}.{key}", value, f"must have at most {_DIGITS_MAX} digits")
     return key, _as_toml(value)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from downpour.core.spec import Spec
-from downpour.learning.tasks.task import batch_loss, correct
+from downpour.learning.tasks.batches import batch_loss, correct
 
 CROSS = Spec.make({"loss": "cross_entropy"})
 BINARY = Spec.make({"loss": "binary_cross_entropy"})

@@ -42,9 +42,9 @@ from downpour.learning.datasets.images import (
 )
 from downpour.learning.models import generators
 from downpour.learning.tasks.agreement import limited
+from downpour.learning.tasks.batches import batch_of
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.tasks.own import examples_of, own_task, theirs
-from downpour.learning.tasks.task import batch_of
 from downpour.learning.training import numerics
 from downpour.learning.training.evaluation import evaluate, examples_together
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from downpour.core.spec import Spec
 from downpour.learning import models
 from downpour.learning.datasets import Examples, PreparedDataset
-from downpour.learning.tasks.task import Batch, ExampleList, Task, batch_loss, correct, moved
+from downpour.learning.tasks.batches import batch_loss, correct, moved
+from downpour.learning.tasks.task import Batch, ExampleList, Task
 
 
 class Feed:

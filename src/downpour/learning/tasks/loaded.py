@@ -18,9 +18,10 @@ from downpour.learning.datasets import PreparedDataset
 from downpour.learning.models import generators
 from downpour.learning.tasks import Data
 from downpour.learning.tasks.agreement import TaskData, check_examples
+from downpour.learning.tasks.batches import batch_of
 from downpour.learning.tasks.feed import Classification
 from downpour.learning.tasks.own import examples_of, mistake, overrides, own_task, theirs
-from downpour.learning.tasks.task import Batch, ExampleList, Task, batch_of
+from downpour.learning.tasks.task import Batch, ExampleList, Task
 
 
 def load(spec: Spec, data: Data, begun: Callable[[nn.Module], None] | None = None) -> LoadedTask:

@@ -19,9 +19,9 @@ from downpour.base.errors import NonFinite
 from downpour.base.states import Evaluation
 from downpour.base.values import Part
 from downpour.learning.models import generators
+from downpour.learning.tasks.batches import Indices
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.tasks.own import shown, theirs
-from downpour.learning.tasks.task import Indices
 from downpour.learning.training import numerics
 
 _METRICS_MAX = 1000

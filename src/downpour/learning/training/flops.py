@@ -35,7 +35,7 @@ from downpour.base.devices import CPU
 from downpour.base.values import DatasetFacts
 from downpour.core.spec import Spec
 from downpour.learning.models import outputs_needed
-from downpour.learning.tasks.task import batch_loss
+from downpour.learning.tasks.batches import batch_loss
 from downpour.learning.training import numerics
 
 Counted = nn.Conv2d | nn.Linear | nn.LSTM

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from downpour.learning.blame import users_errors
+from downpour.learning.tasks.batches import Indices
 from downpour.learning.tasks.loaded import LoadedTask
-from downpour.learning.tasks.task import Indices
 from downpour.learning.training import numerics
 from downpour.learning.training.step import add_gradient, batch_parts, settled
 

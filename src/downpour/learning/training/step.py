@@ -23,9 +23,9 @@ from downpour.core.spec import Spec
 from downpour.host.machine import free_memory, told_limit
 from downpour.learning.accelerators import release
 from downpour.learning.plain_tensors import is_plain
+from downpour.learning.tasks.batches import Indices
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.tasks.own import shown
-from downpour.learning.tasks.task import Indices
 from downpour.learning.training import numerics
 from downpour.learning.training.epoch_order import batches_in, samples_in
 from downpour.learning.training.optimizers import Optimizers

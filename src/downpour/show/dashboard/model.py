@@ -155,7 +155,7 @@ class RecordTables:
 
     def _unverified(self) -> list[str]:
         is_begun = self._about.get("prepared_at") is not None
-        verified = self._verification.of(self._about["spec"]) if is_begun else None
+        verified = self._verification.of(self._about.get("spec", {})) if is_begun else None
         return [NOT_VERIFIED] if verified is False else []
 
     def totals(self) -> dict[str, Any]:

@@ -1,0 +1,105 @@
+"""Batches of a task: examples read, collated and moved; their losses and correct outputs.
+
+Losses are in float32, even for a bfloat16 network. `task.py` has no part in this, because a manager
+that takes over must not wait for the import of torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+from torch.utils._pytree import tree_map
+
+from downpour.core.spec import Spec
+from downpour.learning.blame import users_errors
+from downpour.learning.plain_tensors import is_plain
+from downpour.learning.tasks.task import Batch, ExampleList, Task
+
+
+def batch_loss(output: Tensor, targets: Tensor, spec: Spec) -> Tensor:
+    """Return the mean loss of a batch.
+
+    Args:
+        output: [b, classes]; with binary cross-entropy logits [b], [b, 1] or [b, k].
+        targets: class numbers [b], or zeros and ones [b, k].
+        spec: names the loss.
+    """
+    if spec.loss == "cross_entropy":
+        return functional.cross_entropy(output.float(), targets)
+    logits = output.float().reshape(targets.shape)
+    return functional.binary_cross_entropy_with_logits(logits, targets.float())
+
+
+def correct(output: Tensor, targets: Tensor, spec: Spec) -> Tensor:
+    """Return which outputs are correct, as booleans in the targets' shape; a logit above 0 is 1."""
+    if spec.loss == "cross_entropy":
+        return output.argmax(dim=1) == targets
+    return (output.reshape(targets.shape) > 0) == (targets > 0)
+
+
+Indices = NDArray[np.int64]
+
+
+def batch_of(task: Task, examples: ExampleList, part: str, indices: Indices, device: str) -> Batch:
+    """Collate the examples of some indices [b] of a part, in their order, on the device."""
+    return on_device(task.collate(read(examples, part, indices.tolist())), device)
+
+
+def read(examples: ExampleList, part: str, numbers: list[int]) -> Any:
+    """Read examples of a part; an error of the user's has a note that tells which of them fails."""
+    whole = getattr(examples, "__getitems__", None)
+    chosen: list[Any] = []
+    try:
+        if whole is not None:
+            return whole(numbers)
+        for number in numbers:
+            chosen.append(examples[number])  # noqa: PERF401 - its length tells which one fails
+    except users_errors() as error:
+        failing = f"example {numbers[len(chosen)]}" if whole is None else _failing(whole, numbers)
+        error.add_note(f'{failing} of "{part}"')
+        raise
+    return chosen
+
+
+def _failing(whole: Callable[[list[int]], Any], numbers: list[int]) -> str:
+    """Return which of some examples cannot be read alone; their bounds if all of them can."""
+    for number in numbers:
+        try:
+            whole([number])
+        except users_errors():
+            return f"example {number}"
+    return f"one of examples {min(numbers)} to {max(numbers)}"
+
+
+def on_device(batch: Batch, device: str) -> Batch:
+    """Return a batch with all its tensors on the device."""
+    if device == "cpu":
+        return batch
+    return tree_map(lambda leaf: moved(leaf, device), batch, is_leaf=_moves_itself)
+
+
+def _moves_itself(leaf: Any) -> bool:
+    """Whether it has a `to`, such as a tensor, a tokenizer's encoding, or a packed sequence.
+
+    Torch's trees do not enter some of these, and of others they would move too much.
+    """
+    return hasattr(leaf, "to")
+
+
+def moved(leaf: Any, device: str) -> Any:
+    """Return a part of a batch on the device, from pinned memory where that is faster."""
+    if not isinstance(leaf, torch.Tensor):
+        return leaf.to(device) if _moves_itself(leaf) else leaf
+    there = torch.device(device)
+    if leaf.device.type == there.type and there.index in {None, leaf.device.index}:
+        return leaf
+    if leaf.device.type != "cpu" or there.type != "cuda" or not is_plain(leaf):
+        # Only of pinned memory torch promises that it stays until the copy is made.
+        return leaf.to(there)
+    return leaf.pin_memory().to(there, non_blocking=True)
