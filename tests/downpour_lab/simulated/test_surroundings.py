@@ -19,6 +19,7 @@ from downpour_lab.checks.checks import RecordCheck
 from downpour_lab.checks.promises import Comparisons
 from downpour_lab.simulated.disk import (
     AWAY,
+    CLUSTER,
     ERRORS,
     OPERATIONS,
     Disk,
@@ -221,7 +222,10 @@ def test_what_the_directory_refuses_is_the_directorys(
 def lines(count: int) -> list[Line]:
     """Make journal lines."""
     entry = on.ExperimentSubmitted(at_seconds=0.0, experiment="e", spec=plain_spec(shards=1))
-    return [Line(number=n, order=n, at_seconds=0.0, entry=entry) for n in range(1, count + 1)]
+    return [
+        Line(number=n, order=n, at_seconds=0.0, entry=entry, cluster=CLUSTER)
+        for n in range(1, count + 1)
+    ]
 
 
 def test_a_machine_that_dies_loses_what_it_had_not_synced(place: Place) -> None:
