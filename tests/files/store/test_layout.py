@@ -236,6 +236,18 @@ def test_presence_is_withdrawn_though_the_file_system_has_taken_its_lock(tmp_pat
     assert list((tmp_path / "presence").iterdir()) == []
 
 
+def test_a_worker_in_a_folder_where_no_manager_has_led_is_told_so_at_once(tmp_path: Path) -> None:
+    """Nothing that it could wait for comes to such a folder."""
+    manager = SharedDirectory.open(tmp_path / "one", create=True)
+    (tmp_path / "two").mkdir()
+    slept: list[float] = []
+    worker = SharedDirectory(tmp_path / "two", patience_seconds=3, sleep=slept.append)
+    with pytest.raises(SharedDirectoryError, match="it sees a different folder"):
+        worker.read_presence(manager.announce("secret").name)
+    assert not slept
+    assert not list((tmp_path / "two").iterdir())
+
+
 def test_a_worker_in_another_folder_is_told_so(tmp_path: Path) -> None:
     """After looking for a while, the worker learns that the folders differ."""
     slept: list[float] = []

@@ -163,13 +163,16 @@ class SharedDirectory:
             OtherDirectory: it does not exist, so the manager sees a different folder.
             SharedDirectoryError: the folder cannot be read.
         """
+        reason = "the manager's presence file is missing here, so it sees a different folder"
+        # A manager makes this folder, so no manager has ever led in a directory without one.
+        if self.bucket is None and self.root.is_dir() and not self.presence.is_dir():
+            raise OtherDirectory(self.where, reason)
         try:
             patience = min(self.patience_seconds, _PRESENCE_PATIENCE_SECONDS)
             hasty = replace(self, patience_seconds=patience, away_seconds=None)
             files = hasty.files_in(self.presence)
             return files.read_unchecked(name, limit_bytes=_PRESENCE_BYTES_MAX).decode()
         except FileMissing:
-            reason = "the manager's presence file is missing here, so it sees a different folder"
             raise OtherDirectory(self.where, reason) from None
         except UnicodeDecodeError:
             raise SharedDirectoryError(self.where, "a presence file that is not text") from None
