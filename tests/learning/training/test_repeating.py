@@ -47,7 +47,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     environment = {
         **os.environ,
         "PYTHONHASHSEED": "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2",
-        "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]),
+        "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[2]), *sys.path]),
         "LAB_SCALE": "3",
         VARIABLE: "process_tasks",
     }

@@ -243,7 +243,7 @@ class RecordTables:
         task, name = task_of(fields), text(fields["worker"])
         samples, seconds = whole(fields["samples"]), number(fields["train_seconds"])
         measured(fields["loss"])
-        size = size_of(fields)
+        size, repeated = size_of(fields), text(fields.get("trial", ""))
         worker = self._workers.named(name)
         worker.tasks_done += 1
         worker.samples_per_second = round(samples / seconds, 1) if seconds > 1e-6 else None
@@ -251,7 +251,7 @@ class RecordTables:
         self._rounds.updated(task, at, self.line)
         self._results.updated(size)
         before = self._unverified()
-        self._verification.updated(name, worker.numeric_class, text(fields.get("trial", "")))
+        self._verification.updated(name, worker.numeric_class, repeated)
         if self._unverified() != before:
             self._about_line = self.line
 
