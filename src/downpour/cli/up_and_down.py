@@ -248,7 +248,7 @@ def _check_place(
 
 
 def _check_manager(metrics_port: int | None, *, is_wanted: bool, service: bool) -> None:
-    """Refuse workers without a manager except as services, and metrics that nobody can serve."""
+    """Refuse workers without a manager except as services, and metrics without a manager."""
     if not is_wanted and not service:
         raise SpecError("no_manager", value=True, accepted="needs --service")
     if metrics_port is None:

@@ -1,4 +1,4 @@
-"""What a record says of workers: when each trained what, which ones changed, and why.
+"""The workers in a record: their tasks over time, their changes, and the decisions about them.
 
 Seconds count from the first assignment, on the manager's clock.
 """

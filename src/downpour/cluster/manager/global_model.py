@@ -133,7 +133,7 @@ class GlobalModel:
 
     @property
     def trial(self) -> TrialSums | None:
-        """What other processes compare their steps with, if any were tried here."""
+        """The sums with which other processes compare their steps, if this one tried any."""
         if self.looks is None:
             return None
         its = str(numeric_class(self.tried.device))

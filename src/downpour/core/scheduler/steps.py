@@ -1,4 +1,4 @@
-"""Which versions are whole, which files they need, and which version is the best.
+"""Decides which versions are whole, keeps the files that they need, and finds the best version.
 
 With a `model_compression`, a version's file holds its step from the version before. So as long as
 we need a version, we keep the earlier ones as well, back to a whole one. All versions from there on

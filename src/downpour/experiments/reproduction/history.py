@@ -1,4 +1,4 @@
-"""What a replay starts from, and how it ends.
+"""The start and the end of a replay: a record's history, and the outcome.
 
 Besides spec, examples and code, the bytes follow only from this history. In an asynchronous mode,
 the line of a version names its tasks and their staleness, and so the version that each began from.

@@ -1,4 +1,4 @@
-"""What a study's folder says: summaries, progress, results."""
+"""Reads a study's folder: summaries, progress, results."""
 
 from __future__ import annotations
 
