@@ -289,7 +289,7 @@ def test_a_compressed_training_has_the_same_bytes_whoever_trains(
     plain = trained(spec.replace(compression="none"), 3)
     assert digest(plain) != digest(results[0])
     said = results[0].dataset[-1]
-    # Updates differ by the padding of their headers, which have numbers as text; the largest counts.
+    # Their headers have numbers as text, padded, so sizes differ by 8; the largest counts.
     largest = max(task.bytes for task in results[0].tasks)
     assert said.startswith(f"updates ({compression}): {largest:,} bytes each, ")
     assert not any("updates (" in line for line in plain.dataset)
