@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,8 +17,6 @@ Refused = Callable[..., None]
 
 def is_one_line(said: str, *named: str) -> None:
     """See that a mistake was told in one line of a bounded length that names all of this."""
-    # A run that gets as far as its manager has said which device it takes.
-    said = re.sub(r"\Adevice = auto: .*\n", "", said)
     assert "Traceback" not in said
     assert said.startswith("downpour: "), said
     assert said.count("\n") == 1, said

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from downpour import __version__
-from downpour.base.devices import NAMES
+from downpour.base.devices import AUTO, NAMES
+from downpour.learning.devices import devices_for
 from downpour.network.rpc import PROTOCOL, ManagerInfo, ManagerService, serve_manager
 
 Refused = Callable[..., str]
@@ -283,5 +284,6 @@ def test_a_worker_finds_the_leader_in_the_folder_and_waits_for_it(tmp_path: Path
         assert found, said
         # And it may find the leader before that serves, and say that it waits for it.
         said = next(line for line in worker.stderr if line.startswith("worker at "))
-        assert f", manager {found[1]}, trains on " in said
+        device = devices_for(AUTO).chosen(AUTO)
+        assert said.endswith(f", manager {found[1]}, trains on {device}\n")
         manager.kill()

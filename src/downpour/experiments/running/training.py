@@ -83,6 +83,12 @@ def train(
         return _trained(resolved, number, surroundings, watching)
 
 
+def _has_begun(status: Status) -> bool:
+    """Whether workers train: until then a manager may refuse the spec, in the only line."""
+    done = status.experiment.rounds_done if status.experiment is not None else 0
+    return bool(status.tasks) or done > 0
+
+
 def _trained(
     resolved: ResolvedSpec, workers: int, surroundings: Surroundings, watching: Watching
 ) -> Result:
@@ -104,7 +110,8 @@ def _trained(
 
         def look(status: Status) -> None:
             disturb(status)
-            if resolved.device == AUTO and not said and len(status.workers) >= workers:
+            joined = len(status.workers) >= workers
+            if resolved.device == AUTO and not said and joined and _has_begun(status):
                 said.update(worker.device for worker in status.workers)
                 watching.note(f"device = auto: {', '.join(sorted(said))}")
             cluster.provide(status.wanted_workers, status.idle_workers)
