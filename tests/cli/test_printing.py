@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from downpour.base.errors import SpecError
-from downpour.base.states import ExperimentState
+from downpour.base.states import ExperimentState, WorkerState
 from downpour.cli.printing import SpecOnce, check_format, note, out, print_json, print_result
 from downpour.core.resolve import resolve
 from downpour.core.spec import Spec
-from downpour.network.rpc.messages import ExperimentSummary, Status
+from downpour.network.rpc.messages import ExperimentSummary, Status, WorkerStatus
 from downpour.record import Result
 from tests.show.tables.test_terminal_tables import LINES
 
@@ -32,12 +33,21 @@ def test_notes_go_to_standard_error_as_they_are(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr() == ("", "[red]" + "x" * 200 + "\n")
 
 
+WORKER = WorkerStatus(
+    worker="worker-1",
+    address="127.0.0.1:1",
+    state=WorkerState.IDLE,
+    tasks_done=0,
+    device="cuda:1",
+)
+
+
 def during(state: ExperimentState) -> Status:
     """Make the status of an experiment in a state."""
     experiment = ExperimentSummary(
         experiment="any", name="any", state=state, rounds_done=0, rounds_total=1
     )
-    return Status(change=1, experiment=experiment)
+    return Status(change=1, experiment=experiment, workers=(WORKER,))
 
 
 def test_the_spec_that_was_made_is_shown_once_training_begins(
@@ -57,7 +67,8 @@ def test_the_spec_that_was_made_is_shown_once_training_begins(
     said = capsys.readouterr().err
     assert Spec.from_toml(said) == spec
     assert said.splitlines()[0] == "# any"
-    assert len(said.splitlines()) == 6  # three fields, a blank line and a table's head
+    assert said.splitlines()[1] == "# device = auto: cuda"
+    assert len(said.splitlines()) == 7  # three fields, a blank line and a table's head
     assert seen == early + late
 
 
@@ -77,6 +88,15 @@ def test_what_auto_has_become_is_explained_above_the_spec(
     name, remark, why = said.splitlines()[:3]
     assert (name, remark) == ("# any", "# 2 workers")
     assert why.startswith("# auto: optimizer_state = keep")
+
+
+def test_an_experiment_without_workers_has_not_begun(capsys: pytest.CaptureFixture[str]) -> None:
+    """The device that `auto` means is that of the workers, so the spec waits for one."""
+    shown = SpecOnce(lambda _: None, Spec(shards=3))
+    shown.status(replace(during(ExperimentState.RUNNING), workers=()))
+    assert capsys.readouterr().err == ""
+    shown.status(during(ExperimentState.RUNNING))
+    assert capsys.readouterr().err.splitlines()[:2] == ["# any", "# device = auto: cuda"]
 
 
 def test_an_experiment_that_never_trains_shows_no_spec(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from downpour.base.devices import AUTO
 from downpour.base.errors import SpecError
 from downpour.host.text import one_line
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from downpour.core.spec import ResolvedSpec, Spec
-    from downpour.network.rpc.messages import Status
+    from downpour.network.rpc.messages import ExperimentSummary, Status
     from downpour.record import Result
 
 _UNBOUNDED = 10_000
@@ -68,8 +69,8 @@ class SpecOnce:
     """Prints a run's spec once, when its experiment has begun to train, and shows each status.
 
     It waits until then, because an experiment that fails early should print only the reason.
-    Comments above the spec give the experiment's ID, `remarks`, and the values chosen for `auto`,
-    so users can save the output as a spec file.
+    Without a worker, an experiment does not train. Comments above the spec give the experiment's
+    ID, `remarks`, and the values chosen for `auto`, so users can save the output as a spec file.
     """
 
     def __init__(
@@ -90,10 +91,16 @@ class SpecOnce:
     def status(self, status: Status) -> None:
         """Show a status; print the spec first if it is due."""
         now = status.experiment
-        if now is not None and now.state in {"running", "finished"} and self._spec is not None:
+        if now is not None and self._spec is not None and _has_begun(now, status):
+            if self._spec.device == AUTO and status.devices:
+                self._remarks.append(f"device = auto: {status.devices}")
             print_spec(self._spec, [now.experiment, *self._remarks])
             self._spec = None
         self._show(status)
+
+
+def _has_begun(now: ExperimentSummary, status: Status) -> bool:
+    return now.state == "finished" or (now.state == "running" and status.devices != "")
 
 
 def print_json(value: Any) -> None:

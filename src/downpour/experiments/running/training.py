@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -26,6 +27,8 @@ from downpour.learning.tasks import check_named
 from downpour.learning.training.trainer import trainer_of
 from downpour.network.rpc.messages import Status
 from downpour.record import Result
+
+log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -83,12 +86,6 @@ def train(
         return _trained(resolved, number, surroundings, watching)
 
 
-def _has_begun(status: Status) -> bool:
-    """Whether workers train: until then a manager may refuse the spec, in the only line."""
-    done = status.experiment.rounds_done if status.experiment is not None else 0
-    return bool(status.tasks) or done > 0
-
-
 def _trained(
     resolved: ResolvedSpec, workers: int, surroundings: Surroundings, watching: Watching
 ) -> Result:
@@ -106,14 +103,14 @@ def _trained(
         # If someone killed the manager, it answers only after `check` has restarted it.
         lines = partial(client.record, check=cluster.check)
 
-        said = set[str]()
+        named = resolved.device != AUTO
 
         def look(status: Status) -> None:
+            nonlocal named
             disturb(status)
-            joined = len(status.workers) >= workers
-            if resolved.device == AUTO and not said and joined and _has_begun(status):
-                said.update(worker.device for worker in status.workers)
-                watching.note(f"device = auto: {', '.join(sorted(said))}")
+            if not named and status.devices:
+                log.info("device = auto: %s", status.devices)
+                named = True
             cluster.provide(status.wanted_workers, status.idle_workers)
             follower.follow(experiment, lines)
             follower.see(status)

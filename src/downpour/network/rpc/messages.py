@@ -317,6 +317,11 @@ class Status:
         """The names of the idle workers."""
         return frozenset(one.worker for one in self.workers if one.state is WorkerState.IDLE)
 
+    @property
+    def devices(self) -> str:
+        """The kinds of devices on which the workers train, as text; empty without workers."""
+        return ", ".join(sorted({one.device.partition(":")[0] for one in self.workers}))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordPage:
