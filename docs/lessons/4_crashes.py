@@ -196,8 +196,8 @@ print(refused["process"])
 #
 # ## A fault that slips through
 #
-# Now `file`. All processes read the same file, so they agree. Between our two runs, somebody changes
-# the file.
+# Now `file`. All processes read the same file, so they agree. But we change the file between our
+# two runs.
 
 # %%
 faulty_calm = train("file")
@@ -239,7 +239,7 @@ assert fingerprint(calm) == fingerprint(killed), (
 )
 for network, said in (("clock", "in two trainings"), ("process", "in another process")):
     assert f"different bytes {said}" in (refused[network] or ""), (
-        f"Nobody noticed the fault of {network}. Downpour said: {refused[network]!r}."
+        f"Downpour missed the fault of {network}. It said: {refused[network]!r}."
     )
 assert fingerprint(faulty_calm) != fingerprint(faulty_killed), (
     "file came to the same bytes twice, although its factor had changed in between."

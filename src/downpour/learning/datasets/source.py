@@ -145,7 +145,7 @@ _BLOCK = 1 << 20
 def random_order(count: int, *words: int, first: int | None = None) -> NDArray[np.int64]:
     """Return the permutation of 0..count-1 that follows from non-negative integers.
 
-    With `first`, return only so many numbers at its beginning, in memory for a few times as many.
+    With `first`, return only its first numbers; this takes memory for a few times as many.
 
     It follows from the raw words of PCG64 alone, which numpy promises never to change. The draws of
     numpy's `Generator` may change with its version, so we use none.

@@ -78,7 +78,7 @@ def _draws(loaded: LoadedTask, network: nn.Module, few: Indices) -> bool:
 def _gradient(
     loaded: LoadedTask, network: nn.Module, few: Indices, *, parts: int, seed: int = 0
 ) -> Tensor:
-    """Return the gradient of a batch in so many parts, as one vector."""
+    """Return the gradient of a batch that is trained in `parts`, as one vector."""
     spec = loaded.spec
     network.zero_grad()
     randomness = numerics.Randomness(

@@ -52,8 +52,8 @@ def status_view(status: Status) -> RenderableType:
         parts.append(Text(manager, style="dim"))
     # Without a manager, the status comes from a record, which does not know who works now.
     recorded = status.experiment is not None and not status.pid
-    nobody = "its manager does not answer here" if recorded else "no workers yet"
-    parts.append(_Workers(status) if status.workers else Text(nobody, style="dim"))
+    absence = "its manager does not answer here" if recorded else "no workers yet"
+    parts.append(_Workers(status) if status.workers else Text(absence, style="dim"))
     rest = len(status.workers) - _ROWS_MAX
     if rest > 0:
         parts.append(Text(f"… and {rest} more", style="dim"))
