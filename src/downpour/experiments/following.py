@@ -33,6 +33,8 @@ from downpour.record.result_parts import RoundResult
 from downpour.record.view import Dated
 from downpour.show.loggers import LoggedRun, Logger
 
+log = logging.getLogger(__name__)
+
 OnRound = Callable[[RoundResult], object]
 """Takes an evaluated epoch."""
 
@@ -225,8 +227,6 @@ class Announcer:
             worker=worker,
         )
 
-
-log = logging.getLogger(__name__)
 
 Lines = Callable[[str, int], list[str]]
 """Returns the lines of an experiment's record from a line on, as `Client.record` does."""

@@ -21,6 +21,8 @@ import psutil
 
 from downpour.host.text import shortened
 
+log = logging.getLogger(__name__)
+
 _PR_SET_PDEATHSIG = 1
 _LEAVING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -152,8 +154,6 @@ def signal_group(leader: int, number: signal.Signals) -> None:
     with suppress(ProcessLookupError, PermissionError):  # macOS raises PermissionError for a zombie
         os.killpg(leader, number)
 
-
-log = logging.getLogger(__name__)
 
 WAITING_MAX = 1000
 """How many values may wait for a slow function; the function misses any further ones."""

@@ -29,6 +29,8 @@ from downpour.cluster.worker.options import training_environment
 from downpour.host.paths import Credentials, known_secrets
 from downpour.host.process import signal_group
 
+log = logging.getLogger(__name__)
+
 KEPT = 20
 _NAME = re.compile(r"\d{8}-\d{6}-\d{1,9}")
 
@@ -47,8 +49,6 @@ def new_log(shared: Path) -> Path:
                 path.unlink()
     return folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
 
-
-log = logging.getLogger(__name__)
 
 START_SECONDS = 120.0
 MANAGER = "manager"

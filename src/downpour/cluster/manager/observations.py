@@ -36,6 +36,8 @@ from downpour.record.record_lines import (
 )
 from downpour.record.view import aggregating, line_of, observed
 
+log = logging.getLogger(__name__)
+
 SAMPLES_MAX = 240
 """The limit per attempt. It is even, because at the limit we drop every second sample."""
 
@@ -246,8 +248,6 @@ class Counters:
             case _:
                 pass
 
-
-log = logging.getLogger(__name__)
 
 Happened = on.Event | facts.Fact | Observed
 

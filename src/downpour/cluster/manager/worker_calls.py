@@ -52,6 +52,8 @@ from downpour.network.rpc.messages import (
     Registration,
 )
 
+log = logging.getLogger(__name__)
+
 
 def check_update(attempt: AttemptId, update: Update) -> None:
     """Raise Refused if an update names files of other attempts, or its loss is not finite."""
@@ -111,8 +113,6 @@ def _is_of(attempt: AttemptId, kind: AttemptKind, file: PublishedFile) -> bool:
     numbers = parsed.round, parsed.shard, parsed.attempt
     return (parsed.kind, *numbers) == (kind, attempt.round, attempt.shard, attempt.attempt)
 
-
-log = logging.getLogger(__name__)
 
 _NAME_CHARACTERS_MAX = 64
 

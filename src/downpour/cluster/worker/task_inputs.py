@@ -53,6 +53,8 @@ from downpour.network.rpc.messages import IndexArray, IndicesFile, TaskMessage, 
 if TYPE_CHECKING:
     from downpour.learning.intra_worker.team import Team
 
+log = logging.getLogger(__name__)
+
 
 class ModelReader:
     """Reads the versions of one experiment; for one thread.
@@ -97,8 +99,6 @@ class ModelReader:
             return None
         return self._last[1]
 
-
-log = logging.getLogger(__name__)
 
 Arrays = dict[str, npt.NDArray[Any]]
 

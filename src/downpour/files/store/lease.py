@@ -34,6 +34,8 @@ from downpour.files.store.publish import explain, publish, reading
 from downpour.files.store.shared_directory import SharedDirectory
 from downpour.host.paths import FolderLock
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leader:
@@ -132,8 +134,6 @@ def taken(holder: Leader | None) -> str:
     who = f" ({holder.hostname}, process {holder.pid}, {where})" if holder else ""
     return f"another manager serves this directory{who}; --successor waits until it is gone"
 
-
-log = logging.getLogger(__name__)
 
 _LOCK = "manager.lock"
 _LOOK_SECONDS = 0.5

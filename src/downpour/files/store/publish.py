@@ -37,6 +37,8 @@ from downpour.base.errors import SharedDirectoryError, StoreError
 from downpour.base.values import PublishedFile
 from downpour.files.store.base import Buffer, check_bare_name
 
+log = logging.getLogger(__name__)
+
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _OF_ONE_NAME = frozenset(
     {errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EFBIG, errno.ENXIO}
@@ -98,8 +100,6 @@ def reading(folder: Path, name: str = "") -> Iterator[None]:
         reason = explain(error, reading=True)
         raise SharedDirectoryError(folder, f"{name}: {reason}" if name else reason) from error
 
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 

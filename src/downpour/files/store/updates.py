@@ -52,6 +52,8 @@ from downpour.files.store.header import (
     write_header,
 )
 
+log = logging.getLogger(__name__)
+
 WHOLE = "none"
 """The compression of updates that hold whole parameters."""
 
@@ -277,8 +279,6 @@ def _difference(layout: Layout, reference: Layout) -> str:
             )
     return "they are in another order"
 
-
-log = logging.getLogger(__name__)
 
 _Number = TypeVar("_Number", int, float)
 

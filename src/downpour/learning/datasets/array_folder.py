@@ -43,6 +43,8 @@ from downpour.files.store.shared_directory import own_folder
 from downpour.host.machine import note_use, raise_limit, remove_unused
 from downpour.host.paths import FolderLock
 
+log = logging.getLogger(__name__)
+
 ENDING = ".gz"
 
 _LEVEL = 1
@@ -150,8 +152,6 @@ def _own_disk() -> Iterator[None]:
     except OSError as error:
         raise NoCopy(error.strerror or str(error)) from error
 
-
-log = logging.getLogger(__name__)
 
 FACTS_FILE = "facts.json"
 

@@ -33,6 +33,8 @@ from downpour.learning.training.loop import LocalTask, ShardTraining
 from downpour.learning.training.parameters import Arrays, array_of, parameters_of
 from downpour.learning.training.step import in_words
 
+log = logging.getLogger(__name__)
+
 _AHEAD = dt.timedelta(days=401, hours=5, minutes=7, seconds=11)
 """Every unit of a date differs, and an odd number of days, hours, minutes and seconds has passed.
 It is ahead, because code that waits for a moment would wait for a year if the clock went back."""
@@ -188,8 +190,6 @@ def tensor_sum(value: Tensor) -> str:
     """Return a sum of a plain tensor's bytes, also of a type that numpy lacks."""
     return _sum(array_of(value.detach().reshape(-1).view(torch.uint8)))
 
-
-log = logging.getLogger(__name__)
 
 Looks = list[dict[str, str]]
 """The state as checksums by name: as built, and after each step."""
