@@ -105,11 +105,7 @@ def _rank(share: float, count: int) -> int:
 
 
 def estimate_capacity(load: Load, show: Callable[[int], None] = lambda _: None) -> CapacityEstimate:
-    """Simulate a cluster until its rounds are done; call `show` with their number so far.
-
-    Raises:
-        SpecError: the mode or the policy doesn't exist, or the two don't go together.
-    """
+    """Simulate a cluster until its rounds are done; call `show` with their number so far."""
     plan = _plan(load)
     pace = _Pace()
     cluster = Cluster(plan, lambda _: pace, lambda _: None)

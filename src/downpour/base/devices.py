@@ -105,11 +105,7 @@ class Devices:
 
 
 def check_device(name: str) -> None:
-    """Refuse a text that is not the name of a device.
-
-    Raises:
-        SpecError: the text names no device.
-    """
+    """Refuse a text that is not the name of a device."""
     if not re.fullmatch(PATTERN, name):
         raise SpecError("device", name, f"must be {ACCEPTED}{did_you_mean(name, KINDS)}")
 

@@ -74,12 +74,7 @@ class Family(Mapping[str, Any]):
         return name in self._members or name in self._found()
 
     def __getitem__(self, name: str) -> Any:
-        """Import a member if necessary, and return it.
-
-        Raises:
-            KeyError: no member has that name.
-            SpecError: the package that brings it cannot be imported.
-        """
+        """Import a member if necessary, and return it."""
         if name not in self._loaded:
             self._loaded[name] = self._load(name)
         return self._loaded[name]

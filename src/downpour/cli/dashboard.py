@@ -49,11 +49,7 @@ DashboardPort = Annotated[
 def listen_for_page(
     host: str, port: int, trust: Trust, field: str = "port", *, or_any: bool = False
 ) -> socket.socket:
-    """Return a socket for a page; with `or_any`, at any free port if this one is taken.
-
-    Raises:
-        SpecError: the port is not available, or other machines could reach it without credentials.
-    """
+    """Return a socket for a page; with `or_any`, at any free port if this one is taken."""
     from downpour.network.rpc.server import listen
 
     try:
@@ -83,10 +79,6 @@ def page_socket(
         credentials: the token that viewers must enter.
         port: the value of `--dashboard-port`.
         wanted: the value of `--dashboard`.
-
-    Raises:
-        MissingPackage: the extra is not installed.
-        SpecError: the port is not available.
     """
     if not wanted and port is None:
         return None

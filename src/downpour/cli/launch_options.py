@@ -36,11 +36,7 @@ class Launching:
     labels: tuple[str, ...] = ()
 
     def check(self, spec: Spec) -> None:
-        """Refuse a spec that needs labels that no worker will have.
-
-        Raises:
-            SpecError: names the field.
-        """
+        """Refuse a spec that needs labels that no worker will have."""
         refuse_unmet(spec, self.on, self.options, self.labels)
 
     def of(self, **changes: Any) -> Self:
@@ -58,11 +54,7 @@ class Launching:
         return words
 
     def shown(self, plan: LaunchPlan) -> str:
-        """Return a description of the processes that a plan would start.
-
-        Raises:
-            SpecError: this launcher has nothing to show.
-        """
+        """Return a description of the processes that a plan would start."""
         kind = kind_of(self.on)
         if kind.planned is None:
             accepted = f"needs --on {' or '.join(_planning())}"
@@ -236,11 +228,7 @@ def refuse_own_data(context: typer.Context, manager: str) -> None:
 
 
 def refuse_both(**flags: bool) -> None:
-    """Refuse flags that exclude each other.
-
-    Raises:
-        SpecError: more than one was given.
-    """
+    """Refuse flags that exclude each other."""
     given = [f"--{name.replace('_', '-')}" for name, flag in flags.items() if flag]
     if len(given) > 1:
         raise SpecError("options", " ".join(given), "cannot be combined; give one of them")

@@ -71,11 +71,7 @@ def with_found_spec(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _refuse_options(files: Sequence[Path], arguments: Mapping[str, Any]) -> None:
-    """Refuse options that are wrong with each of these files.
-
-    Raises:
-        SpecError: names the option.
-    """
+    """Refuse options that are wrong with each of these files."""
     from downpour.experiments.running.surroundings import workers_for
 
     kind_of(arguments.get("on") or "local")

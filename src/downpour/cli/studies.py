@@ -64,11 +64,7 @@ class StudyOptions:
     on_event: str = ""
 
     def check(self, study: Study) -> None:
-        """Refuse a study if the workers that we would start could not train every run.
-
-        Raises:
-            SpecError: the workers lack a required label; names the field.
-        """
+        """Refuse a study if the workers that we would start could not train every run."""
         for run in study.samples() if not self.manager else ():
             self.launching.check(run.spec)
 
@@ -132,11 +128,7 @@ class StudyCommand(Generic[StudyT]):
     def run(
         self, study: StudyT, options: StudyOptions, *, detach: bool, status: bool, as_json: bool
     ) -> None:
-        """Run a study's missing runs, here or detached; or only show its progress.
-
-        Raises:
-            Exit: a run failed; the status is 1.
-        """
+        """Run a study's missing runs, here or detached; or only show its progress."""
         from downpour.experiments.studies import StudyFolder
         from downpour.experiments.studies.results import status_of
 

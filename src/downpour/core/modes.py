@@ -167,9 +167,6 @@ def staleness_of(options: Options) -> Weight:
 
     `constant` is 1, and `polynomial` is (1 + τ)^-decay. `hinge` is 1 up to `grace`, then 1/(decay
     (τ - grace) + 1).
-
-    Raises:
-        SpecError: the kind is unknown, or a number is negative.
     """
     decay, grace = float(_number(options, "decay")), _number(options, "grace")
     match options["staleness"]:
@@ -189,9 +186,6 @@ def step_of(options: Options, shards: int) -> float:
     `mean` is 1 / shards, so that a round moves the model as far as a round in step. `whole` is 1,
     as in Dean et al. 2012, for tasks of few steps. `root` is 1 / sqrt(shards), between the two (Liu
     et al. 2024).
-
-    Raises:
-        SpecError: the step is unknown.
     """
     match options["step"]:
         case "mean":
@@ -205,11 +199,7 @@ def step_of(options: Options, shards: int) -> float:
 
 
 def number(options: Options, name: str, least: float = 0.0) -> float:
-    """Return an option that is a number.
-
-    Raises:
-        SpecError: it is not a number, or below `least`.
-    """
+    """Return an option that is a number."""
     value = _number(options, name)
     if value < least:
         raise SpecError(f"mode_options.{name}", value, f"must be at least {least:g}")
@@ -217,11 +207,7 @@ def number(options: Options, name: str, least: float = 0.0) -> float:
 
 
 def count_of(options: Options, name: str, shards: int) -> int:
-    """Return a number of shards: an option up to 1 is a share of all shards, a larger one a count.
-
-    Raises:
-        SpecError: it is below 0.
-    """
+    """Return a number of shards; an option up to 1 is a share of all, and a larger one a count."""
     k = number(options, name)
     # We subtract a trifle because 0.28 * 25 is 7.000000000000001, which `ceil` would make eight.
     count = ceil(k * shards - 1e-9) if k <= 1 else int(k)

@@ -201,9 +201,6 @@ def hold_out(labels: Labels | None, count: int, share: float, seed: int) -> tupl
 
     Returns:
         Both parts, as sorted int64 indices.
-
-    Raises:
-        SpecError: one of the parts would be empty.
     """
     # The second number makes this draw differ from the split, which uses the seed alone.
     order = np.random.default_rng((seed, 1)).permutation(count).astype(np.int64, copy=False)
@@ -238,10 +235,6 @@ def split(
 
     Returns:
         One int64 array of sorted indices per shard, none empty; every index appears exactly once.
-
-    Raises:
-        SpecError: the split is unknown, it needs labels but the dataset has none, or it has more
-            shards than examples.
     """
     name, alpha = parse_split(spec_split)
     if not 1 <= shards <= count:

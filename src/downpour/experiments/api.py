@@ -93,11 +93,7 @@ def run(  # noqa: PLR0913 - by keyword, and few at a time
 def _placed(
     spec: Asked, asked: Spec, workers: int | None, on: Launcher | str | None
 ) -> tuple[int | None, Launcher | str | None]:
-    """Return the workers and their launcher; a file may name both if the caller does not.
-
-    Raises:
-        SpecError: these workers cannot train the spec.
-    """
+    """Return the workers and their launcher; a file may name both if the caller does not."""
     if on is None and isinstance(spec, str | os.PathLike):
         table = launch_of(path_of("spec", spec))
         launcher = table.launcher()

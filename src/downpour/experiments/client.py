@@ -271,11 +271,7 @@ def _nothing() -> None:
 
 
 def spec_of(asked: Asked) -> Spec:
-    """Return the spec, given as a spec, as its fields, or as the path of a file.
-
-    Raises:
-        SpecError: the argument has another type, or a field is invalid.
-    """
+    """Return the spec, given as a spec, as its fields, or as the path of a file."""
     match asked:
         case Spec():
             return asked

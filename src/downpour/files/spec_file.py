@@ -60,9 +60,6 @@ def specs_in(folder: Path) -> list[Path]:
     """Return the TOML files in a folder that describe one experiment, by name.
 
     We leave out grids, searches and files of other programs.
-
-    Raises:
-        SpecError: a file is unreadable or not TOML, and may be the one that the user means.
     """
     return [path for path in sorted(folder.glob("*.toml")) if _is_spec(read_toml(path))]
 

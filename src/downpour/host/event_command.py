@@ -32,11 +32,7 @@ _FIELD = "on_event"
 
 
 def checked_command(text: str) -> str:
-    """Return a command with the absolute path of its program, so that it runs from any folder.
-
-    Raises:
-        SpecError: it is empty, its quotes do not match, or this machine has no such program.
-    """
+    """Return a command with the absolute path of its program, so that it runs from any folder."""
     try:
         words = shlex.split(text) if isinstance(text, str) else []
     except ValueError as error:

@@ -190,11 +190,7 @@ def _groups() -> Iterator[tuple[Path, _Names]]:
 
 
 def _number(file: Path, key: str) -> int:
-    """Return the number after a key in a file of lines.
-
-    Raises:
-        ValueError: no line begins with the key.
-    """
+    """Return the number after a key in a file of lines."""
     for line in file.read_text().splitlines():
         words = line.split()
         if words and words[0] == key:

@@ -55,11 +55,7 @@ def allow(*modules: str) -> None:
 
 
 def allow_in(folders: Iterable[Path | None], modules: Iterable[str]) -> None:
-    """Do what `allow` does, and look for modules in these folders as well, after all others.
-
-    Raises:
-        SpecError: one is no name of a module.
-    """
+    """Do what `allow` does, and look for modules in these folders as well, after all others."""
     prefixes = list(modules)
     for prefix in prefixes:
         if not isinstance(prefix, str) or not _MODULE.match(prefix) or prefix.endswith(".py"):
@@ -89,11 +85,7 @@ def environment() -> dict[str, str]:
 
 
 def check_factory(field: str, name: str) -> str:
-    """Return the module of a `package.module:factory` without importing anything.
-
-    Raises:
-        SpecError: the name has another form, or its module is under no allowed prefix.
-    """
+    """Return the module of a `package.module:factory` without importing anything."""
     match = _FACTORY.match(name)
     if match is None or match[1].endswith(".py"):
         raise SpecError(field, name, _form(field, name))
@@ -105,11 +97,7 @@ def check_factory(field: str, name: str) -> str:
 
 
 def load_factory(field: str, name: str) -> Callable[..., Any]:
-    """Import and return the factory that a spec's field names.
-
-    Raises:
-        SpecError: it is not allowed, cannot be imported, or its module does not define it.
-    """
+    """Import and return the factory that a spec's field names."""
     module_name = check_factory(field, name)
     try:
         factory = getattr(importlib.import_module(module_name), name.partition(":")[2])

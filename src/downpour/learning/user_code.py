@@ -60,9 +60,6 @@ def code_of(field: str, name: str) -> Mapping[str, str]:
     Args:
         field: The spec's field that names the factory.
         name: `package.module:factory`; any other name has no files.
-
-    Raises:
-        SpecError: the factory is not on the allow-list.
     """
     if name not in _read or name.partition(":")[0] not in sys.modules:
         _read[name] = project_of(field, name).digests
@@ -111,11 +108,7 @@ def _difference(one: Mapping[str, str], other: Mapping[str, str]) -> str | None:
 
 
 def project_of(field: str, name: str) -> Project:
-    """Return the files of a factory as they are now.
-
-    Raises:
-        SpecError: the factory is not on the allow-list.
-    """
+    """Return the files of a factory as they are now."""
     if ":" not in name:
         return Project(files={})
     module = check_factory(field, name)

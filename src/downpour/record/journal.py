@@ -273,10 +273,6 @@ def lines_from(segment: Path, offset: int) -> tuple[list[Line], int]:
     """Return whole lines of a segment from an offset on, and the offset where they end.
 
     The lines have about `PIECE_BYTES`; if they have fewer, the segment has no more.
-
-    Raises:
-        FileCorrupt: a line is not of this version.
-        SharedDirectoryError: the file cannot be read.
     """
     with reading(segment.parent, segment.name), open(open_regular(segment), "rb") as file:
         file.seek(offset)
@@ -287,12 +283,7 @@ def lines_from(segment: Path, offset: int) -> tuple[list[Line], int]:
 
 
 def lines_with(segment: Path, words: bytes) -> Iterator[Line]:
-    """Yield the lines of a segment whose text has these words, without parsing the others.
-
-    Raises:
-        FileCorrupt: a line is not of this version.
-        SharedDirectoryError: the file cannot be read.
-    """
+    """Yield the lines of a segment whose text has these words, without parsing the others."""
     with reading(segment.parent, segment.name), open(open_regular(segment), "rb") as file:
         for text in file:
             if words in text:
@@ -300,11 +291,7 @@ def lines_with(segment: Path, words: bytes) -> Iterator[Line]:
 
 
 def first_number(segment: Path) -> int | None:
-    """Return the number of a segment's first line; None if it is not whole.
-
-    Raises:
-        SharedDirectoryError: the file cannot be read.
-    """
+    """Return the number of a segment's first line; None if it is not whole."""
     with reading(segment.parent, segment.name), open(open_regular(segment), "rb") as file:
         return next(
             (int(json.loads(text)["number"]) for text in whole_lines(file.readline())), None

@@ -91,11 +91,7 @@ class Mirror:
         self._former: list[str] | None = None
 
     def put_gains(self) -> None:
-        """Put the segments' new lines since the last call; they are durable on return.
-
-        Raises:
-            SharedDirectoryError: the bucket does not take them; the next call puts them as well.
-        """
+        """Put the segments' new lines since the last call; they are durable on return."""
         if not self._sent or len(self._former or ()) >= GAINS_MAX:
             self.put_whole()
             return
@@ -104,11 +100,7 @@ class Mirror:
         self._put(_GAIN, grown)
 
     def put_whole(self) -> None:
-        """Put the whole segments, in place of all earlier objects.
-
-        Raises:
-            SharedDirectoryError: as `put_gains`.
-        """
+        """Put the whole segments, in place of all earlier objects."""
         if self._former is None:
             names = self._bucket.names(self._place)
             # Only objects of this term and earlier ones: the request may have waited for the
@@ -207,9 +199,6 @@ def fetch_records(
         folder: where to create a folder for each experiment.
         experiment: the only one to copy; "": all.
         last: how many of the last ones to copy; None: all.
-
-    Raises:
-        SharedDirectoryError: the bucket, or this folder, cannot be used.
     """
     if shared.bucket is None:
         return
@@ -263,11 +252,7 @@ class MirrorCopy:
 
 
 def recorded_in(shared: SharedDirectory) -> set[str]:
-    """Return the experiments whose journals a bucket has; none without a bucket.
-
-    Raises:
-        SharedDirectoryError: the bucket cannot be used.
-    """
+    """Return the experiments whose journals a bucket has; none without a bucket."""
     keys = shared.bucket.keys(FOLDER) if shared.bucket is not None else []
     return {key.removeprefix(f"{FOLDER}/").partition("/")[0] for key in keys}
 

@@ -31,9 +31,6 @@ def stored_records(
         shared: the shared directory, with or without a bucket.
         experiment: the only experiment to copy from a bucket; "": all.
         last: how many of the last experiments to copy from a bucket; None: all.
-
-    Raises:
-        SharedDirectoryError: the bucket cannot be used.
     """
     if shared.bucket is None:
         yield shared.experiments

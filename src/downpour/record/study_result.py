@@ -142,12 +142,7 @@ def read_run(folder: Path, *, workers: int | None = None) -> RunResult:
 
 
 def read_one(folder: Path) -> StudyResult:
-    """Read a single experiment's folder as a study of one run; it need not have ended.
-
-    Raises:
-        FileMissing: the folder has no record.
-        FileCorrupt: someone altered the record.
-    """
+    """Read a single experiment's folder as a study of one run; it need not have ended."""
     run = read_run(folder)
     subgrid = SubgridResult(
         name=run.result.name, axes=(), repetitions=1, settings=((),), runs=(run,)

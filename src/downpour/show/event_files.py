@@ -131,12 +131,7 @@ class EventFiles:
 
 
 def write_events(record: Sequence[tuple[float, RecordLine]], folder: Path, name: str = "") -> None:
-    """Write the event files of a record; if it has a line twice, the later one counts.
-
-    Raises:
-        MissingPackage: TensorBoard is not installed.
-        SpecError: the folder cannot be written.
-    """
+    """Write the event files of a record; if it has a line twice, the later one counts."""
     latest = {_key(place, fact): place for place, (_, fact) in enumerate(record)}
     with EventFiles(folder, name) as files:
         files.take(record[place] for place in sorted(latest.values()))
@@ -149,10 +144,6 @@ class EndedRuns:
 
     Args:
         folder: TensorBoard's folder of runs.
-
-    Raises:
-        MissingPackage: TensorBoard is not installed.
-        SpecError: the folder cannot be written.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -139,9 +139,6 @@ class CsvFile:
 
     Args:
         target: The file; made if it is missing.
-
-    Raises:
-        SpecError: the target is missing, or the file cannot be used.
     """
 
     def __init__(self, target: str) -> None:
@@ -236,10 +233,6 @@ class MlflowRun:
 
     Args:
         target: A tracking URI, such as http://HOST:PORT or sqlite:///FILE; by default MLflow's own.
-
-    Raises:
-        MissingPackage: MLflow is not installed.
-        SpecError: MLflow refuses the URI.
     """
 
     def __init__(self, target: str) -> None:
@@ -306,9 +299,6 @@ class TrackioRun:
 
     Args:
         target: The project; by default the spec's name.
-
-    Raises:
-        MissingPackage: trackio is not installed.
     """
 
     def __init__(self, target: str) -> None:
@@ -363,9 +353,6 @@ class WandbRun:
 
     Args:
         target: The project; by default the spec's name.
-
-    Raises:
-        MissingPackage: wandb is not installed.
     """
 
     def __init__(self, target: str) -> None:

@@ -177,10 +177,6 @@ def compare_run(find: Callable[[], FoundRecord], options: Mapping[str, Any]) -> 
     Args:
         find: finds the experiment, after we have checked the options.
         options: the command's options, by name.
-
-    Raises:
-        SpecError: the experiment has no finished round, only one worker trained it, or a name is
-            not a policy or mode that it could have used.
     """
     from downpour.predictor import make, read_trained
     from downpour_lab.policylab.recorded import RecordedRun

@@ -197,11 +197,7 @@ class Fitted:
     trees: Ensembles | None = None
 
     def predictor(self, name: str) -> Predictor:
-        """Return a new predictor.
-
-        Raises:
-            SpecError: no predictor has this name.
-        """
+        """Return a new predictor."""
         if name == TREES and self.trees is not None:
             return Online(Trees(self.trees))
         return make(name, self.trained)
@@ -230,11 +226,7 @@ class CrossValidation:
         return self.settings is not None or TREES in self.names
 
     def parts(self, traces: Traces) -> list[list[int]]:
-        """Return the folds, as job numbers; a model scored on one fold is fitted on the others.
-
-        Raises:
-            SpecError: there would be fewer than two folds, or two would share machines.
-        """
+        """Return the folds, as job numbers; a model scored on one fold is fitted on the others."""
         if not self.fits:
             return [[job.number for job in traces.jobs]]
         if self.held_out:
@@ -264,11 +256,7 @@ class CrossValidation:
 def cross_validate(
     traces: Traces, validation: CrossValidation, step: Step = lambda _: None
 ) -> list[Score]:
-    """Return the scores, group by group, predictor by predictor and stage by stage.
-
-    Raises:
-        SpecError: as `judge_all` does.
-    """
+    """Return the scores, group by group, predictor by predictor and stage by stage."""
     return judge_all(traces, validation, scores, step)
 
 
@@ -278,12 +266,7 @@ def judge_all(
     judge: Callable[[str, Sequence[Replayed], str], Iterable[_Judged]],
     step: Step = lambda _: None,
 ) -> list[_Judged]:
-    """Replay all jobs in their folds, and collect what `judge` returns per predictor and group.
-
-    Raises:
-        SpecError: there are too few jobs on different machines to fit on some and score on the
-            others, or a predictor, a label or a stress is unknown.
-    """
+    """Replay all jobs in their folds, and collect what `judge` returns per predictor and group."""
     by = validation.by
     groups = traces.groups(by) if by else {"": [job.number for job in traces.jobs]}
     harder = stressed(traces, validation.stress)

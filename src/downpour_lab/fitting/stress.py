@@ -49,11 +49,7 @@ STRESSES: Mapping[str, Callable[[Traces], Traces]] = MappingProxyType(
 
 
 def stressed(traces: Traces, name: str) -> Traces:
-    """Return the traces made harder; as they are if `name` is empty.
-
-    Raises:
-        SpecError: no stress has this name.
-    """
+    """Return the traces made harder; as they are if `name` is empty."""
     if not name:
         return traces
     if name not in STRESSES:

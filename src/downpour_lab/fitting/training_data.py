@@ -67,11 +67,7 @@ class Traces:
         return [dict(zip(names, row, strict=True)) for row in values]
 
     def groups(self, label: str) -> dict[str, list[int]]:
-        """Return the numbers of the jobs, grouped by their value of a label.
-
-        Raises:
-            SpecError: some job has no such label.
-        """
+        """Return the numbers of the jobs, grouped by their value of a label."""
         groups: dict[str, list[int]] = {}
         for job in self.jobs:
             labels = self.labels.get(job.number, {})
@@ -102,9 +98,6 @@ def read_traces(path: Path) -> Traces:
     """Read and check a trace; `jobs.json` next to it, if it exists, labels the jobs.
 
     Jobs with the same scenario and seed share machines.
-
-    Raises:
-        SpecError: the file cannot be read, or a column is missing or holds impossible values.
     """
     columns = _columns(path)
     for name in REQUIRED:

@@ -207,9 +207,6 @@ def run_trial(
         predictor: makes a new predictor; without it, managers don't forecast.
         show: called with the number of finished rounds, from time to time.
         policies: the policies that a contender may name.
-
-    Raises:
-        AssertionError: the policy never ends a round, or the experiment fails.
     """
     numbers = range(conditions.rounds)
     references = tuple(reference(conditions, n, contender.standbys) for n in numbers)

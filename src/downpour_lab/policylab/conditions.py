@@ -27,9 +27,6 @@ class Curve:
     Args:
         seconds: the times of the points, ascending, from 0.
         done: the work done by these times, not descending, from 0.
-
-    Raises:
-        ValueError: the points violate these rules, or the curve does not rise at its end.
     """
 
     __slots__ = ("_done", "_rate", "_seconds")

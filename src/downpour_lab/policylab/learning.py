@@ -48,10 +48,6 @@ class Learning:
         shards: the number of shards.
         folder: an empty temporary folder.
         data_dir: the folder with the datasets, in torchvision's layout.
-
-    Raises:
-        SpecError: dataset, split, batches and model don't fit together, or the spec compresses
-            updates or overlaps rounds.
     """
 
     def __init__(self, spec: Spec, shards: int, folder: Path, data_dir: Path | None = None) -> None:

@@ -95,12 +95,7 @@ class RecordedRun:
 
     @classmethod
     def of(cls, experiment: str, record: Record) -> RecordedRun:
-        """Take from a record everything that a simulation of the run needs.
-
-        Raises:
-            SpecError: the record has no finished round or only one worker, or its shards were out
-                of step and the run has not finished.
-        """
+        """Take from a record everything that a simulation of the run needs."""
         return _Reading(experiment, record).run()
 
 

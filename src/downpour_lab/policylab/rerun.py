@@ -109,9 +109,6 @@ def tactics_for(run: RecordedRun, names: tuple[str, ...] = ()) -> list[Tactic]:
     Args:
         run: the run.
         names: policies and modes to try; empty means all.
-
-    Raises:
-        SpecError: this run cannot use one of the named policies or modes.
     """
     own = Tactic.of(run.spec)
     policies = [Tactic(policy=name, mode=own.mode, overlap=own.overlap) for name in POLICIES]
@@ -149,9 +146,6 @@ def rerun(
         predictor: makes a new predictor; without it, managers don't forecast.
         show: called with the number of finished rounds, from time to time.
         seed: decides the simulation's random choices, such as the order in which workers join.
-
-    Raises:
-        AssertionError: the simulation does not end, or the experiment fails in it.
     """
     watch = RerunWatch(run)
     cluster = Cluster(

@@ -122,12 +122,7 @@ def _state(values: Table) -> SystemState:
 
 
 def read_recordings(path: Path) -> list[Recording]:
-    """Read the jobs of a trace; `jobs.json` next to it has their scenarios.
-
-    Raises:
-        SpecError: a file cannot be read, a column is missing or holds impossible values, or a
-            round lacks workers.
-    """
+    """Read the jobs of a trace; `jobs.json` next to it has their scenarios."""
     traces = read_traces(path)
     for name in _NEEDED:
         if name not in traces.columns:
@@ -203,11 +198,7 @@ def scenarios_of(recordings: Sequence[Recording]) -> list[str]:
 def conditions_of(
     recordings: Sequence[Recording], scenario: str, choice: Choice
 ) -> list[Conditions]:
-    """Return the jobs of a scenario; if it has too many, pick evenly spread ones.
-
-    Raises:
-        SpecError: the scenario doesn't exist, or there are more standbys than workers.
-    """
+    """Return the jobs of a scenario; if it has too many, pick evenly spread ones."""
     hosts = min(recording.workers for recording in recordings)
     if not 0 <= choice.standbys <= hosts:
         raise SpecError(

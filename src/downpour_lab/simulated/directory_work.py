@@ -116,11 +116,7 @@ class SimulatedPersistence:
         self._journals[experiment] = None if ended else self._writer_of(experiment, story)
 
     def begin(self) -> None:
-        """Write to the journals that this manager continues.
-
-        Raises:
-            SharedDirectoryError: the directory fails, or another manager has taken over.
-        """
+        """Write to the journals that this manager continues."""
         for journal in filter(None, self._journals.values()):
             journal.commit()
 

@@ -132,12 +132,7 @@ class Disk:
         self._locked_until = 0.0
 
     def ask(self, host: str, operation: Operation, name: str = "") -> None:
-        """Raise the error of an operation that fails at present.
-
-        Raises:
-            FileMissing: the host cannot see the file yet.
-            SharedDirectoryError: the host cannot use the directory.
-        """
+        """Raise the error of an operation that fails at present."""
         state = self.state
         if not state.troubles and not state.once:
             return
@@ -255,13 +250,7 @@ class Disk:
         reader.after(self.takes(self.timings.read_seconds, reader.host), look, 0.0)
 
     def look(self, reader: Process, experiment: str, file: PublishedFile) -> bytes:
-        """Return the content of a file, as a process sees it now.
-
-        Raises:
-            FileMissing: the file does not exist, or the process's host cannot see it yet.
-            FileCorrupt: the file differs from the published one.
-            SharedDirectoryError: the process cannot use the directory.
-        """
+        """Return the content of a file, as a process sees it now."""
         self.ask(reader.host, "read", file.name)
         writer, seen_at = self._seen_by_all_at.get(file.name, ("", 0.0))
         if writer != reader.host and seen_at > self._clock.now_seconds:
@@ -279,11 +268,7 @@ class Disk:
     def write_lines(
         self, writer: Process, experiment: str, segment: Segment, lines: list[Line], *, sync: bool
     ) -> None:
-        """Append to a journal.
-
-        Raises:
-            SharedDirectoryError: the directory fails; some of the lines may be written.
-        """
+        """Append to a journal."""
         written = self._journals.setdefault(experiment, {}).setdefault(
             segment, _Lines(writer.host, [])
         )
@@ -379,11 +364,7 @@ class Disk:
     # The lock and the terms
 
     def lock(self, process: Process) -> bool:
-        """Try to become the leading manager; return whether that worked.
-
-        Raises:
-            SharedDirectoryError: the directory refuses.
-        """
+        """Try to become the leading manager; return whether that worked."""
         self.ask(process.host, "lock")
         held = self.holder is not None and self.holder.alive
         if held or self._clock.now_seconds < self._locked_until:

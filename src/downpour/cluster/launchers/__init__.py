@@ -64,11 +64,7 @@ LAUNCHERS = Family(
 
 
 def kind_of(on: str) -> LauncherKind:
-    """Return a kind of launcher by its name.
-
-    Raises:
-        SpecError: no launcher has that name.
-    """
+    """Return a kind of launcher by its name."""
     kind: LauncherKind = LAUNCHERS[LAUNCHERS.check(on)]
     return kind
 

@@ -260,10 +260,6 @@ def numbered(worker: WorkerOptions, number: int) -> WorkerOptions:
 
 
 def on_a_card(worker: WorkerOptions) -> WorkerOptions:
-    """Return the options with the device of this machine that this worker should take.
-
-    Raises:
-        SpecError: this machine lacks such a device.
-    """
+    """Return the options with the device of this machine that this worker should take."""
     devices = devices_for(worker.device)
     return replace(worker, device=devices.spread(worker.device, worker.place))

@@ -54,11 +54,7 @@ class ForkServerProcess:
         return self._news_ended or self._process.poll() is not None
 
     def request(self, role: str, name: str, options: Mapping[str, Any]) -> None:
-        """Ask for a process.
-
-        Raises:
-            LaunchError: the fork server has died.
-        """
+        """Ask for a process."""
         line = json.dumps({"role": role, "name": name, "options": options}) + "\n"
         pipe = self._process.stdin
         if pipe is None:
@@ -75,11 +71,7 @@ class ForkServerProcess:
             self._news.pop(name, None)
 
     def wait_for_address(self, name: str, seconds: float) -> str:
-        """Wait until a process serves, and return its address.
-
-        Raises:
-            LaunchError: it has ended, or does not serve in time.
-        """
+        """Wait until a process serves, and return its address."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._news.get(name, {}).keys() & {"address", "exited"} or self.is_over,

@@ -53,11 +53,7 @@ def with_needs(
 
 
 def read_hosts(path: str) -> tuple[Host, ...]:
-    """Read a file of hosts.
-
-    Raises:
-        SpecError: the file cannot be read, has no host, or has an invalid line; names the line.
-    """
+    """Read a file of hosts."""
     try:
         text = read_user_file(path).decode()
     except OSError as error:
@@ -69,11 +65,7 @@ def read_hosts(path: str) -> tuple[Host, ...]:
 
 
 def parse_hosts(text: str, path: str) -> tuple[Host, ...]:
-    """Return the hosts of a file's text; `path` is for errors.
-
-    Raises:
-        SpecError: the text has no host, or an invalid line; names the line.
-    """
+    """Return the hosts of a file's text; `path` is for errors."""
     hosts: dict[str, Host] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         try:

@@ -64,12 +64,7 @@ def place() -> Any:
 
 
 def checked_place(place: Sequence[str]) -> None:
-    """Refuse places that we could not ask an engine for.
-
-    Raises:
-        SpecError: a place is not KEY=VALUE, its value is not a plain word, or two places have the
-            same key.
-    """
+    """Refuse places that we could not ask an engine for."""
     for one in place:
         if not _PLACE.fullmatch(one):
             accepted = "must be KEY=VALUE, where VALUE has only letters, digits, '-', '_' and '.'"

@@ -65,11 +65,7 @@ class LaunchTable:
     options: Mapping[str, Any]
 
     def launcher(self) -> Launcher | str:
-        """Return the launcher; just its name if the table says nothing else.
-
-        Raises:
-            SpecError: no launcher has that name, or an option belongs to another one.
-        """
+        """Return the launcher; just its name if the table says nothing else."""
         kind = kind_of(self.on)
         for name, value in self.options.items():
             if self.on not in (its := owners()[name]):
@@ -82,11 +78,7 @@ class LaunchTable:
         return lambda plan: launcher(replace(plan, idle_seconds=seconds, labels=labels))
 
     def check(self, spec: Spec) -> None:
-        """Refuse a spec that needs labels which no worker will have.
-
-        Raises:
-            SpecError: names the field.
-        """
+        """Refuse a spec that needs labels which no worker will have."""
         refuse_unmet(spec, self.on, self.options, self.label)
 
 
@@ -108,11 +100,7 @@ def launch_of(file: Path) -> LaunchTable:
 
 
 def checked_table(table: Mapping[str, Any], file: Path, *, takes_workers: bool) -> dict[str, Any]:
-    """Return a table's fields, with paths as this process finds them.
-
-    Raises:
-        SpecError: an option does not exist, or has a value of another kind.
-    """
+    """Return a table's fields, with paths as this process finds them."""
     kinds: dict[str, Any] = {"on": str, "idle_seconds": float}
     kinds |= {"workers": int} if takes_workers else {}
     kinds["label"] = list[str]

@@ -113,11 +113,7 @@ class RayEngine:
         place.running = place.handle.run.remote(words, given)
 
     def ended(self) -> Mapping[str, Ended]:
-        """Return the workers whose process, actor or node has ended.
-
-        Raises:
-            LaunchError: Ray's head has restarted, and knows nothing of this run.
-        """
+        """Return the workers whose process, actor or node has ended."""
         import ray
 
         self._give_up_lost()

@@ -148,12 +148,6 @@ def reach(address: str) -> None:
     and then says that it could not connect. One call of Ray's client tells us at once. That client
     is not part of Ray's public interface; with a Ray that lacks it, we wait for the answer of
     `init`.
-
-    Raises:
-        SpecError: the text is not an address.
-        OSError: nothing listens there, or no Ray runs here, or several do.
-        ValueError: RAY_ADDRESS is not an address.
-        PermissionError: the cluster requires a token, and this process has none or another one.
     """
     if address != "auto":
         _show_token(_connect(address), found_here=False)

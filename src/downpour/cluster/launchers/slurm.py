@@ -135,11 +135,7 @@ class SlurmEngine:
                     slurm_script.cancel([f"{job}_{index}"])
 
     def close(self) -> None:
-        """Cancel all jobs of this run, and wait until they have ended.
-
-        Raises:
-            LaunchError: Slurm did not answer, or a task did not end; says how to cancel it.
-        """
+        """Cancel all jobs of this run, and wait until they have ended."""
         self._asker.shutdown(cancel_futures=True)
         deadline, cancelled, reason = self._now() + CLOSE_SECONDS, set[str](), "no answer"
         while self._now() < deadline:

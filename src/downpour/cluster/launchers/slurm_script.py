@@ -136,11 +136,7 @@ class SlurmOptions:
 
 
 def seconds_of(time: str) -> int:
-    """Return a time limit in seconds: MIN, MIN:SEC, H:MIN:SEC, or D-H, D-H:MIN, D-H:MIN:SEC.
-
-    Raises:
-        SpecError: it has another form.
-    """
+    """Return a time limit in seconds: MIN, MIN:SEC, H:MIN:SEC, or D-H, D-H:MIN, D-H:MIN:SEC."""
     match = _TIME.fullmatch(time)
     if match is None:
         raise SpecError("time", time, "must be MINUTES, H:MM:SS or D-HH:MM:SS")
@@ -289,11 +285,7 @@ class ArrayTask:
 
 
 def test(script: str) -> None:
-    """Ask whether Slurm accepts a script, without submitting it.
-
-    Raises:
-        LaunchError: Slurm refuses it, in its own words; or it does not answer.
-    """
+    """Ask whether Slurm accepts a script, without submitting it."""
     _ask(["sbatch", "--test-only"], script, _environment(script))
 
 
@@ -303,9 +295,6 @@ def submit(script: str, secrets: Mapping[str, str]) -> int:
     Args:
         script: the text.
         secrets: environment variables that must not be in the script.
-
-    Raises:
-        LaunchError: Slurm refuses it, in its own words; or it does not answer.
     """
     said = _ask(["sbatch", "--parsable"], script, {**_environment(script), **secrets})
     job = said.strip().rpartition("\n")[2].partition(";")[0]
@@ -315,11 +304,7 @@ def submit(script: str, secrets: Mapping[str, str]) -> int:
 
 
 def tasks() -> list[ArrayTask]:
-    """Return this user's tasks from Downpour, including ones that have just ended.
-
-    Raises:
-        LaunchError: Slurm does not answer.
-    """
+    """Return this user's tasks from Downpour, including ones that have just ended."""
     columns = ",".join(f"{name}:{width}" for name, width in _COLUMNS.items())
     whose = [f"--user={os.getuid()}", f"--name={JOB_NAME}"]
     form = ["--noheader", "--array", "--states=all", f"--Format={columns}"]
@@ -339,11 +324,7 @@ def parse(said: str) -> list[ArrayTask]:
 
 
 def cancel(jobs: Iterable[str]) -> None:
-    """Cancel jobs, or tasks of them as JOB_INDEX; ignores jobs and tasks that have ended.
-
-    Raises:
-        LaunchError: Slurm does not answer.
-    """
+    """Cancel jobs, or tasks of them as JOB_INDEX; ignores jobs and tasks that have ended."""
     if named := list(jobs):
         _ask(["scancel", "--quiet", *named])
 

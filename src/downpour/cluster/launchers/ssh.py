@@ -31,11 +31,7 @@ def on_ssh(options: SshOptions | None = None) -> Launcher:
 
 
 class SshEngine(TetheredWorkers):
-    """Starts each worker with a separate ssh, whose input it holds open for as long as it runs.
-
-    Raises:
-        SpecError: the file of hosts cannot be read, or a line of it is invalid.
-    """
+    """Starts each worker with a separate ssh, whose input it holds open for as long as it runs."""
 
     def __init__(self, options: SshOptions) -> None:
         self._options = options

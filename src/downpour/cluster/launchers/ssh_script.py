@@ -216,11 +216,7 @@ def look_at(
 
 
 def refuse_unfit(looks: Sequence[Look]) -> None:
-    """Refuse hosts that cannot be used.
-
-    Raises:
-        LaunchError: the first obstacle, and how many more there are.
-    """
+    """Refuse hosts that cannot be used."""
     unfit = [look for look in looks if look.obstacle]
     if unfit:
         more = f" ({len(unfit) - 1} more hosts are unusable)" if len(unfit) > 1 else ""
@@ -228,12 +224,7 @@ def refuse_unfit(looks: Sequence[Look]) -> None:
 
 
 def run_ssh(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run ssh to its end.
-
-    Raises:
-        LaunchError: it is not installed.
-        TimeoutExpired: it took too long.
-    """
+    """Run ssh to its end."""
     try:
         return subprocess.run(  # noqa: S603 - words of this package
             words,

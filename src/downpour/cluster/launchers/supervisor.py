@@ -73,11 +73,7 @@ class Supervisor:
         self._written: ClusterInfo | None = None
 
     def keep(self) -> None:
-        """Start the cluster, and restart it whenever it ends on its own.
-
-        Raises:
-            LaunchError: the directory has a cluster already, or the first start fails.
-        """
+        """Start the cluster, and restart it whenever it ends on its own."""
         with self._folder.kept():
             self._tell(state="starting")
             pauses = iter(PAUSES_SECONDS)
@@ -209,10 +205,6 @@ def start(kept: SupervisedPlan) -> ClusterInfo:
 
     By then its workers have registered, or have had `JOIN_SECONDS` to do so, because an engine may
     let them wait for a machine.
-
-    Raises:
-        LaunchError: the directory has a cluster already, or this one cannot start; then nothing is
-            left running.
     """
     folder = ClusterFiles(Path(kept.plan.manager.shared))
     if folder.is_kept():
@@ -241,12 +233,7 @@ def start(kept: SupervisedPlan) -> ClusterInfo:
 
 
 def stop(folder: ClusterFiles, drain_seconds: float) -> ClusterInfo | None:
-    """End a cluster, wherever its supervisor is; returns its description, or None without one.
-
-    Raises:
-        LaunchError: it has not ended in time.
-        SharedDirectoryError: the directory cannot be used.
-    """
+    """End a cluster, wherever its supervisor is; returns its description, or None without one."""
     cluster = folder.read()
     if not folder.is_kept():
         folder.clear()

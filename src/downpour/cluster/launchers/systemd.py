@@ -46,11 +46,7 @@ WantedBy=default.target
 
 
 def units(plan: LaunchPlan, *, with_manager: bool = True) -> dict[str, str]:
-    """Return the text of each unit by its file's name.
-
-    Raises:
-        SpecError: the token is not in a file; other users can read a unit.
-    """
+    """Return the text of each unit by its file's name."""
     if plan.manager.credentials.token and not plan.manager.credentials.token_file:
         raise SpecError("service", value=True, accepted="needs --token-file, not DOWNPOUR_TOKEN")
     manager = plan.reached_at(plan.manager.host).manager
@@ -73,9 +69,6 @@ def enable(plan: LaunchPlan, texts: Mapping[str, str]) -> list[str]:
     """Write units, start them now and at every start of the machine; returns their names.
 
     If the manager needs a token and has none, this makes one.
-
-    Raises:
-        LaunchError: systemd does not run, or refuses, in its own words.
     """
     # Import it here: help texts import this module, and must not wait for numpy.
     from downpour.files.store import SharedDirectory
@@ -98,11 +91,7 @@ def enable(plan: LaunchPlan, texts: Mapping[str, str]) -> list[str]:
 
 
 def disable(shared: str) -> list[str]:
-    """Stop the units of a shared directory and remove them; returns their names.
-
-    Raises:
-        LaunchError: systemd does not run, or refuses, in its own words.
-    """
+    """Stop the units of a shared directory and remove them; returns their names."""
     _check_running()
     files = sorted(_folder().glob(f"downpour-{_tag(shared)}-*.service"))
     if not files:

@@ -79,11 +79,7 @@ class Archive:
         self._record = lru_cache(_RECORDS_OPEN)(self._read_record)
 
     def read(self, folders: Collection[str]) -> None:
-        """Read the previous manager's entries for folders that still exist.
-
-        Raises:
-            SharedDirectoryError: the directory cannot be listed.
-        """
+        """Read the previous manager's entries for folders that still exist."""
         files = _files(self._shared.root)
         if not files:
             return
@@ -106,9 +102,6 @@ class Archive:
         """Write the known experiments to this term's file; later calls append to it.
 
         If the file cannot be written, the next start reads the journals.
-
-        Raises:
-            SharedDirectoryError: the directory cannot be used.
         """
         former = _files(self._shared.root)
         name = f"ended-{term:06d}.jsonl"

@@ -185,11 +185,7 @@ class Driver:
             return self._change > after
 
     def insist(self, act: Callable[[], T]) -> T:
-        """Call `act`; while the directory is away, retry for as long as a commit would.
-
-        Raises:
-            SharedDirectoryError: the directory did not come back.
-        """
+        """Call `act`; while the directory is away, retry for as long as a commit would."""
         return self._retry_policy.call_through_outage(act)
 
     def _put(self, item: _Item) -> None:
@@ -367,9 +363,6 @@ class Persistence:
 
         If only one experiment's folder is gone, it holds up no others: its entries wait in memory
         until the folder is back or the experiment has failed.
-
-        Raises:
-            SharedDirectoryError: the directory refuses; `commit` may be repeated.
         """
         self._journaling.commit(is_gone=self._is_gone)
 

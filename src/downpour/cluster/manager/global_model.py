@@ -61,11 +61,7 @@ class GlobalModel:
     """An experiment's network on this machine, on the spec's device if the machine has that."""
 
     def __init__(self, spec: Spec, dataset: Data) -> None:
-        """Build the network; its initial parameters follow from the spec's seed.
-
-        Raises:
-            SpecError: network, options, data and loss do not fit together.
-        """
+        """Build the network; its initial parameters follow from the spec's seed."""
         # The spec gives the number of threads, not this machine's cores. All rounds depend on the
         # initial parameters, so these must follow from the spec alone.
         torch.set_num_threads(spec.threads)
@@ -83,11 +79,7 @@ class GlobalModel:
         self.numeric_class = numeric_class("cpu")
 
     def begin_from(self, tensors: Mapping[str, NDArray[Any]]) -> tuple[str, ...]:
-        """Use these as the initial parameters, see `training.start`; returns its remarks.
-
-        Raises:
-            SpecError: they belong to another network.
-        """
+        """Use these as the initial parameters, see `training.start`; returns its remarks."""
         remarks = begin_from(self._network, tensors, str(self._spec.init_from))
         # Keep them, because `check_trains` rebuilds the network and must try them, too.
         self._start = tensors
@@ -102,9 +94,6 @@ class GlobalModel:
 
         Returns:
             The cost of a step on this machine, if it can take one.
-
-        Raises:
-            SpecError: names what is wrong, and the line of the user's code.
         """
         tried = self.tried
         if tried.device == CPU and self._spec.device not in {CPU, AUTO}:
@@ -167,11 +156,7 @@ class GlobalModel:
         return ties_of(self._network)
 
     def load_frozen(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Set the never-trained parameters, for a manager that did not draw them itself.
-
-        Raises:
-            FileCorrupt: they do not fit this network.
-        """
+        """Set the never-trained parameters, for a manager that did not draw them itself."""
         load_frozen(self._network, arrays)
 
     def evaluate(
@@ -182,10 +167,6 @@ class GlobalModel:
         Args:
             parameters: the network's.
             held_out: the training examples that were set apart; None: all test examples.
-
-        Raises:
-            FileCorrupt: they do not fit this network.
-            OutOfMemory: the machine has too little memory.
         """
         load_parameters(self._network, parameters)
         device = self._loaded.spec.device

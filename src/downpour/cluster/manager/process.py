@@ -55,11 +55,6 @@ def start_manager(options: ManagerOptions, on_death: OnDeath = lambda _: None) -
     Args:
         options: the address to listen on, and the resources to use.
         on_death: called with the reason if the manager ends on its own.
-
-    Raises:
-        SharedDirectoryError: the folder cannot be used, or another manager leads it.
-        SpecError: a port is in use, a credential is wrong, the port would be open to other
-            machines without credentials, or the predictor's file is invalid.
     """
     trust = Trust.load(options.credentials)
     predictor = pretrained(Path(options.predictor) if options.predictor else None)
@@ -141,11 +136,6 @@ def run_manager(
     """Serve until a signal comes; calls `ready` with the address once the manager serves.
 
     If the manager serves metrics, this then calls `measured` with their URL.
-
-    Raises:
-        StoreError: the shared directory cannot be used any more; the next manager continues.
-        FailStop: a defect has ended the manager; the next one continues from the journal.
-        SpecError: as `start_manager`.
     """
     # A SimpleQueue, because its `put` is reentrant: a signal handler that sets an Event deadlocks
     # if it interrupts this thread while this thread holds the Event's lock.

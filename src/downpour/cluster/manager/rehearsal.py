@@ -65,20 +65,12 @@ class Rehearsal:
         self._found: dict[str, Any] = {}
 
     def rehearse(self) -> None:
-        """Prepare it, under other hashes; returns if the manager can safely do the same.
-
-        Raises:
-            SpecError: the user's code ends its process; says how, and where.
-        """
+        """Prepare it, under other hashes; returns if the manager can safely do the same."""
         hashes = next(seed for seed in "12" if seed != os.environ.get(HASH_SEED))
         self._found = _carried_out(self._spec, self._asked, hashes)
 
     def agrees(self, key: str, drawn: GlobalModel | None) -> bool:
-        """Compare what the manager prepared; says whether the trial's steps were equal in both.
-
-        Raises:
-            SpecError: they or the examples depend on the process.
-        """
+        """Compare what the manager prepared; says whether the trial's steps were equal in both."""
         from downpour.learning.training.repeating import RULE
         from downpour.learning.training.trial import report
 

@@ -79,12 +79,7 @@ class ManagerHandler(WorkerCalls):
         self._contributions = KnownContributions()
 
     def submit(self, spec: str, request: str) -> str:
-        """Accept an experiment, unless the request was accepted before.
-
-        Raises:
-            SpecError: the spec, its dataset or its model is invalid, or the request was accepted
-                with another spec.
-        """
+        """Accept an experiment, unless the request was accepted before."""
         if not _REQUEST.fullmatch(request):
             raise SpecError("request", request, "4 to 32 hexadecimal digits in lower case")
         # Submit one at a time. A client that lost an answer repeats the call with the same request,

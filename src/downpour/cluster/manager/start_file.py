@@ -116,10 +116,6 @@ def left_behind(spec: Spec, model: Path, version: int) -> LeftBehind:
 
     If a relevant field differs, such as the number of shards, or if a file is missing, this returns
     no files. Then all shards start without states.
-
-    Raises:
-        SpecError: the spec there is unreadable.
-        StoreError: the folder cannot be listed.
     """
     former_spec = read_spec(model.with_name(layout.SPEC_NAME))
     if any(getattr(former_spec, name) != getattr(spec, name) for name in _DEPENDS_ON):
@@ -324,10 +320,6 @@ def with_checksums(spec: ResolvedSpec, shared: SharedDirectory, *, known: bool) 
     """Fix which files an experiment begins from, at its submission.
 
     This does not read the model if its checksum is `known`.
-
-    Raises:
-        SpecError: `init_from` names no safetensors file, or the spec names other checksums.
-        SharedDirectoryError: the shared directory cannot be read.
     """
     if spec.init_from is None:
         return spec
@@ -356,12 +348,7 @@ def _check_same(spec: Spec, field: str, found: str | None) -> None:
 def first_outer_state(
     spec: Spec, shared: SharedDirectory, model: Mapping[str, Array], trained: Collection[str]
 ) -> Mapping[str, Array]:
-    """Return the state with which the outer optimizer begins or continues.
-
-    Raises:
-        SpecError: the state has changed since the submission, or belongs to another network.
-        SharedDirectoryError: the shared directory cannot be read.
-    """
+    """Return the state with which the outer optimizer begins or continues."""
     begun = first_state(spec.outer, model, trained)
     if spec.outer_checksum is None:
         return begun
@@ -378,12 +365,7 @@ def first_outer_state(
 def handed_on(
     spec: ResolvedSpec, shared: SharedDirectory, store: Store, as_version: AsVersion
 ) -> HandedOn:
-    """Publish what an ended experiment leaves, see `left_behind` and `best_before`.
-
-    Raises:
-        SpecError: a file has changed since the experiment was submitted.
-        StoreError: a file cannot be read or published.
-    """
+    """Publish what an ended experiment leaves, see `left_behind` and `best_before`."""
     handed = NOTHING_HANDED_ON
     if spec.states_checksum is not None:
         left = _left_beside(spec, shared)

@@ -66,11 +66,7 @@ class RecoveredState:
 def recover(
     shared: SharedDirectory, core: Scheduler, leader: Leader, archive: Archive
 ) -> RecoveredState:
-    """Continue earlier experiments in an empty core and archive; `leader` is this manager.
-
-    Raises:
-        SharedDirectoryError: the directory cannot be used, or another manager has taken over.
-    """
+    """Continue earlier experiments in an empty core and archive; `leader` is this manager."""
     fetch_journals(shared)
     folders = _folders(shared)
     archive.read(set(folders))
@@ -110,9 +106,6 @@ def recover_run(
     """Continue the experiments of an embedded run whose manager has died.
 
     Their journals name the run as their cluster, and `leader` is its next manager.
-
-    Raises:
-        SharedDirectoryError: the directory cannot be used.
     """
     journals: dict[str, list[Line]] = {}
     for folder in (shared.experiments / name for name in _folders(shared)):

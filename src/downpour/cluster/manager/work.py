@@ -68,11 +68,6 @@ def prepare(space: Workspace, data_dir: Path | None, command: Prepare) -> Prepar
 
     If the experiment continues, the command names the dataset that it began with, and its newest
     model version. This then opens that dataset, and neither tries nor publishes anything.
-
-    Raises:
-        SpecError: dataset, split, batches and model do not fit together or do not train; or the
-            experiment's first dataset is gone, and its source has changed.
-        OtherCode: a factory's code has changed since the experiment was submitted.
     """
     spec, began = space.spec, time.perf_counter()
     _check_code(spec, dataset_is_there=command.dataset is not None)
@@ -222,11 +217,7 @@ def task_of(
 def in_one_file(
     space: Workspace, model: PublishedFile, leading: Sequence[PublishedFile]
 ) -> PublishedFile:
-    """Publish, as a whole, a version that is a step from others; returns the file.
-
-    Raises:
-        StoreError: the version is not in memory and cannot be read, or the copy cannot be written.
-    """
+    """Publish, as a whole, a version that is a step from others; returns the file."""
     if model not in space.copies:
         content = _whole(space, model, leading, with_frozen=False)
         parsed = layout.parse_name(model.name)
@@ -299,10 +290,6 @@ def aggregate(space: Workspace, command: Aggregate) -> NewVersion:
     """Make the next model version from updates, and the files that belong to it.
 
     This folds a round's updates or, in an asynchronous mode, moves the newest version by some.
-
-    Raises:
-        UpdatesRefused: names the shards whose updates cannot be used.
-        StoreError: the shared directory did not take the new version.
     """
     contributions = list(map(_contribution, command.shards, command.updates))
     weights = AGGREGATORS[space.spec.aggregate](contributions)

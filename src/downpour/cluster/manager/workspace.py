@@ -282,11 +282,6 @@ def reopen_workspace(
         leader: this manager's term.
         journal_lines: the lines of the journal.
         of_run: whether it belongs to an embedded run.
-
-    Raises:
-        FileCorrupt: the journal names files that are gone, or files show that the journal's end is
-            missing.
-        StoreError: the folder cannot be used.
     """
     folder, store = shared.experiment_path(experiment.name), shared.store(experiment.name)
     # Check first, because if we leave out this experiment, its files must stay as they are.

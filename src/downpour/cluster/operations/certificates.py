@@ -58,10 +58,6 @@ def parse_machine(text: str) -> Machine:
 
     Names get the form that we compare: lower case, and addresses in their shortest form. The first
     name also names files, so we refuse names with a meaning for a file system.
-
-    Raises:
-        SpecError: a name is neither a DNS name nor an IP address, or the first name is the
-            authority's.
     """
     names = tuple(dict.fromkeys(_name(part.strip(), text) for part in text.split(",")))
     machine = Machine(names)
@@ -131,10 +127,6 @@ def issue(
         folder: the folder for the files; if it is missing, we create it for its owner alone.
         days: how long a certificate is valid, but never longer than the authority.
         now: the time when the validity begins; by default the current time.
-
-    Raises:
-        SpecError: a name or the number of days is invalid, a file exists already or cannot be
-            written, or the authority in the folder cannot sign.
     """
     if not 1 <= days <= DAYS_MAX:
         raise SpecError("days", days, f"must be from 1 to {DAYS_MAX}")

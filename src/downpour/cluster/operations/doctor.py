@@ -61,11 +61,7 @@ class HostReport:
 
 
 def examine(hosts: Sequence[Host], options: SshOptions, shared: Path) -> list[HostReport]:
-    """Look at all hosts at once; returns a report on each, in order.
-
-    Raises:
-        LaunchError: ssh is not installed.
-    """
+    """Look at all hosts at once; returns a report on each, in order."""
     return judge(look_at(hosts, options, shared, numerics=True))
 
 
@@ -181,10 +177,6 @@ def diagnose(
     For an object store, named by its URL, this checks both the store and this machine's folder for
     it. It calls `on_begin` with the name of each check before that runs. A check that takes longer
     than `limit_seconds` fails.
-
-    Raises:
-        SpecError: the URL is invalid.
-        MissingPackage: the URL needs a library that is not installed.
     """
     place = seen_location(shared)
     root = place.root.expanduser().absolute()

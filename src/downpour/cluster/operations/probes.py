@@ -227,11 +227,7 @@ def _says_held(holder: subprocess.Popen[bytes]) -> bool:
 
 
 def _taken(descriptor: int) -> bool:
-    """Take a lock if it is free.
-
-    Raises:
-        OSError: this file system has no locks.
-    """
+    """Take a lock if it is free."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -39,12 +39,7 @@ get `{module}.py` with the experiment. Then use `downpour submit spec.toml`.
 
 
 def write_template(name: str, folder: Path) -> None:
-    """Write a template's files into a folder; create the folder if needed.
-
-    Raises:
-        SpecError: there is no such template, or the folder already has a file of one of these names
-            or is not writable.
-    """
+    """Write a template's files into a folder; create the folder if needed."""
     if name not in TEMPLATES:
         accepted = f"must be {', '.join(TEMPLATES)}"
         raise SpecError("template", name, accepted + did_you_mean(name, TEMPLATES))

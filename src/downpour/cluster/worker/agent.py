@@ -130,11 +130,7 @@ class WorkerAgent:
         return WorkerInfo(protocol=PROTOCOL, version=VERSION, name=self.name, running=running)
 
     def train(self, task: TaskMessage) -> None:
-        """Accept a task; the worker gives up a different one that is running.
-
-        Raises:
-            Refused: the manager's term is not the highest that this worker knows.
-        """
+        """Accept a task; the worker gives up a different one that is running."""
         with self._lock:
             given = AcceptedTask(task.id, part_of(task), patience=self._node.patience, task=task)
             self._do(self._node.train(given, task.term))
@@ -202,12 +198,6 @@ class WorkerAgent:
 
         Returns:
             The address at which the manager calls this worker back.
-
-        Raises:
-            Untrusted: the token or the certificates do not match the manager's.
-            IncompatiblePeer: the manager speaks another protocol.
-            SharedDirectoryError: its shared directory is not this worker's.
-            Refused: the manager refuses this worker; states the reason.
         """
         self._where = (host, port)
         # Ask this first, because a manager of another protocol can still answer it, and tells us

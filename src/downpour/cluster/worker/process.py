@@ -53,14 +53,6 @@ def run_worker(
         measured: If the worker serves metrics, called then with their URL.
         obey: Called with the agent before it registers; the agent's `leave` ends this call. If
             None, signals end it, which needs the main thread.
-
-    Raises:
-        Unreachable: no manager answers at the address.
-        SharedDirectoryError: the folder is missing, not writable or not the manager's.
-        Untrusted: the token or the certificates do not match the manager's.
-        IncompatiblePeer: the manager speaks another protocol.
-        Refused: the manager cannot call this worker back.
-        SpecError: an address, a port, the device or a credential is invalid or not available.
     """
     # Do this first, because torch reads these settings when it is loaded.
     wait_passively()
@@ -122,11 +114,7 @@ def default_name(environment: Mapping[str, str]) -> str:
 
 
 def _complete(options: WorkerOptions) -> WorkerOptions:
-    """Return the options with a name, and with a device of this machine.
-
-    Raises:
-        SpecError: this machine lacks the requested device.
-    """
+    """Return the options with a name, and with a device of this machine."""
     name = options.name or default_name(os.environ)
     device = devices_for(options.device).spread(options.device, options.place)
     return replace(options, device=device, name=name)

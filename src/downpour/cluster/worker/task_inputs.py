@@ -82,9 +82,6 @@ class ModelReader:
 
         If the version is not in memory, this reads the file that holds the `whole` of it, if there
         is one.
-
-        Raises:
-            StoreError: a file cannot be read.
         """
         if whole is not None and self._known(file) is None:
             model: Parameters = decode(self._store.read(whole), whole.name)
@@ -165,11 +162,7 @@ def built(
 
 
 def _repeat(task: LoadedTask, trial: TrialSums, differs: Sequence[str]) -> str:
-    """Repeat the steps of a trial in this process; returns their checksum, or nothing.
-
-    Raises:
-        _DependsOnProcess: they give other bytes than they did at submission.
-    """
+    """Repeat the steps of a trial in this process; returns their checksum, or nothing."""
     tried = copy(task)
     tried.spec = as_tried(task.spec)
     found = [(where, in_short(looks)) for where, looks in repeated(tried)]

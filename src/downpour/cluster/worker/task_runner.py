@@ -281,12 +281,7 @@ def train_steps(
     loop: StepLoop,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Train to the end, step by step, as the loop decides.
-
-    Raises:
-        TaskCancelled: the attempt is no longer wanted.
-        HandOverStop: another worker is to continue it; carries its snapshot.
-    """
+    """Train to the end, step by step, as the loop decides."""
     while (step := loop.next(clock())) is not NextStep.FINISH:
         match step:
             case NextStep.TRAIN:

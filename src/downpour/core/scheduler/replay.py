@@ -186,11 +186,7 @@ def durable(state: SchedulerState) -> tuple[DurableExperiment, ...]:
 
 
 def apply(state: SchedulerState, at_seconds: float, entry: EntryFact | Checkpoint) -> None:
-    """Take in a journaled fact, or a checkpoint.
-
-    Raises:
-        ValueError: an entry is out of order.
-    """
+    """Take in a journaled fact, or a checkpoint."""
     match entry:
         case facts.Assigned():
             # We add no worker here: `Scheduler.resume` adds the ones that still hold an attempt.

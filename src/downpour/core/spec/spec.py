@@ -100,11 +100,7 @@ _OF_THE_BUILT_IN_TASK = (
 
 
 def check_together(spec: SpecFields) -> None:
-    """Refuse fields that contradict each other, or have no effect.
-
-    Raises:
-        InvalidField: names the first such field.
-    """
+    """Refuse fields that contradict each other, or have no effect."""
     _optimizer_fits(spec)
     _inside_fits(spec)
     _data_fits(spec)
@@ -428,11 +424,7 @@ def toml_fields(text: str, file: str = "") -> dict[str, Any]:
 
 
 def parse_split(text: str) -> tuple[str, float | None]:
-    """Parse a split into its name and its number: "dirichlet(0.5)" → ("dirichlet", 0.5).
-
-    Raises:
-        SpecError: there is no such split, or the concentration is not a positive number.
-    """
+    """Parse a split into its name and its number: "dirichlet(0.5)" → ("dirichlet", 0.5)."""
     plain = [name for name in SPLITTERS if name != "dirichlet"]
     if text in plain:
         return text, None

@@ -61,11 +61,7 @@ class Act:
         return Disturbances.of(self.slow, self.kill)
 
     def check(self, changes: Mapping[str, Any]) -> None:
-        """Refuse changes with which the act cannot run.
-
-        Raises:
-            SpecError: a field is invalid, or a kill is in none of the act's rounds.
-        """
+        """Refuse changes with which the act cannot run."""
         rounds = self.spec(changes).meetings.rounds
         self.disturbances.check(self.workers, rounds, is_local=True)
 
@@ -176,12 +172,7 @@ class DemoStage:
     changes: Mapping[str, Any]
 
     def play(self, act: Act, on_status: OnStatus) -> Acted:
-        """Train an act to its end.
-
-        Raises:
-            ExperimentFailed: training ended without a model.
-            LaunchError: a process could not be started.
-        """
+        """Train an act to its end."""
         spec = act.spec(self.changes)
         place = replace(Surroundings.of(self.shared), disturbances=act.disturbances)
         began = time.monotonic()
@@ -199,11 +190,7 @@ class DemoStage:
 
 
 def data_in(folder: Path) -> dict[str, Any]:
-    """Return the spec fields that name a demo's data; write the data to a folder if needed.
-
-    Raises:
-        SpecError: the folder cannot be written.
-    """
+    """Return the spec fields that name a demo's data; write the data to a folder if needed."""
     if is_installed("sklearn"):
         return {}
     path = folder / CLOUDS_NAME

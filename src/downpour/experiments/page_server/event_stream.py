@@ -141,9 +141,6 @@ class LogQuery:
                 since the submission. All may be absent.
             about: the experiment, as its page knows it.
             exported: when the manager wrote its record, in seconds since 1970; 0 if it has not.
-
-        Raises:
-            SpecError: a parameter is invalid.
         """
         after = asked.get("after", "")
         if after and not _CURSOR.fullmatch(after):

@@ -280,9 +280,6 @@ class LogFeed:
             after: the `next` of the viewer's last answer; empty for a new viewer.
             span: the experiment's time.
             wanted: the lines that the viewer wants to see.
-
-        Raises:
-            SharedDirectoryError: the logs cannot be read.
         """
         with self._lock:
             self._read(span)
@@ -330,11 +327,7 @@ class LogFeeds:
         self._looked = -math.inf
 
     def are_kept(self) -> bool:
-        """Return whether processes keep logs here; may take long.
-
-        Raises:
-            SharedDirectoryError: the place cannot be read.
-        """
+        """Return whether processes keep logs here; may take long."""
         now = time.monotonic()
         if not self._are_kept and now - self._looked >= _LOOK_SECONDS:
             self._looked = now

@@ -53,11 +53,7 @@ class ResultsPlace:
 
     @classmethod
     def at(cls, root: Path) -> ResultsPlace:
-        """Return the place at a path.
-
-        Raises:
-            SpecError: the folder does not exist.
-        """
+        """Return the place at a path."""
         try:
             names_in(root)
         except SharedDirectoryError as error:
@@ -65,11 +61,7 @@ class ResultsPlace:
         return cls(root.absolute())
 
     def experiments(self) -> list[FoundExperiment]:
-        """Return the experiments without runs of studies, the most recently changed first.
-
-        Raises:
-            SharedDirectoryError: the folder cannot be listed.
-        """
+        """Return the experiments without runs of studies, the most recently changed first."""
         found = []
         for folder in self._folders():
             changed_ns = _changed_ns(folder)
@@ -78,19 +70,11 @@ class ResultsPlace:
         return sorted(found, key=lambda one: (one.changed_ns, one.experiment), reverse=True)
 
     def studies(self) -> list[str]:
-        """Return the names of grids and searches.
-
-        Raises:
-            SharedDirectoryError: the folder cannot be listed.
-        """
+        """Return the names of grids and searches."""
         return sorted(folder.name for folder in self._folders() if _runs_in(folder) is not None)
 
     def runs_of(self, study: str) -> list[FoundExperiment]:
-        """Return the ended runs of a study, by name; none if the study does not exist.
-
-        Raises:
-            SharedDirectoryError: the folder cannot be listed.
-        """
+        """Return the ended runs of a study, by name; none if the study does not exist."""
         runs = self._runs(study)
         if runs is None or not runs.is_dir():
             return []
@@ -167,9 +151,6 @@ def study_table(place: ResultsPlace, name: str) -> dict[str, Any] | None:
 
     Its columns are the spec's fields in which the runs differ, and the outcome of each run. We
     leave out runs whose files cannot be read.
-
-    Raises:
-        SharedDirectoryError: the folder cannot be listed.
     """
     if name not in place.studies():
         return None
@@ -235,11 +216,7 @@ def summary_of(found: FoundExperiment, model: RecordTables) -> Summary:
 
 
 def ends_of(folder: Path) -> RecordTables | None:
-    """Fold the beginning and the end of an exported record; None if it does not exist.
-
-    Raises:
-        StoreError: the record cannot be read.
-    """
+    """Fold the beginning and the end of an exported record; None if it does not exist."""
     path = folder / RECORD_NAME
     if not path.exists():
         return None
@@ -272,13 +249,7 @@ Refresh = Callable[[str], None]
 
 @contextmanager
 def opened(location: str) -> Iterator[tuple[ResultsPlace, Refresh]]:
-    """Yield the place at a path or URL, and the function that updates it.
-
-    Raises:
-        SpecError: the folder does not exist, or the URL is invalid.
-        SharedDirectoryError: the bucket cannot be used.
-        MissingPackage: the URL needs a library that is not installed.
-    """
+    """Yield the place at a path or URL, and the function that updates it."""
     if not is_object_store(location):
         yield ResultsPlace.at(path_of("FOLDER", location)), lambda _: None
         return

@@ -331,10 +331,6 @@ def serve(
         trust: the token and the certificates to ask for, if any.
         host: what the user called the address.
         ready: called with the server once it serves.
-
-    Raises:
-        SpecError: the folder does not exist.
-        SharedDirectoryError: the bucket cannot be used.
     """
     with opened(location) as (place, refresh):
         door = Door(

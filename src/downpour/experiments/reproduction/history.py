@@ -104,11 +104,7 @@ class History:
 
 
 def history_of(record: Iterable[RecordLine]) -> History:
-    """Return the history in a record.
-
-    Raises:
-        FileCorrupt: lines are missing: one of the first two, or that of an update or a version.
-    """
+    """Return the history in a record."""
     fold = _Fold()
     for line in record:
         fold.take(line)
@@ -241,13 +237,7 @@ class Past:
 
 
 def past_of(experiment: str, shared: Path) -> Past:
-    """Return an experiment of a shared directory.
-
-    Raises:
-        SpecError: the experiment does not exist, is still running, has lost or changed files, or
-            its bytes depend on more than it keeps.
-        SharedDirectoryError: the directory cannot be used.
-    """
+    """Return an experiment of a shared directory."""
     directory = SharedDirectory(shared)
     names_in(shared)
     if not isinstance(experiment, str) or not is_bare_name(experiment):

@@ -208,9 +208,6 @@ def device_for(past: Past, here: Devices) -> str:
     """Return the device on which this machine trains an experiment once more.
 
     If each worker took its best device, it is the device in the record.
-
-    Raises:
-        SpecError: this machine lacks the device.
     """
     asked, known = past.spec.device, past.history.numeric_classes
     if asked == AUTO:

@@ -49,9 +49,6 @@ class Workbench:
         spec: its spec, as the user submitted it.
         folder: an empty folder.
         device: the device to train tasks on.
-
-    Raises:
-        StoreError: the folder cannot be written.
     """
 
     def __init__(
@@ -89,13 +86,7 @@ class Workbench:
         self._space.close()
 
     def begin(self, data_dir: Path | None, dataset: str) -> PublishedFile:
-        """Make version 0; `dataset` is the key of the prepared data.
-
-        Raises:
-            SpecError: the data are gone or have changed, or the network cannot be built.
-            OtherCode: a file of the user's code has changed.
-            StoreError: a file cannot be used.
-        """
+        """Make version 0; `dataset` is the key of the prepared data."""
         command = Prepare(experiment=self._space.experiment, spec=self._spec, dataset=dataset)
         made = work.prepare(self._space, data_dir, command)
         begun = made.begun
@@ -107,11 +98,7 @@ class Workbench:
         return begun.model
 
     def train(self, task: TrainedTask, on_share: OnShare) -> Update:
-        """Train a task from the version that it began from.
-
-        Raises:
-            DownpourError: the task cannot be trained here, or fails.
-        """
+        """Train a task from the version that it began from."""
         attempt = AttemptId(
             experiment=self._space.experiment, round=task.round, shard=task.shard, attempt=0
         )
@@ -130,11 +117,7 @@ class Workbench:
     def apply(
         self, version: MadeVersion, updates: Sequence[Update], needed: Collection[int]
     ) -> PublishedFile:
-        """Make the next version from its tasks' updates; keep older versions that are needed later.
-
-        Raises:
-            DownpourError: the updates cannot be made into a version.
-        """
+        """Make the next version from its tasks' updates; keep older versions for later tasks."""
         mode, outer = mode_of(self._spec), self._outer
         command = Aggregate(
             experiment=self._space.experiment,

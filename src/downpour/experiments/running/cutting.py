@@ -35,11 +35,6 @@ def cuts_of(
         shards: how many shards to make.
         shared: the shared directory, which may have the prepared data.
         data_dir: the folder to search for the files of well-known datasets.
-
-    Raises:
-        SpecError: a split is unknown or does not fit the data, the data cannot be prepared, or
-            there are more shards than examples.
-        StoreError: the shared directory cannot be used.
     """
     specs = [spec.replace(split=split) for split in dict.fromkeys(splits or [spec.split])]
     check_named(spec, data_dir)

@@ -50,11 +50,7 @@ class Surroundings:
         on: Launcher | str | None = None,
         on_name: str | None = None,
     ) -> Self:
-        """Return surroundings from a user's arguments; the environment fills in missing ones.
-
-        Raises:
-            SpecError: a path is invalid, or the patience is not a positive number.
-        """
+        """Return surroundings from a user's arguments; the environment fills in missing ones."""
         source = data_dir or os.environ.get("DOWNPOUR_DATA")
         return cls(
             shared=shared_path(shared),
@@ -76,11 +72,7 @@ class Surroundings:
 
 
 def shared_path(shared: Location | None) -> Path:
-    """Return the shared directory: the given one, the environment's, or the default.
-
-    Raises:
-        SpecError: the argument is not a path.
-    """
+    """Return the shared directory: the given one, the environment's, or the default."""
     if shared is None:
         shared = os.environ.get("DOWNPOUR_SHARED") or DEFAULT_SHARED
     return path_of("shared", shared)
@@ -97,9 +89,6 @@ def workers_for(spec: Spec, workers: int | None = None, *, is_here: bool = True)
     takes the memory of a process with torch. If the spec has no number of shards, each worker gets
     one. `docs/results/more-workers.md` has the measured seconds behind this rule. Elsewhere
     Downpour does not know the cores, and users should ask for a hundred jobs themselves.
-
-    Raises:
-        SpecError: `workers` is not a whole number of at least 1.
     """
     if workers is None:
         room = _room_here(spec) if is_here else _ELSEWHERE_MAX

@@ -63,15 +63,7 @@ def embed(
 def train(
     asked: Spec, workers: int | None, surroundings: Surroundings, watching: Watching
 ) -> Result:
-    """Train a spec with a number of workers; None: as many as fit the spec.
-
-    Raises:
-        SpecError: a field is invalid; the message names it and the accepted values.
-        MissingPackage: the library of event files, or of a logger, is not installed.
-        ExperimentFailed: training ended without a model; the message says why.
-        NotBegun: the same, but Downpour refused the training before it began, and keeps nothing.
-        LaunchError: a process could not be started.
-    """
+    """Train a spec with a number of workers; None: as many as fit the spec."""
     number = workers_for(asked, workers, is_here=surroundings.is_here)
     trainer = trainer_of(asked, number, apart=surroundings.on != "inline")
     measured = _inside_measured(asked, number, surroundings, watching)

@@ -50,10 +50,6 @@ class Watching:
     event of the experiment. Both run in their own threads, and so do `loggers`: each of these is a
     logger, or the text of a `--log`. `progress` says whether to draw bars; None draws them unless
     `on_status` is given. `tensorboard` is a folder for event files.
-
-    Raises:
-        SpecError: a callback is not a function, or a logger is invalid.
-        MissingPackage: the library of a logger is not installed.
     """
 
     on_status: OnStatus | None = None
@@ -87,12 +83,7 @@ class Watching:
             yield display.show
 
     def follower(self, resumes: Sequence[str] = ()) -> Follower:
-        """Return the follower of the run's record; the run may resume other experiments.
-
-        Raises:
-            MissingPackage: a library is not installed.
-            SpecError: event files or a log cannot be written.
-        """
+        """Return the follower of the run's record; the run may resume other experiments."""
         # Everything that may fail comes first, because takers start threads.
         files = event_files(self.tensorboard)
         loggers = [(_name_of(one), logger_of(one)) for one in self.loggers]
@@ -104,11 +95,7 @@ class Watching:
 
 
 def check_loggers(loggers: Sequence[Logger | str]) -> None:
-    """Refuse an argument that is not a list of loggers.
-
-    Raises:
-        SpecError: the list is invalid; the message names the first wrong item.
-    """
+    """Refuse an argument that is not a list of loggers."""
     if isinstance(loggers, str) or not isinstance(loggers, Sequence):
         raise SpecError("loggers", loggers, "must be a list, such as ['csv:log.csv']")
     for one in loggers:
@@ -119,12 +106,7 @@ def check_loggers(loggers: Sequence[Logger | str]) -> None:
 
 
 def event_files(tensorboard: Location | None) -> list[EventFiles]:
-    """Return the writer of event files for a running experiment, if a folder is given.
-
-    Raises:
-        MissingPackage: TensorBoard is not installed.
-        SpecError: the folder cannot be written.
-    """
+    """Return the writer of event files for a running experiment, if a folder is given."""
     return [] if tensorboard is None else [EventFiles(path_of("tensorboard", tensorboard))]
 
 

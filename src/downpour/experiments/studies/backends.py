@@ -49,9 +49,6 @@ def submitted(client: Client, run: Run, note: Path | None) -> Iterator[str]:
         client: A client of the manager that trains it.
         run: What to train.
         note: The file for the request; None if the manager ends with this process.
-
-    Raises:
-        SpecError: the manager refuses the run, or the note cannot be written.
     """
     request = secrets.token_hex(4) if note is None else _request(client, run, note)
     experiment = client.submit(run.spec, request)

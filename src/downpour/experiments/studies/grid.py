@@ -77,11 +77,7 @@ class Subgrid:
         return itertools.product(*(self.fields[axis] for axis in self.axes))
 
     def run(self, values: Sequence[Value], repetition: int) -> Run:
-        """Make the run at a place of the grid.
-
-        Raises:
-            SpecError: the fields are invalid, alone or together.
-        """
+        """Make the run at a place of the grid."""
         fields = {**self.fields, **dict(zip(self.axes, values, strict=True))}
         # `workers` is not a field of the spec, because a model does not depend on their number.
         workers = fields.pop("workers", None)
@@ -207,11 +203,7 @@ def _subgrid(
 
 
 def _check(field: str, value: Value) -> None:
-    """Refuse a value that is wrong in every combination.
-
-    Raises:
-        SpecError: the list is empty or names a value twice, or the field takes no list.
-    """
+    """Refuse a value that is wrong in every combination."""
     if value == [] or (field in _LISTS and isinstance(value, list) and [] in value):
         raise SpecError(field, value, "must not be an empty list; leave the field out instead")
     if field in _SINGLE and isinstance(value, list):

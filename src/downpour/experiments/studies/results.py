@@ -21,11 +21,7 @@ _FIGURES = f"{FIGURE_STEM}.png", f"{FIGURE_STEM}.svg"
 
 
 def grid_results(folder: StudyFolder[Grid]) -> StudyResult:
-    """Read all ended runs of a grid, each at its place.
-
-    Raises:
-        SpecError: a run's files are incomplete or were altered.
-    """
+    """Read all ended runs of a grid, each at its place."""
     runs = {
         ended.run.name: check_run(folder.record(ended.run.name).parent, ended.run.workers)
         for ended in folder.ended()
@@ -53,11 +49,7 @@ def _results(grid: Grid, subgrid: Subgrid, runs: dict[str, RunResult]) -> Subgri
 
 
 def draw_search(folder: StudyFolder[Search]) -> None:
-    """Draw the runs of a search so far, if any has a value.
-
-    Raises:
-        SpecError: the figure cannot be written.
-    """
+    """Draw the runs of a search so far, if any has a value."""
     from downpour.show.figures.result_figure import search_figure
     from downpour.show.figures.style import to_png, to_svg
 

@@ -94,11 +94,7 @@ class RunSummary:
 
     @classmethod
     def from_json(cls, text: str | bytes, source: str) -> RunSummary:
-        """Read what `to_json` wrote.
-
-        Raises:
-            FileCorrupt: the text is anything else.
-        """
+        """Read what `to_json` wrote."""
         try:
             return _READER.validate_python(json.loads(text))
         except (ValueError, TypeError, AttributeError):
@@ -135,11 +131,7 @@ def refusal(path: Path, reason: str) -> SpecError:
 
 
 def write_run(place: Path, spec: ResolvedSpec, record: bytes, summary: RunSummary) -> None:
-    """Write the files of a run, replacing the files of an earlier try.
-
-    Raises:
-        SpecError: the folder cannot be written.
-    """
+    """Write the files of a run, replacing the files of an earlier try."""
     new = place.with_name(f"{_UNFINISHED}{place.name}")
     text = spec.to_toml().encode()
     sealed = replace(summary, checksum=_checksum(record, text))
@@ -160,11 +152,7 @@ def write_run(place: Path, spec: ResolvedSpec, record: bytes, summary: RunSummar
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove the folders of runs whose writing was interrupted.
-
-    Raises:
-        OSError: a folder cannot be removed.
-    """
+    """Remove the folders of runs whose writing was interrupted."""
     for leftover in folder.glob(f"{_UNFINISHED}*"):
         shutil.rmtree(leftover)
 
@@ -181,11 +169,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 def read_summary(place: Path) -> RunSummary:
-    """Read the outcome of a run.
-
-    Raises:
-        SpecError: the summary cannot be read, or is of a run that has not ended.
-    """
+    """Read the outcome of a run."""
     try:
         summary = RunSummary.from_json((place / SUMMARY_NAME).read_bytes(), SUMMARY_NAME)
     except (OSError, StoreError) as error:
@@ -196,11 +180,7 @@ def read_summary(place: Path) -> RunSummary:
 
 
 def read_spec(place: Path) -> ResolvedSpec:
-    """Read the spec of a run.
-
-    Raises:
-        SpecError: the spec cannot be read.
-    """
+    """Read the spec of a run."""
     try:
         return ResolvedSpec.from_toml((place / SPEC_NAME).read_text("utf-8"))
     except (OSError, ValueError, SpecError) as error:
@@ -208,11 +188,7 @@ def read_spec(place: Path) -> ResolvedSpec:
 
 
 def check_run(place: Path, workers: int | None = None) -> RunResult:
-    """Read all of a run's files, and return its record for a report.
-
-    Raises:
-        SpecError: a file cannot be read or was altered, or the files are not of the same run.
-    """
+    """Read all of a run's files, and return its record for a report."""
     summary = read_summary(place)
     try:
         run = read_run(place, workers=workers)
@@ -232,11 +208,7 @@ def mismatch(place: Path) -> SpecError:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Replace a file atomically: a reader sees the old content or the new one.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Replace a file atomically: a reader sees the old content or the new one."""
     new = path.with_name(f"{_UNFINISHED}{path.name}")
     _write(new, content)
     new.replace(path)

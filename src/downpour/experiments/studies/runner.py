@@ -33,11 +33,7 @@ from downpour.show.tables.progress import ProgressDisplay
 
 
 def plan_of(study: Study, ended: Iterable[EndedRun]) -> StudyPlan:
-    """Make the plan of a study; `ended` are the runs that ended before.
-
-    Raises:
-        TypeError: the study is neither a grid nor a search.
-    """
+    """Make the plan of a study; `ended` are the runs that ended before."""
     match study:
         case Grid():
             return GridPlan(study, ended)
@@ -115,10 +111,6 @@ def detach(command: str, folder: StudyFolder[Study], options: Sequence[str]) -> 
         command: The subcommand of `downpour`, which takes a file and `--out`.
         folder: Where results go; the study's file is written there.
         options: Further arguments of the command.
-
-    Raises:
-        SpecError: the folder holds another study, or a process is running the study already.
-        LaunchError: the process ended at once; the message has the last line of its log.
     """
     folder.check()
     folder.make()
@@ -169,13 +161,7 @@ class Watcher(Protocol):
 def run_study(
     folder: StudyFolder[Study], backend: Backend, watcher: Watcher, on_kept: OnKept | None = None
 ) -> StudyProgress:
-    """Run the missing runs of a study; return its progress at the end.
-
-    Raises:
-        SpecError: the folder cannot be used or the study cannot run; nothing was changed.
-        ExperimentFailed: the first run's spec is invalid, or someone cancelled a run of a search.
-        DownpourError: training cannot continue; the ended runs are saved.
-    """
+    """Run the missing runs of a study; return its progress at the end."""
     backend.check(folder.study)
     folder.check()
     folder.make()

@@ -88,11 +88,7 @@ Axis = Range | Choices
 
 
 def axis_of(field: str, given: Value) -> Axis:
-    """Read a field's axis from a file.
-
-    Raises:
-        SpecError: the axis is neither a range nor a list, or it is an empty list.
-    """
+    """Read a field's axis from a file."""
     name = f"search.{field}"
     if isinstance(given, list):
         return _choices(name, [_whole(field, one) for one in given])
@@ -173,11 +169,7 @@ class Pruner:
 
     @classmethod
     def of(cls, field_value: Value) -> Self:
-        """Read the rule from a file: a name, or a table with a name and settings.
-
-        Raises:
-            SpecError: a setting is invalid; the message names it and the accepted values.
-        """
+        """Read the rule from a file: a name, or a table with a name and settings."""
         given = dict(field_value) if isinstance(field_value, dict) else {"name": field_value}
         name = given.pop("name", cls().name)
         if not isinstance(name, str) or name not in _SETTINGS:
@@ -258,11 +250,7 @@ class Search(Study):
         return tomli_w.dumps({"name": self.name, **self.fields, **workers, _SEARCH: table})
 
     def run(self, values: Mapping[str, Value], number: int | None = None) -> Run:
-        """Make the run with these values in the searched fields.
-
-        Raises:
-            SpecError: the values are invalid, alone or together.
-        """
+        """Make the run with these values in the searched fields."""
         fields = {"name": self.name, **self.fields}
         for axis, value in values.items():
             field, dot, option = axis.partition(".")

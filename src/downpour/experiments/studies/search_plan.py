@@ -58,9 +58,6 @@ class Sampler:
     from the ended runs, because a second file could contradict the folder. The values of run n
     follow from (seed, n) and the results of earlier runs. So a search that was interrupted makes
     the same runs as one that was not.
-
-    Raises:
-        MissingPackage: Optuna is not installed.
     """
 
     def __init__(self, search: Search) -> None:
@@ -260,11 +257,7 @@ class SearchPlan:
         return run
 
     def on_epoch(self, epoch: int, measured: Measured) -> bool:
-        """Take the measurements after an epoch; return whether the run should end with it.
-
-        Raises:
-            SpecError: the task does not measure the search's goal.
-        """
+        """Take the measurements after an epoch; return whether the run should end with it."""
         name = self._search.goal.metric
         if name not in measured:
             known = ", ".join(measured)
@@ -272,11 +265,7 @@ class SearchPlan:
         return self._judge.take(epoch, measured[name])
 
     def judge(self, summary: RunSummary) -> RunSummary:
-        """Leave out the epochs after the one at which the plan pruned the run.
-
-        Raises:
-            ExperimentFailed: someone other than this plan cancelled the run.
-        """
+        """Leave out the epochs after the one at which the plan pruned the run."""
         counted = self._judge.counted(summary)
         if counted.state == "cancelled" and self._judge.ended_at is None:
             raise ExperimentFailed(summary.experiment, summary.reason or "it was cancelled")

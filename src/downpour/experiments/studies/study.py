@@ -41,11 +41,7 @@ Value = Any
 
 
 def check_name(field: str, value: Value, own: Sequence[str]) -> None:
-    """Refuse a name that is neither a spec's field nor in `own`; suggest the nearest one.
-
-    Raises:
-        SpecError: the field does not exist.
-    """
+    """Refuse a name that is neither a spec's field nor in `own`; suggest the nearest one."""
     if field in own or field in Spec.model_fields:
         return
     meant = difflib.get_close_matches(field, [*own, *Spec.model_fields], n=1)
@@ -55,11 +51,7 @@ def check_name(field: str, value: Value, own: Sequence[str]) -> None:
 
 
 def whole_number(field: str, value: Value, most: int, *, least: int = 1) -> int:
-    """Return a value that is a whole number within limits.
-
-    Raises:
-        SpecError: the value is anything else.
-    """
+    """Return a value that is a whole number within limits."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise SpecError(field, value, f"must be a whole number from {least} to {most}")
     return value

@@ -62,9 +62,6 @@ def held(folder: Path) -> Iterator[None]:
 
     When its holder ends, even if someone kills it, the operating system releases the lock. A file
     next to it has the holder's process ID.
-
-    Raises:
-        SpecError: another process holds it.
     """
     lock = FolderLock(folder / _LOCK)
     try:
@@ -111,12 +108,7 @@ StudyT_co = TypeVar("StudyT_co", bound=Study, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class StudyFolder(Generic[StudyT_co]):
-    """The folder of one study's results.
-
-    Raises:
-        SpecError: from every method that reads: the files do not belong to the study, or are
-            incomplete; from every method that writes: the folder cannot be written.
-    """
+    """The folder of one study's results."""
 
     path: Path
     study: StudyT_co
@@ -232,20 +224,12 @@ class StudyFolder(Generic[StudyT_co]):
 
 
 def read_folder(path: Path, kind: type[StudyT]) -> StudyFolder[StudyT]:
-    """Open a folder with the study in its own file.
-
-    Raises:
-        SpecError: the folder has no such file, or the file cannot be read.
-    """
+    """Open a folder with the study in its own file."""
     return StudyFolder(path, read_study(path, kind))
 
 
 def read_study(path: Path, kind: type[StudyT]) -> StudyT:
-    """Read the study in a folder's own file.
-
-    Raises:
-        SpecError: the folder has no such file, or the file cannot be read.
-    """
+    """Read the study in a folder's own file."""
     name = kind.file_name
     try:
         return kind.make(toml_fields((path / name).read_text("utf-8")))

@@ -83,11 +83,7 @@ def load(trained: TrainedModel) -> nn.Module:
 
 
 def fill(model: nn.Module, trained: TrainedModel) -> None:
-    """Copy a trained model's parameters into its network.
-
-    Raises:
-        SpecError: they belong to another network, or some trained parameters are missing.
-    """
+    """Copy a trained model's parameters into its network."""
     tensors = trained.read().tensors
     for remark in begin_from(model, tensors, trained.name, field=FIELD):
         log.warning("%s", remark)
@@ -96,11 +92,7 @@ def fill(model: nn.Module, trained: TrainedModel) -> None:
 
 
 def task_of(trained: TrainedModel, data: Data | None = None) -> LoadedTask:
-    """Make the task of a trained model, on this machine; by default without any examples.
-
-    Raises:
-        SpecError: the task cannot be made.
-    """
+    """Make the task of a trained model, on this machine; by default without any examples."""
     spec = trained.spec.replace(device=devices_here().nearest(trained.spec.device))
     if data is None:
         data = known_data(trained) if spec.task is None else NO_DATA
@@ -117,11 +109,7 @@ def warn_of_other_code(spec: Spec) -> None:
 
 
 def known_data(trained: TrainedModel) -> PreparedDataset:
-    """Return the dataset that a model was trained on, with its facts but without its examples.
-
-    Raises:
-        SpecError: its facts are gone, and Downpour cannot prepare it again.
-    """
+    """Return the dataset that a model was trained on, with its facts but without its examples."""
     try:
         return without_examples(stated_facts(trained), trained.name)
     except StoreError as error:
@@ -129,12 +117,7 @@ def known_data(trained: TrainedModel) -> PreparedDataset:
 
 
 def stated_facts(trained: TrainedModel) -> Mapping[str, Any]:
-    """Return what `facts.json` says about the data that a model was trained on.
-
-    Raises:
-        SpecError: the file is gone and Downpour cannot prepare the data again.
-        StoreError: the file cannot be read, or is damaged.
-    """
+    """Return what `facts.json` says about the data that a model was trained on."""
     beside = trained.file.parent / FACTS_FILE
     if not beside.is_file():
         return read_facts(trained.data_root / data_key(trained))
@@ -142,11 +125,7 @@ def stated_facts(trained: TrainedModel) -> Mapping[str, Any]:
 
 
 def data_key(trained: TrainedModel, data_dir: Path | None = None) -> str:
-    """Return the key of the data that a model was trained on; prepare the data again if gone.
-
-    Raises:
-        SpecError: the data are gone, and their source is gone, too, or has changed.
-    """
+    """Return the key of the data that a model was trained on; prepare the data again if gone."""
     root, key = trained.data_root, trained.data_key
     try:
         if root == own_datasets():
@@ -165,9 +144,6 @@ def export(trained: TrainedModel, folder: Path) -> list[Path]:
     The folder holds the `state_dict` as safetensors, the spec, and the facts about the data that a
     program needs to build the network again. If the network has its own `save_pretrained`, the
     folder also holds the files that it writes.
-
-    Raises:
-        SpecError: the folder is not empty or cannot be written, or the network cannot be built.
     """
     model = load(trained)
     # Read this before writing anything: if the file is unreadable, no part of a folder stays.

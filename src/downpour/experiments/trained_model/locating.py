@@ -48,11 +48,7 @@ class TrainedModel:
     data_key: str
 
     def read(self) -> NamedModel:
-        """Return the model's parameters.
-
-        Raises:
-            SpecError: the file cannot be read, or is not a safetensors file.
-        """
+        """Return the model's parameters."""
         return read_model(self.file, self.name, None, field=FIELD)
 
 
@@ -63,9 +59,6 @@ def find(source: Source, shared: Path, spec: Spec | None = None) -> TrainedModel
         source: names the model.
         shared: the shared directory in which to look up an ID.
         spec: the spec of its training, instead of the `spec.toml` next to it.
-
-    Raises:
-        SpecError: the model does not exist, or no spec of its training is known.
     """
     name = _name_of(source)
     directory = experiments_at(shared)
@@ -97,11 +90,7 @@ def _name_of(source: Source) -> str:
 
 
 def spec_in(folder: Path, name: str, *, field: str = FIELD) -> Spec:
-    """Return the spec in a folder with a model; `field` and `name` are the user's words.
-
-    Raises:
-        SpecError: the folder has no spec, or the spec cannot be used.
-    """
+    """Return the spec in a folder with a model; `field` and `name` are the user's words."""
     if not (folder / SPEC_NAME).is_file():
         accepted = f"has no {SPEC_NAME} next to it; name an experiment, or its folder"
         raise SpecError(field, name, accepted)
@@ -169,12 +158,6 @@ def resumed_spec(experiment: str, shared: Path, changes: Mapping[str, Any]) -> S
         shared: the shared directory with its folder.
         changes: fields that differ from its own. `epochs` includes the epochs that it has had; by
             default, it is as many as the experiment should have had.
-
-    Raises:
-        SpecError: the experiment does not exist, it has no model, or no rounds remain; or
-            `stop_after` has ended it. Or it stopped in the middle of an epoch, which another `meet`
-            would cut differently.
-        SharedDirectoryError: the shared directory cannot be used.
     """
     folder = SharedDirectory(shared).experiments / str(experiment)
     if not is_bare_name(str(experiment)) or not folder.is_dir():

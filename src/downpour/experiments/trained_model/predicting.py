@@ -70,9 +70,6 @@ def read_labelled(path: Path, dataset: PreparedDataset, spec: Spec, *, field: st
         dataset: the dataset that the model was trained on.
         spec: the spec that it was trained with.
         field: the user's name for the path.
-
-    Raises:
-        SpecError: the path cannot be read, or its examples or labels are of another kind.
     """
     kind = "folder" if path.is_dir() else "npz"
     given = Spec(dataset=kind, data_path=str(path), image_size=spec.image_size)
@@ -82,11 +79,7 @@ def read_labelled(path: Path, dataset: PreparedDataset, spec: Spec, *, field: st
 
 
 def read_inputs(path: Path, dataset: PreparedDataset, spec: Spec, *, field: str) -> Inputs:
-    """Read examples to predict: an .npz or .npy file, an image, or a folder of images.
-
-    Raises:
-        SpecError: the path cannot be read, or its examples are of another kind.
-    """
+    """Read examples to predict: an .npz or .npy file, an image, or a folder of images."""
     given = Spec(image_size=spec.image_size)
     with _named(field, path):
         if path.suffix in {".npz", ".npy"}:
@@ -196,10 +189,6 @@ def predict(trained: TrainedModel, given: str) -> Predictions:
         trained: the model.
         given: for a built-in model, a file or folder (see `inputs`); for a task, a part of its
             examples, such as "test".
-
-    Raises:
-        SpecError: the examples cannot be read, or do not fit the network; or a task's `predict`
-            fails, or does not return a row for each example.
     """
     warn_of_other_code(trained.spec)
     if trained.spec.task is None:
@@ -276,10 +265,6 @@ def measure(
         data_dir: where the files of datasets are, if Downpour must prepare them again.
         options: `task_options` that differ from the training's, such as the place of a task's
             examples.
-
-    Raises:
-        SpecError: model, examples or options do not fit together.
-        NonFinite: the loss is NaN or infinite.
     """
     warn_of_other_code(trained.spec)
     if trained.spec.task is None:

@@ -212,11 +212,7 @@ def _in_shard_order(
     weights: Sequence[float],
     amounts: Sequence[float] | None,
 ) -> tuple[list[Counted], float]:
-    """Return the parts in the order of their shards, and the divisor of their sum.
-
-    Raises:
-        ValueError: a shard appears twice, or weights are not as many or do not sum to one.
-    """
+    """Return the parts in the order of their shards, and the divisor of their sum."""
     if len({contribution.shard for contribution in contributions}) != len(contributions):
         raise ValueError("a shard contributes twice")
     if abs(math.fsum(weights) - 1) > 1e-9:

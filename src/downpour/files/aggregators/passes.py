@@ -171,11 +171,7 @@ class Base:
         compression: str,
         trained_from: PublishedFile | None = None,
     ) -> Self:
-        """Map a model's file; compressed updates say which version they were `trained_from`.
-
-        Raises:
-            StoreError: the file does not exist, or is not a model.
-        """
+        """Map a model's file; compressed updates say which version they were `trained_from`."""
         model = decode(store.view(file), file.name)
         if base_of(model) is not None:
             raise FileCorrupt(file.name, "is a difference, but the version before it is unknown")
@@ -253,11 +249,7 @@ class Passes:
         others: Sequence[Counted] = (),
         is_last: bool = False,
     ) -> Passed:
-        """Add items, which `steps` name by node; see `Summing.add` for `others` and the last pass.
-
-        Raises:
-            SharedDirectoryError: the directory failed, not an update.
-        """
+        """Add items, which `steps` name by node; `Summing.add` explains `others` and the last pass."""
         parts = [*(item for item in items if isinstance(item, Counted)), *others]
         files, refused = self._open(parts)
         if refused:
@@ -349,9 +341,6 @@ def examine(
         base: The model that training began from; all files must have its tensors.
         contributions: All contributions of the round.
         known: Shards whose reason is known already; we don't read their files.
-
-    Raises:
-        StoreError: the base cannot be read.
     """
     reasons = dict(known)
     if not base.is_verified:

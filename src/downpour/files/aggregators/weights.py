@@ -36,11 +36,7 @@ Amount: TypeAlias = Callable[[Contribution], float]
 
 
 def shares(amounts: Sequence[float]) -> tuple[float, ...]:
-    """Return each amount divided by their sum; equal shares if all amounts are zero.
-
-    Raises:
-        ValueError: there are no amounts.
-    """
+    """Return each amount divided by their sum; equal shares if all amounts are zero."""
     if not amounts:
         raise ValueError("nothing to aggregate")
     largest = max(amounts)
@@ -68,9 +64,6 @@ def loss_weights(contributions: Sequence[Contribution]) -> tuple[float, ...]:
     The mean is Σ l_i w_i / Σ l_i, an idea of the ECE751 report. If all losses are zero, all weights
     are equal. A negative loss has no meaning as a weight, so we refuse it, as well as one that is
     not finite.
-
-    Raises:
-        UpdatesRefused: losses that are negative, NaN or infinite; names all their shards.
     """
     refused = {
         contribution.shard: f"loss {contribution.loss} cannot be a weight"

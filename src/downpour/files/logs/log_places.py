@@ -238,11 +238,7 @@ _LOOK_SECONDS = 3600.0
 
 
 def remove_old_logs(place: LogPlace, now_seconds: float) -> None:
-    """Remove pieces that have not changed for two weeks, and the oldest beyond `KEPT_BYTES`.
-
-    Raises:
-        SharedDirectoryError: the place cannot be used.
-    """
+    """Remove pieces that have not changed for two weeks, and the oldest beyond `KEPT_BYTES`."""
     left_bytes = KEPT_BYTES
     for piece in sorted(place.pieces(), key=lambda piece: piece.changed_seconds, reverse=True):
         left_bytes -= piece.size_bytes

@@ -98,11 +98,7 @@ class Header:
 
 
 def plan_layout(tensors: Mapping[str, Array]) -> Layout:
-    """Return the place of each tensor.
-
-    Raises:
-        SpecError: a tensor's dtype cannot be stored in a parameter file (bfloat16, complex, ...).
-    """
+    """Return the place of each tensor."""
     order = sorted((-array.itemsize, _code(name, array), name) for name, array in tensors.items())
     entries = []
     start = 0
@@ -117,11 +113,7 @@ def plan_layout(tensors: Mapping[str, Array]) -> Layout:
 
 
 def write_header(layout: Layout, metadata: Mapping[str, str]) -> bytes:
-    """Render a header, padded with spaces so that the tensors' bytes begin aligned.
-
-    Raises:
-        ValueError: the header is larger than readers accept.
-    """
+    """Render a header, padded with spaces so that the tensors' bytes begin aligned."""
     fields: dict[str, object] = {_METADATA: dict(sorted(metadata.items()))} if metadata else {}
     for entry in layout.entries:
         fields[entry.name] = {
@@ -139,12 +131,7 @@ def write_header(layout: Layout, metadata: Mapping[str, str]) -> bytes:
 def read_header(
     buffer: memoryview, name: str, dtypes: Mapping[str, np.dtype[Any]] = DTYPES
 ) -> Header:
-    """Read and check the header of the file `name`, whose bytes are `buffer`.
-
-    Raises:
-        FileCorrupt: the header is invalid or does not fit the file, or a tensor has none of these
-            dtypes.
-    """
+    """Read and check the header of the file `name`, whose bytes are `buffer`."""
     try:
         return _checked_header(buffer, dtypes)
     except _HeaderError as error:

@@ -111,11 +111,7 @@ def read_version(
 
 
 def _followed(model: Parameters, file: PublishedFile, steps: Sequence[_NamedStep]) -> Parameters:
-    """Return the version to which steps lead from `model`; the last step comes first.
-
-    Raises:
-        FileCorrupt: a step is not from the version before it.
-    """
+    """Return the version to which steps lead from `model`; the last step comes first."""
     for following, step in reversed(steps):
         misfit = _misfit(model, file, step)
         if misfit is not None:
@@ -142,11 +138,7 @@ def whole_content(store: Store, name: str) -> Sequence[Buffer]:
 
 
 def version_in(store: Store, name: str) -> Parameters:
-    """Read a version of an ended experiment, given only its name.
-
-    Raises:
-        StoreError: a file cannot be read, or the versions whose steps lead to it are missing.
-    """
+    """Read a version of an ended experiment, given only its name."""
     file, steps = store.describe(name), list[_NamedStep]()
     held = decode(store.read(file), name)
     while (checksum := base_of(held)) is not None:
@@ -242,11 +234,7 @@ def _in_experiment(name: str, shared: SharedDirectory | None) -> Path | None:
 
 
 def newest_model(folder: Path) -> Path | None:
-    """Return the final model in a folder, else the newest version; None if neither exists.
-
-    Raises:
-        OSError: the folder cannot be listed.
-    """
+    """Return the final model in a folder, else the newest version; None if neither exists."""
     names = {entry.name for entry in folder.iterdir()}
     if FINAL_NAME in names:
         return folder / FINAL_NAME

@@ -56,11 +56,7 @@ class Pulse:
         self._thread = Thread(target=self._run, name="pulse", daemon=True)
 
     def start(self) -> None:
-        """Begin with a beat.
-
-        Raises:
-            SharedDirectoryError: the bucket does not take it.
-        """
+        """Begin with a beat."""
         self._beat()
         self._thread.start()
 
@@ -114,11 +110,7 @@ class Watch:
         self.seen_alive = False
 
     def is_dead(self) -> bool:
-        """Look once; return whether the manager has ended, or has given no sign of life for long.
-
-        Raises:
-            SharedDirectoryError: the bucket cannot be read.
-        """
+        """Look once; return whether the manager has ended or has been silent for too long."""
         now, beat = self._clock(), self._look()
         if beat == _LAST:
             return True
@@ -230,10 +222,6 @@ def announce(folder: Path, files: Store, content: str) -> Presence:
 
     The manager holds a lock beside its file. The next manager that starts, for a cluster or a run,
     removes the files of killed managers.
-
-    Raises:
-        SharedDirectoryError: the folder cannot be used.
-        StoreError: it cannot be written.
     """
     _remove_abandoned(folder, files)
     name = f"manager-{uuid.uuid4().hex[:12]}"

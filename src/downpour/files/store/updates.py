@@ -104,11 +104,7 @@ class UpdateFormat:
 
     @classmethod
     def of(cls, model: Parameters, file: PublishedFile, compression: str) -> Self:
-        """Return the format of the updates of a model, which names its own buffers.
-
-        Raises:
-            FileCorrupt: it does not name them as `model_metadata` does.
-        """
+        """Return the format of the updates of a model, which names its own buffers."""
         try:
             buffers = frozenset(map(str, json.loads(model.metadata.get(_BUFFERS, "[]"))))
         except (ValueError, TypeError, RecursionError):
@@ -204,9 +200,6 @@ def compress(
         model: The model that training began from.
         trained: Its parameters and buffers now.
         unsent: The second result of the shard's previous task, if there is one: float32, flat.
-
-    Raises:
-        NonFinite: a difference is NaN, infinite, or too large for the codec.
     """
     codec, held, left = form.codec, dict(trained), dict[str, Array]()
     if codec is None:

@@ -56,21 +56,12 @@ def prepare(
             `datasets_root/downloads`, and for a relative `data_path` before the working directory.
         begun_with: the key that an experiment goes on with. Its source is not needed while the
             folder is whole, and must come to the same key where it is not.
-
-    Raises:
-        SpecError: the dataset is unknown, its files are missing, or it does not fit the spec; or it
-            has changed since the experiment began.
-        SharedDirectoryError: the folder cannot be written or read.
     """
     return prepared_key(_source(spec), spec, datasets_root, data_dir, begun_with)
 
 
 def check_source(spec: Spec, data_dir: Path | None = None) -> None:
-    """Check names, paths and the allow-list before anything starts.
-
-    Raises:
-        SpecError: the dataset is unknown or not allowed, or a file or folder is not there.
-    """
+    """Check names, paths and the allow-list before anything starts."""
     if data_dir is not None and not os.path.isdir(data_dir):  # noqa: PTH112 - takes any name
         raise SpecError("data_dir", str(data_dir), "no such folder")
     _source(spec).check(spec, data_dir)

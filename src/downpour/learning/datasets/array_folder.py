@@ -85,11 +85,6 @@ def own_copy(packed: Path, checksum: str, content_bytes: int) -> Path:
     """Return this machine's unpacked copy of a packed file, made if it is missing.
 
     The caller verifies it. `checksum` names it, and is 32 hexadecimal digits.
-
-    Raises:
-        NoCopy: it cannot be written here.
-        ValueError, EOFError: the file holds something else than a header and `content_bytes`.
-        OSError: the file cannot be read.
     """
     with _own_disk():
         folder = own_folder() / "arrays"
@@ -176,11 +171,7 @@ class ArrayFolder:
 def write_array_folder(
     root: Path, prefix: str, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
 ) -> str:
-    """Write a folder under `root`, unless an intact one is there; returns its key.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
+    """Write a folder under `root`, unless an intact one is there; returns its key."""
     described = {name: _described(array) for name, array in arrays.items()}
     text = json.dumps({**facts, "arrays": described}, indent=1).encode()
     key = f"{prefix}-{_facts_checksum(text)}"
@@ -192,13 +183,7 @@ def write_array_folder(
 
 
 def open_array_folder(root: Path, key: str, names: Iterable[str]) -> ArrayFolder:
-    """Map the named arrays of a folder; the first time in a process, all of them are verified.
-
-    Raises:
-        FileMissing: there is no such folder, or a file of it is missing.
-        FileCorrupt: `key` is no bare name, or a file differs from the written one.
-        SharedDirectoryError: a file cannot be read.
-    """
+    """Map the named arrays of a folder; the first time in a process, all of them are verified."""
     if not is_bare_name(key):
         raise FileCorrupt(key, "must be a bare folder name")
     folder = root / key

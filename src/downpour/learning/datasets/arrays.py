@@ -47,9 +47,6 @@ def from_names(named: Mapping[str, Any], *, field: str, value: str) -> Arrays:
     """Return the examples among named arrays; without a test part, a fifth is held out.
 
     `normalize`, true or false, says whether numbers are amounts, see `Arrays`.
-
-    Raises:
-        SpecError: names `field` and `value`, where the names, lengths or types do not fit.
     """
     parts = _checked_parts(named, _TRAINED_ON, field, value)
     train_x, train_y, test_x, test_y = parts if len(parts) == 4 else _held_out(*parts)
@@ -66,9 +63,6 @@ def labelled(named: Mapping[str, Any], *, field: str, value: str) -> tuple[Any, 
     """Return x and y of the test part among named arrays, or of all if there is none.
 
     The test part may be alone, without training examples.
-
-    Raises:
-        SpecError: as `from_names` does.
     """
     x, y = _checked_parts(named, _MEASURED_ON, field, value)[-2:]
     return x, y

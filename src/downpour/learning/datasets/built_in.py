@@ -96,10 +96,6 @@ def found_or_downloaded(
         places: the data folder, if there is one, and the cache that a download goes to.
         present: returns the files under a place's folder, or None if one is missing.
         fetch: downloads into a place, with torchvision.
-
-    Raises:
-        SpecError: the files are in neither place and cannot be downloaded; says what would help.
-        SharedDirectoryError: the cache cannot be written.
     """
     data_dir, downloads = places
     files = (present(data_dir / folder) if data_dir else None) or present(downloads / folder)
@@ -205,9 +201,6 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
 
     The format: two zero bytes, type 8, the number of dimensions, each as a big-endian int32, then
     the values (http://yann.lecun.com/exdb/mnist).
-
-    Raises:
-        SpecError: it is not such a file, or it is short or long.
     """
     try:
         with _opened(path) as file:

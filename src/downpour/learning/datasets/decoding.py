@@ -53,13 +53,7 @@ class Decoded:
 
 
 def decoded(arrays: Arrays, spec: Spec) -> Decoded:
-    """Bring a source's arrays into the prepared form.
-
-    Raises:
-        SpecError: a part is empty, shapes do not fit, or numbers are not finite or are integers
-            without a `normalize`. Or labels are neither class numbers nor zeros and ones, or all of
-            one class. Or `image_size` is given and the examples are no images.
-    """
+    """Bring a source's arrays into the prepared form."""
     train, test = slice(spec.train_limit), slice(spec.test_limit)
     train_x = _examples(arrays.train_x[train], arrays.normalize, spec)
     test_x = _examples(arrays.test_x[test], arrays.normalize, spec)

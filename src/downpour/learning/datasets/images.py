@@ -100,11 +100,7 @@ def images_in(root: Path, classes: list[str]) -> ClassImages:
 
 
 def check_every_class(root: Path, classes: list[str], *, field: str) -> None:
-    """Refuse a class folder without images, and say what is in it.
-
-    Raises:
-        SpecError: names the first such class.
-    """
+    """Refuse a class folder without images, and say what is in it."""
     for name in classes:
         inside = entries(root / name)
         if any(is_image(entry) for entry in inside):
@@ -152,21 +148,13 @@ def _left_out(root: Path, others: list[Path]) -> Iterator[str]:
 
 
 def is_gray(path: Path) -> bool:
-    """Whether an image has one channel.
-
-    Raises:
-        SpecError: it cannot be decoded, or has more than 8 bits a channel.
-    """
+    """Whether an image has one channel."""
     with _opened(path) as image:
         return image.mode in _GRAY_MODES
 
 
 def pixels_of(path: Path, channels: int) -> NDArray[np.uint8]:
-    """Return one image as [1, h, w, c]; c is 1 (gray) or 3 (color).
-
-    Raises:
-        SpecError: it cannot be decoded, or has more than 8 bits a channel.
-    """
+    """Return one image as [1, h, w, c]; c is 1 (gray) or 3 (color)."""
     with _opened(path) as image:
         pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"), dtype=np.uint8)
     return pixels.reshape(1, *pixels.shape[:2], channels)
@@ -281,11 +269,7 @@ def has_test_part(root: Path) -> bool:
 
 
 def _parts_of(root: Path) -> _Parts:
-    """Tell the parts of a dataset from its classes, by the names of the folders.
-
-    Raises:
-        SpecError: these are no folders of a dataset; says what is there.
-    """
+    """Tell the parts of a dataset from its classes, by the names of the folders."""
     names = class_folders(root) if root.is_dir() else []
     if not names:
         images = sum(map(is_image, root.iterdir())) if root.is_dir() else 0

@@ -50,11 +50,6 @@ def prepared_key(
 
     An experiment goes on with the examples that it has `begun_with`: the source is not read while
     that folder is intact.
-
-    Raises:
-        SpecError: the source's files are missing, or do not fit the spec; or the folder that the
-            experiment began with is gone, and its source has changed.
-        SharedDirectoryError: the folder cannot be written or read.
     """
     if begun_with is None:
         key = _decoded_key(source, spec, datasets_root, data_dir)

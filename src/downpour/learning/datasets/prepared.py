@@ -75,9 +75,6 @@ def checked(fields: Mapping[str, Any], names: Iterable[str], name: str) -> State
 
     A model that was exported brings the file along, so it may come from anybody. The file is
     corrupt if no preparation can have written it.
-
-    Raises:
-        FileCorrupt: it says what cannot be; `name` is that of its folder.
     """
     file = f"{name}/{FACTS_FILE}"
     try:

@@ -182,11 +182,7 @@ _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
 def check_room(
     shape: Sequence[int], item_bytes: int, *, field: str, value: object, what: str = ""
 ) -> int:
-    """Return how many bytes an array of this shape takes; `what` is that in words.
-
-    Raises:
-        SpecError: names `field` and `value`, where that is more than is free on this machine.
-    """
+    """Return how many bytes an array of this shape takes; `what` is that in words."""
     needed_bytes = math.prod(shape) * item_bytes
     free_bytes = free_memory()
     if needed_bytes > free_bytes:
@@ -251,11 +247,7 @@ class DataSource(Protocol):
 
 
 def fingerprint(paths: Iterable[Path], *, field: str = "dataset") -> tuple[str, ...]:
-    """Return path, size and time of change of files: they change with the content.
-
-    Raises:
-        SpecError: a path is no regular file but, say, a FIFO or a broken link; names `field`.
-    """
+    """Return path, size and time of change of files: they change with the content."""
     lines = []
     for path in paths:
         try:
@@ -273,9 +265,6 @@ def named_path(spec: Spec, data_dir: Path | None) -> Path:
     """Return `data_path`, looked up in `data_dir` first where it is relative.
 
     For an object store's URL, it is the path of the file or folder that was fetched.
-
-    Raises:
-        SpecError: there is no such file or folder.
     """
     given = local_path("data_path", spec.data_path or "")
     places = [data_dir / given, given] if data_dir and not given.is_absolute() else [given]

@@ -139,11 +139,7 @@ def settled(
 def measured(
     spec: Spec, choices: Sequence[Candidate], datasets: Path, data_dir: Path | None = None
 ) -> Iterator[Measured]:
-    """Measure some steps of each candidate; yields each as soon as it has been.
-
-    Raises:
-        SpecError: the dataset or the network cannot be used at all.
-    """
+    """Measure some steps of each candidate; yields each as soon as it has been."""
     work = {
         "spec": closed(spec, choices[0]).replace(meet=1).to_toml(),  # meet may be open, too
         "candidates": [asdict(one) for one in choices],

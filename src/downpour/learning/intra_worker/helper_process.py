@@ -219,9 +219,6 @@ class HelperProcess:
             memory: the descriptor of the network's memory.
             work: what it trains.
             lent: further descriptors that it is given, named in `work`.
-
-        Raises:
-            OSError: it cannot be started.
         """
         mine, its = socketpair()
         with its:
@@ -250,11 +247,7 @@ class HelperProcess:
         self._write(job.to_line())
 
     def answer(self, job: HelperJob, wait_seconds: float) -> Answer:
-        """Wait until a job is done, or cannot be.
-
-        Raises:
-            ProcessGone: it has ended, or does not answer for so long.
-        """
+        """Wait until a job is done, or cannot be."""
         # An answer to an earlier job is to one of which another helper could not do its share.
         while self.answered is None or self.answered.job != job.number:
             if not self._arrives(wait_seconds):

@@ -53,9 +53,6 @@ class Hybrid:
         loaded: the task; its spec says how many slices there are.
         network: the network, at its place in memory.
         processes: how many share parts and slices.
-
-    Raises:
-        SpecError: the network has no dense layer after others.
     """
 
     def __init__(self, loaded: LoadedTask, network: nn.Module, processes: int) -> None:
@@ -155,11 +152,7 @@ class _Worker:
         return blocks(count, len(self._ends) + 1)[0]
 
     def gather(self, own: Mapping[int, Tensor], count: int) -> list[Tensor]:
-        """Collect what the helpers have, and send each what it lacks.
-
-        Raises:
-            ProcessGone: one has ended, or sends nothing.
-        """
+        """Collect what the helpers have, and send each what it lacks."""
         found = dict(own)
         others = blocks(count, len(self._ends) + 1)[1:]
         wait_seconds = patience_seconds(time.monotonic() - self._began)
@@ -204,11 +197,7 @@ class _Helping:
         return blocks(count, self._work.task.processes)[self._work.task.number]
 
     def gather(self, own: Mapping[int, Tensor], count: int) -> list[Tensor]:
-        """Send its own to the worker, which sends the others.
-
-        Raises:
-            ProcessGone: the worker has ended.
-        """
+        """Send its own to the worker, which sends the others."""
         for number in sorted(own):
             self._sent += 1
             self._link.send(self._sent, own[number])
@@ -315,11 +304,7 @@ class StageWork:
 
 
 def arrived(link: Link, number: int, seconds: float | None = None) -> Tensor:
-    """Wait for a part's tensor, whose gradient goes back; its generators become this process's.
-
-    Raises:
-        ProcessGone: nothing comes, or not within some seconds.
-    """
+    """Wait for a part's tensor, whose gradient goes back; its generators become this process's."""
     parcel = link.receive(seconds)
     generators.go_on(parcel.generators)
     if not parcel.trained:
@@ -363,11 +348,7 @@ class Exit(nn.Module):
         self.part = 0
 
     def forward(self, x: Tensor) -> Any:
-        """Return the network's output for the part that arrives next.
-
-        Raises:
-            ProcessGone: none does.
-        """
+        """Return the network's output for the part that arrives next."""
         del x  # the first stage has taken it
         return run(self._layers, arrived(self._link, self.part, self._wait_seconds))
 
@@ -382,9 +363,6 @@ class Pipeline:
         loaded: the task.
         network: the network, at its place in memory.
         processes: how many share its layers.
-
-    Raises:
-        SpecError: it cannot be cut as the spec says.
     """
 
     def __init__(self, loaded: LoadedTask, network: nn.Module, processes: int) -> None:

@@ -258,11 +258,7 @@ class Link:
         self._arrived = b""
 
     def send(self, slot: int, tensor: Tensor, generators: list[Any] | None = None) -> None:
-        """Copy a tensor to the other end.
-
-        Raises:
-            ProcessGone: the process at the other end has ended.
-        """
+        """Copy a tensor to the other end."""
         data = flat(tensor)
         begin = self._place(slot, data.nbytes)
         self._written.view(begin, data.numel(), data.dtype).copy_(data)
@@ -282,11 +278,7 @@ class Link:
             raise ProcessGone("has ended") from error
 
     def receive(self, seconds: float | None = None) -> Parcel:
-        """Wait for the next tensor; it stays in the memory that the other end writes.
-
-        Raises:
-            ProcessGone: the process at the other end has ended, or sends nothing for so long.
-        """
+        """Wait for the next tensor; it stays in the memory that the other end writes."""
         header = json.loads(self._line(seconds))
         data = self._read.view(header["begin"], header["count"], getattr(torch, header["dtype"]))
         return Parcel(

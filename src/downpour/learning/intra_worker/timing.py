@@ -83,11 +83,7 @@ class TimedTraining:
         self.seconds(2)  # the first step allocates memory
 
     def seconds(self, steps: int) -> float:
-        """Train some steps; return how long each took.
-
-        Raises:
-            SpecError: a helper has ended, so it was not the arrangement that was timed.
-        """
+        """Train some steps; return how long each took."""
         torch.set_num_threads(self._threads)
         began = time.perf_counter()
         for _ in range(steps):

@@ -38,11 +38,7 @@ __all__ = ["NETWORKS", "build", "check_fit", "check_model", "check_travels", "ou
 
 
 def build(spec: Spec, facts: DatasetFacts) -> nn.Module:
-    """Build the spec's network for a dataset, on the CPU, seeded by the spec.
-
-    Raises:
-        SpecError: the network is unknown or not allowed, or options, data and loss do not fit it.
-    """
+    """Build the spec's network for a dataset, on the CPU, seeded by the spec."""
     check_model(spec)
     return call_builder(_builder(spec), spec, facts)
 

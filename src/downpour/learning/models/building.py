@@ -29,9 +29,6 @@ def outputs_needed(spec: Spec, facts: DatasetFacts) -> int:
 
     One for each class with cross-entropy; with binary cross-entropy one for two classes, and one
     for each target where the labels are zeros and ones.
-
-    Raises:
-        SpecError: the loss does not fit the labels.
     """
     if spec.loss == "cross_entropy":
         if not facts.classes:
@@ -51,9 +48,6 @@ def call_builder(builder: Callable[..., Any], spec: Spec, facts: DatasetFacts) -
 
     Offered are `num_classes` (the outputs needed), `sample_shape` and `in_channels`. All global
     generators are seeded for the call, and restored after it. Lazy layers get their sizes.
-
-    Raises:
-        SpecError: the options or the data do not fit the builder, or it returns no network.
     """
     offered: dict[str, Any] = {
         "num_classes": outputs_needed(spec, facts),
@@ -110,11 +104,7 @@ def _refuse_unknown_options(
 
 
 def check_travels(model: nn.Module, spec: Spec) -> None:
-    """Check that a network has something to train, and nothing that parameter files cannot hold.
-
-    Raises:
-        SpecError: it does not; names the parameter or buffer.
-    """
+    """Check that a network has something to train, and nothing that parameter files cannot hold."""
     for name, value in model.state_dict().items():
         _check_kept(name, value, spec)
     if not any(value.requires_grad for value in model.parameters()):
@@ -123,12 +113,7 @@ def check_travels(model: nn.Module, spec: Spec) -> None:
 
 
 def check_fit(model: nn.Module, spec: Spec, facts: DatasetFacts) -> None:
-    """Try the network on two examples of zeros; its parameters and buffers stay as they are.
-
-    Raises:
-        SpecError: it does not take the examples, its output does not fit the labels, it has
-            nothing to train, or a parameter of a type that files do not have.
-    """
+    """Try the network on two examples of zeros; its parameters and buffers stay as they are."""
     needed = outputs_needed(spec, facts)
     check_travels(model, spec)
     output = _tried(model, spec, facts)
@@ -188,11 +173,7 @@ def _tried(model: nn.Module, spec: Spec, facts: DatasetFacts) -> object:
 
 
 def image(sample_shape: tuple[int, ...], *, smallest: int) -> tuple[int, int, int]:
-    """Return channels, height and width of images of at least `smallest` pixels a side.
-
-    Raises:
-        SpecError: the examples are no images, or smaller ones.
-    """
+    """Return channels, height and width of images of at least `smallest` pixels a side."""
     if len(sample_shape) != 3 or min(sample_shape[1:]) < smallest:
         accepted = f"this network needs images of at least {smallest} x {smallest} pixels"
         raise SpecError("model", f"examples of shape {sample_shape}", accepted)
@@ -200,33 +181,21 @@ def image(sample_shape: tuple[int, ...], *, smallest: int) -> tuple[int, int, in
 
 
 def probability(name: str, value: float) -> float:
-    """Return an option that is the share of elements to drop.
-
-    Raises:
-        SpecError: it is no number from 0 on and below 1.
-    """
+    """Return an option that is the share of elements to drop."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
         raise SpecError(f"model_options.{name}", value, "a number of at least 0 and below 1")
     return float(value)
 
 
 def width(name: str, value: int) -> int:
-    """Return an option that is a number of units.
-
-    Raises:
-        SpecError: it is no whole number of at least 1.
-    """
+    """Return an option that is a number of units."""
     if not _counts(value):
         raise SpecError(f"model_options.{name}", value, "a whole number of at least 1")
     return value
 
 
 def widths(name: str, value: Sequence[int] | int) -> list[int]:
-    """Return an option that is a list of numbers of units; a single number is a list of one.
-
-    Raises:
-        SpecError: one is no whole number of at least 1.
-    """
+    """Return an option that is a list of numbers of units; a single number is a list of one."""
     listed = [value] if isinstance(value, int) else list(value)
     if not all(map(_counts, listed)):
         raise SpecError(f"model_options.{name}", value, "a list of widths, each at least 1")

@@ -43,9 +43,6 @@ def vision_builder(name: str) -> Callable[..., nn.Module]:
     torchvision is imported only when one of its networks is asked for. They take three channels; an
     example with one is shown to them three times, which leaves their parameters as torchvision
     names and shapes them.
-
-    Raises:
-        SpecError: torchvision does not import.
     """
     try:
         from torchvision import models
@@ -226,9 +223,6 @@ class ConvLstm(nn.Module):
     """Convolutions, whose maps [b, c, h, w] become a sequence of h steps of c * w numbers.
 
     The LSTM reads it from the top of the image down; the dense layer sees what it knows at the end.
-
-    Raises:
-        SpecError: the examples are no images, or too small to be pooled so often.
     """
 
     def __init__(

@@ -198,22 +198,14 @@ def bundle_of(spec: Spec) -> Bundle | None:
 
 
 def check_fits(bundle: Bundle, code: Mapping[str, str]) -> None:
-    """Check that every file of a bundle is one that an experiment was submitted with.
-
-    Raises:
-        BadBundle: names the first that is not.
-    """
+    """Check that every file of a bundle is one that an experiment was submitted with."""
     for path, content in bundle.files.items():
         if code.get(path) != digest_of(content):
             raise BadBundle(f"{path} has changed since the submission")
 
 
 def refuse_installed(names: Iterable[str]) -> None:
-    """Check that no top-level name is that of a package that is installed here.
-
-    Raises:
-        BadBundle: names the first that is.
-    """
+    """Check that no top-level name is that of a package that is installed here."""
     for name in sorted(names):
         if in_installed_folder(name):
             raise BadBundle(f"{name} is also an installed package, which a bundle never replaces")

@@ -55,9 +55,6 @@ def unpacked_folder(
         digest: the bundle's SHA-256.
         read: returns the bundle.
         check: refuses one that must not be used here; it is asked each time.
-
-    Raises:
-        OSError: no folder can be written.
     """
     own = own_folder() / "code"
     try:

@@ -70,11 +70,7 @@ class TaskData:
 
 
 def open_task_data(root: Path, key: str) -> TaskData:
-    """Open the folder of a task's data.
-
-    Raises:
-        StoreError: it is gone, damaged, or cannot be read.
-    """
+    """Open the folder of a task's data."""
     opened = open_array_folder(root, key, _ARRAYS)
     stated = opened.facts
     try:
@@ -113,12 +109,7 @@ def _labels_of(data: TaskData) -> NDArray[np.int64]:
 
 
 def task_data_key(spec: Spec, root: Path, begun_with: str | None) -> str:
-    """Return the key of a task's data, writing its folder where it is missing.
-
-    Raises:
-        SpecError: the task's examples or labels cannot be used; or they have changed since the
-            experiment began, and the folder is gone.
-    """
+    """Return the key of a task's data, writing its folder where it is missing."""
     if begun_with is not None and (reason := damage(root, begun_with, _ARRAYS)) is None:
         return begun_with
     facts, labels = _looked_at(spec)
@@ -142,9 +133,6 @@ def check_examples(
         part: "train" or "test".
         examples: what there is here.
         number: which of the manager's sketches to compare; absent: all of them.
-
-    Raises:
-        UnfitWorker: their number or one of the compared examples differs.
     """
     from downpour.learning.tasks.own import resemble, sketched
 

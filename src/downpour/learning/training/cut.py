@@ -60,9 +60,6 @@ def probed(loaded: LoadedTask, network: nn.Module, part: BatchPart) -> Probe:
         loaded: the task.
         network: its network, at its place in memory; the parameters are not changed.
         part: what to run it on.
-
-    Raises:
-        SpecError: the task's loss needs more of the network than its output.
     """
     with _training(loaded, network) as seed:
         run = _Run(layers_of(network))
@@ -73,11 +70,7 @@ def probed(loaded: LoadedTask, network: nn.Module, part: BatchPart) -> Probe:
 
 
 def check_same_bytes(loaded: LoadedTask, network: nn.Module, part: BatchPart) -> None:
-    """Refuse a network that gives another loss or gradient where it is run layer by layer.
-
-    Raises:
-        SpecError: it does, or its loss needs more of it than its output.
-    """
+    """Refuse a network that gives another loss or gradient where it is run layer by layer."""
     with _training(loaded, network) as seed:
         layers = layers_of(network)
         seed()
@@ -236,9 +229,6 @@ def check_cut(loaded: LoadedTask, part: BatchPart) -> None:
     Args:
         loaded: the task.
         part: a part of a batch, to try it on.
-
-    Raises:
-        SpecError: says what is wrong.
     """
     network = loaded.network()
     numerics.place(network, loaded.spec, images=loaded.images)
@@ -254,9 +244,6 @@ def stages_of(loaded: LoadedTask, probe: Probe, processes: int | None = None) ->
     """Return the layers of each stage; of `processes`, if there are fewer than the spec is for.
 
     The spec's places to cut are then for more stages, and measured time decides.
-
-    Raises:
-        SpecError: the network cannot be cut into so many, or not where the spec says.
     """
     spec, most = loaded.spec, len(probe.points) + 1
     stages = processes or spec.inside.processes

@@ -92,11 +92,7 @@ class Sums:
         self._totals: dict[str, tuple[Tensor, Tensor]] = {}
 
     def add(self, measured: Mapping[str, Any], examples: int) -> None:
-        """Add a batch's means, or its pairs of sum and count.
-
-        Raises:
-            SpecError: one is no number.
-        """
+        """Add a batch's means, or its pairs of sum and count."""
         for name, value in measured.items():
             is_pair = isinstance(value, tuple) and len(value) == 2
             total, count = value if is_pair else (value, None)

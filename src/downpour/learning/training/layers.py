@@ -172,11 +172,7 @@ class Entrance(nn.Module):
         self.output = torch.empty(0)
 
     def forward(self, x: Tensor) -> Any:
-        """Run the layers on what the loss gives to the network.
-
-        Raises:
-            EntranceDone: always.
-        """
+        """Run the layers on what the loss gives to the network."""
         self.output = run(self._layers, x)
         raise EntranceDone
 

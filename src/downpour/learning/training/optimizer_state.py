@@ -67,11 +67,7 @@ class OptimizerState:
         self._new = {name: self._noted(name, value) for name, value in self._beside()}
 
     def arrays(self) -> Arrays:
-        """Return copies of the state; empty if it has none.
-
-        Raises:
-            SpecError: other processes could not continue with a part of it.
-        """
+        """Return copies of the state; empty if it has none."""
         self.check_groups()
         found: Arrays = {}
         for place, held, parameter in self._by_parameter():
@@ -89,11 +85,7 @@ class OptimizerState:
         return found
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Replace the state by a result of `arrays`.
-
-        Raises:
-            FileCorrupt: a name or a shape is not of this network.
-        """
+        """Replace the state by a result of `arrays`."""
         for one in self._optimizers.values():
             one.state.clear()
         self._begin_anew()
@@ -111,11 +103,7 @@ class OptimizerState:
                 holder[what] = _beside_parameter(parameter, what, array, name, fused=fused)
 
     def check_groups(self) -> None:
-        """Refuse optimizers whose groups have other parameters than in the beginning.
-
-        Raises:
-            SpecError: a step adds some, or takes some away.
-        """
+        """Refuse optimizers whose groups have other parameters than in the beginning."""
         if self._grouped() != self._members:
             accepted = (
                 "a step changes which parameters its optimizer trains, but another worker could "
@@ -176,11 +164,7 @@ class OptimizerState:
         return {place: holder for place, holder in places.items() if first[id(holder)] == place}
 
     def _place_of(self, name: str) -> tuple[MutableMapping[str, Any], str, nn.Parameter | None]:
-        """Return where a value belongs: in what, as what, and of which parameter.
-
-        Raises:
-            FileCorrupt: there is no such place.
-        """
+        """Return where a value belongs: in what, as what, and of which parameter."""
         place, _, what = name.rpartition("/")
         holder = self._holders().get(place)
         if holder is not None:
@@ -327,11 +311,7 @@ def _plain_array(value: Tensor) -> NDArray[Any]:
 def _beside_parameter(
     parameter: nn.Parameter, what: str, array: NDArray[Any], name: str, *, fused: bool
 ) -> Tensor:
-    """Return a tensor of a parameter's state.
-
-    Raises:
-        FileCorrupt: it does not have the shape that the spec's optimizers give it.
-    """
+    """Return a tensor of a parameter's state."""
     if array.shape == tuple(parameter.shape):
         # Fused kernels walk through memory: a buffer must have the layout of its parameter.
         kind = torch.from_numpy(np.empty(0, array.dtype)).dtype

@@ -81,9 +81,6 @@ def rate_factor(loaded: LoadedTask, position: Position) -> float:
     and the warm-up rises to it from the rate of one: by `1 + (n - 1) k / W`. Both are of Goyal et
     al. 2017, "Accurate, Large Minibatch SGD", sections 2.1 and 2.2. So is the warm-up of a spec
     that names none, five of ninety epochs.
-
-    Raises:
-        SpecError: what the task's own `rate` returns is no rate.
     """
     spec = loaded.spec
     with theirs(spec, "rate() fails"):
@@ -286,10 +283,6 @@ class Optimizers:
     Args:
         loaded: the task, which may choose its own groups of parameters and optimizers.
         model: the network.
-
-    Raises:
-        SpecError: the task's groups leave a trainable parameter out or name one twice, or what it
-            returns are no optimizers of them.
     """
 
     def __init__(self, loaded: LoadedTask, model: nn.Module) -> None:
@@ -309,9 +302,6 @@ class Optimizers:
         """Multiply every group's learning rate, as it was in the beginning.
 
         While the factor stays the same, an optimizer that changes the rates itself keeps its own.
-
-        Raises:
-            SpecError: one of torch's schedulers sets it as well, or a step has changed the groups.
         """
         if sum(len(one.param_groups) for one in self.by_name.values()) != len(self._groups):
             self._state.check_groups()
@@ -339,11 +329,7 @@ class Optimizers:
             parameter.grad = None
 
     def step(self) -> None:
-        """Let every optimizer take its step.
-
-        Raises:
-            SpecError: one takes no sparse gradients, and there are some.
-        """
+        """Let every optimizer take its step."""
         for one in self.by_name.values():
             try:
                 one.step()
@@ -364,19 +350,11 @@ class Optimizers:
             raise self._loaded.mistake("model", accepted) from error
 
     def arrays(self) -> Arrays:
-        """Return copies of the state, see `optimizer_state.py`; empty if it has none.
-
-        Raises:
-            SpecError: other processes could not continue with a part of it.
-        """
+        """Return copies of the state, see `optimizer_state.py`; empty if it has none."""
         return self._state.arrays()
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Replace the state by a result of `arrays`.
-
-        Raises:
-            FileCorrupt: a name or a shape is not of this network.
-        """
+        """Replace the state by a result of `arrays`."""
         self._apply(1.0)
         self._state.load(arrays)
 

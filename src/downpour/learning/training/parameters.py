@@ -171,11 +171,7 @@ def _may_be_seen(value: Tensor) -> bool:
 
 
 def copy_into(target: Tensor, array: NDArray[Any], name: str) -> None:
-    """Copy an array into a tensor of the same shape and type; their memory layouts may differ.
-
-    Raises:
-        FileCorrupt: shape or type differ; `name` is named.
-    """
+    """Copy an array into a tensor of the same shape and type; their memory layouts may differ."""
     # The array may be read-only memory of a mapped file, which torch would warn of.
     here = (
         target.detach() if target.device.type == "cpu" else torch.empty_like(target, device="cpu")

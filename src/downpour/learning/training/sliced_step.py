@@ -83,9 +83,6 @@ class HybridStep:
     Args:
         loaded: the task.
         network: the network to train.
-
-    Raises:
-        SpecError: it has no dense layer after others, or one that is used twice.
     """
 
     def __init__(self, loaded: LoadedTask, network: nn.Module) -> None:
@@ -148,11 +145,7 @@ class HybridStep:
 
 
 def first_dense(loaded: LoadedTask, layers: Sequence[Layer]) -> int:
-    """Return the number of the first dense layer.
-
-    Raises:
-        SpecError: there is none after other layers, or one is used twice.
-    """
+    """Return the number of the first dense layer."""
     spec = loaded.spec
     dense = [n for n, layer in enumerate(layers) if isinstance(layer.run, nn.Linear)]
     used = [id(value) for layer in layers for value in layer.parameters]

@@ -86,9 +86,6 @@ def train_step(
             processes may compute the part, here or on another machine.
         others: computes the gradient together with other processes.
         alone: computes it in this process, where a part's gradient does not follow from the part.
-
-    Raises:
-        SpecError: the task's loss cannot be trained on.
     """
     spec = loaded.spec
     if loaded.has_own_step:
@@ -137,9 +134,6 @@ def add_gradient(loaded: LoadedTask, model: nn.Module, part: BatchPart) -> Tenso
 
     That is the part's share of the batch's mean loss. If the task returns a sum and a count, it is
     these [2]. Then the gradient is that of the sum, unless the part is the whole batch.
-
-    Raises:
-        SpecError: the task's loss cannot be trained on.
     """
     with numerics.precision(loaded.spec):
         loss = loaded.task.loss(model, loaded.batch("train", part.indices))

@@ -85,11 +85,7 @@ def _found_apart(spec: str, environment_: str, patience_seconds: float | None) -
 
 
 def _found(spec: Spec) -> LocalOptimizer:
-    """Make the task's network and optimizers.
-
-    Raises:
-        SpecError: the task fails.
-    """
+    """Make the task's network and optimizers."""
     from downpour.base.values import DatasetFacts
     from downpour.learning.tasks.agreement import TaskData
     from downpour.learning.tasks.loaded import load

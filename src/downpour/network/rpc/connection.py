@@ -83,17 +83,7 @@ class Peer:
         )
 
     def call(self, method: str, structs: tuple[Any, ...], seconds: float) -> Any:
-        """Call a method with structs; the answer is a struct, or None for a call without one.
-
-        Raises:
-            Unreachable: no process answered, even after retries.
-            Untrusted: one side did not accept the credentials of the other.
-            DeadlineExceeded: no answer came within `seconds`; whether the call took effect is
-                unknown.
-            IncompatiblePeer: one side does not understand the other.
-            ProtocolError: the call failed inside the peer.
-            SpecError, SharedDirectoryError, Refused: the peer refused the call.
-        """
+        """Call a method with structs; the answer is a struct, or None for a call without one."""
         try:
             # We bypass tenacity, because a call that succeeds at once need not pay for it.
             return self._call_once(method, structs, seconds)

@@ -100,13 +100,6 @@ class Channel:
 
         With `frame_seconds`, the deadline applies to the first byte only, and the rest must follow
         within `frame_seconds`.
-
-        Raises:
-            Closed: the peer ended the connection.
-            TimeoutError: the deadline passed.
-            IncompatiblePeer: the length is negative or beyond `bytes_max` (we allocate nothing for
-                it), or the frame is not as the peer sealed it.
-            OSError: the connection broke.
         """
         if not self._received:
             self._receive_some(deadline)
@@ -133,13 +126,7 @@ class Channel:
         self._sock.sendall(len(message).to_bytes(_HEADER_BYTES, "big") + message)
 
     def peek(self, deadline: float) -> int:
-        """Return the first byte that the peer sent, without consuming it.
-
-        Raises:
-            Closed: the peer ended the connection.
-            TimeoutError: the deadline passed.
-            OSError: the connection broke.
-        """
+        """Return the first byte that the peer sent, without consuming it."""
         self._sock.settimeout(_left(deadline))
         first = self._sock.recv(1, socket.MSG_PEEK)
         if not first:
@@ -149,12 +136,7 @@ class Channel:
     def secure(
         self, context: ssl.SSLContext, deadline: float, *, server_hostname: str | None = None
     ) -> None:
-        """Continue under TLS, as the caller of `server_hostname`, or as the server if it is None.
-
-        Raises:
-            TimeoutError: the deadline passed.
-            OSError: the connection broke, or (ssl.SSLError) one side refused the other.
-        """
+        """Continue under TLS as the caller of `server_hostname`; as the server if it is None."""
         serving = server_hostname is None
         self._sock = context.wrap_socket(
             self._sock,

@@ -80,10 +80,6 @@ class Server:
         trust: the credentials that peers must have.
         on_end: called when a connection has ended, in the thread that ran its calls, unless the
             server stops.
-
-    Raises:
-        SpecError: the port is in use or not allowed, the host is not of this machine, or other
-            machines could connect without credentials.
     """
 
     def __init__(

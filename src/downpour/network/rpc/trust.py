@@ -230,14 +230,7 @@ class CallerRejected(Exception):
 
 
 def greet(channel: frames.Channel, address: Address, trust: Trust, deadline: float) -> None:
-    """Authenticate this side to a server, and the server to this side.
-
-    Raises:
-        Untrusted: one side does not accept the other; states the reason.
-        Unreachable: the server closed the connection without an answer.
-        TimeoutError: the deadline passed.
-        OSError: the connection broke.
-    """
+    """Authenticate this side to a server, and the server to this side."""
     if trust.calling is not None:
         _secure(channel, address, trust.calling, deadline)
     if trust.token is not None:
@@ -249,11 +242,6 @@ def admit(channel: frames.Channel, trust: Trust, deadline: float) -> None:
 
     A rejected caller gets the reason in a form that it understands: an exception for a Thrift
     client, a notice for a caller that has sent a hello.
-
-    Raises:
-        CallerRejected: the caller could not authenticate itself.
-        TimeoutError: the deadline passed.
-        OSError: the connection broke.
     """
     if trust.serving is not None:
         # We answer a caller that speaks no TLS without it, so that it can read the reason.

@@ -54,9 +54,6 @@ def static_page(sources: Iterable[Path | Record], title: str) -> str:
     Args:
         sources: folders of experiments, or their records.
         title: the page's title in the browser.
-
-    Raises:
-        StoreError: a record cannot be read.
     """
     data: dict[str, Any] = {"experiments": [], "frames": {}, "tasks": {}, "splits": {}}
     for source in sources:

@@ -99,10 +99,6 @@ def write_live_copy(study: StudyResult, out: Path) -> dict[str, str]:
 
     Returns:
         The URL of each run's page, relative to the report, by its experiment.
-
-    Raises:
-        StoreError: a record cannot be read.
-        OSError: the page cannot be written.
     """
     page = out / LIVE_NAME
     folders = _folders(study)
@@ -258,12 +254,6 @@ def write_report(study: StudyResult, out: Path, on_progress: OnProgress = lambda
         study: What to report.
         out: A folder; made if it is missing. Its `tables/`, `figures/` and pages are replaced.
         on_progress: Called with the number of finished figures, and with the number of all.
-
-    Raises:
-        MissingPackage: a library of the extra `report` is not installed.
-        SpecError: the study has nothing to report yet, or the folder holds something else or cannot
-            be written.
-        StoreError: a record cannot be read.
     """
     require("a report", "report")
     if not any(subgrid.runs for subgrid in study.subgrids):

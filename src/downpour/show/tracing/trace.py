@@ -161,11 +161,7 @@ def _about(record: Sequence[tuple[float, RecordLine]]) -> dict[str, object]:
 
 
 def write_trace(record: Sequence[tuple[float, RecordLine]], path: Path) -> None:
-    """Write a trace, whole or not at all, replacing one that an earlier call wrote.
-
-    Raises:
-        SpecError: the file is not a trace, or cannot be written.
-    """
+    """Write a trace, whole or not at all, replacing one that an earlier call wrote."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and not _is_trace(path):
