@@ -165,7 +165,11 @@ class Fields(BaseModel):
 
     @classmethod
     def make(cls, fields: Mapping[str, Any]) -> Self:
-        """Validate fields."""
+        """Validate fields.
+
+        Raises:
+            SpecError: for the first invalid field; names the other invalid ones.
+        """
         return cls.model_validate({str(key): value for key, value in fields.items()})
 
     def _check_together(self) -> None:
