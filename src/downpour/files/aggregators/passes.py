@@ -249,7 +249,7 @@ class Passes:
         others: Sequence[Counted] = (),
         is_last: bool = False,
     ) -> Passed:
-        """Add items, which `steps` name by node; `Summing.add` explains `others` and a last pass."""
+        """Add items, which `steps` name by node; `Summing.add` explains `others` and `last`."""
         parts = [*(item for item in items if isinstance(item, Counted)), *others]
         files, refused = self._open(parts)
         if refused:
