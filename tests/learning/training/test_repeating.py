@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from downpour.learning.allowlist import VARIABLE
 from downpour.learning.tasks import open_data, prepare_data
 from downpour.learning.tasks.loaded import LoadedTask, load
-from downpour.learning.training.repeating import decided, difference, repeated
+from downpour.learning.training.repeating import another_clock, decided, difference, repeated
 from tests.specs import plain_spec
 
 HERE = Path(__file__).parent
@@ -81,6 +82,36 @@ def test_draws_counters_and_clocks_that_decide_nothing_are_accepted(
     assert circumstances[-1] == "once steps has been counted further"
     assert known
     assert difference(known, elsewhere["Plain"]) == ""
+
+
+USERS = """
+import datetime as dt, time
+from datetime import datetime
+
+def look():
+    global kept
+    kept = time.time
+    return time.time(), dt.datetime.now(), datetime.now()
+"""
+
+
+def test_only_a_users_files_meet_another_time(tmp_path: Path) -> None:
+    """A library that is imported meanwhile keeps real classes; so does later code of the user's."""
+    (tmp_path / "users.py").write_text(USERS)
+    found = spec_from_file_location("users", tmp_path / "users.py")
+    assert found is not None
+    assert found.loader is not None
+    users = module_from_spec(found)
+    found.loader.exec_module(users)
+    real = dt.datetime
+    with another_clock([users]) as asked:
+        seconds, *dates = users.look()
+        assert sys.modules["datetime"].datetime is real
+        assert abs(seconds - time.time()) > 1e6
+        assert all(abs(one - real.now()) > dt.timedelta(days=100) for one in dates)
+        assert len(asked) == 3
+    assert abs(users.kept() - time.time()) < 1000
+    assert users.datetime is users.dt.datetime is real
 
 
 def test_repeating_leaves_clocks_and_counters_as_they_were(tmp_path: Path) -> None:

@@ -48,21 +48,24 @@ def another_clock(modules: Sequence[ModuleType]) -> Iterator[list[str]]:
     """Return a context in which the code of these modules meets another time.
 
     Only calls from the user's own files get the other time. Torch, other libraries, and our own
-    threads get the real one.
+    threads get the real one. Dates change in these modules alone, because a library that is
+    imported meanwhile would keep the classes that it finds. So an `import datetime` inside a
+    function finds the real dates.
 
     Yields:
         The places that have asked for the time, so far.
     """
     clock = _Clock({str(module.__file__) for module in modules})
-    homes = [time, dt, *modules]
+    homes = (time, *modules)
     kept = [(home, name, value) for home in homes for name, value in vars(home).items()]
-    replaced = {id(getattr(home, name)): (home, name) for home, name in clock.known()}
+    replaced = clock.replaced()
     for home, name, value in kept:
         if id(value) in replaced:
-            setattr(home, name, clock.instead(*replaced[id(value)]))
+            setattr(home, name, replaced[id(value)])
     try:
         yield clock.asked
     finally:
+        clock.is_ahead = False
         for home, name, value in kept:
             if id(value) in replaced:
                 setattr(home, name, value)
@@ -72,29 +75,33 @@ class _Clock:
     def __init__(self, files: set[str]) -> None:
         self._files = files
         self.asked: list[str] = []
+        self.is_ahead = True
 
-    @staticmethod
-    def known() -> Iterator[tuple[ModuleType, str]]:
-        for name in (*_SECONDS, *(f"{one}_ns" for one in _SECONDS), *_DATES, "strftime"):
-            yield time, name
-        yield dt, "datetime"
-        yield dt, "date"
-
-    def instead(self, home: ModuleType, name: str) -> Any:
-        """Return what the user's code gets instead of a function or a class of these modules."""
-        real = getattr(home, name)
-        if home is dt:
-            return self._dates(real)
-        if name in _DATES or name == "strftime":
-            return self._dated(real, without_time=int(name == "strftime"))
-        by = _AHEAD.total_seconds()
-        return self._ahead(real, int(by) * 10**9 if name.endswith("_ns") else by)
+    def replaced(self) -> dict[int, Any]:
+        """Return what the user's code gets, by the identity of what it asks for."""
+        found: dict[int, Any] = {}
+        for name in (*_SECONDS, *(f"{one}_ns" for one in _SECONDS)):
+            by = _AHEAD.total_seconds()
+            ahead = int(by) * 10**9 if name.endswith("_ns") else by
+            found[id(getattr(time, name))] = self._ahead(getattr(time, name), ahead)
+        for name in _DATES:
+            found[id(getattr(time, name))] = self._dated(getattr(time, name), without_time=0)
+        found[id(time.strftime)] = self._dated(time.strftime, without_time=1)
+        dates = ModuleType(dt.__name__, dt.__doc__)
+        vars(dates).update(vars(dt))
+        for real in (dt.datetime, dt.date):
+            found[id(real)] = self._dates(real)
+            setattr(dates, real.__name__, found[id(real)])
+        return {**found, id(dt): dates}
 
     def _is_theirs(self) -> bool:
-        """Whether the code that called our caller is the user's; notes where it is."""
+        """Whether the code that called our caller is the user's; notes where it is.
+
+        Never after the context: the user's code may have kept a function.
+        """
         frame = sys._getframe(2)  # noqa: SLF001
         code = frame.f_code
-        if code.co_filename not in self._files:
+        if not self.is_ahead or code.co_filename not in self._files:
             return False
         self.asked.append(place_of(code.co_filename, frame.f_lineno, code.co_name))
         return True
