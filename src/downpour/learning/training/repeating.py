@@ -40,7 +40,7 @@ _AHEAD = dt.timedelta(days=401, hours=5, minutes=7, seconds=11)
 It is ahead, because code that waits for a moment would wait for a year if the clock went back."""
 
 _SECONDS = ("time", "monotonic", "perf_counter")
-_DATES = ("localtime", "gmtime", "ctime")
+_DATES = ("localtime", "gmtime", "ctime", "strftime")
 
 
 @contextmanager
@@ -79,14 +79,12 @@ class _Clock:
 
     def replaced(self) -> dict[int, Any]:
         """Return what the user's code gets, by the identity of what it asks for."""
+        by = _AHEAD.total_seconds()
+        shifts = dict.fromkeys(_SECONDS, by) | {f"{n}_ns": int(by) * 10**9 for n in _SECONDS}
         found: dict[int, Any] = {}
-        for name in (*_SECONDS, *(f"{one}_ns" for one in _SECONDS)):
-            by = _AHEAD.total_seconds()
-            ahead = int(by) * 10**9 if name.endswith("_ns") else by
-            found[id(getattr(time, name))] = self._ahead(getattr(time, name), ahead)
-        for name in _DATES:
-            found[id(getattr(time, name))] = self._dated(getattr(time, name), without_time=0)
-        found[id(time.strftime)] = self._dated(time.strftime, without_time=1)
+        for real in (getattr(time, name) for name in (*shifts, *_DATES)):
+            shift = shifts.get(real.__name__)
+            found[id(real)] = self._dated(real) if shift is None else self._ahead(real, shift)
         dates = ModuleType(dt.__name__, dt.__doc__)
         vars(dates).update(vars(dt))
         for real in (dt.datetime, dt.date):
@@ -95,10 +93,7 @@ class _Clock:
         return {**found, id(dt): dates}
 
     def _is_theirs(self) -> bool:
-        """Whether the code that called our caller is the user's; notes where it is.
-
-        Never after the context: the user's code may have kept a function.
-        """
+        """Whether the user's code called our caller; notes where. No longer after the context."""
         frame = sys._getframe(2)  # noqa: SLF001
         code = frame.f_code
         if not self.is_ahead or code.co_filename not in self._files:
@@ -112,9 +107,10 @@ class _Clock:
 
         return told
 
-    def _dated(self, real: Callable[..., Any], without_time: int) -> Callable[..., Any]:
+    def _dated(self, real: Callable[..., Any]) -> Callable[..., Any]:
         """Replace a function that takes the current time if its caller gives none."""
         now, convert = time.time, time.localtime
+        without_time = int(real is time.strftime)
 
         def told(*given: Any) -> Any:
             if len(given) > without_time or not self._is_theirs():
@@ -228,7 +224,7 @@ def decided(loaded: LoadedTask) -> Looks | None:
     data.
     """
     try:
-        return _looks(loaded)
+        return _trained(loaded)
     except users_errors() as error:
         log.warning("could not train the steps that processes compare: %s", describe_error(error))
         return None
@@ -248,16 +244,16 @@ def repeated(loaded: LoadedTask) -> Circumstances:
             if value != before.get(key, 0)
         }
         with another_clock(modules) as asked:
-            ahead = _looks(loaded)
+            ahead = _trained(loaded)
         if asked:
-            found.append(("", _looks(loaded)))
+            found.append(("", _trained(loaded)))
             found.append((f"under another clock ({asked[0]})", ahead))
         else:
             found.append(("", ahead))
         if moved:
             with _standing_at(loaded, modules, moved):
                 names = ", ".join(sorted({name for _, name in moved})[:3])
-                found.append((f"once {names} has been counted further", _looks(loaded)))
+                found.append((f"once {names} has been counted further", _trained(loaded)))
     except users_errors() as error:
         log.warning("could not repeat all steps of the trial: %s", describe_error(error))
     return found
@@ -283,11 +279,7 @@ def from_short(checksums: Sequence[str]) -> Looks:
     return [{"its state": checksum} for checksum in checksums]
 
 
-def _looks(loaded: LoadedTask) -> Looks:
-    return _trained(loaded, shard=0)
-
-
-def _trained(loaded: LoadedTask, shard: int) -> Looks:
+def _trained(loaded: LoadedTask, shard: int = 0) -> Looks:
     network = loaded.drawn()
     looks = [sums_of(parameters_of(network), "model")]
     few = min(_STEPS * loaded.spec.batch_size, loaded.count("train"))
