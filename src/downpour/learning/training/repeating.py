@@ -78,7 +78,7 @@ class _Clock:
         self.is_ahead = True
 
     def replaced(self) -> dict[int, Any]:
-        """Return what the user's code gets, by the identity of what it asks for."""
+        """Return what the user's code gets, by the identity of the original."""
         by = _AHEAD.total_seconds()
         shifts = dict.fromkeys(_SECONDS, by) | {f"{n}_ns": int(by) * 10**9 for n in _SECONDS}
         found: dict[int, Any] = {}
