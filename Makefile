@@ -13,7 +13,8 @@ unexport PYTHONDONTWRITEBYTECODE
 CALCULATIONS := tests/predictor tests/core/scheduler tests/downpour_lab/trials tests/downpour_lab/test_capacity.py tests/core/node
 
 # Each process collects what it is given, for seconds, so these get the files that have slow tests.
-SLOW = $(sort $(shell grep -rlE --include='test_*.py' 'mark\.slow' $(or $(ONLY),tests)))
+SLOW = $(sort $(if $(CHANGED),$(shell $(PYTHON) scripts/reached.py --slow),\
+	$(shell grep -rlE --include='test_*.py' 'mark\.slow' $(or $(ONLY),tests))))
 CALCULATING = $(filter $(addsuffix %,$(CALCULATIONS)),$(SLOW))
 WAITING = $(filter-out $(CALCULATING),$(SLOW))
 
@@ -24,6 +25,9 @@ ONLY := $(foreach folder,$(addprefix tests/,$(WING)),$(or $(wildcard $(folder)),
 MEMORY := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print "/dev/shm"}')
 IN_FOLDER := folder=$$(mktemp -d $(or $(MEMORY),/tmp)/downpour-XXXXXX) && \
 	trap 'rm -rf "$$folder"' EXIT && trap 'exit 130' INT TERM &&
+
+# CHANGED=yes takes the tests that the changes since the merge base can reach: scripts/reached.py.
+CHOSEN = $(if $(CHANGED),$(or $(shell $(PYTHON) scripts/reached.py),$(error no test reaches what changed)),$(ONLY))
 
 # What reaches the core, whose coverage pyproject.toml asks for.
 DECISIONS := tests/core tests/record/test_record.py tests/files/test_spec_file.py \
@@ -71,18 +75,17 @@ format: venv  ## Format the code, and mend what lint can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test: venv  ## Run the quick tests (WING=core: those of one wing)
-	@$(IN_FOLDER) $(BIN)/pytest -m 'not slow' -rfEs -n logical --dist worksteal --basetemp="$$folder/t" $(LEFT_OUT) $(ONLY)
+test: venv  ## Run the quick tests (WING=core: those of one wing; CHANGED=yes: those a change can reach)
+	@$(IN_FOLDER) $(BIN)/pytest -m 'not slow' -rfEs -n logical --dist worksteal --basetemp="$$folder/t" $(LEFT_OUT) $(CHOSEN)
 
 coverage: venv  ## Check that tests reach the lines of core/, which decides
 	@$(IN_FOLDER) $(BIN)/pytest -m 'not slow' -rfEs -n logical --dist worksteal --basetemp="$$folder/t" --cov --cov-report=term $(DECISIONS)
 
-test-slow: venv  ## Run the slow tests alone (WING=core: those of one wing)
+test-slow: venv  ## Run the slow tests (WING=core: of one wing; CHANGED=yes: those reached, and a fifth)
 	$(if $(CALCULATING),$(BIN)/pytest -m slow -rfEs -n logical --dist worksteal $(CALCULATING))
 	$(if $(WAITING),$(BIN)/pytest -m slow -rfEs -n 4 --dist loadscope --timeout 300 $(WAITING))
 
-test-all: venv  ## Run all tests
-	$(BIN)/pytest
+test-all: test test-slow  ## Run all tests
 
 docs: venv  ## Write the pages of docs/reference/ that follow from the code
 	$(BIN)/python scripts/reference/write.py
