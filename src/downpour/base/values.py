@@ -11,9 +11,9 @@ must contain it.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 from downpour.base.errors import SpecError
 
@@ -46,13 +46,38 @@ def is_bare_name(name: str) -> bool:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A limit of a field beyond its type, which `network/rpc/wire.py` checks in every message."""
+
+    accepts: Callable[[Any], bool]
+    accepted: str
+
+
+def _is_checksum(text: str) -> bool:
+    return re.fullmatch("[0-9a-f]{32}", text) is not None
+
+
+BareName = Annotated[str, Rule(is_bare_name, BARE_NAME)]
+Checksum = Annotated[str, Rule(_is_checksum, "32 hexadecimal digits")]
+ChecksumOrNothing = Annotated[
+    str, Rule(lambda text: not text or _is_checksum(text), "32 hexadecimal digits, or nothing")
+]
+AnyNumber = Annotated[float, Rule(lambda _: True, "any number; the aggregator checks it")]
+ShortText = Annotated[
+    str,
+    Rule(lambda text: text.isprintable() and len(text) <= 500, "at most 500 printable characters"),
+]
+"""A peer's text about itself, which logs, records and displays repeat."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedFile:
-    """A durable file in an experiment's directory: a bare name, its size and checksum."""
+    """A durable file in an experiment's directory."""
 
-    name: str
+    name: BareName
     size_bytes: int
-    checksum: str
+    checksum: Checksum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -63,7 +88,7 @@ class AttemptId:
     alone identifies a contribution; the attempt never does.
     """
 
-    experiment: str
+    experiment: BareName
     round: int
     shard: int
     attempt: int
@@ -76,25 +101,24 @@ class AttemptId:
 class Update:
     """The result of an attempt: the file of its parameters, and facts about their training.
 
-    `loss` is the sample-weighted mean over the task's batches, in float64; `steps` counts optimizer
-    steps; the worker's own clock measures seconds. `processes` is the number of processes that
-    computed the last step. `shortages` counts the steps of the experiment for which the worker has
-    lacked memory so far, including attempts without an update. After each shortage, the worker
-    continued with fewer processes, or retried an accelerator's step. `trial` is the checksum of the
-    trial's steps in this process; it is empty if it did not repeat them.
+    The worker's own clock measures seconds.
     """
 
     file: PublishedFile
     samples: int
-    steps: int
-    loss: float
+    steps: int  # of the optimizer
+    loss: AnyNumber
+    """The sample-weighted mean over the task's batches, in float64."""
     load_seconds: float
     train_seconds: float
     publish_seconds: float
     optimizer_state: PublishedFile | None = None
-    processes: int = 1
+    processes: int = 1  # which computed the last step
     shortages: int = 0
-    trial: str = ""
+    """How many steps of the experiment the worker has lacked memory for, also in attempts without
+    an update. It then continued with fewer processes, or retried an accelerator's step."""
+    trial: ChecksumOrNothing = ""
+    """The checksum of the trial's steps in this process; empty if it did not repeat them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,9 +226,9 @@ class NumericClass:
     environment variables that influence results.
     """
 
-    torch: str
-    device: str
-    instruction_set: str
+    torch: ShortText
+    device: ShortText
+    instruction_set: ShortText
 
     def __str__(self) -> str:
         return f"torch {self.torch} on {self.device} ({self.instruction_set})"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from downpour.base.values import (
 )
 from downpour.network.rpc import (
     PROTOCOL,
+    Address,
     ExperimentSummary,
     Heartbeat,
     HeartbeatReply,
@@ -33,19 +36,31 @@ from downpour.network.rpc import (
     Registration,
     Server,
     Status,
+    Trust,
     serve_manager,
 )
 
+PATIENCE_SECONDS = 20.0
 
-def nothing(_method: str) -> None:
-    """What happens before a call, unless a test has something in mind."""
+
+@dataclass
+class Gate:
+    """Holds a call at its start until the test releases it."""
+
+    entered: Event = field(default_factory=Event)
+    release: Event = field(default_factory=Event)
+
+    def __call__(self, _method: str) -> None:
+        """Tell that a call has begun, and wait."""
+        self.entered.set()
+        self.release.wait(PATIENCE_SECONDS)
 
 
 @dataclass
 class FakeManager:
     """Remembers what it is told; `before` is run at the start of each call, and may raise."""
 
-    before: Callable[[str], None] = nothing
+    before: Callable[[str], object] = lambda _: None
     workers: list[str] = field(default_factory=list)
     specs: dict[str, str] = field(default_factory=dict)
     updates: dict[AttemptId, Update] = field(default_factory=dict)
@@ -173,6 +188,59 @@ class Served:
 
 
 Serve = Callable[[Limits], Served]
+
+
+@contextmanager
+def guarded(trust: Trust, limits: Limits | None = None) -> Iterator[Served]:
+    """Serve a manager that demands credentials, over real sockets."""
+    service = FakeManager()
+    with serve_manager(service, "127.0.0.1", 0, limits, trust) as server:
+        yield Served(service, server)
+
+
+def called(address: Address, trust: Trust) -> str:
+    """Call a manager once; returns its version."""
+    with ManagerClient(address, trust=trust) as client:
+        return client.describe().version
+
+
+Change = Callable[[bytes], Iterable[bytes]]
+
+
+def unchanged(data: bytes) -> Iterable[bytes]:
+    """Pass bytes on as they are."""
+    return [data]
+
+
+@contextmanager
+def go_between(
+    server: Address, *, there: Change = unchanged, back: Change = unchanged
+) -> Iterator[Address]:
+    """Give the address of an attacker between caller and server, who changes their bytes."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def pump(source: socket.socket, sink: socket.socket, change: Change) -> None:
+        try:
+            while data := source.recv(65536):
+                for piece in change(data):
+                    sink.sendall(piece)
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            source.close()
+
+    def serve() -> None:
+        caller, _ = listener.accept()
+        with caller, socket.create_connection((server.host, server.port)) as onward:
+            answers = Thread(target=pump, args=(onward, caller, back))
+            answers.start()
+            pump(caller, onward, there)
+            answers.join(PATIENCE_SECONDS)
+
+    thread = Thread(target=serve)
+    thread.start()
+    yield Address(*listener.getsockname())
+    listener.close()
+    thread.join(PATIENCE_SECONDS)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from thrift.transport.TTransport import TMemoryBuffer
 
 from downpour.base.errors import DeadlineExceeded, IncompatiblePeer, ProtocolError, Unreachable
 from downpour.network.rpc import Address, Limits, ManagerClient, serve_manager
+from tests.network.rpc.conftest import Gate
 
 if TYPE_CHECKING:
     from tests.network.rpc.conftest import Serve, Served
@@ -67,16 +68,11 @@ def test_a_trickled_answer_does_not_outlive_the_deadline() -> None:
 
 def test_after_a_deadline_the_last_answer_never_comes(manager: Served) -> None:
     """The connection of a call that was given up is not used again."""
-    release = Event()
-
-    def hold(_method: str) -> None:
-        release.wait(20)
-
-    manager.service.before = hold
+    gate = manager.service.before = Gate()
     with manager.client(timeout_seconds=0.2) as client:
         with pytest.raises(DeadlineExceeded):
             client.describe()
-        release.set()
+        gate.release.set()
         assert client.submit("second") == "experiment-second"
 
 
@@ -101,7 +97,7 @@ def framed(kind: int, method: str, sequence: int, result: bytes = b"\0") -> byte
         (framed(TMessageType.REPLY, "describe", 1, b"\x0c\0\0\0\0"), r"describe\.protocol = None"),
     ],
 )
-def test_what_is_no_answer_is_told_as_such(answer: bytes, told: str) -> None:
+def test_a_wrong_answer_is_an_incompatible_peer(answer: bytes, told: str) -> None:
     """Another protocol, another call's answer, an echo or an empty result: an incompatible peer."""
 
     def babble(sock: socket.socket) -> None:
@@ -116,7 +112,7 @@ def test_what_is_no_answer_is_told_as_such(answer: bytes, told: str) -> None:
         client.describe()
 
 
-def test_nobody_there_is_unreachable(manager: Served) -> None:
+def test_a_stopped_server_is_unreachable(manager: Served) -> None:
     """The error names the address and the reason, in one line."""
     address = manager.server.address
     manager.server.stop()
@@ -125,7 +121,7 @@ def test_nobody_there_is_unreachable(manager: Served) -> None:
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "a..b"])
-def test_a_name_that_is_none_is_unreachable(host: str) -> None:
+def test_a_name_that_does_not_resolve_is_unreachable(host: str) -> None:
     """A name that does not resolve is told like any other absence."""
     with ManagerClient(Address(host, 9090)) as client, pytest.raises(Unreachable, match=host):
         client.describe()
@@ -165,42 +161,30 @@ def test_many_threads_may_share_a_client(manager: Served) -> None:
 
 def test_waiting_for_a_connection_counts(manager: Served) -> None:
     """A call that finds all connections taken gives up at its deadline, too."""
-    entered, release = Event(), Event()
-
-    def hold(_method: str) -> None:
-        entered.set()
-        release.wait(20)
-
-    manager.service.before = hold
+    gate = manager.service.before = Gate()
     with (
         manager.client(timeout_seconds=0.3, connections_max=1) as client,
         ThreadPoolExecutor() as threads,
     ):
         first = threads.submit(client.status, "", 0, 20.0)
-        assert entered.wait(20)
+        assert gate.entered.wait(20)
         with pytest.raises(DeadlineExceeded, match="no free connection"):
             client.describe()
-        release.set()
+        gate.release.set()
         first.result(20)
 
 
 def test_closing_a_client_ends_its_calls(manager: Served) -> None:
     """Who waits on a closed client is told, and so is who comes after."""
-    entered, release = Event(), Event()
-
-    def hold(_method: str) -> None:
-        entered.set()
-        release.wait(20)
-
-    manager.service.before = hold
+    gate = manager.service.before = Gate()
     client = manager.client()
     with ThreadPoolExecutor() as threads:
         answer = threads.submit(client.describe)
-        assert entered.wait(20)
+        assert gate.entered.wait(20)
         client.close()
         with pytest.raises(Unreachable):
             answer.result(20)
-        release.set()
+        gate.release.set()
     with pytest.raises(Unreachable, match="closed"):
         client.describe()
 

@@ -1,45 +1,32 @@
-"""The token: who is let in, what the others hear, and what somebody on the way can do."""
+"""The token: which callers are served, what others hear, and what an attacker can do."""
 
 from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from threading import Thread
-from typing import TYPE_CHECKING
 
 import pytest
 
 from downpour.base.errors import ProtocolError, SpecError, Unreachable, Untrusted
 from downpour.network.rpc import OPEN, Address, Limits, ManagerClient, Trust, serve_manager
-from tests.network.rpc.conftest import FakeManager, Served
-
-if TYPE_CHECKING:
-    from downpour.network.rpc import Server
+from tests.network.rpc.conftest import (
+    PATIENCE_SECONDS,
+    FakeManager,
+    Served,
+    called,
+    go_between,
+    guarded,
+)
 
 TOKEN = "the token of these tests"
 HOLDER = Trust(token=TOKEN.encode())
-PATIENCE_SECONDS = 20.0
-
-
-@contextmanager
-def guarded(trust: Trust = HOLDER, limits: Limits | None = None) -> Iterator[Served]:
-    """A manager that asks for the token, over real sockets."""
-    service = FakeManager()
-    with serve_manager(service, "127.0.0.1", 0, limits, trust) as server:
-        yield Served(service, server)
-
-
-def called(address: Address, trust: Trust) -> str:
-    """Call a manager once; returns its version."""
-    with ManagerClient(address, trust=trust) as client:
-        return client.describe().version
 
 
 def test_a_holder_of_the_token_is_served() -> None:
     """Again and again, over connections old and new."""
-    with guarded() as manager, manager.client(trust=HOLDER) as client:
+    with guarded(HOLDER) as manager, manager.client(trust=HOLDER) as client:
         assert [client.submit(name) for name in "ab"] == ["experiment-a", "experiment-b"]
         assert called(manager.server.address, HOLDER) == "0"
 
@@ -56,7 +43,7 @@ def test_others_are_turned_away_in_one_line(
 ) -> None:
     """They learn what to change, nothing is carried out, and no log tells the token."""
     caplog.set_level(logging.DEBUG)
-    with guarded() as manager:
+    with guarded(HOLDER) as manager:
         with pytest.raises(Untrusted) as refusal:
             called(manager.server.address, caller)
         assert str(refusal.value) == f"{manager.server.address} {line}"
@@ -68,7 +55,7 @@ def test_others_are_turned_away_in_one_line(
 
 def test_strangers_fill_no_log(caplog: pytest.LogCaptureFixture) -> None:
     """One line says that they are rejected, however many there are."""
-    with guarded() as manager:
+    with guarded(HOLDER) as manager:
         for _ in range(20):
             with pytest.raises(Untrusted):
                 called(manager.server.address, OPEN)
@@ -86,7 +73,7 @@ def test_a_holder_does_not_trust_a_manager_without_a_token() -> None:
 
 def test_silent_strangers_keep_nobody_waiting() -> None:
     """A dozen of them say nothing; holders are served, and the silent lose their connections."""
-    with guarded(limits=Limits(handshake_seconds=0.3)) as manager:
+    with guarded(HOLDER, Limits(handshake_seconds=0.3)) as manager:
         silent = [manager.raw() for _ in range(12)]
         assert called(manager.server.address, HOLDER) == "0"
         for sock in silent:
@@ -98,7 +85,7 @@ def test_garbage_costs_a_stranger_its_connection() -> None:
     """Neither a proof that is none nor a frame of nothing gets an answer."""
     hello = b"DPT1" + bytes(32)
     for frames in ([b""], [b"GET / HTTP/1.1"], [hello, b""], [hello, bytes(32)], [hello, hello]):
-        with guarded() as manager, manager.raw() as sock:
+        with guarded(HOLDER) as manager, manager.raw() as sock:
             for frame in frames:
                 sock.sendall(len(frame).to_bytes(4, "big") + frame)
             with sock.makefile("rb") as answers:
@@ -110,66 +97,40 @@ def test_garbage_costs_a_stranger_its_connection() -> None:
 @pytest.mark.parametrize("begun", [b"", b"\0\0\0\x24DPT1" + bytes(32)])
 def test_a_stranger_cannot_make_the_manager_remember_much(begun: bytes) -> None:
     """A message that is no first call is not waited for: many strangers would fill the memory."""
-    with guarded(limits=Limits(handshake_seconds=600)) as manager, manager.raw() as sock:
+    with guarded(HOLDER, Limits(handshake_seconds=600)) as manager, manager.raw() as sock:
         sock.sendall(begun + (2**20).to_bytes(4, "big") + b"x")
         with sock.makefile("rb") as answers, suppress(ConnectionError):
             answers.read()
         assert called(manager.server.address, HOLDER) == "0"
 
 
-Tamper = Callable[[bytes], bytes]
-
-
-@contextmanager
-def go_between(server: Server, tamper: Tamper) -> Iterator[tuple[Address, list[bytes]]]:
-    """Somebody on the way, who changes what callers say; gives its address and what it heard."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    heard: list[bytes] = []
-    target = (server.address.host, server.address.port)
-
-    def pump(source: socket.socket, sink: socket.socket, change: Tamper) -> None:
-        try:
-            while some := source.recv(65536):
-                sink.sendall(change(some))
-            sink.shutdown(socket.SHUT_WR)
-        except OSError:
-            source.close()
-
-    def noted(some: bytes) -> bytes:
-        heard.append(some)
-        return tamper(some)
-
-    def serve() -> None:
-        caller, _ = listener.accept()
-        with caller, socket.create_connection(target) as onward:
-            back = Thread(target=pump, args=(onward, caller, lambda some: some))
-            back.start()
-            pump(caller, onward, noted)
-            back.join(PATIENCE_SECONDS)
-
-    thread = Thread(target=serve)
-    thread.start()
-    yield Address(*listener.getsockname()), heard
-    listener.close()
-    thread.join(PATIENCE_SECONDS)
-
-
-def test_who_passes_everything_on_can_only_listen() -> None:
+def test_an_eavesdropper_does_not_see_the_token() -> None:
     """The conversation works through a go-between, and the token is not in it."""
-    with guarded() as manager, go_between(manager.server, lambda some: some) as (address, heard):
+    heard: list[bytes] = []
+    with guarded(HOLDER) as manager, listening(manager, heard) as address:
         with ManagerClient(address, trust=HOLDER) as client:
             assert client.submit("secret") == "experiment-secret"
         assert TOKEN.encode() not in b"".join(heard)
         assert b"secret" in b"".join(heard)
 
 
+def listening(manager: Served, heard: list[bytes]) -> AbstractContextManager[Address]:
+    """Return a go-between that notes what callers say."""
+
+    def note(data: bytes) -> list[bytes]:
+        heard.append(data)
+        return [data]
+
+    return go_between(manager.server.address, there=note)
+
+
 def test_an_altered_call_is_not_carried_out() -> None:
     """Whoever passes the handshake on and changes a message costs it the connection."""
 
-    def alter(some: bytes) -> bytes:
-        return some.replace(b"harmless", b"harmful!")
+    def alter(data: bytes) -> list[bytes]:
+        return [data.replace(b"harmless", b"harmful!")]
 
-    with guarded() as manager, go_between(manager.server, alter) as (address, _):
+    with guarded(HOLDER) as manager, go_between(manager.server.address, there=alter) as address:
         with ManagerClient(address, trust=HOLDER) as client, pytest.raises(ProtocolError):
             client.submit("harmless")
         assert manager.service.specs == {}
@@ -178,22 +139,23 @@ def test_an_altered_call_is_not_carried_out() -> None:
 def test_a_repeated_call_is_not_carried_out() -> None:
     """A message counts once, however often it is sent."""
 
-    def repeat(some: bytes) -> bytes:
-        return some * 2 if b"once" in some else some
+    def repeat(data: bytes) -> list[bytes]:
+        return [data] * (2 if b"once" in data else 1)
 
     times: list[str] = []
-    with guarded() as manager, go_between(manager.server, repeat) as (address, _):
+    with guarded(HOLDER) as manager, go_between(manager.server.address, there=repeat) as address:
         manager.service.before = times.append
         with ManagerClient(address, trust=HOLDER) as client:
             client.submit("once")
     assert times == ["submit"]
 
 
-def test_a_recorded_conversation_opens_no_door() -> None:
+def test_a_replayed_conversation_is_rejected() -> None:
     """Nonces are new for each connection."""
-    with guarded() as manager:
+    heard: list[bytes] = []
+    with guarded(HOLDER) as manager:
         with (
-            go_between(manager.server, lambda some: some) as (address, heard),
+            listening(manager, heard) as address,
             ManagerClient(address, trust=HOLDER) as client,
         ):
             client.submit("recorded")

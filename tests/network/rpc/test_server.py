@@ -22,6 +22,7 @@ from downpour.base.errors import SpecError, Unreachable
 from downpour.network.rpc import Address, Limits, ManagerClient, Trust, frames, serve_manager
 from downpour.network.rpc.frames import FRAME_BYTES_MAX
 from downpour.network.rpc.server import Sparing
+from tests.network.rpc.conftest import Gate
 
 if TYPE_CHECKING:
     from tests.network.rpc.conftest import FakeManager, Serve, Served
@@ -130,7 +131,7 @@ def test_half_a_frame_does_not_hold_its_thread(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize(("sent", "kind"), ANSWERED.values(), ids=ANSWERED)
-def test_what_cannot_be_carried_out_is_answered(manager: Served, sent: bytes, kind: int) -> None:
+def test_an_impossible_call_is_answered(manager: Served, sent: bytes, kind: int) -> None:
     """An unknown method or wrong arguments get an exception, and the connection stays usable."""
     with manager.raw() as peer:
         for _ in range(2):
@@ -248,20 +249,14 @@ def test_stopping_lets_the_call_in_flight_finish(manager: Served) -> None:
 
 def test_stopping_does_not_wait_for_ever(manager: Served) -> None:
     """A call that outlasts the grace time loses its connection."""
-    entered, release = Event(), Event()
-
-    def hold(_method: str) -> None:
-        entered.set()
-        release.wait(20)
-
-    manager.service.before = hold
+    gate = manager.service.before = Gate()
     with manager.client() as client, ThreadPoolExecutor() as threads:
         answer = threads.submit(client.describe)
-        assert entered.wait(20)
+        assert gate.entered.wait(20)
         manager.server.stop(grace_seconds=0.05)
         with pytest.raises(Unreachable):
             answer.result(20)
-        release.set()
+        gate.release.set()
 
 
 def test_a_call_may_stop_the_server_that_serves_it(manager: Served) -> None:
@@ -290,7 +285,7 @@ def test_the_end_of_a_connection_is_told_in_its_own_thread(fake: FakeManager) ->
         assert ended.empty()
 
 
-def test_what_fails_at_the_end_of_a_connection_fails_alone(
+def test_a_failing_end_of_a_connection_fails_alone(
     fake: FakeManager, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is logged, and the server serves on."""

@@ -9,29 +9,26 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from downpour.base.errors import DeadlineExceeded, ProtocolError, Unreachable, Untrusted
 from downpour.cluster.operations.certificates import issue
 from downpour.host.paths import Credentials
-from downpour.network.rpc import OPEN, Address, Limits, ManagerClient, Trust, serve_manager
+from downpour.network.rpc import OPEN, Address, Limits, ManagerClient, Trust
 from downpour.network.rpc.frames import Channel, Closed
-from tests.network.rpc.conftest import FakeManager, Served
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from tests.network.rpc.conftest import PATIENCE_SECONDS, Gate, called, go_between, guarded
 
 TOKEN = "the token of these tests"
-PATIENCE_SECONDS = 20.0
 CALLS_ON = "127.0.0.1"
 
 
@@ -67,20 +64,6 @@ def authorities(tmp_path_factory: pytest.TempPathFactory) -> Authorities:
     return Authorities(ours, theirs)
 
 
-@contextmanager
-def guarded(trust: Trust, limits: Limits | None = None) -> Iterator[Served]:
-    """A manager that asks for it."""
-    service = FakeManager()
-    with serve_manager(service, CALLS_ON, 0, limits, trust) as server:
-        yield Served(service, server)
-
-
-def called(address: Address, trust: Trust) -> str:
-    """Call a manager once; returns its version."""
-    with ManagerClient(address, trust=trust) as client:
-        return client.describe().version
-
-
 @pytest.mark.parametrize("token", ["", TOKEN])
 def test_members_are_served(authorities: Authorities, token: str) -> None:
     """Again and again, over connections old and new, also with a token within."""
@@ -109,7 +92,7 @@ def test_a_message_of_many_records_arrives_whole(authorities: Authorities) -> No
         ("early", "ours", "bad certificate"),
     ],
 )
-def test_a_caller_whose_certificate_is_not_to_be_trusted_is_turned_away(
+def test_a_caller_with_an_untrusted_certificate_is_rejected(
     authorities: Authorities, name: str, of: str, why: str
 ) -> None:
     """By its authority or its dates; a token does not help it."""
@@ -131,7 +114,7 @@ def test_a_caller_whose_certificate_is_not_to_be_trusted_is_turned_away(
         ("other", "ours", f"IP address mismatch, certificate is not valid for '{CALLS_ON}'"),
     ],
 )
-def test_a_server_whose_certificate_is_not_to_be_trusted_is_not_called(
+def test_a_server_with_an_untrusted_certificate_is_not_called(
     authorities: Authorities, name: str, of: str, why: str
 ) -> None:
     """The caller says so, and the service hears nothing."""
@@ -177,7 +160,7 @@ def test_nothing_older_than_tls_1_3_is_spoken(authorities: Authorities) -> None:
 
 
 @pytest.mark.parametrize("token", [None, TOKEN.encode()])
-def test_a_plain_caller_is_told_that_tls_is_wanted(
+def test_a_plain_caller_reads_that_tls_is_required(
     authorities: Authorities, token: bytes | None
 ) -> None:
     """With a token or without; nothing falls back to plain."""
@@ -189,9 +172,7 @@ def test_a_plain_caller_is_told_that_tls_is_wanted(
 
 
 @pytest.mark.parametrize("theirs", [OPEN, Trust(token=TOKEN.encode())])
-def test_a_plain_server_is_not_called_by_who_speaks_tls(
-    authorities: Authorities, theirs: Trust
-) -> None:
+def test_a_tls_caller_does_not_call_a_plain_server(authorities: Authorities, theirs: Trust) -> None:
     """Nothing falls back to plain on this side, either."""
     with guarded(theirs) as manager:
         with pytest.raises(Unreachable, match=r"ended the TLS handshake; does it speak TLS\?"):
@@ -217,9 +198,7 @@ HANDSHAKE_BEGUN = bytes.fromhex("16030100f8010000f40303")
 
 
 @pytest.mark.parametrize("said", [b"", HANDSHAKE_BEGUN[:1], HANDSHAKE_BEGUN])
-def test_who_stops_talking_in_the_handshake_keeps_nobody_waiting(
-    authorities: Authorities, said: bytes
-) -> None:
+def test_a_silent_handshake_delays_no_other(authorities: Authorities, said: bytes) -> None:
     """Members are served meanwhile; the silent lose their connections at the deadline."""
     trust, caller = authorities.trust("server"), authorities.trust("worker")
     with guarded(trust, Limits(handshake_seconds=0.5)) as manager:
@@ -305,24 +284,17 @@ def test_a_server_that_is_mute_in_the_handshake_is_out_of_reach(authorities: Aut
 
 def test_closing_a_client_ends_its_handshake(authorities: Authorities) -> None:
     """The call in another thread ends as unreachable, long before its deadline."""
-    ended = Event()
-
-    def call() -> None:
-        with pytest.raises(Unreachable):
-            client.describe()
-        ended.set()
-
-    with socket.create_server((CALLS_ON, 0)) as listener:
+    with socket.create_server((CALLS_ON, 0)) as listener, ThreadPoolExecutor() as threads:
         trust = authorities.trust("worker")
         address = Address(*listener.getsockname())
         client = ManagerClient(address, trust=trust, connect_seconds=600, timeout_seconds=600)
-        thread = Thread(target=call, daemon=True)
-        thread.start()
+        answer = threads.submit(client.describe)
         sock, _ = listener.accept()
         with sock:
             assert sock.recv(1) == b"\x16"  # the handshake has begun
             client.close()
-            assert ended.wait(PATIENCE_SECONDS)
+            with pytest.raises(Unreachable):
+                answer.result(PATIENCE_SECONDS)
 
 
 def test_closing_a_client_at_any_moment_ends_its_call(authorities: Authorities) -> None:
@@ -366,60 +338,20 @@ def test_an_interruption_while_sockets_change_hands_is_not_lost() -> None:
         channel.close()
 
 
-def test_interrupting_a_call_in_flight_ends_it(authorities: Authorities) -> None:
+def test_closing_a_client_ends_its_call_in_flight(authorities: Authorities) -> None:
     """A reader of TLS is woken as one of a plain socket is."""
-    with guarded(authorities.trust("server")) as manager:
-        begun, release, ended = Event(), Event(), Event()
-
-        def hold(_method: str) -> None:
-            begun.set()
-            release.wait(PATIENCE_SECONDS)
-
-        def call() -> None:
-            with pytest.raises(Unreachable):
-                client.describe()
-            ended.set()
-
-        manager.service.before = hold
+    with guarded(authorities.trust("server")) as manager, ThreadPoolExecutor() as threads:
+        gate = manager.service.before = Gate()
         client = manager.client(trust=authorities.trust("worker"), timeout_seconds=600)
-        thread = Thread(target=call, daemon=True)
-        thread.start()
-        assert begun.wait(PATIENCE_SECONDS)
+        answer = threads.submit(client.describe)
+        assert gate.entered.wait(PATIENCE_SECONDS)
         client.close()
-        assert ended.wait(PATIENCE_SECONDS)
-        release.set()
+        with pytest.raises(Unreachable):
+            answer.result(PATIENCE_SECONDS)
+        gate.release.set()
 
 
-@contextmanager
-def go_between(server: Address, back: Callable[[bytes], Iterable[bytes]]) -> Iterator[Address]:
-    """Somebody on the way, who passes on what `back` makes of the answers."""
-    listener = socket.create_server((CALLS_ON, 0))
-
-    def pump(source: socket.socket, sink: socket.socket, change: Callable[..., object]) -> None:
-        try:
-            while some := source.recv(65536):
-                for piece in change(some):  # type: ignore[attr-defined]
-                    sink.sendall(piece)
-            sink.shutdown(socket.SHUT_WR)
-        except OSError:
-            source.close()
-
-    def serve() -> None:
-        caller, _ = listener.accept()
-        with caller, socket.create_connection((server.host, server.port)) as onward:
-            other = Thread(target=pump, args=(onward, caller, back))
-            other.start()
-            pump(caller, onward, lambda some: [some])
-            other.join(PATIENCE_SECONDS)
-
-    thread = Thread(target=serve)
-    thread.start()
-    yield Address(*listener.getsockname())
-    listener.close()
-    thread.join(PATIENCE_SECONDS)
-
-
-def test_who_is_on_the_way_can_read_and_alter_nothing(authorities: Authorities) -> None:
+def test_an_attacker_can_read_and_alter_nothing(authorities: Authorities) -> None:
     """One flipped bit costs the connection."""
     heard: list[bytes] = []
     altering = Event()
@@ -430,7 +362,7 @@ def test_who_is_on_the_way_can_read_and_alter_nothing(authorities: Authorities) 
 
     with (
         guarded(authorities.trust("server")) as manager,
-        go_between(manager.server.address, alter) as address,
+        go_between(manager.server.address, back=alter) as address,
         ManagerClient(address, trust=authorities.trust("worker"), connect_seconds=0.5) as client,
     ):
         assert client.submit("secret") == "experiment-secret"
@@ -455,7 +387,7 @@ def test_a_trickled_answer_does_not_outlive_the_deadline(authorities: Authoritie
     trust = authorities.trust("worker")
     with (
         guarded(authorities.trust("server")) as manager,
-        go_between(manager.server.address, trickle) as address,
+        go_between(manager.server.address, back=trickle) as address,
         ManagerClient(address, trust=trust, timeout_seconds=0.5) as client,
     ):
         client.describe()

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
@@ -23,33 +23,15 @@ _NAMES = st.text(
 )
 _CHECKSUMS = st.from_regex("[0-9a-f]{32}", fullmatch=True)
 _ARRAYS = st.lists(st.integers(0, 2**63 - 1), max_size=20).map(lambda many: np.array(many, int))
-_FIELDS: dict[str, st.SearchStrategy[Any]] = {
-    "PublishedFile.name": _NAMES,
-    "PublishedFile.checksum": _CHECKSUMS,
-    "AttemptId.experiment": _NAMES,
-    "ExperimentSummary.experiment": _NAMES,
-    "ExperimentSummary.loss": st.none() | st.floats(allow_nan=False, allow_infinity=False),
-    "ExperimentSummary.part": st.sampled_from(["test", "validation"]),
-    "WorkerStatus.saves": st.none() | st.floats(allow_nan=False, allow_infinity=False),
-    "Metric.value": st.floats(allow_nan=False, allow_infinity=False),
-    "TaskMessage.dataset": _NAMES,
-    "TaskMessage.indices": _ARRAYS,
-    "TaskMessage.share": st.floats(0, 1, exclude_min=True),
-    "ManagerInfo.presence_file": _NAMES,
-    "Registration.port": st.integers(1, 65535),
-    "Update.loss": st.floats(allow_nan=False),
-    "Update.trial": st.just("") | _CHECKSUMS,
-    "ExperimentSummary.reason": st.none() | _NAMES,
-    **{
-        f"{kind}.{field}": _NAMES
-        for kind, named in {
-            "Registration": ("host", "version", "presence", "hostname"),
-            "NumericClass": ("torch", "device", "instruction_set"),
-            "ManagerInfo": ("version",),
-            "WorkerInfo": ("version", "name"),
-        }.items()
-        for field in named
-    },
+_ACCEPTED: dict[str, st.SearchStrategy[Any]] = {
+    values.BARE_NAME: _NAMES,
+    "32 hexadecimal digits": _CHECKSUMS,
+    "32 hexadecimal digits, or nothing": st.just("") | _CHECKSUMS,
+    "at most 500 printable characters": _NAMES,
+    "a finite number": st.floats(allow_nan=False, allow_infinity=False),
+    "any number; the aggregator checks it": st.floats(allow_nan=False),
+    "above 0 and at most 1": st.floats(0, 1, exclude_min=True),
+    "a port from 1 to 65535": st.integers(1, 65535),
 }
 _MESSAGES: list[type] = [
     message
@@ -58,29 +40,31 @@ _MESSAGES: list[type] = [
 ]
 
 
-def strategy(hint: Any, key: str = "") -> st.SearchStrategy[Any]:
-    """Any value of an annotation that the protocol allows."""
-    if key in _FIELDS:
-        return _FIELDS[key]
+_SIMPLE: dict[Any, st.SearchStrategy[Any]] = {
+    messages.Indices: _ARRAYS,
+    int: st.integers(0, 2**31 - 1),
+    float: st.floats(0, allow_infinity=False),
+    str: st.text(st.characters(codec="utf-8")),
+    bool: st.booleans(),
+    type(None): st.none(),
+}
+
+
+def strategy(hint: Any) -> st.SearchStrategy[Any]:
+    """Return the values of an annotation that the protocol allows."""
+    if hint in _SIMPLE:
+        return _SIMPLE[hint]
+    if get_origin(hint) is Annotated:
+        rule = hint.__metadata__[0]
+        return _ACCEPTED[rule.accepted] if isinstance(rule, values.Rule) else _NAMES
     if get_origin(hint) is tuple:
         return st.lists(strategy(get_args(hint)[0]), max_size=3).map(tuple)
-    if get_args(hint):
-        return st.one_of(*(strategy(kind, key) for kind in get_args(hint)))
+    if get_origin(hint) is Literal or isinstance(hint, type(Enum)):
+        return st.sampled_from(get_args(hint) or hint)
     if isinstance(hint, type) and is_dataclass(hint):
-        hints = get_type_hints(hint)
-        names = [field.name for field in fields(hint)]
-        kinds = {name: strategy(hints[name], f"{hint.__name__}.{name}") for name in names}
-        return st.builds(hint, **kinds)
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        return st.sampled_from(hint)
-    scalars: dict[Any, st.SearchStrategy[Any]] = {
-        int: st.integers(0, 2**31 - 1),
-        float: st.floats(0, allow_infinity=False),
-        str: st.text(st.characters(codec="utf-8")),
-        bool: st.booleans(),
-        type(None): st.none(),
-    }
-    return scalars[hint]
+        hints = get_type_hints(hint, include_extras=True)
+        return st.builds(hint, **{name: strategy(kind) for name, kind in hints.items()})
+    return st.one_of(*map(strategy, get_args(hint)))
 
 
 def through_bytes(struct: Any) -> Any:
@@ -203,7 +187,7 @@ def test_a_worker_says_of_itself_only_short_printable_text(path: str, text: str)
 
 def test_a_reason_is_heard_however_it_is_written() -> None:
     """A worker must be able to say that it failed; the manager takes the reason in one line."""
-    heard = reader(str, "reason")("\x1b[2Jfirst\nsecond" + "x" * 5000)
+    heard = reader(messages.Reason)("\x1b[2Jfirst\nsecond" + "x" * 5000)
     assert heard.startswith(r"\x1b[2Jfirst second")
     assert len(heard) == 2000
 

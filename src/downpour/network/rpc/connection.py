@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import socket
 import ssl
-from threading import BoundedSemaphore, Event, Lock
+from threading import BoundedSemaphore, Event, RLock
 from time import monotonic
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 from tenacity.nap import sleep_using_event
@@ -37,6 +37,8 @@ from downpour.network.rpc.generated.ttypes import Refusal, RefusalKind
 from downpour.network.rpc.trust import OPEN, UNTRUSTED, Address, Trust, greet, refused_by_tls
 from downpour.network.rpc.wire import Shown
 
+CALL_SECONDS = 10.0
+"""The deadline of a call, unless a client has another."""
 _DESCRIPTOR_WAIT_SECONDS = 0.1
 
 
@@ -45,32 +47,37 @@ class Peer:
 
     Args:
         address: where the service answers.
-        service: the generated module of the service.
         trust: this side's credentials, and its demands on the service.
+        timeout_seconds: the deadline of each call, not counting the time that we ask the peer to
+            wait.
         connect_seconds: the limit for opening a connection.
         patience_seconds: how long to retry a call while no process answers; 0: don't.
         connections_max: calls in flight at a time; further ones wait, within their deadline.
     """
 
+    service: ModuleType
+    """The generated module of the service."""
+
     def __init__(
         self,
         address: Address,
-        service: ModuleType,
         *,
         trust: Trust = OPEN,
+        timeout_seconds: float = CALL_SECONDS,
         connect_seconds: float = 5.0,
         patience_seconds: float = 0.0,
         connections_max: int = 8,
     ) -> None:
         self.address = address
         self.local_host = ""
-        self._service = service
+        """This machine's address on the last connection; empty before the first."""
+        self.timeout_seconds = timeout_seconds
         self._trust = trust
         self._connect_seconds = connect_seconds
         self._idle: list[_Connection] = []
         # Idle connections and those in use, so that `close` also ends calls in flight.
         self._all: set[_Connection] = set()
-        self._lock = Lock()
+        self._lock = RLock()
         self._free = BoundedSemaphore(connections_max)
         self._closed = Event()
         self._patient = patience_seconds > 0
@@ -81,6 +88,12 @@ class Peer:
             sleep=sleep_using_event(self._closed),
             reraise=True,
         )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def call(self, method: str, structs: tuple[Any, ...], seconds: float) -> Any:
         """Call a method with structs; the answer is a struct, or None for a call without one."""
@@ -102,14 +115,15 @@ class Peer:
 
     def _call_once(self, method: str, structs: tuple[Any, ...], seconds: float) -> Any:
         deadline = monotonic() + seconds
-        arguments = getattr(self._service, f"{method}_args")(*structs)
-        result = getattr(self._service, f"{method}_result")()
+        arguments = getattr(self.service, f"{method}_args")(*structs)
+        result = getattr(self.service, f"{method}_result")()
+        call = _Call(method, arguments, result, deadline)
         if self._closed.is_set():
             raise Unreachable(str(self.address), "this client is closed")
         if not self._free.acquire(timeout=seconds):
             raise DeadlineExceeded(f"{self.address}: {method} found no free connection in time")
         try:
-            return self._exchange(method, arguments, result, deadline)
+            return self._exchange(call)
         except ssl.SSLEOFError as error:
             raise Unreachable(str(self.address), "the connection was closed") from error
         except ssl.SSLError as error:
@@ -122,25 +136,23 @@ class Peer:
         finally:
             self._free.release()
 
-    def _exchange(self, method: str, arguments: Any, result: Any, deadline: float) -> Any:
+    def _exchange(self, call: _Call) -> Any:
         """Call over a pooled connection, and over a new one if that turns out to be stale."""
         with self._lock:
             pooled = self._idle.pop() if self._idle else None
         if pooled is not None:
             try:
-                return self._over(pooled, method, arguments, result, deadline)
+                return self._over(pooled, call)
             except (OSError, frames.Closed) as error:
                 if isinstance(error, TimeoutError) and error.errno is None:
                     raise  # the deadline passed; with a number, the network itself gave up
                 self._drop_idle()
-        return self._over(self._connected(deadline), method, arguments, result, deadline)
+        return self._over(self._connected(call.deadline), call)
 
-    def _over(
-        self, connection: _Connection, method: str, arguments: Any, result: Any, deadline: float
-    ) -> Any:
+    def _over(self, connection: _Connection, call: _Call) -> Any:
         whole = False
         try:
-            answer = connection.exchange(method, arguments, result, deadline)
+            answer = connection.exchange(call)
             whole = True
         except IncompatiblePeer as error:
             raise IncompatiblePeer(f"{self.address}: {error}") from error
@@ -149,10 +161,9 @@ class Peer:
                 if whole and not self._closed.is_set():
                     self._idle.append(connection)
                 else:
-                    self._all.discard(connection)
-                    connection.channel.close()
+                    self._drop(connection)
         if isinstance(answer, TApplicationException):
-            raise _application_error(self.address, method, answer)
+            raise _application_error(self.address, call.method, answer)
         refusal = getattr(answer, "refusal", None)
         if refusal is not None:
             raise _refused(refusal)
@@ -161,10 +172,13 @@ class Peer:
     def _drop_idle(self) -> None:
         """Close all idle connections: if one is stale, the peer has closed the others, too."""
         with self._lock:
-            for connection in self._idle:
-                self._all.discard(connection)
-                connection.channel.close()
-            self._idle.clear()
+            while self._idle:
+                self._drop(self._idle.pop())
+
+    def _drop(self, connection: _Connection) -> None:
+        with self._lock:
+            self._all.discard(connection)
+        connection.channel.close()
 
     def _connected(self, deadline: float) -> _Connection:
         address = str(self.address)
@@ -183,16 +197,20 @@ class Peer:
         self.local_host = str(sock.getsockname()[0])
         with self._lock:
             self._all.add(connection)
-            if self._closed.is_set() or sock.getsockname() == sock.getpeername():
-                # The second condition: if no process listens on a port of the ephemeral range, TCP
-                # may connect the socket to itself (simultaneous open).
-                self._all.discard(connection)
-                connection.channel.close()
-                raise Unreachable(address, "no process listens there")
+            is_closed = self._closed.is_set()
+        greeted = False
         try:
-            self._greet(connection, until)
+            # If no process listens on a port of the ephemeral range, TCP may connect the socket to
+            # itself (simultaneous open).
+            if is_closed or sock.getsockname() == sock.getpeername():
+                raise Unreachable(address, "no process listens there")
+            greet(connection.channel, self.address, self._trust, until)
+            greeted = True
         except TimeoutError as error:
             raise Unreachable(address, f"no handshake within {seconds:.1f} s") from error
+        finally:
+            if not greeted:
+                self._drop(connection)
         return connection
 
     def _opened(self, seconds: float, deadline: float) -> socket.socket:
@@ -205,20 +223,15 @@ class Peer:
                 if not lacks_descriptors(error):
                     raise
             if monotonic() >= deadline or self._closed.wait(_DESCRIPTOR_WAIT_SECONDS):
-                what = f"{self.address}: this process may not open more connections or files"
-                raise DeadlineExceeded(what)
+                text = f"{self.address}: this process may not open more connections or files"
+                raise DeadlineExceeded(text)
 
-    def _greet(self, connection: _Connection, deadline: float) -> None:
-        """Do the handshake over a new connection; close the connection if that fails."""
-        greeted = False
-        try:
-            greet(connection.channel, self.address, self._trust, deadline)
-            greeted = True
-        finally:
-            if not greeted:
-                with self._lock:
-                    self._all.discard(connection)
-                connection.channel.close()
+
+class _Call(NamedTuple):
+    method: str
+    arguments: Any
+    result: Any  # the empty struct that the answer fills
+    deadline: float
 
 
 class _Connection:
@@ -228,33 +241,33 @@ class _Connection:
         self.channel = frames.Channel(sock)
         self._sequence = 0
 
-    def exchange(self, method: str, arguments: Any, result: Any, deadline: float) -> Any:
+    def exchange(self, call: _Call) -> Any:
         """Send a call and read its answer: the result struct, or a TApplicationException."""
         # Thrift's numbers are signed and have 32 bits.
         self._sequence = (self._sequence + 1) % 2**31
-        call, buffer = frames.accelerated()
-        call.writeMessageBegin(method, TMessageType.CALL, self._sequence)
-        arguments.write(call)
-        self.channel.send(buffer.getvalue(), deadline)
-        message = self.channel.receive(deadline)
+        protocol, buffer = frames.accelerated()
+        protocol.writeMessageBegin(call.method, TMessageType.CALL, self._sequence)
+        call.arguments.write(protocol)
+        self.channel.send(buffer.getvalue(), call.deadline)
+        message = self.channel.receive(call.deadline)
         try:
-            return self._read(message, method, result)
+            return self._read(message, call)
+        except IncompatiblePeer:
+            raise
         except Exception as error:
-            if isinstance(error, IncompatiblePeer):
-                raise
-            text = f"cannot read the answer to {method}: {type(error).__name__}: {error}"
+            text = f"cannot read the answer to {call.method}: {type(error).__name__}: {error}"
             raise IncompatiblePeer(text) from error
 
-    def _read(self, message: bytes, method: str, result: Any) -> Any:
+    def _read(self, message: bytes, call: _Call) -> Any:
         answer, _ = frames.accelerated(message)
         name, kind, sequence = answer.readMessageBegin()
         if kind not in (TMessageType.REPLY, TMessageType.EXCEPTION):
-            raise IncompatiblePeer(f"the answer to {method} is a message of kind {kind}")
+            raise IncompatiblePeer(f"the answer to {call.method} is a message of kind {kind}")
         # Thrift's own client does not compare the numbers. Measured: after a timeout, it returned
         # the answer to the previous call.
-        if (name, sequence) != (method, self._sequence):
-            raise IncompatiblePeer(f"the answer to {method} belongs to {name!r}")
-        struct = TApplicationException() if kind == TMessageType.EXCEPTION else result
+        if (name, sequence) != (call.method, self._sequence):
+            raise IncompatiblePeer(f"the answer to {call.method} belongs to {name!r}")
+        struct = TApplicationException() if kind == TMessageType.EXCEPTION else call.result
         struct.read(answer)
         return struct
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
@@ -20,106 +21,105 @@ from downpour.base.errors import IncompatiblePeer
 from downpour.base.states import ExperimentState, TaskState, WorkerState
 from downpour.base.values import (
     AttemptId,
+    BareName,
     Forecast,
     NumericClass,
     Part,
     ProcessState,
     Progress,
     PublishedFile,
+    Rule,
+    ShortText,
     Snapshot,
     SystemState,
     TrialSums,
 )
+from downpour.host.text import shortened
+
+Finite = Annotated[float, Rule(math.isfinite, "a finite number")]
+Share = Annotated[float, Rule(lambda share: 0 < share <= 1, "above 0 and at most 1")]
+Port = Annotated[int, Rule(lambda port: 1 <= port <= 65535, "a port from 1 to 65535")]
+Reason = Annotated[str, shortened]
+"""We never refuse a reason: the manager must hear of a failure, however its reason is written."""
 
 IndexArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndicesFile:
-    """A list of indices too large for a message: a file of `count` packed indices.
-
-    Its bytes are the result of `pack_indices`; `unpack_indices` reads them.
-    """
+    """A list of indices too large for a message: a file with the bytes of `pack_indices`."""
 
     width_bytes: int
     count: int
     file: PublishedFile
 
 
+Indices = IndexArray | IndicesFile
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TaskMessage:
-    """Train one shard in one round, starting from a model version; identified by its `id`.
-
-    `spec` is the resolved spec as TOML; `dataset` is the bare name of the prepared dataset's
-    folder. `indices` has shape (n,). `optimizer_state` is the shard's state after its last round,
-    if the spec keeps it. `snapshot` is the state to continue from, if a worker has already begun
-    the task. `frozen` holds the parameters that no task trains, if there are any. The worker trains
-    the first `share` of the task's steps. If rounds overlap, the task begins from the model moved
-    by `step`, the shard's last update. The model may be a difference from the last of the `leading`
-    versions; the first of these is complete. `whole` is the complete model, if an earlier attempt
-    could not read these files. `trial` has the checksums of the steps that each process repeats.
-    """
+    """Train one shard in one round, starting from a model version; identified by its `id`."""
 
     id: AttemptId
-    spec: PublishedFile
-    dataset: str
+    spec: PublishedFile  # resolved, as TOML
+    dataset: BareName  # the prepared dataset's folder
     model: PublishedFile
-    indices: IndexArray | IndicesFile
+    """A whole model, or the difference from the last of the `leading` versions."""
+    indices: Indices  # an array [n], or a file
     optimizer_state: PublishedFile | None = None
+    """The shard's state after its last round, if the spec keeps it."""
     term: int = 0
     snapshot: Snapshot | None = None
-    frozen: PublishedFile | None = None
-    share: float = 1.0
+    """The state to continue from, if a worker has already begun the task."""
+    frozen: PublishedFile | None = None  # the parameters that no task trains, if any
+    share: Share = 1.0
+    """The worker trains the first share of the task's steps."""
     step: PublishedFile | None = None
+    """If rounds overlap, the shard's last update: the task begins from the model moved by it."""
     leading: tuple[PublishedFile, ...] = ()
+    """The versions before a model that is a difference; the first of them is complete."""
     whole: PublishedFile | None = None
+    """The complete model, if an earlier attempt could not read the differences."""
     trial: TrialSums | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagerInfo:
-    """The facts that a worker needs before it registers.
-
-    `presence_file` is a bare name in the shared directory's `presence/`. A worker that registers
-    sends the file's content, which shows that both see the same directory. `patience` scales every
-    timeout.
-    """
+    """The facts that a worker needs before it registers."""
 
     protocol: int
-    version: str
-    presence_file: str
+    version: ShortText
+    presence_file: BareName
+    """In the shared directory's `presence/`. A worker that registers sends the file's content,
+    which shows that both see the same directory."""
     heartbeat_seconds: float
     term: int = 0
-    patience: float = 1.0
+    patience: float = 1.0  # scales every timeout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """A worker that registers; its own service listens at `host` and `port`.
-
-    `labels` are the user's labels for it, each as KEY=VALUE. It trains on `device`, in its
-    `numeric_class`. If the device is not its CPU, `processor_class` is the class for specs that ask
-    for the CPU.
-    """
+    """A worker that registers; its own service listens at `host` and `port`."""
 
     name: str
-    host: str
-    port: int
+    host: ShortText
+    port: Port
     protocol: int
-    version: str
-    presence: str
+    version: ShortText
+    presence: ShortText
     numeric_class: NumericClass
-    hostname: str
+    hostname: ShortText
     pid: int
     running: AttemptId | None = None
-    labels: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()  # each KEY=VALUE
     device: str = ""
     processor_class: NumericClass | None = None
+    """The class for specs that ask for the CPU, if the worker's device is another one."""
 
-    def class_for(self, asked: str) -> NumericClass:
+    def class_for(self, device: str) -> NumericClass:
         """Return the numeric class in which the worker trains a spec that asks for a device."""
-        own = self.numeric_class
-        return self.processor_class or own if asked == CPU else own
+        return (self.processor_class if device == CPU else None) or self.numeric_class
 
     @property
     def trains_on(self) -> str:
@@ -136,17 +136,15 @@ class Registered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """A worker's sign of life: its attempts, its machine's state, and its process's resources.
-
-    `differs` has a phrase for each package that its experiment imports in another version than the
-    manager's.
-    """
+    """A worker's sign of life: its attempts, its machine's state, and its process's resources."""
 
     worker: str
     running: tuple[Progress, ...]
     system: SystemState
     process: ProcessState | None = None
     differs: tuple[str, ...] = ()
+    """A phrase for each package that its experiment imports in another version than the
+    manager's."""
 
 
 PAGE_EXPERIMENTS_MAX = 1000
@@ -155,15 +153,11 @@ PAGE_EXPERIMENTS_MAX = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatReply:
-    """The answer to a worker's heartbeat.
+    """The answer to a worker's heartbeat."""
 
-    `known` is false if the worker must register again. The worker should stop `unwanted` attempts,
-    and leave at least `interval_seconds` between two heartbeats.
-    """
-
-    known: bool
-    unwanted: tuple[AttemptId, ...] = ()
-    interval_seconds: float = 0.0
+    known: bool  # if false, the worker must register again
+    unwanted: tuple[AttemptId, ...] = ()  # attempts to stop
+    interval_seconds: float = 0.0  # the least time between two heartbeats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +165,7 @@ class Metric:
     """A mean over the examples of an evaluation."""
 
     name: str
-    value: float
+    value: Finite
 
 
 def metrics_of(measured: Mapping[str, float | None]) -> tuple[Metric, ...]:
@@ -185,21 +179,17 @@ def metrics_of(measured: Mapping[str, float | None]) -> tuple[Metric, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentSummary:
-    """An experiment in one line; `metrics` and `loss` come from its last evaluation, on `part`.
+    """An experiment in one line; `metrics` and `loss` come from its last evaluation, on `part`."""
 
-    `reason` says why it failed, or why a running one makes no progress; `asked_wrongly` is true if
-    the spec is to blame.
-    """
-
-    experiment: str
+    experiment: BareName
     name: str
     state: ExperimentState
     rounds_done: int
     rounds_total: int
-    reason: str | None = None
-    asked_wrongly: bool = False
+    reason: Reason | None = None  # why it failed, or why a running one makes no progress
+    asked_wrongly: bool = False  # the spec is to blame
     metrics: tuple[Metric, ...] = ()
-    loss: float | None = None
+    loss: Finite | None = None
     part: Part = "test"
     epochs_done: int | None = None
     epochs_total: int | None = None
@@ -232,11 +222,7 @@ class ExperimentSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStatus:
-    """One task of the current round, with the progress of its furthest attempt.
-
-    `predicted` forecasts the time from this attempt's assignment to its update. `slowness` is the
-    pace that follows from it, divided by the round's median.
-    """
+    """One task of the current round, with the progress of its furthest attempt."""
 
     shard: int
     state: TaskState
@@ -244,8 +230,9 @@ class TaskStatus:
     steps_done: int
     steps_total: int
     elapsed_seconds: float
-    predicted: Forecast | None = None
+    predicted: Forecast | None = None  # of the time from this attempt's assignment to its update
     slowness: float | None = None
+    """The pace that follows from the forecast, divided by the round's median."""
 
     @property
     def has_update(self) -> bool:
@@ -255,15 +242,7 @@ class TaskStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
-    """One worker, as the manager sees it.
-
-    `slowness` is the median of the worker's paces in the last rounds, each divided by its round's
-    median. The worker is process `pid` on the machine `hostname`. `saves` is the predicted share of
-    a round's time that the worker saves; if it is negative, the worker costs time. A worker that
-    `stands_by` trains nothing, and the share predicts the effect of its help. While too little is
-    known, `saves` is None and `stands_by` false. `differs` is the worker's last report about
-    different versions of packages.
-    """
+    """One worker, as the manager sees it; it is process `pid` on the machine `hostname`."""
 
     worker: str
     address: str
@@ -272,14 +251,18 @@ class WorkerStatus:
     system: SystemState | None = None
     tasks_done: int
     slowness: float | None = None
+    """The median of its paces in the last rounds, each divided by its round's median."""
     numeric_class: NumericClass | None = None
     hostname: str = ""
     pid: int = 0
     labels: tuple[str, ...] = ()
     device: str = ""
-    saves: float | None = None
+    saves: Finite | None = None
+    """The predicted share of a round's time that the worker saves, or costs if it is negative;
+    None while too little is known."""
     stands_by: bool = False
-    differs: tuple[str, ...] = ()
+    """It trains nothing, and `saves` predicts the effect of its help."""
+    differs: tuple[str, ...] = ()  # its last report about different versions of packages
 
     def __repr__(self) -> str:
         """Describe the worker and its task in one line."""
@@ -288,23 +271,19 @@ class WorkerStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """The workers, and the experiment that was asked for (or the active one).
+    """The workers, and the experiment that was asked for (or the active one)."""
 
-    `change` grows with every change; a caller passes it back to wait for the next one. `tasks` are
-    those of the current round, 10,000 at most. `wanted_workers` is how many workers policies have
-    requested so far. `decisions` are the last few for the experiment, oldest first, each a sentence
-    that begins with the seconds since its submission. `numeric_class` is the manager's own, which
-    determines the initial parameters, and `hostname` and `pid` are those of its process.
-    """
-
-    change: int
+    change: int  # grows with every change; a caller passes it back to wait for the next one
     workers: tuple[WorkerStatus, ...] = ()
     experiment: ExperimentSummary | None = None
-    tasks: tuple[TaskStatus, ...] = ()
-    wanted_workers: int = 0
+    tasks: tuple[TaskStatus, ...] = ()  # of the current round, 10,000 at most
+    wanted_workers: int = 0  # how many policies have requested so far
     decisions: tuple[str, ...] = ()
+    """The last few for the experiment, oldest first, each a sentence that begins with the seconds
+    since its submission."""
     numeric_class: NumericClass | None = None
-    hostname: str = ""
+    """The manager's own, which determines the initial parameters."""
+    hostname: str = ""  # the machine of the manager's process
     pid: int = 0
 
     def __repr__(self) -> str:
@@ -315,12 +294,12 @@ class Status:
     @property
     def idle_workers(self) -> frozenset[str]:
         """The names of the idle workers."""
-        return frozenset(one.worker for one in self.workers if one.state is WorkerState.IDLE)
+        return frozenset(w.worker for w in self.workers if w.state is WorkerState.IDLE)
 
     @property
     def devices(self) -> str:
         """The kinds of devices on which the workers train, as text; empty without workers."""
-        return ", ".join(sorted({one.device.partition(":")[0] for one in self.workers}))
+        return ", ".join(sorted({worker.device.partition(":")[0] for worker in self.workers}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,8 +316,8 @@ class WorkerInfo:
     """The worker at an address, and what it runs."""
 
     protocol: int
-    version: str
-    name: str
+    version: ShortText
+    name: ShortText
     running: AttemptId | None = None
 
 

@@ -15,7 +15,7 @@ import logging
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from threading import Condition, Event, Lock, Thread, current_thread
 from time import monotonic
@@ -72,8 +72,6 @@ class Server:
 
     Args:
         processor: a generated `Processor`.
-        methods: the names that the processor knows; the server answers others with "unknown
-            method".
         host: a name or address of this machine; `0.0.0.0` or `::` means every interface.
         port: 0 picks a free one.
         limits: the limits for one peer.
@@ -85,7 +83,6 @@ class Server:
     def __init__(
         self,
         processor: Any,
-        methods: frozenset[str],
         host: str,
         port: int,
         limits: Limits | None = None,
@@ -106,7 +103,7 @@ class Server:
         self._accepting, self._strangers = Sparing(_LOG), Sparing(_LOG)
         self._busy: set[Thread] = set()
         self._stopping = Event()
-        processor.on_message_begin(_refuser_of_unknown(methods))
+        processor.on_message_begin(_refuser_of_unknown(processor._processMap))  # noqa: SLF001
 
     def start(self) -> Self:
         """Serve in a thread, and return at once."""
@@ -325,7 +322,7 @@ class _UnknownMethod(Exception):
         self.sequence = sequence
 
 
-def _refuser_of_unknown(methods: frozenset[str]) -> Callable[[str, int, int], None]:
+def _refuser_of_unknown(methods: Collection[str]) -> Callable[[str, int, int], None]:
     """Return a hook that refuses unknown methods by name alone."""
     # Thrift would skip the arguments first, which takes seconds for a hostile frame.
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from functools import cache
 from types import ModuleType, SimpleNamespace
-from typing import Any, Protocol, get_type_hints
+from typing import Annotated, Any, Protocol, get_type_hints
 
 from downpour.base.errors import IncompatiblePeer, Refused, SharedDirectoryError, SpecError
 from downpour.base.states import FailureKind
-from downpour.base.values import AttemptId, Snapshot, Update
+from downpour.base.values import BARE_NAME, AttemptId, Rule, Snapshot, Update, is_bare_name
 from downpour.host.text import shortened
 from downpour.network.rpc.generated import Manager, Worker
 from downpour.network.rpc.generated.ttypes import Refusal, RefusalKind
@@ -24,6 +25,7 @@ from downpour.network.rpc.messages import (
     Heartbeat,
     HeartbeatReply,
     ManagerInfo,
+    Reason,
     RecordPage,
     Registered,
     Registration,
@@ -34,6 +36,9 @@ from downpour.network.rpc.messages import (
 from downpour.network.rpc.server import CallRejected, CallTurnedAway, Limits, Server
 from downpour.network.rpc.trust import OPEN, Trust
 from downpour.network.rpc.wire import FieldError, Shown, reader, shown, writer
+
+ExperimentName = Annotated[str, Rule(lambda name: not name or is_bare_name(name), BARE_NAME)]
+"""The name of an experiment, or nothing."""
 
 
 class ManagerService(Protocol):
@@ -56,32 +61,34 @@ class ManagerService(Protocol):
         """Accept an update; it is durable when this returns."""
 
     def report_failure(
-        self, worker: str, attempt: AttemptId, kind: FailureKind, reason: str
+        self, worker: str, attempt: AttemptId, kind: FailureKind, reason: Reason
     ) -> None:
         """Record that an attempt failed."""
 
     def report_hand_over(self, worker: str, attempt: AttemptId, snapshot: Snapshot) -> None:
         """Accept the snapshot of a stopped attempt, so that another worker can continue it."""
 
-    def leave(self, worker: str, reason: str) -> None:
+    def leave(self, worker: str, reason: Reason) -> None:
         """Unregister a worker."""
 
     def submit(self, spec: str, request: str) -> str:
         """Accept an experiment, described in TOML; a repeated request returns the same one."""
 
-    def status(self, experiment: str, after_change: int, wait_seconds: float) -> Status:
+    def status(self, experiment: ExperimentName, after_change: int, wait_seconds: float) -> Status:
         """Wait for a change after `after_change`; an empty `experiment` means the active one."""
 
-    def list_experiments(self, before: str, limit: int) -> tuple[ExperimentSummary, ...]:
+    def list_experiments(self, before: ExperimentName, limit: int) -> tuple[ExperimentSummary, ...]:
         """Return the last experiments before `before`, or of all, in the order of submission."""
 
-    def cancel(self, experiment: str) -> None:
+    def cancel(self, experiment: ExperimentName) -> None:
         """Cancel an experiment; one that has ended stays as it is."""
 
-    def disturbed(self, experiment: str, who: str, what: str) -> None:
+    def disturbed(self, experiment: ExperimentName, who: str, what: str) -> None:
         """Record that someone disturbs a process on purpose."""
 
-    def results(self, experiment: str, from_line: int, wait_seconds: float) -> RecordPage:
+    def results(
+        self, experiment: ExperimentName, from_line: int, wait_seconds: float
+    ) -> RecordPage:
         """Wait for a line of the record at or after `from_line`."""
 
 
@@ -120,6 +127,20 @@ def kinds_of_refusals() -> list[str]:
     return [kind.name for kind in RefusalKind]
 
 
+def thrift_name(name: str) -> str:
+    """Return Thrift's name of a method: report_update is reportUpdate."""
+    first, *others = name.split("_")
+    return first + "".join(map(str.capitalize, others))
+
+
+@cache
+def types_of(declared: Callable[..., Any]) -> tuple[dict[str, Any], Any]:
+    """Return the annotations of a declared call: its arguments' by name, and its answer's."""
+    hints = get_type_hints(declared, include_extras=True)
+    answer = hints.pop("return")
+    return hints, answer
+
+
 def serve_manager(
     service: ManagerService,
     host: str,
@@ -129,16 +150,9 @@ def serve_manager(
     on_end: Callable[[], None] = lambda: None,
     listener: socket.socket | None = None,
 ) -> Server:
-    """Return the server of a manager, bound to its port; it answers once it is started.
-
-    The server calls `on_end` when a connection has ended, in the thread that ran its calls.
-    `listener` is a socket that already listens at the address.
-
-    Raises:
-        SpecError: the port is in use or not allowed, the host is not of this machine, or other
-            machines could connect without credentials.
-    """
-    return _server(service, ManagerService, Manager, (host, port, limits, trust, on_end, listener))
+    """Return the server of a manager, bound to its port; see `Server` and `listen`."""
+    processor = _processor(service, ManagerService, Manager)
+    return Server(processor, host, port, limits, trust, on_end, listener)
 
 
 def serve_worker(
@@ -148,40 +162,29 @@ def serve_worker(
     limits: Limits | None = None,
     trust: Trust = OPEN,
 ) -> Server:
-    """Return the server of a worker, bound to its port; it answers once it is started.
-
-    Raises:
-        SpecError: the port is in use or not allowed, the host is not of this machine, or other
-            machines could connect without credentials.
-    """
-    return _server(service, WorkerService, Worker, (host, port, limits, trust))
+    """Return the server of a worker, bound to its port; see `Server` and `listen`."""
+    return Server(_processor(service, WorkerService, Worker), host, port, limits, trust)
 
 
-def _server(
-    service: object,
-    interface: type,
-    module: ModuleType,
-    settings: tuple[Any, ...],
-) -> Server:
-    """Serve the methods that the interface declares, under Thrift's names for them."""
+def _processor(service: object, interface: type, module: ModuleType) -> Any:
+    """Adapt the methods that the interface declares, under Thrift's names for them."""
     calls = {}
     # We go through the interface, because no peer may call the service's other methods.
     for name, declared in vars(interface).items():
         if not name.startswith("_"):
-            method = _camel(name)
+            method = thrift_name(name)
             refuses = hasattr(getattr(module, f"{method}_result"), "refusal")
             calls[method] = _adapted(getattr(service, name), declared, refuses=refuses)
-    processor = module.Processor(SimpleNamespace(**calls))
-    return Server(processor, frozenset(calls), *settings)
+    return module.Processor(SimpleNamespace(**calls))
 
 
 def _adapted(
     call: Callable[..., Any], declared: Callable[..., Any], *, refuses: bool
 ) -> Callable[..., Any]:
     """Wrap a method: structs → values, the call, its answer → struct, its errors → IDL's."""
-    hints = get_type_hints(declared)
-    write = writer(hints.pop("return"))
-    arguments = tuple((name, reader(hint, name)) for name, hint in hints.items())
+    hints, answer = types_of(declared)
+    write = writer(answer)
+    arguments = tuple((name, reader(hint)) for name, hint in hints.items())
 
     def serve(*structs: Any) -> Any:
         try:
@@ -232,8 +235,3 @@ def _refusal(error: Exception) -> Refusal:
             kind, field = RefusalKind.INCOMPATIBLE, ""
             value, reason = Shown(), str(error)
     return Refusal(kind, shortened(field), shortened(shown(value)), shortened(reason))
-
-
-def _camel(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(word.capitalize() for word in others)

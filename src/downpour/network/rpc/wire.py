@@ -12,23 +12,21 @@ from __future__ import annotations
 
 import math
 import operator
-import re
 from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
-from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from thrift.Thrift import TType
 
 from downpour.base.errors import IncompatiblePeer
-from downpour.base.values import BARE_NAME, Part, PublishedFile, is_bare_name
-from downpour.host.text import shortened
+from downpour.base.values import PublishedFile, Rule
 from downpour.network.rpc.generated import ttypes
 from downpour.network.rpc.messages import (
     PACKED_BYTES_MAX,
-    IndexArray,
+    Indices,
     IndicesFile,
     pack_indices,
     unpack_indices,
@@ -72,59 +70,11 @@ Convert = Callable[[Any], Any]
 _Value = TypeVar("_Value")
 
 _LIMITS = {TType.I32: 2**31, TType.I64: 2**63}
-_CHECKSUM = re.compile("[0-9a-f]{32}")
-_TEXT_CHARACTERS_MAX = 500
-_TEXTS = {
-    "Registration": ("host", "version", "presence", "hostname"),
-    "NumericClass": ("torch", "device", "instruction_set"),
-    "ManagerInfo": ("version",),
-    "WorkerInfo": ("version", "name"),
+_NUMBERS: dict[Any, Rule] = {
+    int: Rule(lambda number: number >= 0, "0 or more"),
+    float: Rule(lambda number: math.isfinite(number) and number >= 0, "a finite number, 0 or more"),
 }
-"""A peer's text about itself, which logs, records and displays repeat."""
-
-# Rules for a field beyond its type: by "Class.field", or by the name of a call's argument.
-_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    **{
-        f"{kind}.{field}": (
-            lambda text: text.isprintable() and len(text) <= _TEXT_CHARACTERS_MAX,
-            f"at most {_TEXT_CHARACTERS_MAX} printable characters",
-        )
-        for kind, named in _TEXTS.items()
-        for field in named
-    },
-    "PublishedFile.name": (is_bare_name, BARE_NAME),
-    "PublishedFile.checksum": (
-        lambda text: _CHECKSUM.fullmatch(text) is not None,
-        "32 hexadecimal digits",
-    ),
-    "AttemptId.experiment": (is_bare_name, BARE_NAME),
-    "ExperimentSummary.experiment": (is_bare_name, BARE_NAME),
-    "TaskMessage.dataset": (is_bare_name, BARE_NAME),
-    "TaskMessage.share": (lambda share: 0 < share <= 1, "above 0 and at most 1"),
-    "ManagerInfo.presence_file": (is_bare_name, BARE_NAME),
-    "Registration.port": (lambda port: 1 <= port <= 65535, "a port from 1 to 65535"),
-    "Update.loss": (
-        lambda _: True,
-        "any number; the aggregator checks it",
-    ),
-    "Update.trial": (
-        lambda text: text == "" or _CHECKSUM.fullmatch(text) is not None,
-        "32 hexadecimal digits, or nothing",
-    ),
-    "Metric.value": (math.isfinite, "a finite number"),
-    "ExperimentSummary.part": (
-        lambda part: part in get_args(Part),
-        f"one of {', '.join(get_args(Part))}",
-    ),
-    "ExperimentSummary.loss": (math.isfinite, "a finite number"),
-    "WorkerStatus.saves": (math.isfinite, "a finite number"),
-    "before": (lambda name: name == "" or is_bare_name(name), BARE_NAME),
-    "experiment": (lambda name: name == "" or is_bare_name(name), BARE_NAME),
-}
-_RULES_OF_NUMBERS: dict[Any, tuple[Callable[[Any], bool], str]] = {
-    int: (lambda number: number >= 0, "0 or more"),
-    float: (lambda number: math.isfinite(number) and number >= 0, "a finite number, 0 or more"),
-}
+"""The rules of numbers whose annotations have none."""
 
 
 def to_wire(value: object) -> Any:
@@ -141,23 +91,25 @@ def from_wire(annotation: type[_Value], received: Any) -> _Value:
 
 
 @cache
-def reader(annotation: Any, name: str = "") -> Convert:
+def reader(annotation: Any) -> Convert:
     """Return a function that converts a received struct to a value of this annotation.
 
-    `name` is the name of the field or argument, which may have rules beyond its type. The function
-    raises `FieldError`, with the path of the wrong field.
+    The function raises `FieldError`, with the path of the wrong field.
     """
-    kind: Any = _without_none(annotation)
-    if name in _FIELD_READERS:
-        return _FIELD_READERS[name]
+    if annotation == Indices:
+        return _read_indices
+    kind, (*rules,) = _unwrapped(annotation)
     if get_origin(kind) is tuple:
         return _each(reader(get_args(kind)[0]))
+    if get_origin(kind) is Literal:
+        words = get_args(kind)
+        return _checked(Rule(lambda word: word in words, f"one of {', '.join(words)}"))
     if isinstance(kind, type) and is_dataclass(kind):
         return _struct_reader(kind)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return _member_reader(kind)
-    rule = _RULES.get(name) or _RULES_OF_NUMBERS.get(kind)
-    return _checked(*rule) if rule else _same
+    rule = next(iter(rules), _NUMBERS.get(kind, _same))
+    return _checked(rule) if isinstance(rule, Rule) else rule
 
 
 @cache
@@ -167,7 +119,9 @@ def writer(annotation: Any, thrift_type: int = TType.I64) -> Convert:
     The function raises TypeError or ValueError if the value does not fit its annotation, which is a
     bug in this program, never in the peer.
     """
-    kind = _without_none(annotation)
+    if annotation == Indices:
+        return _write_indices
+    kind, _ = _unwrapped(annotation)
     if get_origin(kind) is tuple:
         write = writer(get_args(kind)[0])
         return lambda values: [write(value) for value in values]
@@ -175,36 +129,39 @@ def writer(annotation: Any, thrift_type: int = TType.I64) -> Convert:
         return _struct_writer(kind)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return _member_writer(kind, thrift_type)
-    if kind is int:
-        return _counted(_LIMITS[thrift_type])
-    if kind is float:
-        return float
-    return _text if kind is str else _same
+    scalars = {int: _counted(_LIMITS.get(thrift_type, 0)), float: float, str: _text}
+    return scalars.get(kind, _same)
+
+
+def _unwrapped(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return the type in an annotation without `| None`, and its rules."""
+    if get_origin(annotation) in (Union, UnionType):
+        kinds = [kind for kind in get_args(annotation) if kind is not NoneType]
+        return _unwrapped(kinds[0]) if len(kinds) == 1 else (annotation, ())
+    if get_origin(annotation) is Annotated:
+        kind, *rules = get_args(annotation)
+        return _unwrapped(kind)[0], tuple(rules)
+    return annotation, ()
 
 
 def _struct_reader(value_type: type) -> Convert:
     """Read a struct field by field; adds the field's name to its errors."""
-    rows = tuple(
-        (
-            field.name,
-            field.name,
-            reader(hint, key),
-            field.default is not MISSING,
-        )
-        for field, hint, key in _annotated(value_type)
-    )
+    rows = [
+        (field.name, reader(hint), field.default is not MISSING)
+        for field, hint in _annotated(value_type)
+    ]
 
     def read(struct: Any) -> Any:
         values = {}
-        for name, struct_name, convert, optional in rows:
-            received = getattr(struct, struct_name)
+        for name, convert, optional in rows:
+            received = getattr(struct, name)
             if received is not None:
                 try:
                     values[name] = convert(received)
                 except FieldError as error:
-                    raise error.inside(struct_name) from None
+                    raise error.inside(name) from None
             elif not optional:
-                raise FieldError(struct_name, None, "required")
+                raise FieldError(name, None, "required")
         return value_type(**values)
 
     return read
@@ -214,58 +171,41 @@ def _struct_writer(value_type: type) -> Convert:
     """Write a value field by field; None stays unset."""
     struct_type = getattr(ttypes, value_type.__name__)
     thrift_types = {row[2]: row[1] for row in struct_type.thrift_spec if row}
-    rows = tuple(
-        (
-            field.name,
-            field.name,
-            _FIELD_WRITERS.get(key) or writer(hint, thrift_types[field.name]),
-            field.default is not MISSING,
-        )
-        for field, hint, key in _annotated(value_type)
-    )
+    rows = [
+        (field.name, writer(hint, thrift_types[field.name]), field.default is not MISSING)
+        for field, hint in _annotated(value_type)
+    ]
 
     def write(value: Any) -> Any:
         if not isinstance(value, value_type):
             raise TypeError(f"{value_type.__name__} expected, not {value!r}")
         struct = struct_type()
-        for name, struct_name, convert, optional in rows:
-            held = getattr(value, name)
-            if held is not None or not optional:
+        for name, convert, optional in rows:
+            field_value = getattr(value, name)
+            if field_value is not None or not optional:
                 try:
-                    setattr(struct, struct_name, convert(held))
+                    setattr(struct, name, convert(field_value))
                 except (TypeError, ValueError) as error:
-                    error.add_note(f"in {value_type.__name__}.{name} = {held!r}")
+                    error.add_note(f"in {value_type.__name__}.{name} = {field_value!r}")
                     raise
         return struct
 
     return write
 
 
-def _annotated(value_type: Any) -> list[tuple[Any, Any, str]]:
-    """Return the fields of a dataclass, each with its annotation and its key in `_RULES`."""
-    hints = get_type_hints(value_type)
-    return [
-        (field, hints[field.name], f"{value_type.__name__}.{field.name}")
-        for field in fields(value_type)
-    ]
-
-
-def _without_none(annotation: Any) -> Any:
-    """`X | None` → X; anything else unchanged."""
-    if get_origin(annotation) not in (Union, UnionType):
-        return annotation
-    kinds = [kind for kind in get_args(annotation) if kind is not type(None)]
-    return kinds[0] if len(kinds) == 1 else annotation
+def _annotated(value_type: Any) -> list[tuple[Any, Any]]:
+    hints = get_type_hints(value_type, include_extras=True)
+    return [(field, hints[field.name]) for field in fields(value_type)]
 
 
 def _same(value: Any) -> Any:
     return value
 
 
-def _checked(accepts: Callable[[Any], bool], accepted: str) -> Convert:
+def _checked(rule: Rule) -> Convert:
     def check(value: Any) -> Any:
-        if not accepts(value):
-            raise FieldError("", value, accepted)
+        if not rule.accepts(value):
+            raise FieldError("", value, rule.accepted)
         return value
 
     return check
@@ -324,7 +264,7 @@ def _text(value: Any) -> str:
     return value
 
 
-def _read_indices(struct: Any) -> IndexArray | IndicesFile:
+def _read_indices(struct: Any) -> Indices:
     """Read packed indices as an array; a file of indices stays a file, which the worker reads."""
     width, count = struct.width_bytes, struct.count
     if width is None or count is None or (struct.packed is None) == (struct.file is None):
@@ -343,7 +283,7 @@ def _read_indices(struct: Any) -> IndexArray | IndicesFile:
     return IndicesFile(width_bytes=width, count=count, file=file)
 
 
-def _write_indices(indices: IndexArray | IndicesFile) -> Any:
+def _write_indices(indices: Indices) -> Any:
     if isinstance(indices, IndicesFile):
         file = writer(PublishedFile)(indices.file)
         return ttypes.Indices(width_bytes=indices.width_bytes, count=indices.count, file=file)
@@ -351,12 +291,3 @@ def _write_indices(indices: IndexArray | IndicesFile) -> Any:
     if len(packed.data) > PACKED_BYTES_MAX:
         raise ValueError(f"{packed.count} indices are too many for a message: send a file")
     return ttypes.Indices(width_bytes=packed.width_bytes, count=packed.count, packed=packed.data)
-
-
-_FIELD_READERS: dict[str, Convert] = {
-    "TaskMessage.indices": _read_indices,
-    # We never refuse these: the manager must hear of a failure, however its reason is written.
-    "reason": shortened,
-    "ExperimentSummary.reason": shortened,
-}
-_FIELD_WRITERS: dict[str, Convert] = {"TaskMessage.indices": _write_indices}
