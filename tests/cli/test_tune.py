@@ -15,7 +15,7 @@ import pytest
 
 from downpour.core.spec import Spec
 from downpour.experiments.studies import Search, StudyFolder, run_study
-from downpour.experiments.studies.study_folder import held, holder
+from downpour.experiments.studies.folder import held, holder
 from tests.experiments.studies.conftest import SEARCH, FakeBackend, Silence
 from tests.experiments.studies.test_detached import wait_for
 

@@ -105,7 +105,7 @@ def _write_events(folder: Path, tensorboard: Path) -> None:
 def _study(folder: Path) -> tuple[StudyResult, Path]:
     """Read the results in a folder; return them with the default folder for their report."""
     from downpour.experiments.studies import Grid, Search, grid_results, read_folder
-    from downpour.experiments.studies.results import FIGURE_STEM
+    from downpour.experiments.studies.search import FIGURE_STEM
     from downpour.record.study_result import read_one
 
     if (folder / Grid.file_name).exists():

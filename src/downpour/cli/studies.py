@@ -130,7 +130,7 @@ class StudyCommand(Generic[StudyT]):
     ) -> None:
         """Run a study's missing runs, here or detached; or only show its progress."""
         from downpour.experiments.studies import StudyFolder
-        from downpour.experiments.studies.results import status_of
+        from downpour.experiments.studies.folder import status_of
 
         folder = StudyFolder((options.out_dir or RESULTS / study.name).absolute(), study)
         folder.check()
@@ -148,8 +148,8 @@ class StudyCommand(Generic[StudyT]):
                 raise typer.Exit(_FAILED)
 
     def _detach(self, folder: StudyFolder[StudyT], options: StudyOptions) -> None:
+        from downpour.experiments.studies.folder import LOG_NAME
         from downpour.experiments.studies.runner import detach
-        from downpour.experiments.studies.study_folder import LOG_NAME
 
         process = detach(self.name, folder, options.words())
         log = folder.path / LOG_NAME
@@ -180,7 +180,7 @@ class StudyCommand(Generic[StudyT]):
 
     def _print(self, folder: StudyFolder[StudyT], *, as_json: bool) -> None:
         """Print the results so far, the progress, and the paths of the files."""
-        from downpour.experiments.studies.results import status_of
+        from downpour.experiments.studies.folder import status_of
 
         status = status_of(folder)
         files = self.files(folder) if self.files is not None else []
@@ -307,7 +307,7 @@ def tune(
     if not status:
         require("downpour tune", "tune")
     from downpour.experiments.studies import Search
-    from downpour.experiments.studies.results import draw_search, search_files
+    from downpour.experiments.studies.search import draw_search, search_files
 
     options = StudyOptions(
         out_dir=out_dir,
@@ -325,7 +325,7 @@ def tune(
 
 def _tables_of_search(folder: StudyFolder[Search]) -> list[RenderableType]:
     """Return a table of the runs that have ended."""
-    from downpour.experiments.studies.search_plan import SearchPlan
+    from downpour.experiments.studies.search import SearchPlan
     from downpour.show.tables.terminal_tables import search_table
 
     result = SearchPlan(folder.study, folder.ended()).result

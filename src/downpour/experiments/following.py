@@ -1,4 +1,8 @@
-"""Follows a running experiment for users: its record, epoch by epoch and event by event."""
+"""Follows a running experiment for users: its record, epoch by epoch and event by event.
+
+A `Follower` reads the record while it grows, and gives its lines to takers: event files of
+TensorBoard (`show/event_files.py`), loggers and `on_round`, and the announcer of events.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +38,80 @@ from downpour.record.view import Dated
 from downpour.show.loggers import LoggedRun, Logger
 
 log = logging.getLogger(__name__)
+
+Lines = Callable[[str, int], list[str]]
+"""Returns the lines of an experiment's record from a line on, as `Client.record` does."""
+
+
+class RecordTaker(Protocol):
+    """Takes the lines of one experiment's record, in order.
+
+    Its methods may raise DownpourError, and must not take long.
+    """
+
+    does: str
+    """For the log: what stops after an error."""
+
+    def take(self, record: Sequence[Dated]) -> None:
+        """Take the next lines."""
+
+    def close(self) -> None:
+        """Take no more lines: the experiment has ended, or its caller has stopped waiting."""
+
+
+class Follower:
+    """Reads the record of one experiment while it grows; a context manager.
+
+    If a taker raises an error, the follower logs a warning and gives that taker nothing more. The
+    experiment and the other takers continue.
+    """
+
+    def __init__(self, takers: Sequence[RecordTaker]) -> None:
+        self._takers = list(takers)
+        self._announcers = [taker for taker in takers if isinstance(taker, Announcer)]
+        self._lines = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is not None:
+            for announcer in self._announcers:
+                announcer.give_up(error)
+        with ExitStack() as closing:
+            for taker in self._takers:
+                closing.callback(self._try, taker, taker.close)
+
+    def see(self, status: Status) -> None:
+        """Give the status of the experiment to the announcers."""
+        for announcer in self._announcers:
+            announcer.see(status)
+
+    def follow(self, experiment: str, record: Lines) -> None:
+        """Pass on the new lines of an experiment's record; always of the same experiment."""
+        if not self._takers:
+            return
+        try:
+            lines = record(experiment, self._lines)
+            dated = parse_lines(lines)
+        except DownpourError as error:
+            for taker in [*self._takers]:
+                self._leave_out(taker, error)
+            return
+        self._lines += len(lines)
+        for taker in [*self._takers] if dated else ():
+            self._try(taker, lambda taker=taker: taker.take(dated))  # type: ignore[misc]
+
+    def _try(self, taker: RecordTaker, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except DownpourError as error:
+            self._leave_out(taker, error)
+
+    def _leave_out(self, taker: RecordTaker, error: DownpourError) -> None:
+        log.warning("no more %s: %s", taker.does, error)
+        self._takers.remove(taker)
+
 
 OnRound = Callable[[RoundResult], object]
 """Takes an evaluated epoch."""
@@ -76,44 +154,31 @@ class LoggerTaker:
         self._thread = Background[Call](name, lambda call: call(logger))
         self._record: list[Dated] = []
         self._fold = RecordFold()
-        self._told: set[int] = set()
+        self._logged: set[int] = set()
 
     def take(self, record: Sequence[Dated]) -> None:
         """Make the logger's calls that follow from these lines."""
         for dated in record:
-            has_ended = self._fold.end is not None
+            had_ended, line = self._fold.end is not None, dated[1]
             self._record.append(dated)
-            self._fold.take(dated[1])
-            for call in self._calls(dated, has_ended=has_ended):
-                self._thread.take(call)
+            self._fold.take(line)
+            if isinstance(line, SubmittedLine):
+                self._begin(line)
+            if isinstance(line, AggregatedLine | EvaluatedLine):
+                for number in sorted(self._fold.evaluated.keys() - self._logged):
+                    self._log(number)
+            if self._fold.end is not None and not had_ended:
+                self._end()
 
     def close(self) -> None:
         """End the log, even if the experiment continues, and wait a moment for calls."""
         if self._fold.submitted is not None and self._fold.end is None:
-            self._thread.take(_ending(Result.from_record(self._record)))
+            self._end()
         self._thread.close(_CLOSE_SECONDS)
 
-    def _calls(self, dated: Dated, *, has_ended: bool) -> Iterator[Call]:
-        _, line = dated
-        if isinstance(line, SubmittedLine):
-            run = self._run(line)
-            yield lambda logger: logger.begin(run)
-        if isinstance(line, AggregatedLine | EvaluatedLine):
-            yield from map(_logging, self._epochs())
-        if self._fold.end is not None and not has_ended:
-            yield _ending(Result.from_record(self._record))
-
-    def _epochs(self) -> Iterator[RoundResult]:
-        """Yield the evaluated epochs that the logger does not know yet."""
-        # A restarted manager may report an evaluation twice.
-        for number in sorted(self._fold.evaluated.keys() - self._told):
-            if number in self._fold.aggregated:
-                self._told.add(number)
-                yield self._counted_on(self._fold.epoch_until(number))
-
-    def _run(self, line: SubmittedLine) -> LoggedRun:
+    def _begin(self, line: SubmittedLine) -> None:
         meetings = Meetings.of(line.spec)
-        return LoggedRun(
+        run = LoggedRun(
             experiment=line.experiment,
             name=line.name,
             spec=line.spec,
@@ -121,18 +186,20 @@ class LoggerTaker:
             rounds_before=meetings.before,
             epochs_before=meetings.epochs_before,
         )
+        self._thread.take(lambda logger: logger.begin(run))
 
-    def _counted_on(self, epoch: RoundResult) -> RoundResult:
-        """Return an epoch whose last round has the number that it has in the whole training."""
-        return replace(epoch, round=self._fold.meetings.before + epoch.round)
+    def _log(self, number: int) -> None:
+        """Log the epoch that ends with a round; the round's number counts on from earlier runs."""
+        if number in self._fold.aggregated:
+            # A restarted manager may report an evaluation twice.
+            self._logged.add(number)
+            epoch = self._fold.epoch_until(number)
+            epoch = replace(epoch, round=self._fold.meetings.before + epoch.round)
+            self._thread.take(lambda logger: logger.log(epoch))
 
-
-def _logging(epoch: RoundResult) -> Call:
-    return lambda logger: logger.log(epoch)
-
-
-def _ending(result: Result) -> Call:
-    return lambda logger: logger.end(result)
+    def _end(self) -> None:
+        result = Result.from_record(self._record)
+        self._thread.take(lambda logger: logger.end(result))
 
 
 OnEvent = Callable[[ExperimentEvent], object]
@@ -141,6 +208,8 @@ OnEvent = Callable[[ExperimentEvent], object]
 
 class Announcer:
     """Calls a function, in its own thread, with the events of one experiment.
+
+    The caller also gives it each status: only that says that an experiment waits.
 
     Args:
         name: The function's name in the log.
@@ -226,81 +295,3 @@ class Announcer:
             reason=reason,
             worker=worker,
         )
-
-
-Lines = Callable[[str, int], list[str]]
-"""Returns the lines of an experiment's record from a line on, as `Client.record` does."""
-
-
-class RecordTaker(Protocol):
-    """Takes the lines of one experiment's record, in order.
-
-    Its methods may raise DownpourError, and must not take long. `does` is for the log: it says what
-    stops after an error.
-    """
-
-    does: str
-
-    def take(self, record: Sequence[Dated]) -> None:
-        """Take the next lines."""
-
-    def close(self) -> None:
-        """Take no more lines: the experiment has ended, or its caller has stopped waiting."""
-
-
-class Follower:
-    """Reads the record of one experiment while it grows; a context manager.
-
-    If a taker raises an error, the follower logs a warning and gives that taker nothing more. The
-    experiment and the other takers continue.
-
-    Args:
-        takers: Get each line once.
-        announcers: Get each line, too, and each status of the experiment.
-    """
-
-    def __init__(self, takers: Sequence[RecordTaker], announcers: Sequence[Announcer] = ()) -> None:
-        self._takers = [*takers, *announcers]
-        self._announcers = announcers
-        self._taken = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if error is not None:
-            for announcer in self._announcers:
-                announcer.give_up(error)
-        with ExitStack() as closing:
-            for taker in self._takers:
-                closing.callback(self._try, taker, taker.close)
-
-    def see(self, status: Status) -> None:
-        """Take the status of the experiment."""
-        for announcer in self._announcers:
-            announcer.see(status)
-
-    def follow(self, experiment: str, record: Lines) -> None:
-        """Pass on the new lines of an experiment's record; always of the same experiment."""
-        if not self._takers:
-            return
-        try:
-            lines = record(experiment, self._taken)
-            dated = parse_lines(lines)
-        except DownpourError as error:
-            for taker in [*self._takers]:
-                self._leave_out(taker, error)
-            return
-        self._taken += len(lines)
-        for taker in [*self._takers] if dated else ():
-            self._try(taker, lambda taker=taker: taker.take(dated))  # type: ignore[misc]
-
-    def _try(self, taker: RecordTaker, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except DownpourError as error:
-            self._leave_out(taker, error)
-
-    def _leave_out(self, taker: RecordTaker, error: DownpourError) -> None:
-        log.warning("no more %s: %s", taker.does, error)
-        self._takers.remove(taker)

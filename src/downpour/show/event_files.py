@@ -35,12 +35,13 @@ from downpour.record.record_lines import (
     SubmittedLine,
 )
 from downpour.record.result import Result
-from downpour.record.result_parts import RoundResult
 from downpour.record.stored_experiments import submission_seconds
 
 log = logging.getLogger(__name__)
 
 _OURS = "events.out.tfevents.{}.downpour"
+
+_COSTS = ("mitigation", "moves", "extra_work", "gradient_lost")
 
 Scalars = Mapping[str, float | None]
 
@@ -95,7 +96,9 @@ class EventFiles:
         ended = {fact.round: at for at, fact in self._record if isinstance(fact, AggregatedLine)}
         with self._writing(), file:
             for each in Result.from_record(self._record).rounds:
-                file.add_scalars(ended[each.round - 1], each.round, _of_stragglers(each))
+                if each.stragglers is not None:
+                    costs = {f"stragglers/{n}": getattr(each.stragglers, n) for n in _COSTS}
+                    file.add_scalars(ended[each.round - 1], each.round, costs)
 
     def _take(self, at_seconds: float, fact: RecordLine) -> None:
         if isinstance(fact, SubmittedLine) and self._file is None:
@@ -185,9 +188,9 @@ class _EventFile:
         self._records = RecordWriter(self._file)
         self._write(at_seconds, file_version="brain.Event:2")
         spec = {name: value for name, value in submitted.spec.items() if value is not None}
-        values = {name: _plain(value) for name, value in spec.items()}
-        compared = hparams_pb(values, submitted.experiment, submitted_at)
-        self._write(at_seconds, summary=compared)
+        # TensorBoard compares only these types.
+        values = {n: v if isinstance(v, bool | int | float) else str(v) for n, v in spec.items()}
+        self._write(at_seconds, summary=hparams_pb(values, submitted.experiment, submitted_at))
         text = "".join(f"    {line}\n" for line in tomli_w.dumps(spec).splitlines())
         self._write(at_seconds, summary=text_pb("spec", text))
 
@@ -225,28 +228,27 @@ def _of_round(fact: AggregatedLine, updates: Iterable[UpdatedLine]) -> Scalars:
     seconds: defaultdict[str, list[float]] = defaultdict(list)
     for update in updates:
         seconds[update.worker].append(update.completion_seconds)
-    took = {f"completion_seconds/{name}": sum(all_) / len(all_) for name, all_ in seconds.items()}
     return {
         "loss/train": fact.loss,
         "seconds/train": fact.train_seconds,
         "seconds/aggregate": fact.seconds,
-        **took,
+        **{f"completion_seconds/{worker}": fmean(each) for worker, each in seconds.items()},
     }
 
 
 def _of_resources(used: Sequence[ResourcesUsedLine]) -> Scalars:
     """Return the resources used in an epoch: mean shares of time, and the maximum of all else."""
-    samples: defaultdict[str, list[Sample]] = defaultdict(list)
+    by_worker: defaultdict[str, list[Sample]] = defaultdict(list)
     for attempt in used:
-        for sample in attempt.samples:
-            samples[attempt.worker].append(sample)
-    used_by_tag: dict[str, float] = {}
-    for worker, those in samples.items():
-        used_by_tag[f"cpu_share/{worker}"] = fmean(sample.cpu_share for sample in those)
-        used_by_tag[f"io_wait/{worker}"] = fmean(sample.io_wait for sample in those)
-        used_by_tag[f"memory_bytes/{worker}"] = max(sample.memory_bytes for sample in those)
-        used_by_tag[f"threads/{worker}"] = max(sample.threads for sample in those)
-    return used_by_tag
+        by_worker[attempt.worker] += attempt.samples
+    scalars: dict[str, float] = {}
+    for worker, samples in by_worker.items():
+        if samples:
+            scalars[f"cpu_share/{worker}"] = fmean(sample.cpu_share for sample in samples)
+            scalars[f"io_wait/{worker}"] = fmean(sample.io_wait for sample in samples)
+            scalars[f"memory_bytes/{worker}"] = max(sample.memory_bytes for sample in samples)
+            scalars[f"threads/{worker}"] = max(sample.threads for sample in samples)
+    return scalars
 
 
 def _of_evaluation(fact: EvaluatedLine) -> Scalars:
@@ -256,18 +258,6 @@ def _of_evaluation(fact: EvaluatedLine) -> Scalars:
         f"loss/{fact.part}": fact.loss,
         "seconds/evaluate": fact.seconds,
         **{f"accuracy_by_class/{label}": accuracy for label, accuracy in by_class},
-    }
-
-
-def _of_stragglers(epoch: RoundResult) -> Scalars:
-    cost = epoch.stragglers
-    if cost is None:
-        return {}
-    return {
-        "stragglers/mitigation": cost.mitigation,
-        "stragglers/moves": cost.moves,
-        "stragglers/extra_work": cost.extra_work,
-        "stragglers/gradient_lost": cost.gradient_lost,
     }
 
 
@@ -282,8 +272,3 @@ def _key(place: int, fact: RecordLine) -> tuple[object, ...]:
             return type(fact), fact.round
         case _:
             return (place,)
-
-
-def _plain(value: Any) -> bool | float | str:
-    """Turn a value into one that TensorBoard can compare."""
-    return value if isinstance(value, bool | int | float) else str(value)

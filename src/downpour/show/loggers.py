@@ -79,7 +79,7 @@ def scalars_of(run: LoggedRun, epoch: RoundResult) -> dict[str, float]:
     reserves some.
     """
     part = "validation" if run.spec.get("validation") else "test"
-    known = {
+    scalars = {
         **{f"{part}/{name}": value for name, value in epoch.metrics.items()},
         f"{part}/loss": epoch.test_loss,
         "train/loss": epoch.train_loss,
@@ -88,16 +88,16 @@ def scalars_of(run: LoggedRun, epoch: RoundResult) -> dict[str, float]:
         "seconds/evaluate": epoch.evaluate_seconds,
         "bytes": epoch.bytes,
     }
-    return {name: value for name, value in known.items() if value is not None}
+    return {name: value for name, value in scalars.items() if value is not None}
 
 
 def ending_of(result: Result) -> dict[str, float]:
     """Return the numbers known at the end: the test results, and the seconds of everything."""
-    known: dict[str, float | None] = {"seconds/total": result.total_seconds}
+    scalars: dict[str, float | None] = {"seconds/total": result.total_seconds}
     if result.tested is not None:
-        known |= {f"test/{name}": value for name, value in result.tested.metrics.items()}
-        known["test/loss"] = result.tested.loss
-    return {name: value for name, value in known.items() if value is not None}
+        scalars |= {f"test/{name}": value for name, value in result.tested.metrics.items()}
+        scalars["test/loss"] = result.tested.loss
+    return {name: value for name, value in scalars.items() if value is not None}
 
 
 LOGGERS = Family(
@@ -113,16 +113,16 @@ LOGGERS = Family(
 """The places that can log epochs, one `LoggerKind` each."""
 
 
-def logger_of(asked: Logger | str) -> Logger:
+def logger_of(chosen: Logger | str) -> Logger:
     """Return the logger that a user names, as NAME or NAME:TARGET, or the logger itself.
 
     Raises:
         SpecError: no logger has this name, or its target cannot be used.
         MissingPackage: the logger's library is not installed.
     """
-    if not isinstance(asked, str):
-        return asked
-    name, _, target = asked.partition(":")
+    if not isinstance(chosen, str):
+        return chosen
+    name, _, target = chosen.partition(":")
     kind: LoggerKind = LOGGERS[LOGGERS.check(name)]
     return kind(target)
 
@@ -249,9 +249,9 @@ class MlflowRun:
     def begin(self, run: LoggedRun) -> None:
         """Begin a run, or continue the run of the experiment that this one resumes."""
         self._run = run
-        known = self._client.get_experiment_by_name(run.name)
-        place = known.experiment_id if known else self._client.create_experiment(run.name)
-        self._id = self._found(place) if run.resumes else None
+        found = self._client.get_experiment_by_name(run.name)
+        place = found.experiment_id if found else self._client.create_experiment(run.name)
+        self._id = self._run_of_the_training(place) if run.resumes else None
         if self._id is None:
             made = self._client.create_run(place, tags={_TAG: run.first}, run_name=run.experiment)
             self._id = made.info.run_id
@@ -259,11 +259,12 @@ class MlflowRun:
                 self._client.log_param(self._id, name, str(value)[:_VALUE_LETTERS_MAX])
         else:
             self._client.update_run(self._id, status="RUNNING")
-        self._last = self._last_step(self._id)
+        points = self._client.get_metric_history(self._id, "seconds/train")
+        self._last_epoch = max((point.step for point in points), default=0)
 
     def log(self, epoch: RoundResult) -> None:
         """Log the metrics of an epoch at its number, unless the run already has that epoch."""
-        if epoch.epoch > self._last:
+        if epoch.epoch > self._last_epoch:
             self._log(scalars_of(self._run, epoch), epoch.epoch)
 
     def end(self, result: Result) -> None:
@@ -280,16 +281,11 @@ class MlflowRun:
         for name, value in scalars.items():
             self._client.log_metric(self._ident, name, value, step=step)
 
-    def _found(self, place: str) -> str | None:
+    def _run_of_the_training(self, place: str) -> str | None:
         """Return the run of the experiment with which the training began."""
         search = f"tags.`{_TAG}` = '{self._run.first}'"
         runs: Any = self._client.search_runs([place], search, max_results=1)
         return runs[0].info.run_id if runs else None
-
-    def _last_step(self, ident: str) -> int:
-        """Return the last epoch that a run has."""
-        points = self._client.get_metric_history(ident, "seconds/train")
-        return max((point.step for point in points), default=0)
 
 
 class TrackioRun:

@@ -149,7 +149,7 @@ def test_a_manager_that_is_gone_is_told_for_each_taker(caplog: pytest.LogCapture
 def announced(lines: list[str]) -> list[ExperimentEvent]:
     """Return the events of a record."""
     events: list[ExperimentEvent] = []
-    with Follower((), [Announcer("on_event", events.append)]) as follower:
+    with Follower([Announcer("on_event", events.append)]) as follower:
         follower.follow(NAME, growing(lines))
     return events
 
@@ -197,7 +197,7 @@ def test_a_run_that_breaks_off_is_an_event(error: BaseException, kind: str, reas
     """Though its record never tells; one that has ended before stays as it is."""
     for lines, told in ((LINES[:4], (kind, reason)), (LINES, ("finished", ""))):
         events: list[ExperimentEvent] = []
-        with suppress(type(error)), Follower((), [Announcer("f", events.append)]) as follower:
+        with suppress(type(error)), Follower([Announcer("f", events.append)]) as follower:
             follower.follow(NAME, growing(lines))
             raise error
         assert (events[-1].kind, events[-1].reason) == told

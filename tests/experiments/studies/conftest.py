@@ -6,6 +6,7 @@ best at a learning rate of 0.03.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import random
@@ -15,9 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from downpour.experiments.client import OnStatus
 from downpour.experiments.studies import Grid, Run, Search, Study, StudyFolder
 from downpour.experiments.studies.backends import Train, measured_in
+from downpour.experiments.studies.runner import StudyDisplay
 from downpour.experiments.studies.study import OnEpoch
 from downpour.network.rpc.messages import Status
 from downpour.record.attempt_lines import AssignedLine, AttemptFailedLine, UpdatedLine
@@ -145,17 +149,11 @@ class FakeBackend:
         return self.calls in chosen or run.name in chosen
 
 
-class Silence:
-    """A watcher that does not look."""
+class Silence(StudyDisplay):
+    """A display that nobody sees."""
 
-    def begins(self, run: Run, progress: object) -> None:
-        """Nothing."""
-
-    def shows(self, status: Status) -> None:
-        """Nothing."""
-
-    def ends(self, line: str, progress: object) -> None:
-        """Nothing."""
+    def __init__(self) -> None:
+        super().__init__(Console(file=io.StringIO()), lambda _: None)
 
 
 def final_accuracy(run: Run) -> float:

@@ -24,8 +24,8 @@ from downpour.experiments.studies import (
     read_folder,
     run_study,
 )
-from downpour.experiments.studies.run_folder import Measured
-from downpour.experiments.studies.search_plan import SearchPlan
+from downpour.experiments.studies.search import SearchPlan
+from downpour.experiments.studies.study import Measured
 from downpour.network.rpc.messages import Status
 from downpour.record import Result
 from tests.experiments.studies.conftest import (

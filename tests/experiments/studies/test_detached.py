@@ -15,8 +15,8 @@ import pytest
 
 from downpour.base.errors import SpecError
 from downpour.experiments.studies import Grid, StudyFolder
+from downpour.experiments.studies.folder import LOG_NAME, held, holder
 from downpour.experiments.studies.runner import detach
-from downpour.experiments.studies.study_folder import LOG_NAME, held, holder
 from tests.experiments.studies.conftest import GRID
 
 PATIENCE_SECONDS = 90.0

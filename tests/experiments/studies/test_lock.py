@@ -10,7 +10,7 @@ import pytest
 from filelock import FileLock
 
 from downpour.base.errors import SpecError
-from downpour.experiments.studies.study_folder import held, holder
+from downpour.experiments.studies.folder import held, holder
 
 
 def test_who_holds_a_folder_is_named_until_it_lets_go(tmp_path: Path) -> None:

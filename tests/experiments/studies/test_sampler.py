@@ -9,7 +9,7 @@ import pytest
 
 from downpour.base.errors import MissingPackage
 from downpour.experiments.studies import Search
-from downpour.experiments.studies.search_plan import Sampler, Values
+from downpour.experiments.studies.sampler import Sampler, Values
 from downpour.record.study_result import SearchRun
 from tests.experiments.studies.conftest import SEARCH
 
@@ -29,9 +29,14 @@ def run_of(number: int, values: Values, accuracy: float | None) -> SearchRun:
     )
 
 
+def sampler_of(search: Search) -> Sampler:
+    """Return the sampler of a search."""
+    return Sampler(search.axes, search.goal, search.pruner, search.seed)
+
+
 def proposals(search: Search, count: int = 4) -> list[Values]:
     """Return what is proposed when every run has the same accuracy."""
-    sampler = Sampler(search)
+    sampler = sampler_of(search)
     found = []
     for number in range(1, count + 1):
         found.append(sampler.propose(number))
@@ -65,7 +70,7 @@ def test_a_proposal_does_not_follow_from_the_order_of_lines() -> None:
 def test_a_sampler_that_was_told_goes_on_as_one_that_was_there() -> None:
     """The runs of an earlier process are as good as its own."""
     search = Search.from_toml(SEARCH)
-    there, told = Sampler(search), Sampler(search)
+    there, told = sampler_of(search), sampler_of(search)
     for number in range(1, 14):
         values = there.propose(number)
         accuracy = None if number == 2 else 0.5 + 0.01 * number
@@ -79,7 +84,7 @@ def test_a_sampler_that_was_told_goes_on_as_one_that_was_there() -> None:
 def test_a_run_of_bad_luck_says_nothing_about_its_values() -> None:
     """What is proposed after it is what would be had it not been tried."""
     search = Search.from_toml(SEARCH)
-    unlucky, without = Sampler(search), Sampler(search)
+    unlucky, without = sampler_of(search), sampler_of(search)
     for number in range(1, 14):
         values = unlucky.propose(number)
         without.repeat(values)
@@ -94,7 +99,7 @@ def test_a_run_of_bad_luck_says_nothing_about_its_values() -> None:
 def test_a_run_that_failed_counts_as_one_that_learned_nothing() -> None:
     """What is proposed after it is what would be after an accuracy of 0."""
     search = Search.from_toml(SEARCH)
-    failed, useless = Sampler(search), Sampler(search)
+    failed, useless = sampler_of(search), sampler_of(search)
     for number in range(1, 21):
         values = failed.propose(number)
         assert useless.propose(number) == values
@@ -108,4 +113,4 @@ def test_without_optuna_a_search_says_what_to_install(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "optuna", None)
     search = Search.from_toml(SEARCH)
     with pytest.raises(MissingPackage, match=r"^a search needs optuna; install .*\[tune\]$"):
-        Sampler(search)
+        sampler_of(search)

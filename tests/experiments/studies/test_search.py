@@ -8,7 +8,7 @@ import pytest
 
 from downpour.base.errors import SpecError
 from downpour.experiments.studies import Search
-from downpour.experiments.studies.search import Choices, Pruner, Range
+from downpour.experiments.studies.sampler import Choices, Pruner, Range
 from tests.experiments.studies.conftest import SEARCH
 
 PLAIN = 'name = "s"\nworkers = 2\n'

@@ -17,7 +17,7 @@ from downpour.core.spec import Spec
 from downpour.experiments.studies import Search, StudyFolder
 from downpour.experiments.studies.backends import measured_in
 from downpour.experiments.studies.runner import run_study
-from downpour.experiments.studies.search_plan import SearchPlan
+from downpour.experiments.studies.search import SearchPlan
 from downpour.record.record import line_text
 from downpour.record.record_lines import EvaluatedLine, SubmittedLine
 from downpour.record.study_result import SearchResult, SearchRun

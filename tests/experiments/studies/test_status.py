@@ -9,12 +9,10 @@ import pytest
 from rich.console import Console
 
 from downpour.experiments.studies import run_study
-from downpour.experiments.studies.results import status_of
-from downpour.experiments.studies.run_folder import RunSummary
+from downpour.experiments.studies.folder import held, holder, status_of
 from downpour.experiments.studies.runner import StudyDisplay
-from downpour.experiments.studies.search_plan import SearchPlan
-from downpour.experiments.studies.study import about, spoken
-from downpour.experiments.studies.study_folder import held, holder
+from downpour.experiments.studies.search import SearchPlan
+from downpour.experiments.studies.study import RunSummary, about, spoken
 from downpour.record import Result
 from tests.experiments.studies.conftest import (
     SEARCH,

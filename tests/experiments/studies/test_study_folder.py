@@ -18,7 +18,7 @@ from downpour.experiments.studies import (
     read_folder,
     run_study,
 )
-from downpour.experiments.studies.results import draw_search, search_files
+from downpour.experiments.studies.search import draw_search, search_files
 from tests.experiments.studies.conftest import (
     GRID,
     SEARCH,

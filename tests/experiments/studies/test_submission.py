@@ -17,7 +17,7 @@ from downpour.cluster.manager.process import start_manager
 from downpour.experiments.client import Client
 from downpour.experiments.studies import Grid, read_folder
 from downpour.experiments.studies.backends import submitted
-from downpour.experiments.studies.study_folder import holder
+from downpour.experiments.studies.folder import holder
 from tests.experiments.studies.conftest import Interruption
 from tests.experiments.studies.test_detached import COMMAND, wait_for
 

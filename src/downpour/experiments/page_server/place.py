@@ -19,7 +19,8 @@ from typing import Any
 from downpour.base.errors import DownpourError, SharedDirectoryError, SpecError, StoreError
 from downpour.base.values import is_bare_name
 from downpour.experiments.studies import Grid, Search
-from downpour.experiments.studies.run_folder import RunSummary, read_spec, read_summary
+from downpour.experiments.studies.folder import read_spec, read_summary
+from downpour.experiments.studies.study import RunSummary
 from downpour.files.store.directory import names_in, open_regular
 from downpour.files.store.layout import RECORD_NAME
 from downpour.files.store.publish import reading

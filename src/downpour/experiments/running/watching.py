@@ -91,7 +91,7 @@ class Watching:
             name = f"on_round {_name_of(self.on_round)}"
             loggers.append((name, RoundCallback(self.on_round)))
         takers = [LoggerTaker(name, one, resumes) for name, one in loggers]
-        return Follower([*files, *takers], announcers(self.on_event))
+        return Follower([*files, *takers, *announcers(self.on_event)])
 
 
 def check_loggers(loggers: Sequence[Logger | str]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -24,15 +24,13 @@ from downpour.experiments.following import Follower, OnEvent
 from downpour.experiments.running.surroundings import Surroundings, workers_for
 from downpour.experiments.running.training import embed
 from downpour.experiments.running.watching import announcers
-from downpour.experiments.studies.run_folder import Measured, refusal, replace_file
-from downpour.experiments.studies.study import OnEpoch, Run, Study
+from downpour.experiments.studies.folder import refusal, replace_file
+from downpour.experiments.studies.study import Measured, OnEpoch, Run, Study
 from downpour.files.store.publish import explain
 from downpour.learning.tasks import check_named
-from downpour.network.rpc.messages import ExperimentSummary, Status
+from downpour.network.rpc.messages import Status
 from downpour.record.record import parse_lines
 from downpour.record.record_lines import EvaluatedLine, SubmittedLine
-
-REQUEST_NAME = "request.json"
 
 
 @contextmanager
@@ -64,10 +62,14 @@ def submitted(client: Client, run: Run, note: Path | None) -> Iterator[str]:
 
 def _request(client: Client, run: Run, note: Path) -> str:
     """Return the run's request from the file, or write a new one to it."""
-    former_run, former = _read(note)
-    begun = _find(client, former) if former else None
-    if former_run == run.id and not _is_lost(begun):
-        return former
+    noted_run, request = _read(note)
+    ending = f"-{request}"
+    summaries = client.newest() if request else ()
+    begun = next((each for each in summaries if each.experiment.endswith(ending)), None)
+    # A manager that does not know the experiment takes the same request again.
+    lost = begun is not None and begun.state in (ExperimentState.FAILED, ExperimentState.CANCELLED)
+    if noted_run == run.id and not lost:
+        return request
     if begun is not None:
         client.cancel(begun.experiment)
     request = secrets.token_hex(4)
@@ -76,21 +78,6 @@ def _request(client: Client, run: Run, note: Path) -> str:
     except OSError as error:
         raise refusal(note.parent, explain(error)) from None
     return request
-
-
-def _find(client: Client, request: str) -> ExperimentSummary | None:
-    """Return the experiment of a request at this manager, or None."""
-    ending = f"-{request}"
-    return next((one for one in client.newest() if one.experiment.endswith(ending)), None)
-
-
-def _is_lost(begun: ExperimentSummary | None) -> bool:
-    """Whether an experiment ended without a model.
-
-    None means that the manager does not know it: the same request may submit it again.
-    """
-    state = begun.state if begun else None
-    return state in (ExperimentState.FAILED, ExperimentState.CANCELLED)
 
 
 def _read(note: Path) -> tuple[str, str]:
@@ -130,19 +117,20 @@ class Backend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """Trains with a manager and workers that end with the run, or with the study.
-
-    The surroundings say where they run: on this machine, by default. `on_event` gets each
-    experiment's events.
-    """
+    """Trains with a manager and workers that end with the run, or with the study."""
 
     surroundings: Surroundings
+    """The place of the processes: this machine, by default."""
     on_event: OnEvent | None = None
+    """Gets each experiment's events."""
 
     def check(self, study: Study) -> None:
         """Refuse missing datasets, and fewer workers than a policy needs."""
+        fields = ("task", "dataset", "data_path", "dataset_options", "image_size", "loss")
         runs = list(study.samples())
-        for spec in _once_each_dataset(run.spec for run in runs):
+        # Most runs of a grid share their examples.
+        specs = {str([getattr(run.spec, name) for name in fields]): run.spec for run in runs}
+        for spec in specs.values():
             check_named(spec, self.surroundings.data_dir)
         for run in runs:
             self._workers(run)
@@ -174,81 +162,78 @@ class Embedded:
     @contextmanager
     def _cluster(self, spec: Spec, workers: int) -> Iterator[Train]:
         with embed(spec, workers, self.surroundings) as (cluster, client):
-            yield _Session(client, cluster=cluster, on_event=self.on_event).train
+            yield partial(_train, client, None, cluster, self.on_event)
 
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """Submits runs to a manager that has its own workers.
-
-    The backend writes the request of the current run to `note`. If someone kills this process, the
-    next one finds the run's experiment again. `on_event` gets each experiment's events.
-    """
+    """Submits runs to a manager that has its own workers."""
 
     client: Client
     note: Path | None = None
+    """Holds the request of the current run. If someone kills this process, the next one finds the
+    run's experiment again."""
     on_event: OnEvent | None = None
+    """Gets each experiment's events."""
 
     def check(self, study: Study) -> None:
         """Refuse several numbers of workers: the manager trains all runs with its own workers."""
         numbers = {run.workers for run in study.samples()}
         if len(numbers) > 1:
-            given = sorted(number for number in numbers if number is not None)
             accepted = (
                 "must be a single number with --manager, because that manager has its own workers"
             )
-            raise SpecError("workers", given, accepted)
+            raise SpecError("workers", sorted(n for n in numbers if n is not None), accepted)
 
     @contextmanager
     def start(self, study: Study) -> Iterator[Train]:
         """Start nothing: the manager is running already."""
         del study
-        yield _Session(self.client, note=self.note, on_event=self.on_event).train
+        yield partial(_train, self.client, self.note, None, self.on_event)
 
 
-@dataclass(frozen=True, slots=True)
-class _Session:
-    """A client of the manager that trains, and its processes if this process started them."""
+def _train(
+    client: Client,
+    note: Path | None,
+    cluster: RunningCluster | None,
+    on_event: OnEvent | None,
+    run: Run,
+    on_status: OnStatus,
+    on_epoch: OnEpoch | None,
+) -> bytes:
+    """Submit a run and wait for its end; see `Train`.
 
-    client: Client
-    note: Path | None = None
-    cluster: RunningCluster | None = None
-    on_event: OnEvent | None = None
+    If `on_epoch` returns true or the wait is interrupted, this cancels the run.
+    """
+    lines: list[str] = []
+    listener = on_epoch  # None once it has decided: we cancel a run at most once
 
-    def train(self, run: Run, on_status: OnStatus, on_epoch: OnEpoch | None) -> bytes:
-        """Submit a run and wait for its end.
+    def watch(status: Status) -> None:
+        nonlocal listener
+        if cluster is not None:
+            cluster.provide(status.wanted_workers, status.idle_workers)
+        on_status(status)
+        follower.follow(experiment, record)
+        follower.see(status)
+        if listener is None:
+            return
+        former = len(lines)
+        lines.extend(record(experiment, former))
+        if any(listener(epoch, measured) for epoch, measured in measured_in(lines, former)):
+            listener = None
+            client.cancel(experiment)
 
-        If `on_epoch` returns true or the wait is interrupted, this cancels the run.
-        """
-        lines: list[str] = []
-        listener = on_epoch  # None once it has decided: we cancel a run at most once
-
-        def watch(status: Status) -> None:
-            nonlocal listener
-            if self.cluster is not None:
-                self.cluster.provide(status.wanted_workers, status.idle_workers)
-            on_status(status)
-            follower.follow(experiment, record)
-            follower.see(status)
-            if listener is None:
-                return
-            former = len(lines)
-            lines.extend(record(experiment, former))
-            if any(listener(epoch, measured) for epoch, measured in measured_in(lines, former)):
-                listener = None
-                self.client.cancel(experiment)
-
-        check = None if self.cluster is None else self.cluster.check
-        # If the manager died, it answers only after `check` has restarted it.
-        record = partial(self.client.record, check=check)
-        with (
-            Follower((), announcers(self.on_event)) as follower,
-            submitted(self.client, run, self.note) as experiment,
-        ):
-            with suppress(ExperimentFailed):  # the record says how the run ended
-                self.client.wait(experiment, on_status=watch, check=check)
-            lines += record(experiment, len(lines))
-        return "".join(f"{line}\n" for line in lines).encode()
+    check = None if cluster is None else cluster.check
+    # If the manager died, it answers only after `check` has restarted it.
+    record = partial(client.record, check=check)
+    with (
+        Follower(announcers(on_event)) as follower,
+        submitted(client, run, note) as experiment,
+    ):
+        with suppress(ExperimentFailed):  # the record says how the run ended
+            client.wait(experiment, on_status=watch, check=check)
+        lines += record(experiment, len(lines))
+    return "".join(f"{line}\n" for line in lines).encode()
 
 
 def measured_in(lines: Sequence[str], former: int = 0) -> Iterator[tuple[int, Measured]]:
@@ -263,9 +248,3 @@ def measured_in(lines: Sequence[str], former: int = 0) -> Iterator[tuple[int, Me
                 meetings = Meetings.of(fact.spec)  # the run's own spec may leave `meet` open
             case EvaluatedLine():
                 yield meetings.epoch_of(fact.round) + 1, {**fact.metrics, LOSS: fact.loss}
-
-
-def _once_each_dataset(specs: Iterable[Spec]) -> Iterable[Spec]:
-    """Return one spec for each set of examples, because most runs of a grid share one."""
-    fields = ("task", "dataset", "data_path", "dataset_options", "image_size", "loss")
-    return {str([getattr(spec, field) for field in fields]): spec for spec in specs}.values()

@@ -14,7 +14,7 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -23,13 +23,14 @@ import tomli_w
 from downpour.base.errors import SpecError
 from downpour.core.resolve import resolve
 from downpour.core.spec import Spec
-from downpour.experiments.studies.run_folder import RunSummary
+from downpour.experiments.studies.folder import StudyFolder, check_run
 from downpour.experiments.studies.study import (
     OPTIONS,
     WORKERS_MAX,
     EndedRun,
     Run,
     Study,
+    StudyPlan,
     StudyProgress,
     Value,
     about,
@@ -40,12 +41,12 @@ from downpour.experiments.studies.study import (
     whole_number,
 )
 from downpour.learning.training.trainer import trainer_of
+from downpour.record.study_result import StudyResult, SubgridResult
 
-GRID_FILE = "grid.toml"
 RUNS_MAX = 100_000  # we make and validate each run before we train the first one
 _REPETITIONS_MAX = 10_000
 _SUBGRID = "experiment"
-_OWN = ("name", "workers", "trials", _SUBGRID)
+_BESIDE_SPEC = ("name", "workers", "trials", _SUBGRID)
 _SINGLE = {"name", "seed"}
 _LISTS = {"betas", "needs", "prefers"}
 
@@ -83,8 +84,8 @@ class Subgrid:
         workers = fields.pop("workers", None)
         if workers is None and fields.get("shards") is None:
             raise SpecError("workers", workers, "is required, unless shards is given")
-        asked = Spec.make({"shards": workers, **fields})
-        spec = resolve(asked, workers, trainer=trainer_of(asked, workers))
+        spec = Spec.make({"shards": workers, **fields})
+        spec = resolve(spec, workers, trainer=trainer_of(spec, workers))
         if repetition > 1:  # validate again: the seed may exceed its limit
             spec = spec.replace(seed=spec.seed + repetition - 1)
         return Run(spec, workers)
@@ -95,7 +96,7 @@ class Grid(Study):
     """A study whose runs are known from the start; each combination of values is a group."""
 
     kind: ClassVar[str] = "grid"
-    file_name: ClassVar[str] = GRID_FILE
+    file_name: ClassVar[str] = "grid.toml"
     runs_folder: ClassVar[str] = "cells"
     # A grid measures its runs. With separate processes, a run's seconds, memory and first epoch
     # don't depend on the run before.
@@ -108,12 +109,31 @@ class Grid(Study):
     @classmethod
     def make(cls, fields: Mapping[str, Value]) -> Grid:
         """Make a grid from the fields of a file; every run of it is valid."""
-        grid = cls._of(fields)
+        if "search" in fields:
+            raise SpecError("search", "[search]", "is for `downpour tune`; run it with this file")
+        for field, value in fields.items():
+            check_name(field, value, _BESIDE_SPEC)
+        common = dict(fields)
+        tables = common.pop(_SUBGRID, None)
+        name = common.pop("name", None)
+        Spec.make({"name": name})
+        repetitions = whole_number("trials", common.pop("trials", 1), _REPETITIONS_MAX)
+        if tables is None:
+            tables = [{"name": name}]
+        if not (isinstance(tables, list) and tables and all(isinstance(t, dict) for t in tables)):
+            raise SpecError(_SUBGRID, tables, f"must be tables: write [[{_SUBGRID}]] above each")
+        subgrids = tuple(_subgrid(name, common, table, n) for n, table in enumerate(tables, 1))
+        names = [subgrid.name for subgrid in subgrids]
+        if len(set(names)) < len(names):
+            raise SpecError(f"{_SUBGRID}.name", names, "must differ in each table")
+        settings = sum(math.prod(len(s.fields[axis]) for axis in s.axes) for s in subgrids)
+        if (runs := repetitions * settings) > RUNS_MAX:
+            raise SpecError("trials", repetitions, f"makes {runs} runs; at most {RUNS_MAX} are run")
         # We check the last repetition, because it has the largest seed.
-        for subgrid in grid.subgrids:
+        for subgrid in subgrids:
             for values in subgrid.settings():
-                subgrid.run(values, grid.repetitions)
-        return grid
+                subgrid.run(values, repetitions)
+        return cls(name=name, repetitions=repetitions, subgrids=subgrids)
 
     def to_toml(self) -> str:
         """Write the grid with every field resolved."""
@@ -156,49 +176,29 @@ class Grid(Study):
         del former
         return True
 
-    @classmethod
-    def _of(cls, fields: Mapping[str, Value]) -> Grid:
-        if "search" in fields:
-            raise SpecError("search", "[search]", "is for `downpour tune`; run it with this file")
-        for field, value in fields.items():
-            check_name(field, value, _OWN)
-        common = dict(fields)
-        tables = common.pop(_SUBGRID, None)
-        name = common.pop("name", None)
-        Spec.make({"name": name})
-        repetitions = whole_number("trials", common.pop("trials", 1), _REPETITIONS_MAX)
-        if tables is None:
-            tables = [{"name": name}]
-        if not (isinstance(tables, list) and tables and all(isinstance(t, dict) for t in tables)):
-            raise SpecError(_SUBGRID, tables, f"must be tables: write [[{_SUBGRID}]] above each")
-        subgrids = tuple(_subgrid(name, common, own, n) for n, own in enumerate(tables, 1))
-        names = [subgrid.name for subgrid in subgrids]
-        if len(set(names)) < len(names):
-            raise SpecError(f"{_SUBGRID}.name", names, "must differ in each table")
-        settings = sum(math.prod(len(s.fields[axis]) for axis in s.axes) for s in subgrids)
-        if (runs := repetitions * settings) > RUNS_MAX:
-            raise SpecError("trials", repetitions, f"makes {runs} runs; at most {RUNS_MAX} are run")
-        return cls(name=name, repetitions=repetitions, subgrids=subgrids)
+    def plan(self, ended: Iterable[EndedRun]) -> GridPlan:
+        """Return the plan of the missing runs."""
+        return GridPlan(self, ended)
 
 
 def _subgrid(
-    grid: str, common: Mapping[str, Value], own: Mapping[str, Value], number: int
+    grid: str, common: Mapping[str, Value], table: Mapping[str, Value], number: int
 ) -> Subgrid:
-    """Resolve a subgrid: its own fields override the common ones, and these the defaults."""
-    for field, value in own.items():
-        check_name(field, value, _OWN)
+    """Resolve a subgrid: its table overrides the common fields, and these the defaults."""
+    for field, value in table.items():
+        check_name(field, value, _BESIDE_SPEC)
         if field in ("trials", _SUBGRID):
             raise SpecError(field, value, f"must come before the first [[{_SUBGRID}]]")
-    given = {**common, **own}
-    name = given.pop("name", f"{_SUBGRID}-{number}")
+    fields = {**common, **table}
+    name = fields.pop("name", f"{_SUBGRID}-{number}")
     Spec.make({"name": name})
-    for field, value in given.items():
+    for field, value in fields.items():
         _check(field, value)
-    # Given fields come first, so that the axes keep their order, then the defaults. Tables come
-    # last, as in the text that `to_toml` writes, so a grid that we read back has the same axis
-    # order.
-    defaults = {field: value for field, value in resolved_defaults().items() if field not in given}
-    fields = {**given, **defaults, "name": grid}
+    # The file's fields come first, so that the axes keep their order, then the defaults. Tables
+    # come last, as in the text that `to_toml` writes, so a grid that we read back has the same
+    # axis order.
+    fields = {**fields, **{f: v for f, v in resolved_defaults().items() if f not in fields}}
+    fields["name"] = grid
     return Subgrid(name, dict(sorted(fields.items(), key=lambda item: item[0] in OPTIONS)))
 
 
@@ -209,55 +209,51 @@ def _check(field: str, value: Value) -> None:
     if field in _SINGLE and isinstance(value, list):
         raise SpecError(field, value, "must be one value; each repetition adds one to the seed")
     values = value if _is_axis(field, value) else [value]
-    if any(one in values[:place] for place, one in enumerate(values)):
+    if any(each in values[:place] for place, each in enumerate(values)):
         raise SpecError(field, value, "names a value twice")
     if field == "workers":
-        for one in values:
-            whole_number(field, one, WORKERS_MAX)
+        for number in values:
+            whole_number(field, number, WORKERS_MAX)
 
 
 def _is_axis(field: str, value: Value) -> bool:
     if not isinstance(value, list):
         return False
-    return all(isinstance(one, list) for one in value) if field in _LISTS else True
+    return field not in _LISTS or all(isinstance(inner, list) for inner in value)
 
 
-class GridPlan:
+class GridPlan(StudyPlan):
     """Chooses the runs of a grid in the grid's order.
 
     If a run failed, the next plan repeats it, but no plan runs it twice. Its reason may hold for
     every try, and the grid must end.
     """
 
-    best = None
-    on_epoch = None
-
     def __init__(self, grid: Grid, ended: Iterable[EndedRun]) -> None:
         self._grid = grid
-        self._summaries = {one.run.name: one.summary for one in ended}
+        self._summaries = {each.run.name: each.summary for each in ended}
         finished = {name for name, summary in self._summaries.items() if summary.is_finished}
         self._missing = deque(run for name, run in grid.runs.items() if name not in finished)
 
     @property
     def progress(self) -> StudyProgress:
         """How far the grid is now."""
-        runs = self._grid.runs
-        finished = {name: one for name, one in self._summaries.items() if one.is_finished}
-        failures = {
-            name: one.reason or one.state
-            for name, one in self._summaries.items()
-            if name not in finished
-        }
+        runs, finished, failures = self._grid.runs, {}, {}
+        for name, summary in self._summaries.items():
+            if summary.is_finished:
+                finished[name] = summary.wall_seconds
+            else:
+                failures[name] = summary.reason or summary.state
         text = f"{self._grid.name}: {len(finished)} of {len(runs)} runs"
         if failures:
             first, reason = next(iter(failures.items()))
             text += f", {len(failures)} failed ({first}: {reason})"
-        took = [(runs[name].group, one.wall_seconds) for name, one in finished.items()]
+        spent = [(runs[name].group, seconds) for name, seconds in finished.items()]
         return StudyProgress(
             total=len(runs),
             left=len(runs) - len(finished),
             is_successful=len(finished) == len(runs),
-            seconds_left=seconds_left(took, [run.group for run in self._missing]),
+            seconds_left=seconds_left(spent, [run.group for run in self._missing]),
             headline="runs",
             text=text,
             fields={
@@ -274,10 +270,6 @@ class GridPlan:
         # it.
         return self._missing[0] if self._missing else None
 
-    def judge(self, summary: RunSummary) -> RunSummary:
-        """Return the outcome as it is."""
-        return summary
-
     def learn(self, ended: EndedRun) -> None:
         """Take the run off the list of missing ones."""
         self._missing.popleft()
@@ -286,6 +278,32 @@ class GridPlan:
     def line(self, ended: EndedRun) -> str:
         """Return a line about a run that has just ended, with an estimate for the others."""
         progress = self.progress
-        told = outcome(ended.summary, ended.summary.in_words)
+        end = outcome(ended.summary, ended.summary.in_words)
         left = f", {about(progress.seconds_left)} left" if self._missing else ""
-        return f"{progress.count} {ended.run.name} {told}{left}"
+        return f"{progress.count} {ended.run.name} {end}{left}"
+
+
+def grid_results(folder: StudyFolder[Grid]) -> StudyResult:
+    """Read all ended runs of a grid, each at its place."""
+    grid = folder.study
+    results = {
+        ended.run.name: check_run(folder.record(ended.run.name).parent, ended.run.workers)
+        for ended in folder.ended()
+    }
+    subgrids = []
+    for subgrid in grid.subgrids:
+        ended = [
+            replace(results[place.run.name], values=place.values, repetition=place.repetition)
+            for place in grid.places
+            if place.subgrid == subgrid.name and place.run.name in results
+        ]
+        result = SubgridResult(
+            name=subgrid.name,
+            axes=subgrid.axes,
+            repetitions=grid.repetitions,
+            settings=tuple(subgrid.settings()),
+            runs=tuple(run for run in ended if run.result.state == "finished"),
+            failed=tuple(run for run in ended if run.result.state != "finished"),
+        )
+        subgrids.append(result)
+    return StudyResult(name=grid.name, subgrids=tuple(subgrids))

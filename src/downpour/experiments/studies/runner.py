@@ -13,33 +13,27 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Self
 
 from rich.console import Console
 
 from downpour.base.errors import ExperimentFailed, LaunchError
 from downpour.experiments.studies.backends import Backend, Train
-from downpour.experiments.studies.grid import Grid, GridPlan
-from downpour.experiments.studies.run_folder import RunSummary
-from downpour.experiments.studies.search import Search
-from downpour.experiments.studies.search_plan import SearchPlan
-from downpour.experiments.studies.study import EndedRun, Run, Study, StudyPlan, StudyProgress, about
-from downpour.experiments.studies.study_folder import LOG_NAME, StudyFolder, held, holder
+from downpour.experiments.studies.folder import BEST_NAME, LOG_NAME, StudyFolder, held, holder
+from downpour.experiments.studies.study import (
+    EndedRun,
+    Run,
+    RunSummary,
+    Study,
+    StudyPlan,
+    StudyProgress,
+    about,
+)
 from downpour.network.rpc.messages import Status
 from downpour.record import Result
 from downpour.show.tables.progress import ProgressDisplay
-
-
-def plan_of(study: Study, ended: Iterable[EndedRun]) -> StudyPlan:
-    """Make the plan of a study; `ended` are the runs that ended before."""
-    match study:
-        case Grid():
-            return GridPlan(study, ended)
-        case Search():
-            return SearchPlan(study, ended)
-    raise TypeError(study)
 
 
 class StudyDisplay:
@@ -131,35 +125,22 @@ def detach(command: str, folder: StudyFolder[Study], options: Sequence[str]) -> 
         if process.poll() is not None:
             if process.returncode == 0:  # all runs had finished before
                 break
-            raise LaunchError(_last_words(log), asked_wrongly=process.returncode == 2)
+            lines = log.read_text("utf-8", errors="replace").strip().splitlines()
+            last = lines[-1].removeprefix("downpour: ") if lines else f"ended at once; see {log}"
+            raise LaunchError(last, asked_wrongly=process.returncode == 2)
         time.sleep(_LOOK_SECONDS)
     return process.pid
-
-
-def _last_words(log: Path) -> str:
-    lines = log.read_text("utf-8", errors="replace").strip().splitlines()
-    return lines[-1].removeprefix("downpour: ") if lines else f"ended at once; see {log}"
 
 
 OnKept = Callable[[Path], None]
 """Called once a run is saved, with the path of its record, in a folder of the run's name."""
 
 
-class Watcher(Protocol):
-    """Shows how far a study is."""
-
-    def begins(self, run: Run, progress: StudyProgress) -> None:
-        """Called when a run begins."""
-
-    def shows(self, status: Status) -> None:
-        """Called with each new status of the run."""
-
-    def ends(self, line: str, progress: StudyProgress) -> None:
-        """Called when a run has ended and its files are saved, with a line about it."""
-
-
 def run_study(
-    folder: StudyFolder[Study], backend: Backend, watcher: Watcher, on_kept: OnKept | None = None
+    folder: StudyFolder[Study],
+    backend: Backend,
+    display: StudyDisplay,
+    on_kept: OnKept | None = None,
 ) -> StudyProgress:
     """Run the missing runs of a study; return its progress at the end."""
     backend.check(folder.study)
@@ -168,15 +149,14 @@ def run_study(
     with held(folder.path):
         folder.begin()
         ended = folder.ended()
-        plan = plan_of(folder.study, ended)
-        if plan.best is not None:  # a killed process may have saved a run, but not this
-            folder.write_best(plan.best)
+        plan = folder.study.plan(ended)
+        _write_best(plan, folder)  # a killed process may have saved a run, but not this
         if plan.progress.left:
             with backend.start(folder.study) as train:
                 is_first = not ended
                 while run := plan.next():
-                    watcher.begins(run, plan.progress)
-                    _run(run, plan, folder, train, watcher, is_first=is_first)
+                    display.begins(run, plan.progress)
+                    _run(run, plan, folder, train, display, is_first=is_first)
                     if on_kept is not None:
                         on_kept(folder.record(run.name))
                     is_first = False
@@ -188,21 +168,26 @@ def _run(
     plan: StudyPlan,
     folder: StudyFolder[Study],
     train: Train,
-    watcher: Watcher,
+    display: StudyDisplay,
     *,
     is_first: bool,
 ) -> None:
     """Train one run, and save its files."""
     began = time.monotonic()
-    record = train(run, watcher.shows, plan.on_epoch)
+    record = train(run, display.shows, plan.on_epoch)
     result = Result.from_lines(record.decode().splitlines())
     summary = plan.judge(RunSummary.of(result, run.workers, time.monotonic() - began))
     if is_first and summary.asked_wrongly:
         raise ExperimentFailed(summary.experiment, summary.reason or "", asked_wrongly=True)
     # We save it before the plan learns, because a plan knows only what the folder holds.
     folder.keep(run, record, summary)
-    ended, before = EndedRun(run, summary), plan.best
+    ended, best_before = EndedRun(run, summary), plan.best
     plan.learn(ended)
-    if plan.best is not None and plan.best != before:
-        folder.write_best(plan.best)
-    watcher.ends(plan.line(ended), plan.progress)
+    if plan.best != best_before:
+        _write_best(plan, folder)
+    display.ends(plan.line(ended), plan.progress)
+
+
+def _write_best(plan: StudyPlan, folder: StudyFolder[Study]) -> None:
+    if plan.best is not None:
+        folder.write(BEST_NAME, plan.best.spec.to_toml().encode())

@@ -1,194 +1,58 @@
-"""A search: fields of the spec, axes to vary, and a number of runs; it yields possible runs.
+"""A search: fields of the spec, axes to vary, and a number of runs; it chooses the runs.
 
 The file is a spec with a `[search]` table, which gives an axis for each searched field. The search
-ignores the spec's own value of such a field. The sampler chooses the values of a run. This module
-defines the possible values, and the run that they make. The file calls the number of runs `trials`.
-Nothing here reads a clock.
+ignores the spec's own value of such a field. The file calls the number of runs `trials`. Nothing
+here reads a clock.
+
+Whether the plan prunes a run follows only from its evaluations, epoch by epoch, and not from when
+the client learns them. Epochs trained after the decision do not count. If a run fails because of
+its values, for example because it diverges, it counts as the worst, and the search does not repeat
+it. If a run failed for another reason (workers died, say), or a user cancelled it, the next plan
+repeats it with the same values.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar, Self
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
 
 import tomli_w
 
-from downpour.base.errors import SpecError
-from downpour.base.states import LOSS, Goal
+from downpour.base.errors import ExperimentFailed, SpecError
+from downpour.base.states import LOSS, ExperimentState, FailureKind, Goal
 from downpour.core.resolve import resolve
-from downpour.core.spec import TABLES, Spec
+from downpour.core.spec import Spec
+from downpour.experiments.studies.folder import StudyFolder
+from downpour.experiments.studies.sampler import Axis, Choices, Pruner, Sampler, axis_of
 from downpour.experiments.studies.study import (
     OPTIONS,
     WORKERS_MAX,
+    EndedRun,
+    Measured,
+    OnEpoch,
     Run,
+    RunSummary,
     Study,
+    StudyPlan,
+    StudyProgress,
     Value,
     check_name,
+    outcome,
     resolved_defaults,
+    seconds_left,
     whole_number,
 )
 from downpour.files.spec_file import refuse_grid
 from downpour.learning.training.trainer import trainer_of
-from downpour.record.study_result import SearchField
+from downpour.record.study_result import SearchField, SearchResult, SearchRun, SearchRunState
+from downpour.show.tables.cells import shortened
 
-_BOUNDS = {"low", "high", "log"}
-_ACCEPTED = "must be a list of values, or { low = …, high = … }, optionally with log = true"
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Numbers from `low` to `high`, both included; if `log`, a search samples their logarithm.
-
-    If `whole`, only whole numbers, because the field takes no others.
-    """
-
-    low: float
-    high: float
-    log: bool
-    whole: bool
-
-    @property
-    def ends(self) -> tuple[Value, ...]:
-        """The values to check: if the spec accepts both ends, it accepts all between them."""
-        return self.low, self.high
-
-    def holds(self, value: Value) -> bool:
-        """Whether a value is in the range."""
-        return is_number(value) and bool(self.low <= value <= self.high)
-
-    def to_toml(self) -> dict[str, Value]:
-        """Write the range as a file has it."""
-        return {"low": self.low, "high": self.high, "log": self.log}
-
-
-@dataclass(frozen=True, slots=True)
-class Choices:
-    """A list of values, in no order."""
-
-    values: tuple[Value, ...]
-
-    @property
-    def ends(self) -> tuple[Value, ...]:
-        """The values to check: all of them."""
-        return self.values
-
-    def holds(self, value: Value) -> bool:
-        """Whether a value is one of the choices."""
-        return value in self.values
-
-    def to_toml(self) -> list[Value]:
-        """Write the choices as a file has them."""
-        return list(self.values)
-
-
-Axis = Range | Choices
-
-
-def axis_of(field: str, given: Value) -> Axis:
-    """Read a field's axis from a file."""
-    name = f"search.{field}"
-    if isinstance(given, list):
-        return _choices(name, [_whole(field, one) for one in given])
-    if not isinstance(given, dict) or not {"low", "high"} <= given.keys():
-        raise SpecError(name, given, _ACCEPTED)
-    if unknown := sorted(given.keys() - _BOUNDS):
-        raise SpecError(f"{name}.{unknown[0]}", given[unknown[0]], f"no such setting; {_ACCEPTED}")
-    return _range(name, field, given)
-
-
-def _choices(name: str, values: list[Value]) -> Choices:
-    if not values:
-        raise SpecError(name, values, "must not be an empty list; leave the field out instead")
-    if any(one in values[:place] for place, one in enumerate(values)):
-        raise SpecError(name, values, "names a value twice")
-    return Choices(tuple(values))
-
-
-def _whole(field: str, value: Value) -> Value:
-    """Add the defaults to a table such as `[inside]`: a run's spec has it with all fields."""
-    if field not in TABLES or not isinstance(value, dict):
-        return value
-    return TABLES[field].make(value).model_dump(mode="json")
-
-
-def _range(name: str, field: str, given: Mapping[str, Value]) -> Range:
-    low, high, log = given["low"], given["high"], given.get("log", False)
-    for bound in ("low", "high"):
-        if not is_number(given[bound]):
-            raise SpecError(f"{name}.{bound}", given[bound], "must be a number")
-    if not isinstance(log, bool):
-        raise SpecError(f"{name}.log", log, "must be true or false")
-    if low >= high:
-        raise SpecError(name, dict(given), "low must be below high")
-    if log and low <= 0:
-        raise SpecError(f"{name}.low", low, "must be above 0 with log = true")
-    whole = all(isinstance(bound, int) for bound in (low, high)) and _takes_whole(field)
-    return Range(low if whole else float(low), high if whole else float(high), log, whole)
-
-
-def is_number(value: Value) -> bool:
-    """Whether a value is a finite number; true and false are not."""
-    numeric = isinstance(value, int | float) and not isinstance(value, bool)
-    return numeric and math.isfinite(value)
-
-
-def _takes_whole(field: str) -> bool:
-    """Whether a field takes only whole numbers. We don't know that of an option, so it may."""
-    schema: Any = Spec.model_json_schema()["properties"].get(field, {})
-    kinds = [kind for kind in schema.get("anyOf", [schema]) if kind.get("type") != "null"]
-    return "." in field or any(kind.get("type") == "integer" for kind in kinds)
-
-
-_COUNT_MAX = 1_000_000
-_SETTINGS = {
-    "median": {"min_epochs", "startup_trials"},
-    "halving": {"min_epochs", "factor"},
-    "none": set[str](),
-}
-_FIELD = "search.pruner"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pruner:
-    """A rule by which a run ends before its last epoch, but never before `min_epochs`.
-
-    `median` (Golovin et al. 2017, section 3.2.2): after `startup_trials` have finished, a run
-    ends if its best accuracy so far is below their median at the same epoch. `halving`
-    (Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning"): after min_epochs,
-    min_epochs · factor, min_epochs · factor², … epochs, only the best 1/`factor` of the runs so far
-    continue. `none`: all runs continue.
-    """
-
-    name: str = "median"
-    min_epochs: int = 1
-    startup_trials: int = 5
-    factor: int = 3
-
-    @classmethod
-    def of(cls, field_value: Value) -> Self:
-        """Read the rule from a file: a name, or a table with a name and settings."""
-        given = dict(field_value) if isinstance(field_value, dict) else {"name": field_value}
-        name = given.pop("name", cls().name)
-        if not isinstance(name, str) or name not in _SETTINGS:
-            raise SpecError(_FIELD, name, "must be median, halving or none, or a table with a name")
-        for setting, value in given.items():
-            field = f"{_FIELD}.{setting}"
-            if setting not in _SETTINGS[name]:
-                known = " and ".join(sorted(_SETTINGS[name])) or "nothing"
-                raise SpecError(field, value, f"no such setting; {name} takes {known}")
-            whole_number(field, value, _COUNT_MAX, least=2 if setting == "factor" else 1)
-        return cls(name=name, **given)
-
-    def to_toml(self) -> dict[str, Value]:
-        """Write the rule with all its settings."""
-        fields = asdict(self)
-        return {"name": self.name, **{key: fields[key] for key in sorted(_SETTINGS[self.name])}}
-
-
-SEARCH_FILE = "tune.toml"
 _SEARCH = "search"
 _ABOVE = ("name", "workers", _SEARCH)
 _TABLE_FIELDS = ("trials", "seed", "pruner", "objective")
@@ -213,7 +77,7 @@ class Search(Study):
     """
 
     kind: ClassVar[str] = "search"
-    file_name: ClassVar[str] = SEARCH_FILE
+    file_name: ClassVar[str] = "tune.toml"
     runs_folder: ClassVar[str] = "trials"
     # A run of a search is often shorter than the seconds that a manager and workers need to start.
     shares_workers: ClassVar[bool] = True
@@ -230,10 +94,39 @@ class Search(Study):
     @classmethod
     def make(cls, fields: Mapping[str, Value]) -> Search:
         """Make a search from a file's fields; the spec accepts all choices and ends of ranges."""
-        search = cls._of(fields)
+        fields = dict(fields)
+        table = fields.pop(_SEARCH, None)
+        if table is None:
+            refuse_grid(fields)
+        if not isinstance(table, dict):
+            raise SpecError(_SEARCH, table, "must be a table [search] with the fields to search")
+        for field, value in fields.items():
+            _check_above(field, value)
+        settings = dict(table)
+        name = Spec.make({"name": fields.pop("name", None)}).name
+        workers = fields.pop("workers", None)
+        if workers is not None:
+            whole_number("workers", workers, WORKERS_MAX)
+        has_task = fields.get("task") is not None or "task" in settings
+        goal = _goal(settings.pop("objective", None), has_task=has_task)
+        trials = settings.pop("trials", _RUNS)
+        seed = settings.pop("seed", 0)
+        pruner = Pruner.of(settings.pop("pruner", Pruner().name))
+        axes = _axes(settings)
+        resolved = {**resolved_defaults(), **fields}
+        search = cls(
+            name=name,
+            fields={field: value for field, value in resolved.items() if field not in axes},
+            workers=workers,
+            axes=axes,
+            asked=whole_number(f"{_SEARCH}.trials", trials, _RUNS_MAX),
+            seed=whole_number(f"{_SEARCH}.seed", seed, _SEED_MAX, least=0),
+            pruner=pruner,
+            goal=goal,
+        )
         for run in search.samples():
             if not run.spec.evaluate_every:
-                accepted = f"must be at least 1, because the search optimizes {search.goal.metric}"
+                accepted = f"must be at least 1, because the search optimizes {goal.metric}"
                 raise SpecError("evaluate_every", 0, accepted)
         return search
 
@@ -257,8 +150,8 @@ class Search(Study):
             fields[field] = {**fields.get(field, {}), option: value} if dot else value
         if self.workers is None and fields.get("shards") is None:
             raise SpecError("workers", self.workers, "is required, unless shards is given")
-        asked = Spec.make({"shards": self.workers, **fields})
-        spec = resolve(asked, self.workers, trainer=trainer_of(asked, self.workers))
+        spec = Spec.make({"shards": self.workers, **fields})
+        spec = resolve(spec, self.workers, trainer=trainer_of(spec, self.workers))
         return Run(spec, self.workers, number)
 
     def values_of(self, spec: Spec) -> dict[str, Value]:
@@ -315,48 +208,17 @@ class Search(Study):
             for name, axis in self.axes.items()
         )
 
-    @classmethod
-    def _of(cls, given: Mapping[str, Value]) -> Search:
-        fields = dict(given)
-        table = fields.pop(_SEARCH, None)
-        if table is None:
-            refuse_grid(fields)
-        if not isinstance(table, dict):
-            raise SpecError(_SEARCH, table, "must be a table [search] with the fields to search")
-        for field, value in fields.items():
-            _check_above(field, value)
-        settings = dict(table)
-        name = Spec.make({"name": fields.pop("name", None)}).name
-        workers = fields.pop("workers", None)
-        if workers is not None:
-            whole_number("workers", workers, WORKERS_MAX)
-        has_task = fields.get("task") is not None or "task" in settings
-        goal = _goal(settings.pop("objective", None), has_task=has_task)
-        asked = settings.pop("trials", _RUNS)
-        seed = settings.pop("seed", 0)
-        pruner = Pruner.of(settings.pop("pruner", Pruner().name))
-        axes = _axes(settings)
-        resolved = {**resolved_defaults(), **fields}
-        return cls(
-            name=name,
-            fields={field: one for field, one in resolved.items() if field not in axes},
-            workers=workers,
-            axes=axes,
-            asked=whole_number(f"{_SEARCH}.trials", asked, _RUNS_MAX),
-            seed=whole_number(f"{_SEARCH}.seed", seed, _SEED_MAX, least=0),
-            pruner=pruner,
-            goal=goal,
-        )
+    def plan(self, ended: Iterable[EndedRun]) -> SearchPlan:
+        """Return the plan of the missing runs."""
+        return SearchPlan(self, ended)
 
 
 def _goal(objective: Value, *, has_task: bool) -> Goal:
     """Read the goal of a search; a user's task may have any metric, which only its code knows."""
     if objective is None:
         return Goal.of(LOSS if has_task else _ACCURACY)
-    known = (
-        'a metric of the task, as NAME, "min:NAME" or "max:NAME", or' if has_task else "accuracy or"
-    )
-    accepted = f"must be {known} loss"
+    metric = 'a metric of the task, as NAME, "min:NAME" or "max:NAME",' if has_task else "accuracy"
+    accepted = f"must be {metric} or loss"
     try:
         goal = Goal.of(objective if isinstance(objective, str) else "")
     except ValueError:
@@ -375,7 +237,7 @@ def _axes(table: Mapping[str, Value]) -> dict[str, Axis]:
     flat: dict[str, Value] = {}
     for field, value in table.items():
         if field in OPTIONS and isinstance(value, dict):
-            flat |= {f"{field}.{option}": one for option, one in value.items()}
+            flat |= {f"{field}.{option}": inner for option, inner in value.items()}
         else:
             flat[field] = value
     if not flat:
@@ -396,12 +258,208 @@ def _check_above(field: str, value: Value) -> None:
 
 def _check_field(field: str, value: Any, beside: Mapping[str, Value]) -> None:
     top, dot, option = field.partition(".")
-    known = ", ".join(f"{table}.NAME" for table in OPTIONS)
     if field in _NEVER:
         raise SpecError(f"{_SEARCH}.{field}", value, f"cannot be searched: {_NEVER[field]}")
     if not dot and field not in Spec.model_fields:
         check_name(field, value, _TABLE_FIELDS)
     if dot and (top not in OPTIONS or not option):
-        raise SpecError(f"{_SEARCH}.{field}", value, f"no such field; options are {known}")
+        options = ", ".join(f"{table}.NAME" for table in OPTIONS)
+        raise SpecError(f"{_SEARCH}.{field}", value, f"no such field; options are {options}")
     if dot and top in beside:
         raise SpecError(f"{_SEARCH}.{field}", value, f"the search already varies {top} as a whole")
+
+
+_STATES: dict[str, SearchRunState] = {
+    "finished": "finished",
+    "cancelled": "pruned",
+    "failed": "failed",
+}
+_NOT_BY_ITS_VALUES = {FailureKind.LOST, FailureKind.STORE}
+"""Failures that do not depend on a run's values: dead workers, unreadable files."""
+
+
+class SearchPlan(StudyPlan):
+    """Chooses the runs of a search; a repeated run keeps its number."""
+
+    def __init__(self, search: Search, ended: Iterable[EndedRun]) -> None:
+        self._search = search
+        self._runs = {run.number: run for run in (_searched(search, each) for each in ended)}
+        done = {number for number, run in self._runs.items() if not run.to_repeat}
+        self._missing = deque(n for n in range(1, search.asked + 1) if n not in done)
+
+    @cached_property
+    def _sampler(self) -> Sampler:
+        """The sampler, which knows the runs that ended before.
+
+        We make it when it is first needed: importing Optuna takes time, and `progress` does not
+        need it.
+        """
+        search = self._search
+        sampler = Sampler(search.axes, search.goal, search.pruner, search.seed)
+        for run in self.result.runs:
+            if not run.to_repeat:
+                sampler.restore(run)
+        return sampler
+
+    @property
+    def result(self) -> SearchResult:
+        """The ended runs, in the order of their numbers."""
+        search, runs = self._search, tuple(self._runs[number] for number in sorted(self._runs))
+        return SearchResult(
+            name=search.name,
+            goal=search.goal,
+            fields=search.shown,
+            asked=search.asked,
+            runs=runs,
+        )
+
+    @property
+    def progress(self) -> StudyProgress:
+        """How far the search is now."""
+        result = self.result
+        value = "" if result.best is None else result.written(result.best)
+        spent = [(str(run.number), run.wall_seconds) for run in result.runs]
+        return StudyProgress(
+            total=result.asked,
+            left=result.left,
+            is_successful=not result.left and result.best is not None,
+            # We don't know yet which values come next, so each run is its own group.
+            seconds_left=seconds_left(spent, [""] * result.left),
+            headline=f"runs, best {value}" if value else "runs",
+            text=str(result),
+            fields=result.to_dict(),
+        )
+
+    @property
+    def best(self) -> Run | None:
+        """The finished run with the best value."""
+        best = self.result.best
+        return self._search.run(best.values, best.number) if best else None
+
+    def next(self) -> Run | None:
+        """Return the first missing run, with the sampler's values, or None."""
+        if not self._missing:
+            return None
+        number = self._missing.popleft()
+        sampler, former = self._sampler, self._runs.get(number)
+        # A repeated run keeps its values, because the sampler chose them from the runs before it.
+        values = sampler.repeat(former.values) if former else sampler.propose(number)
+        run = self._search.run(values, number)
+        self._judge = _Judge(sampler, self._search.goal, run.spec.epochs)
+        return run
+
+    @property
+    def on_epoch(self) -> OnEpoch:
+        """Takes the measurements of the current run, and decides when it ends."""
+        return self._take_epoch
+
+    def _take_epoch(self, epoch: int, measured: Measured) -> bool:
+        name = self._search.goal.metric
+        if name not in measured:
+            names = ", ".join(measured)
+            raise SpecError("search.objective", name, f"no such metric; these are known: {names}")
+        return self._judge.take(epoch, measured[name])
+
+    def judge(self, summary: RunSummary) -> RunSummary:
+        """Leave out the epochs after the one at which the plan pruned the run."""
+        counted = self._judge.counted(summary)
+        if counted.state == "cancelled" and self._judge.ended_at is None:
+            raise ExperimentFailed(summary.experiment, summary.reason or "it was cancelled")
+        return counted
+
+    def learn(self, ended: EndedRun) -> None:
+        """Give the sampler the outcome of the values that it proposed."""
+        run = _searched(self._search, ended)
+        self._runs[run.number] = run
+        self._sampler.learn(run)
+
+    def line(self, ended: EndedRun) -> str:
+        """Return a line about a run that has just ended: its values, and whether it is the best."""
+        run = self._runs[ended.run.number or 0]
+        fields = self._search.shown
+        chosen = ", ".join(f"{field.words} {shortened(run.values[field.name])}" for field in fields)
+        best = " (the best so far)" if self.result.best is run else ""
+        value = self.result.written(run)
+        end = outcome(run, f"{self.result.measure.words} {value}" if value else "")
+        return f"{self.progress.count} {ended.run.title} {end}: {chosen}{best}"
+
+
+@dataclass(slots=True)
+class _Judge:
+    """Takes the values of a run in order, and decides once at which epoch it ends."""
+
+    sampler: Sampler
+    goal: Goal
+    epochs: int
+    last_epoch: int = 0
+    ended_at: int | None = None
+
+    def take(self, epoch: int, value: float | None) -> bool:
+        """Take the value of an epoch, perhaps again; return whether the run should end.
+
+        A missing value, or one that is not a number, decides nothing.
+        """
+        is_new = self.ended_at is None and epoch > self.last_epoch
+        if is_new and value is not None and math.isfinite(value):
+            self.last_epoch = epoch
+            if self.sampler.is_hopeless(epoch, value) and epoch < self.epochs:
+                self.ended_at = epoch
+        return self.ended_at is not None
+
+    def counted(self, summary: RunSummary) -> RunSummary:
+        """Take the remaining epochs, and return the outcome without those after the end.
+
+        The client may have missed the last epochs, if the run ended before it asked for them.
+        """
+        for epoch, measured in enumerate(summary.epochs, 1):
+            self.take(epoch, measured.get(self.goal.metric))
+        if self.ended_at is None:
+            return summary
+        return replace(
+            summary,
+            state=ExperimentState.CANCELLED,
+            reason=f"pruned after epoch {self.ended_at} of {self.epochs}",
+            asked_wrongly=False,
+            epochs=summary.epochs[: self.ended_at],
+        )
+
+
+def _searched(search: Search, ended: EndedRun) -> SearchRun:
+    """Return a run with its values in the searched fields."""
+    run, summary = ended.run, ended.summary
+    values = tuple(measured.get(search.goal.metric) for measured in summary.epochs)
+    return SearchRun(
+        number=run.number or 0,
+        values=search.values_of(run.spec),
+        state=_STATES[summary.state],
+        reason=summary.reason,
+        value=next((value for value in reversed(values) if value is not None), None),
+        epoch_values=values,
+        train_seconds=summary.train_seconds,
+        wall_seconds=summary.wall_seconds,
+        experiment=summary.experiment,
+        to_repeat=summary.state == "failed" and summary.failure in _NOT_BY_ITS_VALUES,
+    )
+
+
+FIGURE_STEM = "search"
+_FIGURES = f"{FIGURE_STEM}.png", f"{FIGURE_STEM}.svg"
+
+
+def draw_search(folder: StudyFolder[Search]) -> None:
+    """Draw the runs of a search so far, if any has a value."""
+    from downpour.show.figures.result_figure import search_figure
+    from downpour.show.figures.style import to_png, to_svg
+
+    result = folder.study.plan(folder.ended()).result
+    if any(run.value is not None for run in result.runs):
+        figure = search_figure(result)
+        contents = to_png(figure), to_svg(figure, FIGURE_STEM).encode()
+        for name, content in zip(_FIGURES, contents, strict=True):
+            folder.write(name, content)
+
+
+def search_files(folder: StudyFolder[Search]) -> list[Path]:
+    """Return the paths of the best run's spec and of the figure, if they exist."""
+    files = folder.best, *(folder.path / name for name in _FIGURES)
+    return [file for file in files if file.exists()]

@@ -1,27 +1,33 @@
 """A study, the runs that one file describes, and a run, which is one experiment.
 
-`Study` is the interface of grids and searches for the folder, the backends and the runner. Runs
+The folder, the backends and the runner know grids and searches as `Study` and `StudyPlan`. Runs
 that differ only in their seed are a group; each run of a group is a repetition of its settings.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import hashlib
 import json
 import re
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
-from downpour.base.errors import SpecError
+from pydantic import TypeAdapter
+
+from downpour.base.errors import FileCorrupt, SpecError
+from downpour.base.states import LOSS, ExperimentState
 from downpour.core.spec import ResolvedSpec, Spec, toml_fields
-from downpour.experiments.studies.run_folder import Measured, RunSummary
 from downpour.files.spec_file import read_toml
+from downpour.record import Result
+from downpour.record.result_parts import RoundResult, in_words
 from downpour.record.study_result import SearchRun
 
 WORKERS_MAX = 100_000
@@ -40,13 +46,13 @@ Value = Any
 """The value of a field in a file: anything that TOML can express."""
 
 
-def check_name(field: str, value: Value, own: Sequence[str]) -> None:
-    """Refuse a name that is neither a spec's field nor in `own`; suggest the nearest one."""
-    if field in own or field in Spec.model_fields:
+def check_name(field: str, value: Value, others: Sequence[str]) -> None:
+    """Refuse a name that is neither a spec's field nor in `others`; suggest the nearest one."""
+    if field in others or field in Spec.model_fields:
         return
-    meant = difflib.get_close_matches(field, [*own, *Spec.model_fields], n=1)
-    if meant and meant[0] in own:
-        raise SpecError(field, value, f"no such field; did you mean {meant[0]}?")
+    nearest = difflib.get_close_matches(field, [*others, *Spec.model_fields], n=1)
+    if nearest and nearest[0] in others:
+        raise SpecError(field, value, f"no such field; did you mean {nearest[0]}?")
     Spec.make({field: value})  # refuses it with the spec's own suggestion
 
 
@@ -67,10 +73,6 @@ def resolved_defaults() -> dict[str, Value]:
     return {field: value for field, value in fields.items() if value not in (None, {}, [])}
 
 
-_MINUTE = 60.0
-_HOUR = 3600.0
-
-
 def about(seconds: float | None) -> str:
     """Format an estimate: "about 12 min", or "unknown time" for None."""
     return "unknown time" if seconds is None else f"about {spoken(seconds)}"
@@ -78,25 +80,23 @@ def about(seconds: float | None) -> str:
 
 def spoken(seconds: float) -> str:
     """Format a duration, such as "43 s" or "3 h 20 min"."""
-    if seconds < _MINUTE:
+    if seconds < 60:
         return f"{seconds:.0f} s"
-    if seconds < _HOUR:
-        return f"{seconds / _MINUTE:.0f} min"
-    hours, minutes = divmod(round(seconds / _MINUTE), 60)
+    if seconds < 3600:
+        return f"{seconds / 60:.0f} min"
+    hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours} h {minutes} min"
 
 
 @dataclass(frozen=True)
 class Run:
-    """One experiment of a study: its spec, and the number of workers.
-
-    `workers` is None if the backend decides. A search numbers its runs from 1. A grid identifies
-    its runs by their spec, so they have no `number`.
-    """
+    """One experiment of a study."""
 
     spec: ResolvedSpec
     workers: int | None
+    """None if the backend decides."""
     number: int | None = None
+    """From 1 in a search; a grid identifies its runs by their spec."""
 
     @cached_property
     def id(self) -> str:
@@ -130,6 +130,94 @@ class Run:
         return self.spec.replace(seed=0).to_toml() + str(self.workers)
 
 
+Measured = Mapping[str, float | None]
+"""Measurements after an epoch, by name, with the loss on the test examples as "loss"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """The outcome of a run."""
+
+    experiment: str
+    state: ExperimentState
+    reason: str | None
+    asked_wrongly: bool = False
+    """Whether the run failed because of its spec."""
+    failure: str | None = None
+    """The kind of the failed attempt that ended the run; None if the run ended otherwise."""
+    workers: int | None
+    seed: int
+    epochs: tuple[Measured, ...]
+    """The measurements after each epoch; empty if there were none."""
+    train_seconds: float
+    aggregate_seconds: float
+    evaluate_seconds: float
+    total_seconds: float
+    wall_seconds: float
+    """With the start and the end of the processes; if Downpour found the run again at a manager,
+    from that moment on."""
+    checksum: str | None = None
+    """Covers the record and the spec beside the summary; None before they are written."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run has a model; other runs do not count."""
+        return self.state == "finished"
+
+    @property
+    def last(self) -> Measured:
+        """The last measurements."""
+        return next((epoch for epoch in reversed(self.epochs) if epoch), {})
+
+    @property
+    def in_words(self) -> str:
+        """The first metric, or the loss, at the end: "accuracy 91.82%"."""
+        metrics = {name: value for name, value in self.last.items() if name != LOSS}
+        return in_words(metrics, self.last.get(LOSS))
+
+    @classmethod
+    def of(cls, result: Result, workers: int | None, wall_seconds: float) -> RunSummary:
+        """Make the summary of a result."""
+        last = result.failures[-1] if result.failures else None
+        names_it = last is not None and (result.reason or "").endswith(last.reason)
+        return cls(
+            experiment=result.experiment,
+            state=result.state,
+            reason=result.reason,
+            asked_wrongly=result.asked_wrongly,
+            failure=last.failure if last and names_it and result.state == "failed" else None,
+            workers=workers,
+            seed=int(result.spec["seed"]),
+            epochs=tuple(_measured(epoch) for epoch in result.epochs),
+            train_seconds=result.train_seconds,
+            aggregate_seconds=result.aggregate_seconds,
+            evaluate_seconds=result.evaluate_seconds,
+            total_seconds=result.total_seconds,
+            wall_seconds=wall_seconds,
+        )
+
+    @classmethod
+    def from_json(cls, text: str | bytes, source: str) -> RunSummary:
+        """Read what `to_json` wrote."""
+        try:
+            return _READER.validate_python(json.loads(text))
+        except (ValueError, TypeError, AttributeError):
+            raise FileCorrupt(source, "not the summary of a run") from None
+
+    def to_json(self) -> str:
+        """Write the summary as indented JSON."""
+        # Without `allow_nan=False`, other readers could get NaN, which is invalid JSON.
+        return json.dumps(dataclasses.asdict(self), indent=2, allow_nan=False) + "\n"
+
+
+_READER = TypeAdapter(RunSummary)
+
+
+def _measured(epoch: RoundResult) -> Measured:
+    loss = {} if epoch.test_loss is None and not epoch.metrics else {LOSS: epoch.test_loss}
+    return {**epoch.metrics, **loss}
+
+
 @dataclass(frozen=True, slots=True)
 class EndedRun:
     """A run that has ended, and its outcome."""
@@ -138,12 +226,8 @@ class EndedRun:
     summary: RunSummary
 
 
-class Study(Protocol):
-    """A grid or a search.
-
-    Raises:
-        SpecError: from every method that reads a file; names the field and the accepted values.
-    """
+class Study(ABC):
+    """A grid or a search; methods that read a file raise SpecError."""
 
     kind: ClassVar[str]
     """The word for such a study in messages: "grid" or "search"."""
@@ -168,23 +252,57 @@ class Study(Protocol):
         return cls.make(read_toml(path))
 
     @classmethod
+    @abstractmethod
     def make(cls, fields: Mapping[str, Value]) -> Self:
         """Make a study from the fields of a file; all runs that it may make are valid."""
 
+    @abstractmethod
     def to_toml(self) -> str:
         """Write the study with every field resolved; `from_toml` reads back an equal study."""
 
+    @abstractmethod
     def samples(self) -> Iterator[Run]:
         """Yield runs that together need every dataset and number of workers of the study."""
 
+    @abstractmethod
     def has_run(self, name: str) -> bool:
         """Whether a run of this study may have a folder of this name."""
 
+    @abstractmethod
     def run_of(self, name: str, spec: ResolvedSpec) -> Run | None:
         """Return the run of this name; None if that run has another spec."""
 
+    @abstractmethod
     def keeps_runs_of(self, former: Self) -> bool:
         """Whether runs made for an earlier version of the file may count for this one."""
+
+    @abstractmethod
+    def plan(self, ended: Iterable[EndedRun]) -> StudyPlan:
+        """Return the plan of the study's other runs; `ended` are the runs that ended before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyProgress:
+    """How far a study is."""
+
+    total: int
+    left: int
+    """How many of the runs must still be made, or repeated."""
+    is_successful: bool
+    """Whether no run is left, and the study has its result."""
+    seconds_left: float | None
+    """An estimate; None before a run has ended."""
+    headline: str
+    """Stands next to the bar."""
+    text: str
+    """A sentence for people."""
+    fields: dict[str, Any]
+    """JSON values for programs."""
+
+    @property
+    def count(self) -> str:
+        """The number of finished runs, and of all runs: "3/12"."""
+        return f"{self.total - self.left}/{self.total}"
 
 
 OnEpoch = Callable[[int, Measured], bool]
@@ -194,44 +312,25 @@ Raises SpecError if the study compares runs by a measure that the run does not h
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyProgress:
-    """How far a study is: it must still run, or repeat, `left` of its `total` runs.
-
-    `is_successful` is true once no run is left and the study has its result. `seconds_left` is an
-    estimate, None before a run has ended. `headline` stands next to the bar, `text` is a sentence
-    for people, `fields` are JSON values.
-    """
-
-    total: int
-    left: int
-    is_successful: bool
-    seconds_left: float | None
-    headline: str
-    text: str
-    fields: dict[str, Any]
-
-    @property
-    def count(self) -> str:
-        """The number of finished runs, and of all runs: "3/12"."""
-        return f"{self.total - self.left}/{self.total}"
-
-
-class StudyPlan(Protocol):
+class StudyPlan(ABC):
     """Chooses the runs of a study one after the other."""
-
-    @property
-    def progress(self) -> StudyProgress:
-        """How far the study is now."""
 
     @property
     def best(self) -> Run | None:
         """The best run so far; None if the study does not look for one or has none yet."""
+        return None
 
     @property
     def on_epoch(self) -> OnEpoch | None:
         """Takes the measurements of the current run; None if the plan ends no run early."""
+        return None
 
+    @property
+    @abstractmethod
+    def progress(self) -> StudyProgress:
+        """How far the study is now."""
+
+    @abstractmethod
     def next(self) -> Run | None:
         """Return the next run; None if no run is left."""
 
@@ -241,10 +340,13 @@ class StudyPlan(Protocol):
         Raises:
             ExperimentFailed: the run must not count, and the study cannot continue.
         """
+        return summary
 
+    @abstractmethod
     def learn(self, ended: EndedRun) -> None:
         """Take in the run that `next` returned, after its end."""
 
+    @abstractmethod
     def line(self, ended: EndedRun) -> str:
         """Return a line for people about a run that has just ended."""
 
@@ -256,17 +358,17 @@ def outcome(ended: RunSummary | SearchRun, measured: str) -> str:
     return f"{' '.join(parts)}{reason} in {spoken(ended.wall_seconds)}"
 
 
-def seconds_left(took: Iterable[tuple[str, float]], missing: Sequence[str]) -> float | None:
+def seconds_left(ended: Iterable[tuple[str, float]], missing: Sequence[str]) -> float | None:
     """Estimate the seconds of the missing runs: their groups' means, else the usual run's.
 
     Args:
-        took: The group of each ended run, and its seconds.
+        ended: The group of each ended run, and its seconds.
         missing: The group of each missing run.
     """
-    known: defaultdict[str, list[float]] = defaultdict(list)
-    for group, seconds in took:
-        known[group].append(seconds)
-    means = {group: fmean(seconds) for group, seconds in known.items()}
+    by_group: defaultdict[str, list[float]] = defaultdict(list)
+    for group, seconds in ended:
+        by_group[group].append(seconds)
+    means = {group: fmean(seconds) for group, seconds in by_group.items()}
     if missing and not means:
         return None
     # We average the groups' means, so that a group with many repetitions counts no more than

@@ -1,0 +1,361 @@
+"""The folder of a study's results; the only module that spells the names in it.
+
+    grid.toml, tune.toml  the user's study, resolved; this file can run as well
+    cells/ID/             spec.toml, record.jsonl and summary.json of one run of a grid
+    trials/0001/          the same of one run of a search
+    best.toml             the spec of a search's best run that has finished
+    search.png, .svg      the figure of a search (`search.py`)
+    run.lock, run.pid     held by the process that runs the study, and its process ID
+    log.txt               the output of a detached process
+    request.json          what a manager elsewhere is training (`backends.py`)
+
+A run's folder appears whole, by renaming, after the run has ended. So a run has ended exactly if
+its folder exists. The study remembers nothing else, so an interruption costs at most one run. The
+study's file may change as long as it still contains all finished runs. We refuse a folder that
+holds anything else, and leave it unchanged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import xxhash
+from filelock import Timeout
+
+from downpour.base.errors import FileCorrupt, FileMissing, SpecError, StoreError
+from downpour.core.spec import ResolvedSpec, toml_fields
+from downpour.experiments.studies.study import (
+    EndedRun,
+    Run,
+    RunSummary,
+    Study,
+    StudyProgress,
+    about,
+)
+from downpour.files.store.layout import RECORD_NAME, SPEC_NAME
+from downpour.files.store.publish import explain, sync_directory
+from downpour.host.paths import FolderLock
+from downpour.record.study_result import RunResult, read_run
+
+BEST_NAME = "best.toml"
+LOG_NAME = "log.txt"
+REQUEST_NAME = "request.json"
+SUMMARY_NAME = "summary.json"
+_LOCK = "run.lock"
+_PID = "run.pid"
+_NO_RESULTS = {_LOCK, _PID, LOG_NAME}
+"""A folder that holds only these counts as empty."""
+_UNFINISHED = ".new-"
+_LOOK_SECONDS = 0.2
+"""How long to wait for the lock, which `holder` also takes for a moment, only to look."""
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold the lock of a study's folder, which must exist.
+
+    When its holder ends, even if someone kills it, the operating system releases the lock.
+    """
+    lock = FolderLock(folder / _LOCK)
+    try:
+        lock.acquire(timeout=_LOOK_SECONDS, poll_interval=_LOOK_SECONDS / 10)
+        (folder / _PID).write_text(str(os.getpid()))  # the lock itself does not name its holder
+    except Timeout:
+        raise refusal(folder, f"{_pid(folder)} is already running it") from None
+    except OSError as error:
+        lock.release()
+        raise refusal(folder, explain(error)) from None
+    try:
+        yield
+    finally:
+        (folder / _PID).unlink(missing_ok=True)
+        lock.release()
+
+
+def holder(folder: Path) -> str | None:
+    """Return the process that holds a study's lock, in words; None if none does."""
+    if not (folder / _LOCK).exists():
+        return None
+    lock = FolderLock(folder / _LOCK)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        return _pid(folder)
+    except OSError:  # another user's folder, which this process can only read
+        return _pid(folder) if (folder / _PID).exists() else None
+    lock.release()
+    return None
+
+
+def _pid(folder: Path) -> str:
+    try:
+        return f"process {int((folder / _PID).read_text())}"
+    except (OSError, ValueError):
+        return "another process"
+
+
+def refusal(path: Path, reason: str) -> SpecError:
+    """Return the error for an unusable folder of results."""
+    return SpecError("folder", str(path), reason)
+
+
+@contextlib.contextmanager
+def _refused_in(path: Path) -> Iterator[None]:
+    """Turn an error of the system into a refusal of the folder."""
+    try:
+        yield
+    except OSError as error:
+        raise refusal(path, explain(error)) from None
+
+
+StudyT = TypeVar("StudyT", bound=Study)
+StudyT_co = TypeVar("StudyT_co", bound=Study, covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class StudyFolder(Generic[StudyT_co]):
+    """The folder of one study's results."""
+
+    path: Path
+    study: StudyT_co
+
+    @property
+    def study_file(self) -> Path:
+        """The study's own file; it exists after `begin`."""
+        return self.path / self.study.file_name
+
+    @property
+    def request(self) -> Path:
+        """The file with the request of the run that a manager elsewhere is training."""
+        return self.path / REQUEST_NAME
+
+    @property
+    def best(self) -> Path:
+        """The file of the best run's spec; it exists once a run has finished."""
+        return self.path / BEST_NAME
+
+    def check(self) -> None:
+        """Check that the folder can take this study's results; change nothing.
+
+        It can if it is missing or empty, or if all its finished runs belong to this study. The
+        check reads and verifies every file of each run.
+        """
+        with _refused_in(self.path):
+            try:
+                names = {path.name for path in self.path.iterdir() if not path.name.startswith(".")}
+            except FileNotFoundError:
+                return
+        if not names - _NO_RESULTS:
+            return
+        if self._holds_another():
+            raise refusal(self.path, f"holds another {self.study.kind}; choose another folder")
+        for ended in self.ended():
+            check_run(self._place(ended.run.name))
+
+    def make(self) -> None:
+        """Make the folder if it is missing."""
+        with _refused_in(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+
+    def begin(self) -> None:
+        """Write the study's file and remove incomplete runs; the caller holds the lock."""
+        with _refused_in(self.path):
+            # The file comes first, because `check` refuses a folder with other files and without
+            # it.
+            replace_file(self.study_file, self.study.to_toml().encode())
+            self._runs.mkdir(exist_ok=True)
+            for interrupted in self._runs.glob(f"{_UNFINISHED}*"):
+                shutil.rmtree(interrupted)
+            for name in self._not_in_study():  # all of these failed: `check` refuses others
+                shutil.rmtree(self._place(name))
+
+    def keep(self, run: Run, record: bytes, summary: RunSummary) -> None:
+        """Write the files of an ended run, replacing those of an earlier try.
+
+        Its folder appears whole or not at all.
+        """
+        place, spec = self._place(run.name), run.spec.to_toml().encode()
+        new = place.with_name(f"{_UNFINISHED}{place.name}")
+        sealed = replace(summary, checksum=_checksum(record, spec))
+        # We write contents to disk before the rename. Otherwise, after a power failure, the final
+        # folder could hold empty files, and would count as a run.
+        with _refused_in(self.path):
+            new.mkdir()
+            _write(new / RECORD_NAME, record)
+            _write(new / SPEC_NAME, spec)
+            _write(new / SUMMARY_NAME, sealed.to_json().encode())
+            sync_directory(new)
+            if place.exists():  # the run failed before, and we repeated it
+                shutil.rmtree(place)
+            new.rename(place)
+            sync_directory(place.parent)
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file beside the study's own, or replace it."""
+        with _refused_in(self.path):
+            replace_file(self.path / name, content)
+
+    def ended(self) -> list[EndedRun]:
+        """Return the ended runs of this study, with their outcomes."""
+        return [self._ended(name) for name in self._names() if self.study.has_run(name)]
+
+    def records(self) -> list[Path]:
+        """Return the paths of the records of ended runs, each in a folder of its run's name."""
+        return [self.record(name) for name in self._names() if self.study.has_run(name)]
+
+    def record(self, name: str) -> Path:
+        """Return the path of a run's record; it exists once the run has ended."""
+        return self._place(name) / RECORD_NAME
+
+    def _ended(self, name: str) -> EndedRun:
+        """Read a run's files, and check that they belong to the run in the folder's name."""
+        place = self._place(name)
+        spec, summary = read_spec(place), read_summary(place)
+        run = self.study.run_of(name, spec)
+        if run is None:
+            raise _mismatch(place)
+        return EndedRun(run, summary)
+
+    def _holds_another(self) -> bool:
+        """Whether the study here has another name, or finished runs that don't belong here."""
+        former = read_folder(self.path, type(self.study)).study
+        if former.name != self.study.name:
+            return True
+        if self._names() and not self.study.keeps_runs_of(former):
+            return True
+        return any(read_summary(self._place(name)).is_finished for name in self._not_in_study())
+
+    def _not_in_study(self) -> list[str]:
+        return [name for name in self._names() if not self.study.has_run(name)]
+
+    def _names(self) -> list[str]:
+        """Return the names of the runs here."""
+        with _refused_in(self._runs):
+            try:
+                names = os.listdir(self._runs)  # noqa: PTH208 - the names alone are wanted
+            except FileNotFoundError:
+                return []
+        return sorted(name for name in names if not name.startswith("."))
+
+    def _place(self, name: str) -> Path:
+        return self._runs / name
+
+    @property
+    def _runs(self) -> Path:
+        return self.path / self.study.runs_folder
+
+
+def read_folder(path: Path, kind: type[StudyT]) -> StudyFolder[StudyT]:
+    """Open a folder with the study in its own file."""
+    name = kind.file_name
+    try:
+        return StudyFolder(path, kind.make(toml_fields((path / name).read_text("utf-8"))))
+    except FileNotFoundError:
+        why = f"is not empty, and has no {name}" if path.is_dir() else "no such folder"
+        raise refusal(path, why) from None
+    except (OSError, ValueError) as error:
+        raise refusal(path, f"{name} cannot be read: {error}") from None
+    except SpecError as error:
+        raise refusal(path, f"{name} is damaged: {error}") from None
+
+
+def read_summary(place: Path) -> RunSummary:
+    """Read the outcome of the run in a folder."""
+    try:
+        summary = RunSummary.from_json((place / SUMMARY_NAME).read_bytes(), SUMMARY_NAME)
+    except (OSError, StoreError) as error:
+        raise _unreadable(place, SUMMARY_NAME, error) from None
+    if not summary.state.ended:
+        raise refusal(place, f"has not ended: {summary.state}")
+    return summary
+
+
+def read_spec(place: Path) -> ResolvedSpec:
+    """Read the spec of the run in a folder."""
+    try:
+        return ResolvedSpec.from_toml((place / SPEC_NAME).read_text("utf-8"))
+    except (OSError, ValueError, SpecError) as error:
+        raise _unreadable(place, SPEC_NAME, error) from None
+
+
+def check_run(place: Path, workers: int | None = None) -> RunResult:
+    """Read all of a run's files, and return its record for a report."""
+    summary = read_summary(place)
+    try:
+        run = read_run(place, workers=workers)
+        checksum = _checksum((place / RECORD_NAME).read_bytes(), (place / SPEC_NAME).read_bytes())
+    except (OSError, ValueError, StoreError) as error:
+        raise _unreadable(place, RECORD_NAME, error) from None
+    if run.result.experiment != summary.experiment:
+        raise _mismatch(place)
+    if summary.checksum != checksum:
+        raise refusal(place, f"{RECORD_NAME} or {SPEC_NAME} has changed since the run")
+    return run
+
+
+def _mismatch(place: Path) -> SpecError:
+    return refusal(place, "holds a different run than its name says")
+
+
+def _unreadable(place: Path, name: str, error: Exception) -> SpecError:
+    match error:
+        case OSError(strerror=str(reason)):
+            pass
+        case FileMissing():
+            reason = "No such file"
+        case FileCorrupt():
+            reason = error.reason
+        case _:
+            reason = str(error)
+    return refusal(place, f"{name} cannot be read: {reason}")
+
+
+def _checksum(record: bytes, spec: bytes) -> str:
+    digest = xxhash.xxh3_128(record)
+    digest.update(spec)
+    return digest.hexdigest()
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace a file atomically: a reader sees the old content or the new one."""
+    new = path.with_name(f"{_UNFINISHED}{path.name}")
+    _write(new, content)
+    new.replace(path)
+    sync_directory(path.parent)
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@dataclass(frozen=True, slots=True)
+class StudyStatus:
+    """A study's progress, and the process that runs the study now, in words, if any."""
+
+    progress: StudyProgress
+    running: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the status as JSON values."""
+        now = {"running": self.running, "seconds_left": self.progress.seconds_left}
+        return {**self.progress.fields, **now}
+
+    def __str__(self) -> str:
+        if not self.progress.left:
+            return self.progress.text
+        runs_it = f"{self.running} runs it" if self.running else "no process runs it now"
+        return f"{self.progress.text}, {about(self.progress.seconds_left)} left, {runs_it}"
+
+
+def status_of(folder: StudyFolder[Study]) -> StudyStatus:
+    """Read how far a study is."""
+    return StudyStatus(folder.study.plan(folder.ended()).progress, holder(folder.path))
