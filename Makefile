@@ -51,7 +51,7 @@ venv: $(VENV)/.installed  ## Create the virtual environment and install everythi
 
 # torchvision works only beside the build of torch it was resolved with, so each call names both.
 $(VENV)/.installed: EXTRAS := dev
-$(VENV)/.installed-run: EXTRAS := digits,vision
+$(VENV)/.installed-run: EXTRAS := digits
 $(VENV)/.installed $(VENV)/.installed-run: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Downpour needs Python 3.11 or newer: make $(MAKECMDGOALS) PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)

@@ -139,7 +139,7 @@ def test_every_form_for_issues_asks_for_something() -> None:
 @pytest.mark.parametrize(
     ("target", "there", "installed"),
     [
-        ("run", [], ["digits,vision"]),
+        ("run", [], ["digits"]),
         ("test", [], ["dev"]),
         ("test", [".installed-run"], ["dev"]),
         ("venv", [".installed-run"], ["dev"]),

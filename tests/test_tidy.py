@@ -36,6 +36,7 @@ ENTRANCES = {"__init__", "__main__"}
 NO_TORCH = PURE | {"host", "files", "network", "cli"}
 # Certificates are made by one module, which `downpour certs` imports where it runs.
 LAZY = {module for modules in EXTRAS.values() for module in modules} - {"cryptography"}
+LAZY |= {"torchvision", "PIL"}
 # What only the page's process imports.
 PAGE_SERVER = {
     f"experiments/page_server/{name}.py" for name in ("access", "connections", "server", "serving")
@@ -225,7 +226,8 @@ def test_every_package_that_is_imported_is_declared(code: Code) -> None:
     always = {re.split("[>=]", one)[0].replace("-", "_") for one in project["dependencies"]}
     extras = {module for modules in EXTRAS.values() for module in modules}
     notebook = {"IPython"}  # imported only by a process that runs in one
-    known = always | extras | notebook | sys.stdlib_module_names | {"downpour", LABORATORY}
+    pillow = {"PIL"}
+    known = always | extras | notebook | pillow | sys.stdlib_module_names | {"downpour", LABORATORY}
     hold(
         [
             source.at(line, name)

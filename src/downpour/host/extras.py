@@ -29,7 +29,6 @@ EXTRAS: dict[str, dict[str, str]] = {
     "tensorboard": {"tensorboard": "tensorboard"},
     "trackio": {"trackio": "trackio"},
     "tune": {"optuna": "optuna", "matplotlib": "matplotlib"},
-    "vision": {"torchvision": "torchvision", "PIL": "pillow"},
     "wandb": {"wandb": "wandb"},
 }
 """For each extra, its modules and the packages that hold them; `pyproject.toml` says the same."""

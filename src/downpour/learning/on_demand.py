@@ -24,7 +24,6 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from downpour.base.errors import SpecError
-from downpour.host.extras import require
 from downpour.learning.datasets.images import (
     check_every_class,
     class_folders,
@@ -65,7 +64,6 @@ class ImageFolder:
 
     Raises:
         SpecError: no images are there, or none of a class; from `[i]`: the image cannot be decoded.
-        MissingPackage: Pillow is not installed.
     """
 
     def __init__(
@@ -77,7 +75,6 @@ class ImageFolder:
         transform: Callable[[Tensor], Any] | None = None,
         cache_megabytes: int = 512,
     ) -> None:
-        require("a folder of images", "vision")
         folder = local_path("root", root)
         self.classes = class_folders(folder) if folder.is_dir() else []
         if not self.classes:
@@ -185,44 +182,6 @@ def _mapped(path: Path, dtype: str) -> NDArray[Any]:
         raise SpecError("tokens", str(path), f"cannot be read: {error.strerror}") from None
 
 
-ALLOWED = frozenset(
-    {
-        "AugMix",
-        "AutoAugment",
-        "CenterCrop",
-        "ColorJitter",
-        "ElasticTransform",
-        "GaussianBlur",
-        "GaussianNoise",
-        "Grayscale",
-        "JPEG",
-        "Normalize",
-        "Pad",
-        "RandAugment",
-        "RandomAdjustSharpness",
-        "RandomAffine",
-        "RandomAutocontrast",
-        "RandomChannelPermutation",
-        "RandomCrop",
-        "RandomEqualize",
-        "RandomErasing",
-        "RandomGrayscale",
-        "RandomHorizontalFlip",
-        "RandomInvert",
-        "RandomPerspective",
-        "RandomPhotometricDistort",
-        "RandomPosterize",
-        "RandomResizedCrop",
-        "RandomRotation",
-        "RandomSolarize",
-        "RandomVerticalFlip",
-        "Resize",
-        "ToDtype",
-        "TrivialAugmentWide",
-    }
-)
-"""Classes of torchvision.transforms.v2 that take plain values and one image."""
-
 _SOME = "RandomCrop, RandomHorizontalFlip, RandomResizedCrop, ColorJitter and others of torchvision"
 _DTYPES = {"float16": torch.float16, "float32": torch.float32, "uint8": torch.uint8}
 
@@ -235,15 +194,14 @@ def transforms(steps: Sequence[str]) -> Callable[[Any], Any]:
     Types of tensors are given by their names: `"ToDtype('float32', scale=True)"`.
 
     A spec holds no code, so a transform is text, `"RandomCrop(32, padding=4)"`. We parse it as a
-    name and literals and never evaluate it. Only the classes in `ALLOWED` are made. They draw from
-    torch's global generator, which is seeded before each step of training, so augmentation follows
-    from the position alone.
+    name and literals and never evaluate it. The name is one of `torchvision.transforms.v2`. They
+    draw from torch's global generator, which is seeded before each step of training, so
+    augmentation follows from the position alone.
 
     Raises:
-        SpecError: a step is not of this form, or not allowed, or torchvision refuses its options.
-        MissingPackage: torchvision is not installed.
+        SpecError: a step is not of this form, or torchvision does not know it, or refuses its
+            options.
     """
-    require("a transform", "vision")
     from torchvision.transforms import v2
 
     return v2.Compose([_made(step, v2) for step in steps])  # type: ignore[no-any-return]
@@ -251,15 +209,22 @@ def transforms(steps: Sequence[str]) -> Callable[[Any], Any]:
 
 def _made(step: str, v2: Any) -> Any:
     name, positional, named = _parsed(step)
-    if name not in ALLOWED:
-        near = get_close_matches(name, ALLOWED, n=3)
+    kinds = {name: kind for name, kind in vars(v2).items() if _is_transform(kind, v2)}
+    if name not in kinds:
+        near = get_close_matches(name, kinds, n=3)
         known = f"the nearest are {', '.join(near)}" if near else f"known are {_SOME}"
         raise SpecError("transforms", step, f"this transform is not allowed; {known}")
     try:
-        return getattr(v2, name)(*positional, **named)
+        return kinds[name](*positional, **named)
     except Exception as error:
         reason = " ".join(str(error).split())
         raise SpecError("transforms", step, f"torchvision refuses it: {reason}") from error
+
+
+def _is_transform(kind: object, v2: Any) -> bool:
+    """Whether torchvision has a transform of one image; `Lambda` takes any function."""
+    unfit = v2.Transform, v2.Lambda, v2.CutMix, v2.MixUp
+    return isinstance(kind, type) and issubclass(kind, v2.Transform) and kind not in unfit
 
 
 def _parsed(step: str) -> tuple[str, list[Any], dict[str, Any]]:

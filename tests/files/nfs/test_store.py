@@ -19,7 +19,7 @@ import fcntl, os, secrets, subprocess, time
 from dataclasses import replace
 from pathlib import Path
 import numpy as np
-from downpour.learning.datasets.preparation import prepared_key
+from downpour.learning.datasets.preparation import prepare
 from downpour.learning.datasets.prepared import open_prepared
 from downpour.learning.datasets.source import Arrays, SourceFiles
 from downpour.base.errors import StoreError
@@ -81,21 +81,21 @@ def test_a_dataset_that_was_asked_for_too_early_is_neither_missed_nor_made_again
     anna: Guest, bert: Guest, carl: Guest
 ) -> None:
     """Neither by a machine that wants to read it, nor by one that would make it."""
-    prepare = "source = Source(); out = prepared_key(source, Spec.make(dict()), {})"
+    preparing = "source = Source(); out = prepare(Spec.make(dict()), {}, source=source)"
     anna.python("os.chdir(Path.home())")  # of the machine's own
     anna.python("Path('datasets-of-mine').mkdir()")
-    key = anna.python(prepare.format("Path('datasets-of-mine')"))
+    key = anna.python(preparing.format("Path('datasets-of-mine')"))
     look = f"out = (shared.datasets / {key!r}).is_dir()"
     assert not bert.python(look)
     assert not carl.python(look)
-    assert anna.python(prepare.format("shared.datasets")) == key
+    assert anna.python(preparing.format("shared.datasets")) == key
     for guest in (bert, carl):
         assert not guest.python(look), "this client sees what is there: nothing is tested"
     read = (
         f"slept.clear(); shared.retry_policy.call(lambda: open_prepared(shared.datasets, {key!r}))"
     )
     assert bert.python(f"{read}; out = len(slept)") <= 2
-    assert carl.python(f"{prepare.format('shared.datasets')}, source.reads") == [key, 0]
+    assert carl.python(f"{preparing.format('shared.datasets')}, source.reads") == [key, 0]
 
 
 HOLDER = """

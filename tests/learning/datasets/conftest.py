@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ def idx_bytes(array: NDArray[np.uint8]) -> bytes:
     return bytes([0, 0, 8, array.ndim]) + lengths + array.tobytes()
 
 
-def write_idx(folder: Path, *, zipped: bool = False, count: int = 30) -> dict[str, NDArray[Any]]:
+def write_idx(folder: Path, *, count: int = 30) -> dict[str, NDArray[Any]]:
     """Write a small MNIST look-alike under `folder`, and return its four arrays."""
     raw = folder / "raw"
     raw.mkdir(parents=True)
@@ -32,11 +31,7 @@ def write_idx(folder: Path, *, zipped: bool = False, count: int = 30) -> dict[st
         IDX_STEMS[3]: np.arange(10, dtype=np.uint8),
     }
     for stem, array in arrays.items():
-        content = idx_bytes(array)
-        if zipped:
-            (raw / f"{stem}-ubyte.gz").write_bytes(gzip.compress(content))
-        else:
-            (raw / f"{stem}-ubyte").write_bytes(content)
+        (raw / f"{stem}-ubyte").write_bytes(idx_bytes(array))
     return arrays
 
 

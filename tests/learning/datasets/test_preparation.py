@@ -21,7 +21,6 @@ from downpour.base.errors import SharedDirectoryError, SpecError
 from downpour.core.spec import Spec
 from downpour.learning.datasets import open_prepared, prepare
 from downpour.learning.datasets.array_folder import _write, write_array_folder
-from downpour.learning.datasets.preparation import prepared_key
 from downpour.learning.datasets.source import Arrays, SourceFiles
 
 
@@ -88,29 +87,29 @@ def test_ten_that_start_together_decode_once(tmp_path: Path) -> None:
     """One decodes, the others wait and find the same folder."""
     source = Counted()
     with ThreadPoolExecutor(10) as pool:
-        keys = set(pool.map(lambda _: prepared_key(source, Spec.make({}), tmp_path), range(10)))
+        keys = set(pool.map(lambda _: prepare(Spec.make({}), tmp_path, source=source), range(10)))
     assert len(keys) == 1
     assert source.reads == 1
 
 
 def test_what_changes_the_content_changes_the_name(tmp_path: Path) -> None:
     """Limits and the examples themselves count; what only steers training does not."""
-    base = prepared_key(Counted(), Spec.make({}), tmp_path)
+    base = prepare(Spec.make({}), tmp_path, source=Counted())
     assert (
-        prepared_key(Counted(), Spec.make({"seed": 3, "epochs": 9, "batch_size": 7}), tmp_path)
+        prepare(Spec.make({"seed": 3, "epochs": 9, "batch_size": 7}), tmp_path, source=Counted())
         == base
     )
-    assert prepared_key(Counted(), Spec.make({"train_limit": 5}), tmp_path) != base
-    assert prepared_key(Counted("another", level=1.0), Spec.make({}), tmp_path) != base
+    assert prepare(Spec.make({"train_limit": 5}), tmp_path, source=Counted()) != base
+    assert prepare(Spec.make({}), tmp_path, source=Counted("another", level=1.0)) != base
 
 
 def test_the_same_examples_from_another_place_are_the_same_dataset(tmp_path: Path) -> None:
     """A copy of the files on another machine leads to the folder that is there."""
-    base = prepared_key(Counted(), Spec.make({}), tmp_path)
+    base = prepare(Spec.make({}), tmp_path, source=Counted())
     copy = Counted("elsewhere")
-    assert prepared_key(copy, Spec.make({}), tmp_path) == base
+    assert prepare(Spec.make({}), tmp_path, source=copy) == base
     assert copy.reads == 1
-    assert prepared_key(copy, Spec.make({}), tmp_path) == base
+    assert prepare(Spec.make({}), tmp_path, source=copy) == base
     assert copy.reads == 1
 
 
@@ -129,49 +128,49 @@ def test_a_changed_file_is_another_dataset(tmp_path: Path) -> None:
 
 def test_what_an_experiment_began_with_needs_no_source(tmp_path: Path) -> None:
     """A manager that resumes on a machine without the files opens the folder that is there."""
-    key = prepared_key(Counted(), Spec.make({}), tmp_path)
+    key = prepare(Spec.make({}), tmp_path, source=Counted())
     nowhere = Gone()
-    assert prepared_key(nowhere, Spec.make({}), tmp_path, begun_with=key) == key
+    assert prepare(Spec.make({}), tmp_path, begun_with=key, source=nowhere) == key
     assert nowhere.looks == 0
 
 
 def test_a_changed_source_does_not_change_what_an_experiment_began_with(tmp_path: Path) -> None:
     """It goes on with the examples of its first rounds; the next experiment has the new ones."""
-    key = prepared_key(Counted(), Spec.make({}), tmp_path)
+    key = prepare(Spec.make({}), tmp_path, source=Counted())
     changed = Counted("two", level=1.0)
-    assert prepared_key(changed, Spec.make({}), tmp_path, begun_with=key) == key
-    assert prepared_key(changed, Spec.make({}), tmp_path) != key
+    assert prepare(Spec.make({}), tmp_path, begun_with=key, source=changed) == key
+    assert prepare(Spec.make({}), tmp_path, source=changed) != key
 
 
 def test_a_folder_that_is_gone_is_made_again_from_the_same_source(tmp_path: Path) -> None:
     """From its source, which must come to the same examples."""
-    key = prepared_key(Counted(), Spec.make({}), tmp_path)
+    key = prepare(Spec.make({}), tmp_path, source=Counted())
     shutil.rmtree(tmp_path / key)
-    assert prepared_key(Counted(), Spec.make({}), tmp_path, begun_with=key) == key
+    assert prepare(Spec.make({}), tmp_path, begun_with=key, source=Counted()) == key
     open_prepared(tmp_path, key)
     shutil.rmtree(tmp_path / key)
     changed = Counted("two", level=1.0)
     with pytest.raises(SpecError, match=f"has changed since the experiment began with {key}"):
-        prepared_key(changed, Spec.make({}), tmp_path, begun_with=key)
+        prepare(Spec.make({}), tmp_path, begun_with=key, source=changed)
 
 
 def test_a_folder_that_is_gone_with_its_source_is_told_as_that(tmp_path: Path) -> None:
     """One line names the source that is missing, and why it is needed."""
-    key = prepared_key(Counted(), Spec.make({}), tmp_path)
+    key = prepare(Spec.make({}), tmp_path, source=Counted())
     shutil.rmtree(tmp_path / key)
     wanted = (
         f"data_path = 'set.npz': no such file or folder; the manager needs it again because {key}"
     )
     with pytest.raises(SpecError, match=wanted):
-        prepared_key(Gone(), Spec.make({}), tmp_path, begun_with=key)
+        prepare(Spec.make({}), tmp_path, begun_with=key, source=Gone())
 
 
 @pytest.mark.parametrize("name", ["train_x.npy", "facts.json"])
 def test_altered_bytes_are_made_good_from_the_source(tmp_path: Path, name: str) -> None:
     """What was altered is kept aside, for others may have mapped it."""
-    key = prepared_key(Counted(), Spec.make({}), tmp_path)
+    key = prepare(Spec.make({}), tmp_path, source=Counted())
     altered = flipped(tmp_path / key / name)
-    assert prepared_key(Counted(), Spec.make({}), tmp_path) == key
+    assert prepare(Spec.make({}), tmp_path, source=Counted()) == key
     open_prepared(tmp_path, key)
     assert (tmp_path / f".{key}.damaged" / name).read_bytes() == altered
 
@@ -183,20 +182,20 @@ def test_other_files_that_were_read_are_watched(tmp_path: Path) -> None:
     source = Counted(others=(table,))
     (tmp_path / "datasets").mkdir()
     for _ in range(2):
-        prepared_key(source, Spec.make({}), tmp_path / "datasets")
+        prepare(Spec.make({}), tmp_path / "datasets", source=source)
     assert source.reads == 1
     table.write_text("1,2\n3,4")
-    prepared_key(source, Spec.make({}), tmp_path / "datasets")
+    prepare(Spec.make({}), tmp_path / "datasets", source=source)
     assert source.reads == 2
 
 
 def test_a_source_that_does_not_say_what_it_read_is_asked_each_time(tmp_path: Path) -> None:
     """And what it returns decides whether it is the same dataset."""
     source = Counted(others=None)
-    before = prepared_key(source, Spec.make({}), tmp_path)
-    assert prepared_key(source, Spec.make({}), tmp_path) == before
+    before = prepare(Spec.make({}), tmp_path, source=source)
+    assert prepare(Spec.make({}), tmp_path, source=source) == before
     source.level = 1.0
-    assert prepared_key(source, Spec.make({}), tmp_path) != before
+    assert prepare(Spec.make({}), tmp_path, source=source) != before
     assert source.reads == 3
 
 
@@ -217,26 +216,26 @@ def test_a_source_that_cannot_be_read_is_not_blamed_on_the_shared_directory(
             raise error
 
     with pytest.raises(SpecError, match=accepted):
-        prepared_key(Unreadable(), Spec.make({}), tmp_path)
+        prepare(Spec.make({}), tmp_path, source=Unreadable())
 
 
 def test_a_preparation_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     """The next one starts from the beginning, also where a dead process left its half."""
     source = Counted(failures=1)
     with pytest.raises(RuntimeError):
-        prepared_key(source, Spec.make({}), tmp_path)
+        prepare(Spec.make({}), tmp_path, source=source)
     assert not folders(tmp_path)
     (tmp_path / "other").mkdir()
-    key = prepared_key(Counted(), Spec.make({}), tmp_path / "other")
+    key = prepare(Spec.make({}), tmp_path / "other", source=Counted())
     (tmp_path / f".{key}.partial").mkdir()
-    assert prepared_key(source, Spec.make({}), tmp_path) == key
+    assert prepare(Spec.make({}), tmp_path, source=source) == key
     assert not (tmp_path / f".{key}.partial").exists()
 
 
 def test_a_folder_that_is_away_is_not_made_anew(tmp_path: Path) -> None:
     """Workers would not find what was prepared below the point of a missing mount."""
     with pytest.raises(SharedDirectoryError, match="no such folder"):
-        prepared_key(Counted(), Spec.make({}), tmp_path / "datasets")
+        prepare(Spec.make({}), tmp_path / "datasets", source=Counted())
     with pytest.raises(FileNotFoundError):
         write_array_folder(tmp_path / "datasets", "x", {}, {"a": np.zeros(3)})
     assert list(tmp_path.iterdir()) == []
@@ -246,14 +245,14 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     """A file where the folder should be is the shared directory's fault, in one line."""
     (tmp_path / "datasets").write_text("in the way")
     with pytest.raises(SharedDirectoryError, match="not a folder"):
-        prepared_key(Counted(), Spec.make({}), tmp_path / "datasets")
+        prepare(Spec.make({}), tmp_path / "datasets", source=Counted())
 
 
 def test_a_machine_that_asked_too_early_does_not_decode_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An NFS client goes on believing that the folder is missing while another one makes it."""
-    key = prepared_key(Counted(), Spec.make({}), tmp_path)
+    key = prepare(Spec.make({}), tmp_path, source=Counted())
     late = Counted()
     seen: set[str] = set()
     listing, opening = os.listdir, os.open
@@ -269,7 +268,7 @@ def test_a_machine_that_asked_too_early_does_not_decode_again(
 
     monkeypatch.setattr(os, "listdir", noted)
     monkeypatch.setattr(os, "open", as_a_client_sees_it)
-    assert prepared_key(late, Spec.make({}), tmp_path) == key
+    assert prepare(Spec.make({}), tmp_path, source=late) == key
     assert late.reads == 0
 
 
@@ -285,7 +284,7 @@ def test_a_file_system_that_syncs_no_directories_is_taken_as_it_is(
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", files_only)
-    assert (tmp_path / prepared_key(Counted(), Spec.make({}), tmp_path)).is_dir()
+    assert (tmp_path / prepare(Spec.make({}), tmp_path, source=Counted())).is_dir()
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
@@ -299,9 +298,9 @@ def test_a_full_disk_is_told_as_that(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", full)
         with pytest.raises(SharedDirectoryError, match="No space left on device"):
-            prepared_key(Counted(), Spec.make({}), tmp_path)
+            prepare(Spec.make({}), tmp_path, source=Counted())
     assert not folders(tmp_path)
-    prepared_key(Counted(), Spec.make({}), tmp_path)
+    prepare(Spec.make({}), tmp_path, source=Counted())
 
 
 @given(
@@ -325,4 +324,4 @@ def test_flipping_needs_images(tmp_path: Path) -> None:
     """Refused when the dataset is prepared, whether it was there before or not."""
     for _ in range(2):
         with pytest.raises(SpecError, match="no images"):
-            prepared_key(Counted(), Spec.make({"flip": True}), tmp_path)
+            prepare(Spec.make({"flip": True}), tmp_path, source=Counted())

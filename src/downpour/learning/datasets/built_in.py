@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
 import shutil
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 from urllib.request import BaseHandler, Request, build_opener, install_opener
 
 import numpy as np
@@ -21,7 +19,7 @@ from downpour.files.store.directory import names_in
 from downpour.files.store.publish import writing
 from downpour.host.extras import is_installed
 from downpour.host.paths import FolderLock
-from downpour.learning.datasets.source import Arrays, SourceFiles, check_room, fingerprint, held_out
+from downpour.learning.datasets.source import Arrays, SourceFiles, fingerprint, held_out
 
 _MISSING = "needs scikit-learn; install downpour-sgd[digits]"
 
@@ -45,19 +43,17 @@ class Digits:
 
 def _read() -> Arrays:
     images, y = _from_its_file() or _from_its_loader()
-    x = images.astype(np.uint8)
     train, test = held_out(y, len(y))
+    x = images.astype(np.uint8)
     return Arrays(train_x=x[train], train_y=y[train], test_x=x[test], test_y=y[test])
 
 
 def _from_its_file() -> Pair | None:
     """Read the file that the loader reads: importing the loader costs most of a second."""
-    if not is_installed("sklearn"):
-        raise SpecError("dataset", "digits", _MISSING)
     package = find_spec("sklearn")
-    if package is None or package.origin is None:
-        return None
-    path = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    if package is None:
+        raise SpecError("dataset", "digits", _MISSING)
+    path = Path(package.origin or "").parent / "datasets" / "data" / "digits.csv.gz"
     if not path.is_file():
         return None
     table = np.loadtxt(path, dtype=np.int64, delimiter=",")
@@ -153,144 +149,71 @@ class _Deadlines(BaseHandler):
     https_request = http_request
 
 
-_STEMS = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+_IDX_FILES = tuple(
+    f"raw/{stem}-ubyte"
+    for stem in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+)
+_BATCH_FILES = (*(f"data_batch_{n}" for n in range(1, 6)), "test_batch", "batches.meta")
 
 
 @dataclass(frozen=True, slots=True)
-class IdxSource:
-    """Four IDX files in `<folder>/raw/`; `folder` is also torchvision's name of the set.
+class VisionSet:
+    """A dataset of torchvision, in the layout of torchvision.
 
-    MNIST and its relatives, read with numpy, zipped or not. They lie as torchvision lays them out,
-    in `MNIST/raw/` (or `FashionMNIST/raw/`, `KMNIST/raw/`) under the data folder or the download
-    cache. torchvision downloads them only if they are in neither, so that a machine without it or
-    without a network can train on files that it was given.
+    It is in the data folder or in the download cache. torchvision downloads it only if it is in
+    neither, so that a machine without a network can train on files that a user put there. The files
+    of CIFAR-10 are pickles, which torchvision opens only if their checksums are the known ones.
     """
 
-    folder: str
+    name: str  # its class in torchvision.datasets
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    folder: str = ""  # of its files; by default called as the class
+    files: tuple[str, ...] = _IDX_FILES
 
     def check(self, spec: Spec, data_dir: Path | None) -> None:
         """Pass: whether a download works shows only when it is tried."""
 
     def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> SourceFiles:
-        """Find the four files in the data folder or the cache, or download them there."""
-        places = (data_dir, downloads)
-        paths = found_or_downloaded(spec, self.folder, places, _present, self._fetch)
-        return SourceFiles(fingerprint=fingerprint(paths), read=lambda: self._read(paths))
+        """Find the files in the data folder or the cache, or download them there."""
+        places, folder = (data_dir, downloads), self.folder or self.name
+        paths = found_or_downloaded(spec, folder, places, self._present, self._fetch)
+        root = data_dir if data_dir is not None and data_dir in paths[0].parents else downloads
+        return SourceFiles(fingerprint=fingerprint(paths), read=lambda: self._read(spec, root))
+
+    def _present(self, folder: Path) -> list[Path] | None:
+        paths = [folder / name for name in self.files]
+        return paths if all(path.is_file() for path in paths) else None
 
     def _fetch(self, root: Path) -> None:
-        import torchvision.datasets as known
+        self._open(root, download=True)
 
-        getattr(known, self.folder)(str(root), download=True)
+    def _open(self, root: Path, **options: bool) -> Any:
+        from torchvision import datasets
 
-    def _read(self, paths: list[Path]) -> Arrays:
-        train_x, train_y, test_x, test_y = (read_idx(path) for path in paths)
+        return getattr(datasets, self.name)(str(root), **options)
+
+    def _read(self, spec: Spec, root: Path) -> Arrays:
+        try:
+            train, test = (self._open(root, train=is_train) for is_train in (True, False))
+        except Exception as error:  # noqa: BLE001 - torchvision raises anything about damage
+            reason = " ".join(str(error).split()) or type(error).__name__
+            where = f"{self.folder or self.name}/ cannot be read: {reason}"
+            raise SpecError("dataset", spec.dataset, where) from None
         return Arrays(
-            train_x=train_x,
-            train_y=train_y,
-            test_x=test_x,
-            test_y=test_y,
+            train_x=np.asarray(train.data),
+            train_y=np.asarray(train.targets),
+            test_x=np.asarray(test.data),
+            test_y=np.asarray(test.targets),
             mean=self.mean,
             std=self.std,
         )
 
 
-def read_idx(path: Path) -> NDArray[np.uint8]:
-    """Read an IDX file of unsigned bytes, zipped where its name ends in .gz.
-
-    The format: two zero bytes, type 8, the number of dimensions, each as a big-endian int32, then
-    the values (http://yann.lecun.com/exdb/mnist).
-    """
-    try:
-        with _opened(path) as file:
-            shape = _shape(file.read(4), file, path.name)
-            size_bytes = check_room(shape, 1, field="dataset", value=path.name)
-            content = file.read(size_bytes + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise SpecError("dataset", path.name, f"cannot be read: {error}") from None
-    if len(content) != size_bytes:
-        raise SpecError("dataset", path.name, f"should hold {shape} bytes after its head")
-    return np.frombuffer(content, np.uint8).reshape(shape)
-
-
-def _opened(path: Path) -> IO[bytes]:
-    return cast("IO[bytes]", gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
-
-
-def _shape(head: bytes, file: IO[bytes], name: str) -> tuple[int, ...]:
-    dimensions = head[3] if head[:3] == b"\0\0\x08" and len(head) == 4 else 0
-    lengths = file.read(4 * dimensions)
-    if not 1 <= dimensions <= 3 or len(lengths) < 4 * dimensions:
-        raise SpecError("dataset", name, "is not an IDX file of unsigned bytes")
-    return tuple(np.frombuffer(lengths, ">u4").tolist())
-
-
-def _present(folder: Path) -> list[Path] | None:
-    """Return the four files in `raw/`, zipped or not."""
-    paths: list[Path] = []
-    for stem in _STEMS:
-        names = (f"{stem}-ubyte", f"{stem}-ubyte.gz")
-        paths += [folder / "raw" / name for name in names if (folder / "raw" / name).is_file()][:1]
-    return paths if len(paths) == len(_STEMS) else None
-
-
-FOLDER = "cifar-10-batches-bin"
-URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
-MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
-
-_NAMES = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin")
-_RECORD_BYTES = 1 + 3 * 32 * 32
-
-
-class Cifar10:
-    """60,000 color images, 32 x 32; a record is a label, then the red, green and blue planes.
-
-    torchvision's own CIFAR-10 is the pickled version. We open no pickle here, not even a checked
-    one. So the files must be in `cifar-10-batches-bin/` under the data folder. Otherwise
-    torchvision's downloader fetches the binary archive into the cache and checks its MD5.
-    """
-
-    def check(self, spec: Spec, data_dir: Path | None) -> None:
-        """Pass: whether a download works shows only when it is tried."""
-
-    def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> SourceFiles:
-        """Find the six files in the data folder or the cache, or download them there."""
-        paths = found_or_downloaded(spec, FOLDER, (data_dir, downloads), _records_in, _fetch)
-        return SourceFiles(fingerprint=fingerprint(paths), read=lambda: _read_records(paths))
-
-
-def _records_in(folder: Path) -> list[Path] | None:
-    paths = [folder / name for name in _NAMES]
-    return paths if all(path.is_file() for path in paths) else None
-
-
-def _fetch(root: Path) -> None:
-    from torchvision.datasets.utils import download_and_extract_archive
-
-    download_and_extract_archive(URL, str(root), md5=MD5)
-
-
-def _read_records(paths: list[Path]) -> Arrays:
-    parts = [_records(path) for path in paths]
-    train = np.concatenate(parts[:-1])
-    test = parts[-1]
-    return Arrays(
-        train_x=_images(train),
-        train_y=train[:, 0],
-        test_x=_images(test),
-        test_y=test[:, 0],
-        mean=(0.4914, 0.4822, 0.4465),
-        std=(0.2470, 0.2435, 0.2616),
-    )
-
-
-def _records(path: Path) -> NDArray[np.uint8]:
-    content = np.fromfile(path, np.uint8)
-    if content.size == 0 or content.size % _RECORD_BYTES:
-        raise SpecError("dataset", path.name, f"should hold records of {_RECORD_BYTES} bytes")
-    return content.reshape(-1, _RECORD_BYTES)
-
-
-def _images(records: NDArray[np.uint8]) -> NDArray[Any]:
-    return records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+CIFAR10 = VisionSet(
+    "CIFAR10",
+    mean=(0.4914, 0.4822, 0.4465),
+    std=(0.2470, 0.2435, 0.2616),
+    folder="cifar-10-batches-py",
+    files=_BATCH_FILES,
+)

@@ -176,10 +176,8 @@ def _check_depth(image: Any, path: Path) -> None:
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """Open an image; an exception in the block becomes a SpecError that names its file."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise SpecError("dataset", "folder", "needs pillow; install downpour-sgd[vision]") from None
+    from PIL import Image
+
     try:
         with Image.open(path) as image:
             _check_depth(image, path)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,13 +22,16 @@ from typing import Any
 
 import numpy as np
 
-from downpour.base.errors import SpecError, StoreError
+from downpour.base.errors import SpecError, StoreError, did_you_mean
 from downpour.core.spec import Spec
 from downpour.files.store.directory import names_in, read_regular
 from downpour.files.store.publish import writing
 from downpour.host.paths import FolderLock
 from downpour.learning.datasets.array_folder import damage, flush, read_facts, write_array_folder
+from downpour.learning.datasets.arrays import Factory, Npz
+from downpour.learning.datasets.built_in import CIFAR10, Digits, VisionSet
 from downpour.learning.datasets.decoding import Decoded, decoded
+from downpour.learning.datasets.images import Folder
 from downpour.learning.datasets.prepared import ARRAYS
 from downpour.learning.datasets.source import DataSource, SourceFiles, fingerprint
 
@@ -36,24 +40,63 @@ log = logging.getLogger(__name__)
 # Part of every name. Raise it with any change of the bytes written for the same source.
 FORMAT = 3
 DOWNLOADS = "downloads"
-SOURCES = "sources"
+_SOURCES_FOLDER = "sources"
 
 
-def prepared_key(
-    source: DataSource,
+SOURCES: dict[str, DataSource] = {
+    "digits": Digits(),
+    "mnist": VisionSet("MNIST", mean=(0.1307,), std=(0.3081,)),
+    "fashion-mnist": VisionSet("FashionMNIST", mean=(0.2860,), std=(0.3530,)),
+    "kmnist": VisionSet("KMNIST"),
+    "cifar10": CIFAR10,
+    "npz": Npz(),
+    "folder": Folder(),
+}
+
+
+def check_source(spec: Spec, data_dir: Path | None = None) -> None:
+    """Check names, paths and the allow-list before anything starts."""
+    if data_dir is not None and not os.path.isdir(data_dir):  # noqa: PTH112 - takes any name
+        raise SpecError("data_dir", str(data_dir), "no such folder")
+    _source(spec).check(spec, data_dir)
+    if spec.dataset_options and spec.dataset in SOURCES:
+        raise SpecError("dataset_options", spec.dataset_options, "only a factory has options")
+
+
+def _source(spec: Spec) -> DataSource:
+    source = Factory() if ":" in spec.dataset else SOURCES.get(spec.dataset)
+    if source is None:
+        known = f"known are {', '.join(SOURCES)} and package.module:factory"
+        raise SpecError("dataset", spec.dataset, known + did_you_mean(spec.dataset, SOURCES))
+    return source
+
+
+def prepare(
     spec: Spec,
     datasets_root: Path,
     data_dir: Path | None = None,
     begun_with: str | None = None,
+    source: DataSource | None = None,
 ) -> str:
-    """Return the name of the prepared folder under `datasets_root`, making it where it is missing.
+    """Decode the spec's dataset once; return the bare name of its folder under `datasets_root`.
 
-    An experiment goes on with the examples that it has `begun_with`: the source is not read while
-    that folder is intact.
+    The name is the dataset's key: it follows from the content, so that equal keys are equal
+    examples. Safe to call from many processes together: one decodes, the others wait; a second
+    call returns at once.
+
+    Args:
+        spec: names the dataset.
+        datasets_root: where prepared datasets are.
+        data_dir: is searched for the files of well-known datasets before the cache
+            `datasets_root/downloads`, and for a relative `data_path` before the working directory.
+        begun_with: the key that an experiment goes on with. Its source is not needed while the
+            folder is whole, and must come to the same key where it is not.
+        source: where the examples come from; by default what the spec names.
     """
+    source = source or _source(spec)
     if begun_with is None:
         key = _decoded_key(source, spec, datasets_root, data_dir)
-    elif (reason := _damage(datasets_root, begun_with)) is None:
+    elif (reason := damage(datasets_root, begun_with, ARRAYS)) is None:
         key = begun_with
     else:
         log.warning("decoding a dataset again: %s", reason)
@@ -73,10 +116,10 @@ def _decoded_key(source: DataSource, spec: Spec, root: Path, data_dir: Path | No
         return key
     with writing(root, f"dataset {spec.dataset}"):
         with suppress(FileExistsError):
-            (root / SOURCES).mkdir()
-        with FolderLock(root / SOURCES / f".{name}.lock"):
+            (root / _SOURCES_FOLDER).mkdir()
+        with FolderLock(root / _SOURCES_FOLDER / f".{name}.lock"):
             # An NFS client caches that a file was missing until it lists the folder.
-            names_in(root / SOURCES)
+            names_in(root / _SOURCES_FOLDER)
             return _remembered(root, name) or _decode(files, spec, root, name)
 
 
@@ -106,32 +149,28 @@ def _decode(files: SourceFiles, spec: Spec, root: Path, name: str) -> str:
     return key
 
 
-def _damage(root: Path, key: str) -> str | None:
-    return damage(root, key, ARRAYS)
-
-
 def _remembered(root: Path, name: str) -> str | None:
     """Return the key of a source that was decoded before, if folder and files are unchanged."""
     try:
-        known = json.loads(read_regular(root / SOURCES / f"{name}.json"))
+        known = json.loads(read_regular(root / _SOURCES_FOLDER / f"{name}.json"))
         key, files = str(known["key"]), [str(line) for line in known["files"]]
         # From the right, because a path may hold spaces; size and time of change follow it.
         if list(fingerprint(Path(line.rsplit(" ", 2)[0]) for line in files)) != files:
             return None
     except (OSError, SpecError, StoreError, ValueError, KeyError, TypeError):
         return None
-    reason = _damage(root, key)
+    reason = damage(root, key, ARRAYS)
     if reason is not None:
         log.warning("decoding a dataset again: %s", reason)
     return key if reason is None else None
 
 
 def _remember(root: Path, name: str, key: str, files: tuple[str, ...]) -> None:
-    partial_file = root / SOURCES / f".{name}.partial"
+    partial_file = root / _SOURCES_FOLDER / f".{name}.partial"
     # Flushed before it is renamed: after a power cut an empty file would stand under the name.
     partial_file.write_text(json.dumps({"key": key, "files": files}), encoding="utf-8")
     flush(partial_file)
-    partial_file.replace(root / SOURCES / f"{name}.json")
+    partial_file.replace(root / _SOURCES_FOLDER / f"{name}.json")
 
 
 def _source_name(spec: Spec, files: SourceFiles) -> str:

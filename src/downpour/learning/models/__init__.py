@@ -13,7 +13,6 @@ from torch import nn
 from downpour.base.errors import SpecError, did_you_mean
 from downpour.base.values import DatasetFacts
 from downpour.core.spec import Spec
-from downpour.host.extras import is_installed
 from downpour.learning.allowlist import check_factory, load_factory
 from downpour.learning.models.building import call_builder, check_fit, check_travels, outputs_needed
 from downpour.learning.models.networks import (
@@ -56,11 +55,7 @@ def check_model(spec: Spec) -> None:
         if spec.model not in vision:
             own = ", ".join(NETWORKS)
             meant = did_you_mean(spec.model, [*NETWORKS, *vision])
-            others = "names in torchvision.models"
-            if not is_installed("torchvision"):
-                others += ", which need downpour-sgd[vision]"
-            elif not vision:
-                others = "(torchvision does not import)"
+            others = "names in torchvision.models" if vision else "(torchvision does not import)"
             raise SpecError(
                 "model", spec.model, f"known are {own}, package.module:factory and {others}{meant}"
             )

@@ -24,7 +24,6 @@ import torch
 from torch import Tensor, nn
 
 from downpour.base.errors import SpecError
-from downpour.host.extras import is_installed
 from downpour.learning.models.building import image, probability, width, widths
 
 
@@ -40,16 +39,12 @@ def known_networks() -> list[str]:
 def vision_builder(name: str) -> Callable[..., nn.Module]:
     """Return the builder of a torchvision network.
 
-    torchvision is imported only when one of its networks is asked for. They take three channels; an
-    example with one is shown to them three times, which leaves their parameters as torchvision
-    names and shapes them.
+    They take three channels; an example with one is shown to them three times, which leaves their
+    parameters as torchvision names and shapes them.
     """
     try:
         from torchvision import models
     except (ImportError, RuntimeError) as error:
-        if not is_installed("torchvision"):
-            reason = "needs torchvision; install downpour-sgd[vision]"
-            raise SpecError("model", name, reason) from None
         why = str(error).splitlines()[0]
         raise SpecError("model", name, f"needs torchvision, which does not import: {why}") from None
     builder = models.get_model_builder(name)
