@@ -8,6 +8,7 @@ import pytest
 
 from downpour.base.states import Evaluation
 from downpour.base.values import AttemptId, Progress, PublishedFile, Snapshot, SystemState, Update
+from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec
 from tests.specs import plain_spec
 
@@ -62,6 +63,21 @@ class Make:
         """Make the measure of a model version."""
         metrics = {"accuracy": accuracy}
         return Evaluation(loss=loss, metrics=metrics, class_accuracy=(), samples=10, seconds=1.0)
+
+    def prepared(
+        self, experiment: str, samples: tuple[int, ...], at_seconds: float = 0.0, **more: Any
+    ) -> on.Prepared:
+        """Make the event that an experiment's data are cut into shards of so many samples."""
+        made = {"dataset": "d", "model": self.file("m0"), **more}
+        return on.Prepared(
+            at_seconds=at_seconds, experiment=experiment, shard_samples=samples, **made
+        )
+
+    def beat(self, worker: str, *running: Progress, at_seconds: float) -> on.HeartbeatReceived:
+        """Make a heartbeat of a worker that runs these attempts."""
+        return on.HeartbeatReceived(
+            at_seconds=at_seconds, worker=worker, running=running, system=self.system()
+        )
 
     def system(self) -> SystemState:
         """Make the state of a machine that does nothing else."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from downpour.base.values import AttemptId
+from downpour.base.values import AttemptId, Progress
 from downpour.core.scheduler import Scheduler, durable, entries
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.invariants import check_invariants
@@ -82,10 +82,12 @@ class Stage:
 
     def report(self, worker: str, attempt: AttemptId, percent: int) -> None:
         """Let a worker say how far it has come."""
-        progress = replace(self.make.progress(attempt), steps_done=percent, steps_total=100)
-        self.happen(
-            on.HeartbeatReceived, worker=worker, running=(progress,), system=self.make.system()
-        )
+        self.beat(worker, replace(self.make.progress(attempt), steps_done=percent, steps_total=100))
+
+    def beat(self, worker: str, *running: Progress) -> list[Outcome]:
+        """Let a worker say that it lives, and how far its attempts are."""
+        system = self.make.system()
+        return self.happen(on.HeartbeatReceived, worker=worker, running=running, system=system)
 
 
 def of(commands: list[Outcome], kind: Callable[..., Any]) -> list[Any]:

@@ -28,12 +28,9 @@ class Restarted:
         first = Scheduler()
         self.core = Scheduler()
         spec = make.spec(shards=7, epochs=1, retries=0, evaluate_every=0)
-        model = make.file("m0")
         events: list[on.Event] = [
             on.ExperimentSubmitted(at_seconds=0.0, experiment="e", spec=spec),
-            on.Prepared(
-                at_seconds=0.0, experiment="e", dataset="d", shard_samples=(1,) * 7, model=model
-            ),
+            make.prepared("e", (1,) * 7),
             *(on.WorkerJoined(at_seconds=1.0, worker=name) for name in WORKERS),
         ]
         for event in events:
@@ -56,21 +53,12 @@ class Restarted:
 
     def prepared(self) -> list[Outcome]:
         """What the experiment needs to go on is there again."""
-        model = self.make.file("m0")
-        event = on.Prepared(
-            at_seconds=1.0, experiment="e", dataset="d", shard_samples=(1,) * 7, model=model
-        )
-        return self.happen(event)
+        return self.happen(self.make.prepared("e", (1,) * 7, at_seconds=1.0))
 
     def beat(self, worker: str, at_seconds: float, *running: AttemptId) -> list[Outcome]:
         """A worker is heard of."""
         return self.happen(
-            on.HeartbeatReceived(
-                at_seconds=at_seconds,
-                worker=worker,
-                running=tuple(map(self.make.progress, running)),
-                system=self.make.system(),
-            )
+            self.make.beat(worker, *tuple(map(self.make.progress, running)), at_seconds=at_seconds)
         )
 
     def attempt(self, worker: str) -> AttemptId:

@@ -37,15 +37,7 @@ class Team:
             self.core.handle(on.WorkerJoined(at_seconds=0.0, worker=name))
         resolved = make.spec(**{"policy": "handoff", "shards": shards, **spec})
         self.core.handle(on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=resolved))
-        self.core.handle(
-            on.Prepared(
-                at_seconds=0.0,
-                experiment="one",
-                dataset="d",
-                shard_samples=(100,) * shards,
-                model=make.file("m0"),
-            )
-        )
+        self.core.handle(make.prepared("one", (100,) * shards))
 
     def report(self, at_seconds: float, step_seconds: Mapping[str, float]) -> None:
         """Let workers report the steps that they have made by now."""
@@ -60,14 +52,7 @@ class Team:
                 steps_total=STEPS,
                 elapsed_seconds=done * seconds,
             )
-            self.core.handle(
-                on.HeartbeatReceived(
-                    at_seconds=at_seconds,
-                    worker=name,
-                    running=(progress,),
-                    system=self.make.system(),
-                )
-            )
+            self.core.handle(self.make.beat(name, progress, at_seconds=at_seconds))
 
     def told(self, *names: str) -> dict[str, tuple[int, bool]]:
         """Return what is said of workers: percent of the time, and whether they stand by."""

@@ -18,15 +18,7 @@ def begin(make: Make, options: SchedulerOptions | None = None) -> tuple[Schedule
     scheduler.handle(on.WorkerJoined(at_seconds=0.0, worker="ann"))
     spec = make.spec(shards=1, epochs=1, retries=0)
     scheduler.handle(on.ExperimentSubmitted(at_seconds=1.0, experiment="one", spec=spec))
-    output = scheduler.handle(
-        on.Prepared(
-            at_seconds=2.0,
-            experiment="one",
-            dataset="d",
-            shard_samples=(10,),
-            model=make.file("m0"),
-        )
-    )
+    output = scheduler.handle(make.prepared("one", (10,), at_seconds=2.0))
     [assigned] = output.facts
     assert isinstance(assigned, facts.Assigned)
     assert output.commands == [do.Assign(assigned)]
@@ -38,15 +30,7 @@ def test_shards_that_nobody_asked_for_end_the_experiment(make: Make) -> None:
     scheduler = Scheduler()
     spec = make.spec(shards=2)
     scheduler.handle(on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=spec))
-    output = scheduler.handle(
-        on.Prepared(
-            at_seconds=1.0,
-            experiment="one",
-            dataset="d",
-            shard_samples=(10,),
-            model=make.file("m0"),
-        )
-    )
+    output = scheduler.handle(make.prepared("one", (10,), at_seconds=1.0))
     assert [type(fact) for fact in output.facts] == [facts.Concluded]
     assert [type(command) for command in output.commands] == [do.Conclude]
     assert scheduler.state.experiments["one"].reason.endswith("cut into 1 shards instead of 2")
@@ -68,11 +52,7 @@ def test_a_heartbeat_tells_how_far_an_attempt_is(make: Make) -> None:
     """Progress and the machine's state are there to be shown, until the attempt is over."""
     scheduler, assigned = begin(make)
     progress = make.progress(assigned.attempt)
-    scheduler.handle(
-        on.HeartbeatReceived(
-            at_seconds=3.0, worker="ann", running=(progress,), system=make.system()
-        )
-    )
+    scheduler.handle(make.beat("ann", progress, at_seconds=3.0))
     ann = scheduler.state.workers.get("ann")
     assert ann is not None
     assert (ann.progress, ann.system, ann.seen_at_seconds) == (progress, make.system(), 3.0)

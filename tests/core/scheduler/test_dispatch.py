@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downpour.base.values import Forecast
+from downpour.base.values import AttemptId, Forecast
 from downpour.core.scheduler import Scheduler, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
@@ -22,7 +22,6 @@ from downpour.core.stragglers import (
     Withdrawal,
     WorkerRequest,
 )
-from tests.core.scheduler.outputs import Outcome
 from tests.core.scheduler.stage import Stage, of
 
 if TYPE_CHECKING:
@@ -131,14 +130,9 @@ def test_a_snapshot_of_what_nobody_waits_for_is_removed(stage: Stage) -> None:
     stage.publish("ann", 0)
     stage.wish(Close(reason=WHY, leave_running=True))
     late = stage.make.progress(stage.make.attempt("one", 0, 2, 0), saved="s5")
-
-    def mentioned() -> list[Outcome]:
-        state = stage.make.system()
-        return stage.happen(on.HeartbeatReceived, worker="cid", running=(late,), system=state)
-
-    [removed] = of(mentioned(), do.Discard)
+    [removed] = of(stage.beat("cid", late), do.Discard)
     assert [file.name for file in removed.files] == ["s5"]
-    assert of(mentioned(), do.Discard) == []
+    assert of(stage.beat("cid", late), do.Discard) == []
 
 
 def test_no_policy_is_asked_about_what_is_read_in_a_journal(stage: Stage) -> None:
@@ -147,10 +141,7 @@ def test_no_policy_is_asked_about_what_is_read_in_a_journal(stage: Stage) -> Non
     core = Scheduler(policies=stage.core.state.policies)
     entry = on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=stage.make.spec())
     core.replay(0.0, entry)
-    model = stage.make.file("m0")
-    prepared = on.Prepared(
-        at_seconds=0.0, experiment="one", dataset="d", shard_samples=(10, 10, 10), model=model
-    )
+    prepared = stage.make.prepared("one", (10, 10, 10))
     core.replay(0.0, prepared)
     stage.wishes, asked = [wish], len(stage.views)
     core.replay(0.0, prepared)
@@ -232,12 +223,7 @@ def test_a_policy_sees_how_far_everybody_is(stage: Stage) -> None:
     attempt = stage.make.attempt("one", 0, 0, 0)
     soon = Forecast(q10=1.0, q50=2.0, q90=3.0, q98=4.0)
     stage.publish("bob", 1)
-    stage.happen(
-        on.HeartbeatReceived,
-        worker="ann",
-        running=(stage.make.progress(attempt, steps_done=4, saved="s3"),),
-        system=stage.make.system(),
-    )
+    stage.beat("ann", stage.make.progress(attempt, steps_done=4, saved="s3"))
     stage.happen(on.Forecasts, paces=(("dot", soon),), remaining=((attempt, soon),))
     asked = len(stage.views)
     stage.happen(on.Tick)
@@ -263,6 +249,12 @@ def test_a_policy_sees_what_attempts_take_beside_training(stage: Stage) -> None:
 SOON = Forecast(q10=1.0, q50=2.0, q90=3.0, q98=4.0)
 
 
+def forecast_facts(stage: Stage, attempt: AttemptId) -> list[facts.ForecastRecorded]:
+    """Return the facts that follow from a forecast of an attempt."""
+    output = stage.happen(on.Forecasts, remaining=((attempt, SOON),))
+    return of(output, facts.ForecastRecorded)
+
+
 def test_an_assignment_says_how_long_it_is_forecast_to_take(stage: Stage) -> None:
     """The worker's pace, for the samples of the shard that no snapshot holds."""
     stage.happen(on.Forecasts, paces=(("dot", SOON),))
@@ -285,9 +277,7 @@ def test_predictions_are_put_on_record_once_a_quarter(stage: Stage) -> None:
     recorded = []
     for percent in (10, 26, 30, 40, 80, 90, 100, 100):
         stage.report("ann", attempt, percent)
-        recorded += of(
-            stage.happen(on.Forecasts, remaining=((attempt, SOON),)), facts.ForecastRecorded
-        )
+        recorded += forecast_facts(stage, attempt)
     assert [fact.done for fact in recorded] == [0.26, 0.8]
     assert [fact.elapsed_seconds for fact in recorded] == [3.0, 9.0]
     assert all(fact.remaining == SOON for fact in recorded)
@@ -304,9 +294,7 @@ def test_quarters_are_those_of_what_an_attempt_has_left_to_do(stage: Stage) -> N
     recorded = []
     for percent in (50, 62, 63, 76, 88):
         stage.report("dot", attempt, percent)
-        recorded += of(
-            stage.happen(on.Forecasts, remaining=((attempt, SOON),)), facts.ForecastRecorded
-        )
+        recorded += forecast_facts(stage, attempt)
     assert [fact.done for fact in recorded] == [0.63, 0.76, 0.88]
 
 
@@ -324,9 +312,7 @@ def test_the_forecast_is_recorded_with_each_decision(stage: Stage, wish: Action)
     attempt = stage.make.attempt("one", 0, 0, 0)
     stage.publish("bob", 1)
     stage.report("ann", attempt, 10)
-    assert (
-        of(stage.happen(on.Forecasts, remaining=((attempt, SOON),)), facts.ForecastRecorded) == []
-    )
+    assert forecast_facts(stage, attempt) == []
     [fact] = of(stage.wish(wish), facts.ForecastRecorded)
     assert (fact.worker, fact.done, fact.remaining) == ("ann", 0.1, SOON)
 
@@ -376,9 +362,7 @@ def test_whoever_loads_a_snapshot_has_lost_nothing(stage: Stage) -> None:
     loading = replace(stage.make.progress(again), steps_done=0, steps_total=0)
     beats = [loading, stage.make.progress(again, 6), stage.make.progress(again, 7)]
     for progress in (replace(one, steps_total=one.steps_total and 10) for one in beats):
-        stage.happen(
-            on.HeartbeatReceived, worker="dot", running=(progress,), system=stage.make.system()
-        )
+        stage.beat("dot", progress)
         asked = len(stage.views)
         stage.happen(on.Tick)
         [dot] = [task for task in stage.views[asked].running if task.worker == "dot"]
@@ -400,16 +384,14 @@ def test_progress_of_a_short_task_is_looked_at_but_not_at_every_report(stage: St
             elapsed_seconds=number / reports_a_second,
         )
         stage.now += 1.0 / reports_a_second - 1.0
-        stage.happen(
-            on.HeartbeatReceived, worker="ann", running=(progress,), system=stage.make.system()
-        )
+        stage.beat("ann", progress)
     assert 3 <= len(stage.views) - asked <= 10
 
 
 def test_an_idle_workers_heartbeat_is_no_news_to_a_policy(stage: Stage) -> None:
     """Hundreds of them say every second that they are there."""
     asked = len(stage.views)
-    stage.happen(on.HeartbeatReceived, worker="dot", running=(), system=stage.make.system())
+    stage.beat("dot")
     assert len(stage.views) == asked
 
 
@@ -418,9 +400,7 @@ def test_a_worker_that_stands_by_is_told_of_once_while_that_is_so(stage: Stage) 
     progress = stage.make.progress(stage.make.attempt("one", 0, 1, 0))
     for step in (1, 2):
         report = replace(progress, steps_done=step, steps_total=9, elapsed_seconds=float(step))
-        stage.happen(
-            on.HeartbeatReceived, worker="bob", running=(report,), system=stage.make.system()
-        )
+        stage.beat("bob", report)
     stage.wish(Withdrawal(shard=0, worker="ann", reason=WHY))
     said = [{"dot": "too slow"}, {"dot": "too slow"}, {}, {"dot": "too slow again"}]
     teller = Policy(decide=lambda _: [], watches=True, standing_by=lambda _: said.pop(0))

@@ -31,15 +31,10 @@ class Stage:
         self.assigned: list[facts.Assigned] = []
         self.ended: list[facts.Concluded] = []
         spec = make.spec(**{"shards": shards, "epochs": 1, "learning_rate": 0.5, **fields})
-        sizes, model = (1,) * shards, make.file("m0")
         for worker in workers:
             self.happen(on.WorkerJoined(at_seconds=0.0, worker=worker))
         self.happen(on.ExperimentSubmitted(at_seconds=0.0, experiment="e", spec=spec))
-        self.happen(
-            on.Prepared(
-                at_seconds=0.0, experiment="e", dataset="d", shard_samples=sizes, model=model
-            )
-        )
+        self.happen(make.prepared("e", (1,) * shards))
 
     def happen(self, event: on.Event) -> None:
         """Let the core take in an event."""
@@ -69,14 +64,7 @@ class Stage:
         """Let the last attempt publish a snapshot."""
         last = self.assigned[-1]
         progress = self.make.progress(last.attempt, steps_done=step, saved=f"s{step}")
-        self.happen(
-            on.HeartbeatReceived(
-                at_seconds=at_seconds,
-                worker=last.worker,
-                running=(progress,),
-                system=self.make.system(),
-            )
-        )
+        self.happen(self.make.beat(last.worker, progress, at_seconds=at_seconds))
 
     def lose(self, at_seconds: float) -> None:
         """Lose the worker of the last attempt; another one joins under its name."""
@@ -202,11 +190,7 @@ def test_a_shard_whose_files_failed_waits_longer_each_time(make: Make) -> None:
         stage.fail(FailureKind.STORE, "Input/output error", at_seconds=now)
         before = len(stage.assigned)
         for worker in ("w1", "w2", "w3", "w4"):
-            stage.happen(
-                on.HeartbeatReceived(
-                    at_seconds=now + wait - 0.1, worker=worker, running=(), system=make.system()
-                )
-            )
+            stage.happen(make.beat(worker, at_seconds=now + wait - 0.1))
         stage.happen(on.Tick(at_seconds=now + wait - 0.1))
         assert len(stage.assigned) == before
         now += wait
@@ -267,9 +251,7 @@ def test_a_missing_dataset_is_prepared_again_and_costs_no_attempt(make: Make) ->
     [again] = [one for one in commands if isinstance(one, do.Prepare)]
     assert (again.dataset, again.model) == ("d", make.file("m0"))
     assert [one.assigned.worker for one in commands if isinstance(one, do.Assign)] == ["w1"]
-    prepared = on.Prepared(
-        at_seconds=2.0, experiment="e", dataset="d", shard_samples=(1,), model=make.file("m0")
-    )
+    prepared = make.prepared("e", (1,), at_seconds=2.0)
     assert not stage.core.handle(prepared).commands
     check_invariants(stage.core.state)
     assert not stage.ended
@@ -293,9 +275,7 @@ def test_a_standby_trains_where_all_others_hang(make: Make) -> None:
         second += 4
         for worker in ("w1", "w2"):
             running = (make.progress(hung.attempt, 0),) if worker == hung.worker else ()
-            beat = on.HeartbeatReceived(
-                at_seconds=float(second), worker=worker, running=running, system=make.system()
-            )
+            beat = make.beat(worker, *running, at_seconds=float(second))
             stage.happen(beat)
         stage.happen(on.Tick(at_seconds=float(second)))
     again = stage.assigned[-1]

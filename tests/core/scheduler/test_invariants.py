@@ -26,15 +26,7 @@ def scheduler(make: Make) -> Scheduler:
         scheduler.handle(on.WorkerJoined(at_seconds=0.0, worker=worker))
     for name in ("one", "two"):
         scheduler.handle(on.ExperimentSubmitted(at_seconds=1.0, experiment=name, spec=make.spec()))
-    scheduler.handle(
-        on.Prepared(
-            at_seconds=2.0,
-            experiment="one",
-            dataset="d",
-            shard_samples=(10, 10, 10),
-            model=make.file("m0"),
-        )
-    )
+    scheduler.handle(make.prepared("one", (10, 10, 10), at_seconds=2.0))
     check_invariants(scheduler.state)
     return scheduler
 

@@ -67,15 +67,7 @@ class Crowd:
             self._happen(on.WorkerJoined(at_seconds=0.0, worker=f"w{number}"))
         spec = make.spec(shards=shards)
         self._happen(on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=spec))
-        self._happen(
-            on.Prepared(
-                at_seconds=1.0,
-                experiment="one",
-                dataset="d",
-                shard_samples=(10,) * shards,
-                model=make.file("m0"),
-            )
-        )
+        self._happen(make.prepared("one", (10,) * shards, at_seconds=1.0))
         self.looks.clear()
 
     def all_publish(self) -> None:

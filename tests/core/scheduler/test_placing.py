@@ -30,12 +30,13 @@ class Office:
         self.make = make
         self.core = Scheduler(policies=policies)
         self.happen(on.ExperimentSubmitted, experiment="one", spec=make.spec(**spec))
-        self.happen(
-            on.Prepared,
-            experiment="one",
-            dataset="d",
-            shard_samples=(10, 10, 10),
-            model=make.file("m0"),
+        self.prepare("one")
+
+    def prepare(self, experiment: str) -> dict[int, str]:
+        """Let an experiment's three shards be there."""
+        samples, model = (10, 10, 10), self.make.file("m0")
+        return self.happen(
+            on.Prepared, experiment=experiment, dataset="d", shard_samples=samples, model=model
         )
 
     def happen(self, kind: type[on.Event], **fields: Any) -> dict[int, str]:
@@ -90,11 +91,7 @@ def test_a_worker_that_lacks_what_all_shards_need_trains_nothing(make: Make) -> 
     assert office.publish("fast", 0) == {1: "fast"}
     office.happen(on.ExperimentSubmitted, experiment="two", spec=make.spec())
     office.happen(on.ExperimentCancelled, experiment="one", reason="enough")
-    sizes, model = (10, 10, 10), make.file("m0")
-    given = office.happen(
-        on.Prepared, experiment="two", dataset="d", shard_samples=sizes, model=model
-    )
-    assert set(given.values()) == {"plain", "fast"}
+    assert set(office.prepare("two").values()) == {"plain", "fast"}
 
 
 OTHER = "mine.py has changed"
@@ -228,11 +225,7 @@ def test_preferred_workers_come_first(make: Make) -> None:
     office.happen(
         on.ExperimentSubmitted, experiment="one", spec=make.spec(prefers=["gpu", "site=b"])
     )
-    sizes, model = (10, 10, 10), make.file("m0")
-    given = office.happen(
-        on.Prepared, experiment="one", dataset="d", shard_samples=sizes, model=model
-    )
-    assert given == {0: "z", 1: "y", 2: "x"}
+    assert office.prepare("one") == {0: "z", 1: "y", 2: "x"}
 
 
 LABELS = st.lists(st.sampled_from(["a=1", "a=2", "ab=1", "b=1"]), unique=True)

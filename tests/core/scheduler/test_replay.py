@@ -42,11 +42,10 @@ def kept(make: Make) -> Kept:
     """One shard is being trained by ann, and may not fail."""
     kept = Kept()
     spec = make.spec(shards=1, epochs=1, retries=0, evaluate_every=0)
-    model = make.file("m0")
     kept.happen(
         on.ExperimentSubmitted(at_seconds=0.0, experiment="e", spec=spec),
         on.ExperimentSubmitted(at_seconds=0.0, experiment="next", spec=spec),
-        on.Prepared(at_seconds=0.0, experiment="e", dataset="d", shard_samples=(1,), model=model),
+        make.prepared("e", (1,)),
         on.WorkerJoined(at_seconds=0.0, worker="ann"),
     )
     return kept
@@ -85,14 +84,7 @@ def test_what_a_resumed_experiment_compares_survives_a_restart(kept: Kept, make:
     handed = on.HandedOn(best=best, unevaluated=((-1, make.file("m-1")),))
     kept.happen(
         on.ExperimentSubmitted(at_seconds=2.0, experiment="f", spec=spec),
-        on.Prepared(
-            at_seconds=2.0,
-            experiment="f",
-            dataset="d",
-            shard_samples=(1,),
-            model=make.file("m0"),
-            handed_on=handed,
-        ),
+        make.prepared("f", (1,), at_seconds=2.0, handed_on=handed),
     )
     core = kept.replayed(len(kept.entries))
     assert durable(core.state) == durable(kept.core.state)
@@ -112,16 +104,7 @@ def test_the_steps_that_processes_repeat_survive_a_restart(kept: Kept, make: Mak
     """The workers of the next manager compare with the same checksums."""
     kept.happen(on.ExperimentCancelled(at_seconds=1.0, experiment="e", reason="over"))
     trial = TrialSums(numeric_class="torch on cpu", looks=("a", "b", "c"))
-    kept.happen(
-        on.Prepared(
-            at_seconds=2.0,
-            experiment="next",
-            dataset="d",
-            shard_samples=(1,),
-            model=make.file("m0"),
-            trial=trial,
-        )
-    )
+    kept.happen(make.prepared("next", (1,), at_seconds=2.0, trial=trial))
     core = kept.replayed(len(kept.entries))
     (asked,) = core.resume()
     assert isinstance(asked, do.Prepare)

@@ -26,9 +26,7 @@ def loading(stage: Stage, worker: str, shard: int) -> None:
     """Let a worker say that it has its attempt, and still imports."""
     attempt = stage.make.attempt("one", 0, shard, 0)
     progress = replace(stage.make.progress(attempt), steps_done=0, steps_total=0)
-    stage.happen(
-        on.HeartbeatReceived, worker=worker, running=(progress,), system=stage.make.system()
-    )
+    stage.beat(worker, progress)
 
 
 def seen(stage: Stage, worker: str) -> RunningTask:
