@@ -25,9 +25,8 @@ from common import Row, command_line, folders, show
 
 import downpour
 from downpour.files.store import SharedDirectory
-from downpour.record.attempt_lines import UpdatedLine
 from downpour.record.record import read_record
-from downpour.record.record_lines import AggregatedLine
+from downpour.record.record_lines import AggregatedLine, UpdatedLine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,8 @@ from common import Row, command_line, show
 
 import downpour
 from downpour.files.store import SharedDirectory
-from downpour.record.attempt_lines import AssignedLine, UpdatedLine
 from downpour.record.record import read_record
+from downpour.record.record_lines import AssignedLine, UpdatedLine
 from downpour.record.result import Result
 
 MEETINGS, STEPS = 20, 20

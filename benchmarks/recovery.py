@@ -39,9 +39,8 @@ from common import Row, command_line, show
 import downpour
 from downpour.cluster.worker.options import training_environment
 from downpour.files.store import SharedDirectory
-from downpour.record.attempt_lines import AssignedLine, UpdatedLine
 from downpour.record.record import read_record
-from downpour.record.record_lines import RecordLine
+from downpour.record.record_lines import AssignedLine, RecordLine, UpdatedLine
 
 LIMIT = 0.88
 LOOK_SECONDS = 0.2

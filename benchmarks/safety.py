@@ -42,10 +42,9 @@ from downpour.cluster.manager.process import start_manager
 from downpour.core.scheduler import Checkpoint, Journaled, dispatch
 from downpour.files.store import SharedDirectory
 from downpour.files.store.lease import Lease
-from downpour.record.attempt_lines import AssignedLine, HandOverAskedLine
 from downpour.record.journal import Journal
 from downpour.record.record import read_record
-from downpour.record.record_lines import AggregatedLine, RecordLine
+from downpour.record.record_lines import AggregatedLine, AssignedLine, HandOverAskedLine, RecordLine
 
 LIMIT = 0.02
 POLICY_LIMIT = 0.01

@@ -37,9 +37,8 @@ from downpour.files.store import SharedDirectory
 from downpour.network.rpc import ManagerClient, serve_worker
 from downpour.network.rpc.messages import Heartbeat
 from downpour.network.rpc.wire import from_wire, to_wire
-from downpour.record.attempt_lines import ResourcesUsedLine
 from downpour.record.record import read_record
-from downpour.record.record_lines import RecordLine, to_fields
+from downpour.record.record_lines import RecordLine, ResourcesUsedLine, to_fields
 
 LIMIT = 0.01
 NUMERICS = NumericClass(torch="any", device="cpu", instruction_set="any")

@@ -32,9 +32,14 @@ from pathlib import Path
 
 from common import Row, command_line, show
 
-from downpour.record.attempt_lines import AssignedLine, UpdatedLine
 from downpour.record.record import read_record
-from downpour.record.record_lines import PreparedLine, RecordLine, WorkerJoinedLine
+from downpour.record.record_lines import (
+    AssignedLine,
+    PreparedLine,
+    RecordLine,
+    UpdatedLine,
+    WorkerJoinedLine,
+)
 
 LOOK_SECONDS = 0.002
 LIMITS_SECONDS = {2: 6.0, 10: 8.0}

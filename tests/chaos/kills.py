@@ -25,9 +25,14 @@ from typing import Any
 from downpour import Client, Spec, run
 from downpour.base.states import BLAMELESS
 from downpour.files.store import SharedDirectory
-from downpour.record.attempt_lines import AssignedLine, AttemptFailedLine
 from downpour.record.record import read_record
-from downpour.record.record_lines import FailedLine, FinishedLine, RecordLine
+from downpour.record.record_lines import (
+    AssignedLine,
+    AttemptFailedLine,
+    FailedLine,
+    FinishedLine,
+    RecordLine,
+)
 from tests.chaos.stage import PATIENCE_SECONDS, Process
 from tests.chaos.watching import Watcher, until_next_assignment
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from downpour import Spec
-from downpour.record.attempt_lines import AssignedLine
-from downpour.record.record_lines import WorkerLeftLine
+from downpour.record.record_lines import AssignedLine, WorkerLeftLine
 from tests.chaos.stage import (
     FLAGS,
     PATIENCE_SECONDS,

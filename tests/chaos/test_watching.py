@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from downpour.record.attempt_lines import AssignedLine, AttemptFailedLine
 from downpour.record.journal import Journal, read_journal
-from downpour.record.record_lines import RecordLine
+from downpour.record.record_lines import AssignedLine, AttemptFailedLine, RecordLine
 from downpour.record.view import observed
 from tests.chaos.watching import Seen, Watcher, until_next_assignment, until_reassignment
 

@@ -12,11 +12,15 @@ from typing import Self
 
 from downpour.base.errors import StoreError
 from downpour.files.store.layout import RECORD_NAME
-from downpour.record.attempt_lines import AssignedLine, AttemptFailedLine, UpdatedLine
 from downpour.record.journal import segments
 from downpour.record.record import RecordReader, line_text, read_record
-from downpour.record.record_lines import RecordLine
-from downpour.record.view import Dated
+from downpour.record.record_lines import (
+    AssignedLine,
+    AttemptFailedLine,
+    Dated,
+    RecordLine,
+    UpdatedLine,
+)
 
 LOOK_SECONDS = 0.02
 

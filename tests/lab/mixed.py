@@ -24,9 +24,8 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-from downpour.record.attempt_lines import AssignedLine
 from downpour.record.record import read_record
-from downpour.record.record_lines import AggregatedLine
+from downpour.record.record_lines import AggregatedLine, AssignedLine
 from tests.lab.failing import until
 from tests.lab.lab import Lab
 

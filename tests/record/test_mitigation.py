@@ -9,9 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.record import Result, Stragglers
-from downpour.record.attempt_lines import AssignedLine, AttemptFailedLine, SavedLine, UpdatedLine
 from downpour.record.mitigation import costs_of, stragglers_of
-from downpour.record.record_lines import AggregatedLine, PreparedLine, RecordLine, ResizedLine
+from downpour.record.record_lines import (
+    AggregatedLine,
+    AssignedLine,
+    AttemptFailedLine,
+    PreparedLine,
+    RecordLine,
+    ResizedLine,
+    SavedLine,
+    UpdatedLine,
+)
+from downpour.record.tables import Tables
 
 HANDOFF = Path(__file__).parents[1] / "recorded" / "handoff"
 ENDS = ("lost", "handed_over", "withdrawn", "task")
@@ -82,7 +91,7 @@ def test_a_round_that_is_cut_to_measure_is_compared_with_the_uncut() -> None:
     record: list[tuple[float, RecordLine]] = [(0.0, prepared(200, 200))]
     record.append((0.0, ResizedLine(round=0, samples=(300, 100), reason="bob is slow")))
     record += plain(10.0, 10.0)
-    found = stragglers_of(costs_of(record).values())
+    found = stragglers_of(costs_of(Tables.of(record)).values())
     assert (found.ideal_seconds, found.wait_seconds) == (10.0, 20.0)
     assert (found.mitigation, found.extra_work) == (1.0, 0.0)
 
@@ -94,7 +103,7 @@ def test_what_a_snapshot_saved_of_a_lost_attempt_is_no_extra_work() -> None:
     record += [(6.0, saved), (8.0, ended(0, 0, "ann", "lost"))]
     record += [(8.0, assigned(0, 1, "bob", from_step=60)), (12.0, updated(0, 1, "bob"))]
     record.append((12.0, AGGREGATED))
-    [cost] = costs_of(record).values()
+    [cost] = costs_of(Tables.of(record)).values()
     assert (cost.useful_seconds, cost.lost_seconds, cost.decided) == (10.0, 2.0, False)
     assert stragglers_of([cost]).mitigation is None
 
@@ -105,7 +114,7 @@ def test_noise_is_not_divided_by_noise() -> None:
     record += [(0.0, assigned(0, 0, "ann")), (0.0, assigned(1, 0, "bob"))]
     record += [(2.0, assigned(0, 1, "cid")), (2.1, ended(0, 1, "cid", "withdrawn"))]
     record += [(10.0, updated(0, 0, "ann")), (10.1, updated(1, 0, "bob")), (10.1, AGGREGATED)]
-    [cost] = costs_of(record).values()
+    [cost] = costs_of(Tables.of(record)).values()
     assert cost.decided
     assert stragglers_of([cost]).mitigation is None
 
@@ -117,7 +126,7 @@ def test_a_copy_that_is_stopped_is_no_move() -> None:
     record += [(2.0, assigned(0, 1, "cid")), (5.0, ended(0, 1, "cid", "withdrawn"))]
     record += [(5.0, ended(1, 0, "bob", "withdrawn")), (5.0, assigned(1, 1, "cid"))]
     record += [(9.0, updated(0, 0, "ann")), (10.0, updated(1, 1, "cid")), (10.0, AGGREGATED)]
-    [cost] = costs_of(record).values()
+    [cost] = costs_of(Tables.of(record)).values()
     assert (cost.moves, cost.decided) == (1, True)
     assert (cost.useful_seconds, cost.lost_seconds) == (14.0, 8.0)
 
@@ -127,7 +136,7 @@ def test_a_refused_update_is_work_that_is_lost() -> None:
     record: list[tuple[float, RecordLine]] = [(0.0, prepared(100)), (0.0, assigned(0, 0, "ann"))]
     record += [(5.0, updated(0, 0, "ann")), (6.0, ended(0, 0, "ann", "store"))]
     record += [(6.0, assigned(0, 1, "bob")), (10.0, updated(0, 1, "bob")), (10.0, AGGREGATED)]
-    [cost] = costs_of(record).values()
+    [cost] = costs_of(Tables.of(record)).values()
     assert (cost.useful_seconds, cost.lost_seconds, cost.seconds) == (4.0, 5.0, 10.0)
 
 
@@ -138,7 +147,7 @@ SECONDS = st.floats(min_value=0.1, max_value=1000.0)
 def test_where_nothing_was_done_nothing_is_mitigated(seconds: list[float]) -> None:
     """However slow the slowest is; and no work is lost."""
     record = [(0.0, prepared(*[100] * len(seconds))), *plain(*seconds)]
-    [cost] = costs_of(record).values()
+    [cost] = costs_of(Tables.of(record)).values()
     assert cost.lossless
     assert cost.wait_seconds == pytest.approx(cost.seconds)
     found = stragglers_of([cost])
@@ -167,7 +176,7 @@ def test_extra_work_is_never_negative_and_all_work_is_accounted_for(data: st.Dat
             made = ended(shard, number, "w", end) if end else updated(shard, number, "w")
             record.append((now, made))
     record.append((1e6, AGGREGATED))
-    [cost] = costs_of(sorted(record, key=lambda told: told[0])).values()
+    [cost] = costs_of(Tables.of(sorted(record, key=lambda told: told[0]))).values()
     assert cost.lost_seconds >= 0
     assert cost.useful_seconds + cost.lost_seconds == pytest.approx(spent)
 

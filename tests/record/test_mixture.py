@@ -9,8 +9,13 @@ import pytest
 from downpour.base.states import WorkerState
 from downpour.base.values import NumericClass
 from downpour.network.rpc.messages import Status, WorkerStatus
-from downpour.record.attempt_lines import UpdatedLine
-from downpour.record.record_lines import PreparedLine, RecordLine, SubmittedLine, WorkerJoinedLine
+from downpour.record.record_lines import (
+    PreparedLine,
+    RecordLine,
+    SubmittedLine,
+    UpdatedLine,
+    WorkerJoinedLine,
+)
 from downpour.record.result import Result
 from downpour.record.result_parts import mixture_now, mixture_of
 from downpour.show.tables.terminal_tables import result_table

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError
 from downpour.core.spec import Spec
 from downpour.record import record as module
-from downpour.record.attempt_lines import AssignedLine, Sample
 from downpour.record.journal import Journal, read_journal, segments
 from downpour.record.record import (
     RecordReader,
@@ -27,9 +26,11 @@ from downpour.record.record import (
 )
 from downpour.record.record_lines import (
     KINDS,
+    AssignedLine,
     CancelledLine,
     EvaluatedLine,
     RecordLine,
+    Sample,
     WorkerLeftLine,
     from_fields,
     to_fields,

@@ -12,6 +12,7 @@ from downpour.record.record_lines import (
     SubmittedLine,
 )
 from downpour.record.result_parts import split_of
+from downpour.record.tables import Tables
 from tests.specs import stored_spec
 
 SUBMITTED = SubmittedLine(
@@ -40,7 +41,7 @@ def record(*lines: RecordLine) -> list[tuple[float, RecordLine]]:
 
 def test_a_split_is_read_back() -> None:
     """Sizes, classes, and how many examples no shard holds."""
-    split = split_of(record(SUBMITTED, PREPARED))
+    split = split_of(Tables.of(record(SUBMITTED, PREPARED)))
     assert split is not None
     assert split.split == "class"
     assert split.sizes.tolist() == [4, 6]
@@ -52,5 +53,5 @@ def test_a_split_is_read_back() -> None:
 def test_what_the_record_does_not_say_is_not_there() -> None:
     """Not prepared yet, or too many classes to be on record."""
     old = dataclasses.replace(PREPARED, shard_classes=())
-    assert split_of(record(SUBMITTED)) is None
-    assert split_of(record(SUBMITTED, old)) is None
+    assert split_of(Tables.of(record(SUBMITTED))) is None
+    assert split_of(Tables.of(record(SUBMITTED, old))) is None

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from downpour.record.attempt_lines import (
+from downpour.record.record_lines import (
     AssignedLine,
     AttemptFailedLine,
+    DisturbedLine,
+    RecordLine,
     ResourcesUsedLine,
     Sample,
     UpdatedLine,
 )
-from downpour.record.record_lines import DisturbedLine, RecordLine
 from downpour.record.study_result import read_one
+from downpour.record.tables import Tables
 from downpour.record.timeline import attempt_spans, disturbed_seconds, resources
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "gestures"
@@ -63,7 +65,7 @@ def test_attempts_begin_and_end_as_recorded() -> None:
     ]
     told = [
         (s.worker, s.shard, s.begin_seconds, s.end_seconds, s.outcome, s.last)
-        for s in attempt_spans(record)
+        for s in attempt_spans(Tables.of(record))
     ]
     assert told == [
         ("a", 0, 0.0, 2.0, "failed", False),
@@ -87,7 +89,9 @@ def test_what_goes_on_elsewhere_has_not_failed() -> None:
         (5.0, updated(0, attempt=1, worker="b")),
         (9.0, assigned(2)),
     ]
-    told = {(s.shard, s.worker): (s.end_seconds, s.outcome) for s in attempt_spans(record)}
+    told = {
+        (s.shard, s.worker): (s.end_seconds, s.outcome) for s in attempt_spans(Tables.of(record))
+    }
     assert told == {
         (0, "a"): (1.0, "moved"),
         (0, "b"): (5.0, "trained"),
@@ -100,14 +104,14 @@ def test_what_goes_on_elsewhere_has_not_failed() -> None:
 
 def test_a_lone_shard_is_waited_for_by_nobody() -> None:
     """Only where there are several is one of them the last."""
-    (alone,) = attempt_spans([(0.0, assigned(0)), (1.0, updated(0))])
+    (alone,) = attempt_spans(Tables.of([(0.0, assigned(0)), (1.0, updated(0))]))
     assert not alone.last
 
 
 def test_a_record_without_assignments_has_no_timeline() -> None:
     """An experiment that has not begun."""
-    assert attempt_spans([]) == ()
-    assert resources([]) == ()
+    assert attempt_spans(Tables()) == ()
+    assert resources(Tables()) == ()
 
 
 def test_disturbances_count_from_the_first_assignment() -> None:
@@ -119,7 +123,7 @@ def test_disturbances_count_from_the_first_assignment() -> None:
         (7.0, killed),
         (9.0, assigned(1)),
     ]
-    assert disturbed_seconds(record) == (-1.0, 2.0)
+    assert disturbed_seconds(Tables.of(record)) == (-1.0, 2.0)
 
 
 def test_a_recorded_experiment_is_read_as_a_study_of_one() -> None:
@@ -144,7 +148,7 @@ def test_samples_of_resources_come_in_the_order_of_time() -> None:
         (8.0, used("b", 6.0, 7.0)),
         (9.0, used("a", 6.5)),
     ]
-    found = resources(record)
+    found = resources(Tables.of(record))
     assert [(s.worker, s.at_seconds) for s in found] == [("b", 1.0), ("a", 1.5), ("b", 2.0)]
     assert (found[0].cpu_share, found[0].memory_bytes) == (0.5, 10)
     assert (found[0].threads, found[0].io_wait) == (3, 0.1)
@@ -159,8 +163,8 @@ def test_an_update_that_was_lost_ends_its_attempt_when_it_was_published() -> Non
         (61.0, assigned(0, attempt=1)),
         (62.0, assigned(1, worker="b")),
     ]
-    lost, again, _ = attempt_spans(record)
+    lost, again, _ = attempt_spans(Tables.of(record))
     assert (lost.end_seconds, lost.outcome) == (2.0, "failed")
     assert (again.end_seconds, again.outcome) == (61.0, "open")
-    spans = attempt_spans([*record, (64.0, updated(0, attempt=1))])
+    spans = attempt_spans(Tables.of([*record, (64.0, updated(0, attempt=1))]))
     assert [span.outcome for span in spans] == ["failed", "trained", "open"]

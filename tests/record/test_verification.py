@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from downpour.record.attempt_lines import UpdatedLine
 from downpour.record.record_lines import (
     PreparedLine,
     RecordLine,
     SubmittedLine,
+    UpdatedLine,
     WorkerJoinedLine,
     to_fields,
 )

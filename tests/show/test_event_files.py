@@ -15,9 +15,14 @@ from downpour.base.errors import FileCorrupt, MissingPackage, SpecError, Unreach
 from downpour.experiments.following import Follower
 from downpour.files.store.layout import RECORD_NAME
 from downpour.record import Result
-from downpour.record.attempt_lines import ResourcesUsedLine, Sample, UpdatedLine
 from downpour.record.record import parse_lines, read_record
-from downpour.record.record_lines import AggregatedLine, SubmittedLine
+from downpour.record.record_lines import (
+    AggregatedLine,
+    ResourcesUsedLine,
+    Sample,
+    SubmittedLine,
+    UpdatedLine,
+)
 from downpour.show.event_files import EndedRuns, EventFiles, write_events
 from tests.specs import stored_spec
 

@@ -20,10 +20,10 @@ from downpour.core.spec import Meetings
 from downpour.host.process import Background
 from downpour.network.rpc.messages import Status
 from downpour.record.record import parse_lines
-from downpour.record.record_fold import RecordFold
 from downpour.record.record_lines import (
     AggregatedLine,
     CancelledLine,
+    Dated,
     EvaluatedLine,
     FailedLine,
     FinishedLine,
@@ -32,9 +32,10 @@ from downpour.record.record_lines import (
     WorkerJoinedLine,
     WorkerLeftLine,
 )
-from downpour.record.result import Result
+from downpour.record.result import Result, result_of
 from downpour.record.result_parts import RoundResult
-from downpour.record.view import Dated
+from downpour.record.rows import epoch_until
+from downpour.record.tables import Tables
 from downpour.show.loggers import LoggedRun, Logger
 
 log = logging.getLogger(__name__)
@@ -152,27 +153,25 @@ class LoggerTaker:
         self.does = f"calls of {name} are made"
         self._resumes = tuple(resumes)
         self._thread = Background[Call](name, lambda call: call(logger))
-        self._record: list[Dated] = []
-        self._fold = RecordFold()
+        self._tables = Tables()
         self._logged: set[int] = set()
 
     def take(self, record: Sequence[Dated]) -> None:
         """Make the logger's calls that follow from these lines."""
         for dated in record:
-            had_ended, line = self._fold.end is not None, dated[1]
-            self._record.append(dated)
-            self._fold.take(line)
+            had_ended, line = self._tables.ended is not None, dated[1]
+            self._tables.take(*dated)
             if isinstance(line, SubmittedLine):
                 self._begin(line)
             if isinstance(line, AggregatedLine | EvaluatedLine):
-                for number in sorted(self._fold.evaluated.keys() - self._logged):
+                for number in sorted(self._tables.evaluated.keys() - self._logged):
                     self._log(number)
-            if self._fold.end is not None and not had_ended:
+            if self._tables.ended is not None and not had_ended:
                 self._end()
 
     def close(self) -> None:
         """End the log, even if the experiment continues, and wait a moment for calls."""
-        if self._fold.submitted is not None and self._fold.end is None:
+        if self._tables.submitted is not None and self._tables.ended is None:
             self._end()
         self._thread.close(_CLOSE_SECONDS)
 
@@ -190,15 +189,15 @@ class LoggerTaker:
 
     def _log(self, number: int) -> None:
         """Log the epoch that ends with a round; the round's number counts on from earlier runs."""
-        if number in self._fold.aggregated:
+        if self._tables.round(number).version is not None:
             # A restarted manager may report an evaluation twice.
             self._logged.add(number)
-            epoch = self._fold.epoch_until(number)
-            epoch = replace(epoch, round=self._fold.meetings.before + epoch.round)
+            epoch = epoch_until(self._tables, number)
+            epoch = replace(epoch, round=self._tables.meetings.before + epoch.round)
             self._thread.take(lambda logger: logger.log(epoch))
 
     def _end(self) -> None:
-        result = Result.from_record(self._record)
+        result = result_of(self._tables)
         self._thread.take(lambda logger: logger.end(result))
 
 

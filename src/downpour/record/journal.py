@@ -82,7 +82,7 @@ def replay_each(
     """
     replayed: dict[str, Experiment] = {}
     left_out: dict[str, str] = {}
-    for name in sorted(journals, key=lambda name: _place(journals[name])):
+    for name in sorted(journals, key=lambda name: [line.order for line in journals[name][:1]]):
         try:
             replayed[name] = replay_one(journals[name], options)
         except FileCorrupt as error:
@@ -148,10 +148,6 @@ def belongs_elsewhere(journal: Sequence[Line], folder: str, cluster: str) -> str
 def next_order(journals: Mapping[str, Sequence[Line]]) -> int:
     """Return the number of the next entry, counted over all experiments."""
     return max((line.order for journal in journals.values() for line in journal), default=0) + 1
-
-
-def _place(journal: Sequence[Line]) -> int:
-    return journal[0].order if journal else 0
 
 
 # These words are on disk: if one changes, a manager refuses older journals. A fact's word comes
@@ -347,12 +343,8 @@ def _read(segment: Path) -> Part:
 
 def term_of(segment: Path) -> int:
     """Return the term of the manager that wrote a segment."""
-    return _segment_of(segment)[0]
-
-
-def _segment_of(path: Path) -> Segment:
-    match = _SEGMENT.fullmatch(path.name)
-    return (int(match[1]), int(match[2])) if match else (0, 0)
+    match = _SEGMENT.fullmatch(segment.name)
+    return int(match[1]) if match else 0
 
 
 def _name_of(segment: Segment) -> str:

@@ -16,7 +16,7 @@ import logging
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -182,11 +182,7 @@ def fetch_journals(shared: SharedDirectory) -> None:
     behind = [name for name, keys in newest.items() if keys[-1].term > _own_term(shared, name)]
     if behind:
         log.info("fetching the journals of %d experiments from %s", len(behind), shared.where)
-    with ThreadPoolExecutor(_FETCHES) as fetching:
-        parts = fetching.map(lambda name: _fetch(shared, name, newest[name]), behind)
-        for name, several in zip(behind, parts, strict=True):
-            if several:
-                _replace(shared.experiment_path(name), several)
+    _fetch_all(shared, {name: newest[name] for name in behind}, shared.experiments)
 
 
 def fetch_records(
@@ -202,13 +198,9 @@ def fetch_records(
     """
     if shared.bucket is None:
         return
-    found = dict(_newest(shared.bucket.keys(f"{FOLDER}/{experiment}" if experiment else FOLDER)))
-    names = sorted(found)[-last if last else None :]
-    with ThreadPoolExecutor(_FETCHES) as fetching:
-        parts = fetching.map(lambda name: _fetch(shared, name, found[name]), names)
-        for name, several in zip(names, parts, strict=True):
-            if several:
-                _replace(folder / name, several)
+    newest = dict(_newest(shared.bucket.keys(f"{FOLDER}/{experiment}" if experiment else FOLDER)))
+    names = sorted(newest)[-last if last else None :]
+    _fetch_all(shared, {name: newest[name] for name in names}, folder)
 
 
 class MirrorCopy:
@@ -237,18 +229,12 @@ class MirrorCopy:
             known = self._known.setdefault(name, set())
             gained = [key for key in keys if key not in known]
             parts = _fetch(self._shared, name, gained)
-            self._write(self._folder / check_bare_name(name), parts)
+            folder = self._folder / check_bare_name(name)
+            with writing(self._folder, name):
+                folder.mkdir(exist_ok=True)
+                for part in parts:
+                    _write(part, folder)
             known.update(gained)
-
-    def _write(self, folder: Path, parts: Iterable[_Part]) -> None:
-        """Write parts at their offsets; bytes that a file already has there are the same."""
-        with writing(self._folder, folder.name):
-            folder.mkdir(exist_ok=True)
-            for part in parts:
-                path = folder / part.name
-                with open(path, "r+b" if path.exists() else "xb") as file:
-                    file.seek(part.offset)
-                    file.write(part.content)
 
 
 def recorded_in(shared: SharedDirectory) -> set[str]:
@@ -292,6 +278,26 @@ def _fetch(shared: SharedDirectory, experiment: str, keys: Sequence[_Key]) -> li
         return []
 
 
+def _fetch_all(shared: SharedDirectory, newest: Mapping[str, Sequence[_Key]], folder: Path) -> None:
+    """Replace the journals of experiments below a folder by those in a bucket."""
+    with ThreadPoolExecutor(_FETCHES) as fetching:
+        fetched = fetching.map(lambda name: _fetch(shared, name, newest[name]), newest)
+        for name, parts in zip(newest, fetched, strict=True):
+            if parts:
+                _replace(folder / check_bare_name(name), parts)
+
+
+def _write(part: _Part, folder: Path, *, syncs: bool = False) -> None:
+    """Write a part at its offset; bytes that a file already has there are the same."""
+    path = folder / part.name
+    with open(path, "r+b" if path.exists() else "xb") as file:
+        file.seek(part.offset)
+        file.write(part.content)
+        if syncs:
+            file.flush()
+            os.fsync(file.fileno())
+
+
 def _replace(folder: Path, parts: Sequence[_Part]) -> None:
     """Replace this machine's own files, which are older."""
     made = folder.parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
@@ -299,11 +305,7 @@ def _replace(folder: Path, parts: Sequence[_Part]) -> None:
         made.mkdir()
         try:
             for part in parts:
-                with open(made / part.name, "r+b" if (made / part.name).exists() else "xb") as file:
-                    file.seek(part.offset)
-                    file.write(part.content)
-                    file.flush()
-                    os.fsync(file.fileno())
+                _write(part, made, syncs=True)
             sync_directory(made)
             shutil.rmtree(folder, ignore_errors=True)
             made.rename(folder)

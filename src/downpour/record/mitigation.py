@@ -9,42 +9,14 @@ the median one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass
 from math import ceil
 from statistics import median
 
-from downpour.record.attempt_lines import (
-    AssignedLine,
-    AttemptFailedLine,
-    ForeseenLine,
-    HandOverAskedLine,
-    SavedLine,
-    UpdatedLine,
-)
-from downpour.record.record_lines import (
-    AggregatedLine,
-    DroppedLine,
-    PreparedLine,
-    RecordLine,
-    ResizedLine,
-)
+from downpour.record.tables import DROPPED, MOVED, OVERTAKEN, RecordedAttempt, RecordedRound, Tables
 
-_OfRound = (
-    AssignedLine
-    | ForeseenLine
-    | SavedLine
-    | HandOverAskedLine
-    | DroppedLine
-    | ResizedLine
-    | UpdatedLine
-    | AttemptFailedLine
-    | AggregatedLine
-)
-
-_MOVED = {"handed_over", "withdrawn"}
-_DROPPED, _OVERTAKEN = "dropped", "overtaken"
-_LEFT = {*_MOVED, _DROPPED, _OVERTAKEN}
+_LEFT = {*MOVED, DROPPED, OVERTAKEN}
 """Ends of attempts without an update, because a decision stopped them."""
 
 _WAITED, _WAITED_SECONDS = 0.25, 1.0
@@ -107,17 +79,15 @@ class Cost:
         return self.lost_seconds <= 0 and self.dropped_samples == 0
 
 
-def costs_of(record: Sequence[tuple[float, RecordLine]]) -> dict[int, Cost]:
+def costs_of(tables: Tables) -> dict[int, Cost]:
     """Compute the cost of each round that became a model, by its number."""
-    rounds: dict[int, _Round] = {}
-    shard_samples: tuple[int, ...] = ()
-    for at_seconds, fact in record:
-        if isinstance(fact, PreparedLine):
-            shard_samples = fact.shard_samples
-        elif isinstance(fact, _OfRound):
-            rounds.setdefault(fact.round, _Round()).take(at_seconds, fact)
-    complete = ((n, r) for n, r in rounds.items() if r.aggregated and r.winners)
-    return {number: each.cost(shard_samples) for number, each in complete}
+    samples = tables.prepared.shard_samples if tables.prepared is not None else ()
+    aggregated = {version.line.round for version in tables.versions.values()}
+    return {
+        number: _cost(of_round, samples)
+        for number, of_round in tables.rounds.items()
+        if number in aggregated and of_round.accepted and of_round.assigned()
+    }
 
 
 def stragglers_of(costs: Collection[Cost]) -> Stragglers:
@@ -147,164 +117,89 @@ def _mitigation(costs: Collection[Cost]) -> float | None:
     return saved / to_save if decided and to_save > _WORTH_SAVING * ideal else None
 
 
-@dataclass(slots=True)
-class _Attempt:
-    """One try at a shard; `predicted_seconds` run from its beginning, `saved` is by step.
+def _cost(of_round: RecordedRound, shard_samples: tuple[int, ...]) -> Cost:
+    samples = of_round.samples or shard_samples
+    attempts = of_round.assigned()
+    began = min(attempt.begin for attempt in attempts)
+    updated = (attempt.stop or 0.0 for attempt in of_round.accepted.values())
+    useful = {shard: _useful(of_round, shard) for shard in of_round.accepted}
+    tasks = [sum(parts.values()) for parts in useful.values()]
+    moving = sum(
+        (len(parts) - 1) * _files_seconds(of_round.accepted[shard])
+        for shard, parts in useful.items()
+    )
+    lost = (_seconds(one) - useful.get(one.shard, {}).get(one.number, 0.0) for one in attempts)
+    workers = {one.assigned.worker for one in attempts if one.assigned}
+    return Cost(
+        seconds=max([*updated, *of_round.dropped.values()]) - began,
+        ideal_seconds=median(tasks) * ceil(len(of_round.attempts) / len(workers)),
+        wait_seconds=_wait_seconds(of_round, began, shard_samples),
+        useful_seconds=sum(tasks) - moving,
+        lost_seconds=sum(lost) + moving,
+        samples=sum(samples),
+        dropped_samples=sum(samples[shard] for shard in of_round.dropped),
+        moves=of_round.moves,
+        decided=bool(
+            of_round.has_hand_overs
+            or of_round.samples
+            or of_round.dropped
+            or any(attempt.stopped_by in _LEFT for attempt in attempts)
+        ),
+    )
 
-    `overhead_seconds` is the time of loading and publishing.
-    """
 
-    worker: str
-    began: float
-    from_step: int
-    predicted_seconds: float | None
-    saved: dict[int, float] = field(default_factory=dict)
-    overhead_seconds: float = 0.0
-    ended: float | None = None
-    end: str = ""
-
-    def stop(self, at_seconds: float, how: str) -> None:
-        if self.ended is None:
-            self.ended, self.end = at_seconds, how
-
-    @property
-    def seconds(self) -> float:
-        return max(0.0, self.ended - self.began) if self.ended is not None else 0.0
+def _seconds(attempt: RecordedAttempt) -> float:
+    return max(0.0, attempt.stop - attempt.begin) if attempt.stop is not None else 0.0
 
 
-@dataclass(slots=True)
-class _Round:
-    """The attempts of one round, by shard and number, and which of them counts."""
+def _files_seconds(attempt: RecordedAttempt) -> float:
+    """Return the seconds in which the worker loaded and published."""
+    update = attempt.updated
+    return update.load_seconds + update.publish_seconds if update is not None else 0.0
 
-    attempts: dict[int, dict[int, _Attempt]] = field(default_factory=dict)
-    winners: dict[int, int] = field(default_factory=dict)
-    closed_at: dict[int, float] = field(default_factory=dict)
-    resized: tuple[int, ...] = ()
-    moves: int = 0
-    asked: bool = False
-    aggregated: bool = False
 
-    def take(self, at_seconds: float, fact: _OfRound) -> None:
-        match fact:
-            case AssignedLine():
-                self.attempts.setdefault(fact.shard, {})[fact.attempt] = _Attempt(
-                    fact.worker, at_seconds, fact.from_step, fact.q50_seconds
-                )
-            case DroppedLine():
-                for shard in fact.shards:
-                    self.closed_at[shard] = at_seconds
-                    self._stop_all(shard, at_seconds, _DROPPED)
-            case ResizedLine():
-                self.resized = fact.samples
-            case HandOverAskedLine():
-                self.asked = True
-            case AggregatedLine():
-                self.aggregated = True
-            case _:
-                attempt = self.attempts.get(fact.shard, {}).get(fact.attempt)
-                if attempt is not None:
-                    self._take_of_attempt(at_seconds, fact, attempt)
+def _useful(of_round: RecordedRound, shard: int) -> dict[int, float]:
+    """Return the useful seconds of the attempts that count: the accepted one, and earlier ones."""
+    attempt = of_round.accepted[shard]
+    useful = {attempt.number: _seconds(attempt)}
+    while attempt.assigned is not None and (step := attempt.assigned.from_step):
+        begin = attempt.begin
+        sources = [
+            (at, source)
+            for source in of_round.attempts[shard].values()
+            for at, line in source.saved
+            if source.number < attempt.number and line.step == step and at <= begin
+        ]
+        if not sources:
+            break
+        at, attempt = max(sources, key=lambda dated: dated[0])
+        seconds = _seconds(attempt)
+        saved = min(max(0.0, at - attempt.begin), seconds)
+        useful[attempt.number] = seconds if attempt.stopped_by == "handed_over" else saved
+    return useful
 
-    def _take_of_attempt(
-        self,
-        at_seconds: float,
-        fact: ForeseenLine | SavedLine | AttemptFailedLine | UpdatedLine,
-        attempt: _Attempt,
-    ) -> None:
-        match fact:
-            case ForeseenLine():
-                attempt.predicted_seconds = fact.q50_seconds
-            case SavedLine():
-                attempt.saved.setdefault(fact.step, at_seconds)
-            case AttemptFailedLine():
-                attempt.stop(at_seconds, fact.failure)
-                tried = self.attempts[fact.shard].values()
-                if fact.failure in _MOVED and all(other.ended is not None for other in tried):
-                    self.moves += 1
-                if self.winners.get(fact.shard) == fact.attempt:  # the manager refused its update
-                    del self.winners[fact.shard]
-            case UpdatedLine():
-                attempt.ended, attempt.end = at_seconds, ""
-                attempt.overhead_seconds = fact.load_seconds + fact.publish_seconds
-                self.winners[fact.shard] = fact.attempt
-                self._stop_all(fact.shard, at_seconds, _OVERTAKEN)
 
-    def _stop_all(self, shard: int, at_seconds: float, how: str) -> None:
-        for attempt in self.attempts.get(shard, {}).values():
-            attempt.stop(at_seconds, how)
+def _wait_seconds(
+    of_round: RecordedRound, began: float, shard_samples: tuple[int, ...]
+) -> float | None:
+    """Estimate the round's time if the manager had waited for every worker; None if unknown."""
+    longest = 0.0
+    for shard in {*of_round.attempts, *of_round.dropped}:
+        ended = _would_have_ended(of_round, shard)
+        if ended is None:
+            return None
+        scale = shard_samples[shard] / of_round.samples[shard] if of_round.samples else 1.0
+        longest = max(longest, scale * (ended - began))
+    return longest
 
-    def cost(self, shard_samples: tuple[int, ...]) -> Cost:
-        samples = self.resized or shard_samples
-        attempts = [a for tried in self.attempts.values() for a in tried.values()]
-        began = min(attempt.began for attempt in attempts)
-        ended = max([*self._won_at().values(), *self.closed_at.values()])
-        useful = {shard: dict(self._useful(shard)) for shard in self.winners}
-        tasks = [sum(parts.values()) for parts in useful.values()]
-        moving = sum(
-            (len(parts) - 1) * self.attempts[shard][self.winners[shard]].overhead_seconds
-            for shard, parts in useful.items()
-        )
-        lost = (
-            attempt.seconds - useful.get(shard, {}).get(number, 0.0)
-            for shard, tried in self.attempts.items()
-            for number, attempt in tried.items()
-        )
-        workers = len({attempt.worker for attempt in attempts})
-        return Cost(
-            seconds=ended - began,
-            ideal_seconds=median(tasks) * ceil(len(self.attempts) / workers),
-            wait_seconds=self._wait_seconds(began, shard_samples),
-            useful_seconds=sum(tasks) - moving,
-            lost_seconds=sum(lost) + moving,
-            samples=sum(samples),
-            dropped_samples=sum(samples[shard] for shard in self.closed_at),
-            moves=self.moves,
-            decided=bool(
-                self.asked
-                or self.resized
-                or self.closed_at
-                or any(attempt.end in _LEFT for attempt in attempts)
-            ),
-        )
 
-    def _won_at(self) -> dict[int, float]:
-        won = ((s, self.attempts[s][number].ended) for s, number in self.winners.items())
-        return {shard: at for shard, at in won if at is not None}
-
-    def _useful(self, shard: int) -> Iterator[tuple[int, float]]:
-        """Yield the attempts that count, with their useful seconds: the last, then earlier ones."""
-        tried = self.attempts[shard]
-        number = self.winners[shard]
-        yield number, tried[number].seconds
-        while step := tried[number].from_step:
-            began = tried[number].began
-            sources = [n for n in tried if n < number and step in tried[n].saved]
-            sources = [n for n in sources if tried[n].saved[step] <= began]
-            if not sources:
-                return
-            number = max(sources, key=lambda n: tried[n].saved[step])
-            source = tried[number]
-            saved = min(max(0.0, source.saved[step] - source.began), source.seconds)
-            yield number, source.seconds if source.end == "handed_over" else saved
-
-    def _wait_seconds(self, began: float, shard_samples: tuple[int, ...]) -> float | None:
-        """Estimate the round's time if the manager had waited for every worker; None if unknown."""
-        longest = 0.0
-        for shard in {*self.attempts, *self.closed_at}:
-            ended = self._would_have_ended(shard)
-            if ended is None:
-                return None
-            scale = shard_samples[shard] / self.resized[shard] if self.resized else 1.0
-            longest = max(longest, scale * (ended - began))
-        return longest
-
-    def _would_have_ended(self, shard: int) -> float | None:
-        """Say when the first worker that did not fail at a shard would have finished its update."""
-        tried = self.attempts.get(shard, {})
-        for number, attempt in sorted(tried.items()):
-            if attempt.ended is None or self.winners.get(shard) == number:
-                return attempt.ended
-            if attempt.end in _LEFT:
-                predicted = attempt.predicted_seconds
-                return None if predicted is None else max(attempt.ended, attempt.began + predicted)
-        return self.closed_at.get(shard)
+def _would_have_ended(of_round: RecordedRound, shard: int) -> float | None:
+    """Say when the first worker that did not fail at a shard would have finished its update."""
+    for _, attempt in sorted(of_round.attempts.get(shard, {}).items()):
+        if attempt.stop is None or of_round.accepted.get(shard) is attempt:
+            return attempt.stop
+        if attempt.stopped_by in _LEFT and attempt.assigned is not None:
+            forecast = attempt.foreseen[-1] if attempt.foreseen else attempt.assigned
+            predicted = forecast.q50_seconds
+            return None if predicted is None else max(attempt.stop, attempt.begin + predicted)
+    return of_round.dropped.get(shard)

@@ -32,8 +32,8 @@ from downpour.record.journal import (
     segments,
     term_of,
 )
-from downpour.record.record_lines import RecordLine, from_fields, to_fields
-from downpour.record.view import Dated, View
+from downpour.record.record_lines import Dated, RecordLine, from_fields, to_fields
+from downpour.record.view import View
 
 PAGE_LINES_MAX = 1000
 PAGE_BYTES_MAX = 4_000_000

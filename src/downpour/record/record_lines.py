@@ -10,27 +10,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple, get_args
 
-from pydantic import AfterValidator, TypeAdapter
+from pydantic import AfterValidator, BeforeValidator, TypeAdapter
 from pydantic_core import PydanticCustomError
 
 from downpour.base.devices import CPU
 from downpour.base.values import Part
 from downpour.core.spec import REQUIRED
-from downpour.record.attempt_lines import (
-    AssignedLine,
-    AttemptFailedLine,
-    ContradictedLine,
-    ForeseenLine,
-    HandOverAskedLine,
-    Measured,
-    ResourcesUsedLine,
-    SavedLine,
-    UpdatedLine,
-)
 
 SHARD_CLASSES_MAX = 5_000
 """The most counts in a line, a few bytes each: a record has one such line, and people read it."""
@@ -45,6 +35,8 @@ def _is_resolved(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 StoredSpec = Annotated[dict[str, Any], AfterValidator(_is_resolved)]
+Measured = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
+"""A number that may be NaN or infinite; both are null in JSON, which has neither."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +121,144 @@ class PreparedLine:
     trial: str = ""
     tried_with: str = ""
     rehearsed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptLine:
+    """Something about an attempt at a shard."""
+
+    round: int
+    shard: int
+    attempt: int
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignedLine(AttemptLine):
+    """A worker got a task, for this reason; `from_step` is the step at which a snapshot ends.
+
+    `share` is the part of the task's steps that it trains.
+
+    The quantiles forecast the seconds from here to the update, which stay below `q10_seconds` with
+    probability 0.1, and so on. They are None if there was no forecast.
+    """
+
+    reason: str
+    from_step: int = 0
+    share: float = 1.0
+    q10_seconds: float | None = None
+    q50_seconds: float | None = None
+    q90_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeseenLine(AttemptLine):
+    """The forecast of a running attempt.
+
+    The manager records one after each quarter of the attempt's work, and when another worker is to
+    continue it; more lines would bloat the record. `done` is the share of the shard, in 0..1, that
+    the worker had trained `elapsed_seconds` after the assignment. The quantiles are those of all
+    seconds from the assignment to the update, as in `AssignedLine`.
+    """
+
+    done: float
+    elapsed_seconds: float
+    q10_seconds: float | None = None
+    q50_seconds: float | None = None
+    q90_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedLine(AttemptLine):
+    """An attempt published a snapshot after `step` steps; the next worker continues from it."""
+
+    step: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandOverAskedLine(AttemptLine):
+    """The manager asked a worker to hand an attempt over to another worker, for this reason."""
+
+    meant_for: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContradictedLine(AttemptLine):
+    """Two attempts at one shard gave different bytes; the first accepted update counts.
+
+    These workers do not compute alike, so this experiment is not repeatable to the byte.
+    """
+
+    accepted_from: str
+    checksum: str
+    accepted_checksum: str
+
+    def __str__(self) -> str:
+        return (
+            f"round {self.round + 1} shard {self.shard}: {self.worker} and "
+            f"{self.accepted_from} made different updates of it, so their arithmetic "
+            "differs; the first update counts"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdatedLine(AttemptLine):
+    """An attempt published its update, which counts.
+
+    The worker's clock measures load, train and publish seconds; `completion_seconds` run from the
+    assignment to the report. `checksum` is the update's. `processes` is the number of the worker's
+    processes that computed the last step. `shortages` counts the steps of the experiment so far
+    that lacked memory, on the host or an accelerator. `trial` is the checksum of the trial's steps
+    in the worker's process, if it repeated them.
+    """
+
+    samples: int
+    steps: int
+    loss: Measured
+    load_seconds: float
+    train_seconds: float
+    publish_seconds: float
+    completion_seconds: float
+    bytes: int
+    checksum: str
+    processes: int = 1
+    shortages: int = 0
+    trial: str = ""
+
+
+class Sample(NamedTuple):
+    """A process's resources at a moment of the manager's clock; a list in JSON, to be short.
+
+    `cpu_share` is 1.0 for one full core, averaged since the previous heartbeat. `memory_bytes` are
+    resident. `io_wait` is the share, in 0..1, of the machine's processor time spent waiting for
+    disks.
+    """
+
+    at_seconds: float
+    cpu_share: float
+    memory_bytes: int
+    threads: int
+    io_wait: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourcesUsedLine(AttemptLine):
+    """The resources of an attempt's process while it trained, from its worker's heartbeats.
+
+    For a long attempt, we keep every second sample, or fewer, spread over its whole duration.
+    """
+
+    samples: tuple[Sample, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptFailedLine(AttemptLine):
+    """An attempt failed; `failure` is its kind."""
+
+    failure: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,34 +421,16 @@ RecordLine = (
     | CancelledLine
 )
 
-# These words are on disk. Readers skip a kind that they do not know, so if we rename one, reports
-# of older records lose its lines.
+Dated = tuple[float, RecordLine]
+"""A line of a record, after its time."""
+
+# These words are on disk, and come from the classes: `AttemptFailedLine` is "attempt-failed".
+# Readers skip a kind that they do not know, so reports of older records would lose renamed lines.
 KINDS: dict[str, type[RecordLine]] = {
-    "submitted": SubmittedLine,
-    "worker-joined": WorkerJoinedLine,
-    "worker-left": WorkerLeftLine,
-    "other-packages": OtherPackagesLine,
-    "prepared": PreparedLine,
-    "assigned": AssignedLine,
-    "foreseen": ForeseenLine,
-    "saved": SavedLine,
-    "contradicted": ContradictedLine,
-    "hand-over-asked": HandOverAskedLine,
-    "dropped": DroppedLine,
-    "resized": ResizedLine,
-    "worker-requested": WorkerRequestedLine,
-    "explained": ExplainedLine,
-    "disturbed": DisturbedLine,
-    "updated": UpdatedLine,
-    "resources-used": ResourcesUsedLine,
-    "attempt-failed": AttemptFailedLine,
-    "aggregated": AggregatedLine,
-    "measured": EvaluatedLine,
-    "improved": ImprovedLine,
-    "finished": FinishedLine,
-    "failed": FailedLine,
-    "cancelled": CancelledLine,
+    re.sub(r"(?<!^)(?=[A-Z])", "-", line.__name__.removesuffix("Line")).lower(): line
+    for line in get_args(RecordLine)
 }
+KINDS["measured"] = KINDS.pop("evaluated")
 _KIND_OF = {fact: kind for kind, fact in KINDS.items()}
 
 

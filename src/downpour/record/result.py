@@ -14,7 +14,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -30,7 +30,6 @@ from downpour.host.text import one_line
 from downpour.record.mitigation import Stragglers, costs_of, stragglers_of
 from downpour.record.notebook import NotebookPage, html_of, page_of, plot_of, timeline_of
 from downpour.record.record import parse_lines, read_record
-from downpour.record.record_fold import RecordFold, best_of, reason_of, state_of, test_of
 from downpour.record.record_lines import FailedLine, FinishedLine, PreparedLine, RecordLine
 from downpour.record.result_parts import (
     BestModel,
@@ -41,11 +40,23 @@ from downpour.record.result_parts import (
     in_words,
     names_of,
 )
+from downpour.record.rows import (
+    best_of,
+    epochs_of,
+    failures_of,
+    numeric_classes_of,
+    reason_of,
+    rounds_of,
+    state_of,
+    tasks_of,
+    test_of,
+)
+from downpour.record.tables import Tables
 from downpour.record.timeline import (
     AttemptSpan,
     attempt_spans,
     disturbed_seconds,
-    worker_changes_of,
+    worker_changes,
 )
 
 if TYPE_CHECKING:
@@ -117,7 +128,7 @@ class Result:
             FileCorrupt: someone altered the record.
         """
         folder = path_of("folder", folder)
-        return _folded(read_record(folder / RECORD_NAME), folder)
+        return result_of(Tables.of(read_record(folder / RECORD_NAME)), folder)
 
     @classmethod
     def from_lines(cls, lines: Iterable[str], folder: Path | None = None) -> Result:
@@ -126,7 +137,7 @@ class Result:
         Raises:
             FileCorrupt: a line cannot be read, or no line is a submission.
         """
-        return _folded(parse_lines(lines), folder)
+        return result_of(Tables.of(parse_lines(lines)), folder)
 
     @classmethod
     def from_record(
@@ -137,7 +148,7 @@ class Result:
         Raises:
             FileCorrupt: the record has no submission.
         """
-        return _folded(record, folder)
+        return result_of(Tables.of(record), folder)
 
     def __repr__(self) -> str:
         """Say in one line which experiment it is, how far it came and how good it is."""
@@ -328,47 +339,50 @@ class Result:
         return [dataclasses.asdict(task) for task in self.tasks]
 
 
-def _folded(record: Sequence[tuple[float, RecordLine]], folder: Path | None) -> Result:
-    fold = RecordFold()
-    for _, fact in record:
-        fold.take(fact)
-    if fold.submitted is None:
+def result_of(tables: Tables, folder: Path | None = None) -> Result:
+    """Make a result from the tables of a record.
+
+    Raises:
+        FileCorrupt: the record has no submission.
+    """
+    submitted = tables.submitted
+    if submitted is None:
         raise FileCorrupt(str(folder or "record"), "the record has no submission")
-    prepared, end = fold.prepared or _NOT_PREPARED, fold.end
-    costs = costs_of(record)
+    prepared, ended = tables.prepared or _NOT_PREPARED, tables.ended
+    costs = costs_of(tables)
     lossless = all(cost.lossless for cost in costs.values())
-    if lossless and fold.submitted.spec.get("policy", "wait") == "wait":
+    if lossless and submitted.spec.get("policy", "wait") == "wait":
         costs = {}
-    finished = end if isinstance(end, FinishedLine) else None
+    finished = ended if isinstance(ended, FinishedLine) else None
     return Result(
-        experiment=fold.submitted.experiment,
-        name=fold.submitted.name,
-        spec=fold.submitted.spec,
-        shards=len(prepared.shard_samples) or fold.submitted.shards,
-        state=state_of(fold),
-        reason=reason_of(fold),
-        asked_wrongly=isinstance(end, FailedLine) and end.asked_wrongly,
+        experiment=submitted.experiment,
+        name=submitted.name,
+        spec=submitted.spec,
+        shards=len(prepared.shard_samples) or submitted.shards,
+        state=state_of(tables),
+        reason=reason_of(tables),
+        asked_wrongly=isinstance(ended, FailedLine) and ended.asked_wrongly,
         train_samples=prepared.train_samples,
         test_samples=prepared.test_samples,
         classes=prepared.classes,
         parameters=prepared.parameters,
-        rounds=fold.rounds(costs),
-        epochs=fold.epochs(costs),
-        tasks=tuple(map(fold.task_of, fold.updates())),
-        failures=tuple(fold.failure_of(fact, update_lost=lost) for fact, lost in fold.failed),
+        rounds=rounds_of(tables, costs),
+        epochs=epochs_of(tables, costs),
+        tasks=tasks_of(tables),
+        failures=failures_of(tables),
         prepare_seconds=prepared.prepare_seconds,
         split_seconds=prepared.split_seconds,
-        total_seconds=finished.total_seconds if finished else record[-1][0] - record[0][0],
+        total_seconds=finished.total_seconds if finished else tables.now - tables.begin,
         model_file=folder / finished.file if folder and finished else None,
         stragglers=stragglers_of(costs.values()) if costs else None,
-        numeric_classes=fold.numeric_classes(),
-        verified=fold.verified,
-        worker_changes=worker_changes_of(record),
-        best=best_of(fold, folder),
-        tested=test_of(fold),
-        dataset=(*_remarks(prepared), *_sent(fold, fold.submitted.spec)),
-        spans=attempt_spans(record),
-        disturbed_seconds=disturbed_seconds(record),
+        numeric_classes=numeric_classes_of(tables),
+        verified=tables.verified,
+        worker_changes=worker_changes(tables),
+        best=best_of(tables, folder),
+        tested=test_of(tables),
+        dataset=(*_remarks(prepared), *_sent(tables)),
+        spans=attempt_spans(tables),
+        disturbed_seconds=disturbed_seconds(tables),
         folder=folder,
     )
 
@@ -384,20 +398,22 @@ def _remarks(prepared: PreparedLine) -> Iterator[str]:
     yield from prepared.warnings
 
 
-def _sent(fold: RecordFold, spec: Mapping[str, Any]) -> Iterator[str]:
+def _sent(tables: Tables) -> Iterator[str]:
     """Yield the sizes of an update and of a model version, if the spec compresses them."""
-    if not fold.updated or not fold.aggregated or fold.prepared is None:
+    versions = [tables.rounds[number].version for number in tables.closed_rounds()]
+    updates = [line.bytes for number in tables.rounds for line in tables.updates(number)]
+    if not updates or not versions or tables.prepared is None:
         return
-    model, versions = fold.prepared.bytes, fold.aggregated.values()
-    update = max(line.bytes for line in fold.updates())
-    steps = [line.bytes for line in versions if not line.whole]
-    sent = [("updates", "compression", update)]
-    sent += [("model versions", "model_compression", max(steps))] if steps else []
-    for what, name, size in sent:
-        codec = spec.get(name, "none")
-        if codec != "none":
-            fewer = f"{model / size:.3g} times fewer than the model's {model:,}"
-            yield f"{what} ({codec}): {size:,} bytes each, {fewer}"
+    steps = [line.bytes for line in versions if line is not None and not line.whole]
+    model = tables.prepared.bytes
+    for what, field_name, sizes in (
+        ("updates", "compression", updates),
+        ("model versions", "model_compression", steps),
+    ):
+        codec = tables.spec.get(field_name, "none")
+        if codec != "none" and sizes:
+            fewer = f"{model / max(sizes):.3g} times fewer than the model's {model:,}"
+            yield f"{what} ({codec}): {max(sizes):,} bytes each, {fewer}"
 
 
 _NOT_PREPARED = PreparedLine(

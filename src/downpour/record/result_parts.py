@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +21,7 @@ from downpour.core.splitters import ShardCounts
 from downpour.host.text import one_line
 from downpour.network.rpc.messages import Status
 from downpour.record.mitigation import Stragglers
-from downpour.record.record_lines import PreparedLine, RecordLine, SubmittedLine
+from downpour.record.tables import MANAGER, Tables
 
 _SHARES = {"acc", "accuracy"}
 _LARGE = 1000
@@ -146,22 +144,20 @@ def t_quantile(degrees: int) -> float:
     return float(stdtrit(degrees, (1 + CONFIDENCE) / 2))
 
 
-def split_of(record: Sequence[tuple[float, RecordLine]]) -> ShardCounts | None:
+def split_of(tables: Tables) -> ShardCounts | None:
     """Return how many examples of each class each shard has; None if the record does not say."""
-    prepared = next((line for _, line in record if isinstance(line, PreparedLine)), None)
+    prepared = tables.prepared
     if prepared is None or not prepared.shard_classes:
         return None
-    submitted = next(line for _, line in record if isinstance(line, SubmittedLine))
     sizes = np.array(prepared.shard_samples, np.int64)
     return ShardCounts(
-        split=str(submitted.spec["split"]),
+        split=str(tables.spec["split"]),
         sizes=sizes,
         by_class=np.array(prepared.shard_classes, np.int64),
         held_out=prepared.train_samples - int(sizes.sum()),
     )
 
 
-MANAGER = "manager"
 _NAMES_MAX = 3
 _MIXED = (
     "the workers have different numeric classes, so another run of this spec may give "
@@ -319,33 +315,3 @@ class BestModel:
 
 
 NOT_VERIFIED = "not verified: no two processes have trained the first steps to the same bytes"
-
-
-@dataclass(slots=True)
-class Verification:
-    """The checksums of the first steps so far, by numeric class, and the processes of each."""
-
-    _found: defaultdict[str, defaultdict[str, set[str]]] = field(
-        default_factory=lambda: defaultdict(lambda: defaultdict(set))
-    )
-
-    def prepared(self, line: PreparedLine) -> None:
-        """Take in the steps of the manager and of its rehearsal."""
-        self.updated(MANAGER, line.tried_with, line.trial)
-        if line.rehearsed:
-            self.updated("rehearsal", line.tried_with, line.trial)
-
-    def updated(self, process: str, its_class: str, checksum: str) -> None:
-        """Take in the steps of a process, if it has repeated them."""
-        if checksum:
-            self._found[its_class][checksum].add(process)
-
-    def of(self, spec: Mapping[str, Any]) -> bool | None:
-        """Say whether two processes of one class agree, and none of it disagrees.
-
-        None if the spec trains no code of a user's.
-        """
-        if not spec.get("task") and ":" not in spec.get("model", ""):
-            return None
-        agree = any(len(who) > 1 for sums in self._found.values() for who in sums.values())
-        return agree and all(len(sums) == 1 for sums in self._found.values())

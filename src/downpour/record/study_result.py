@@ -17,8 +17,9 @@ from downpour.base.states import Goal
 from downpour.core.splitters import ShardCounts
 from downpour.files.store.layout import RECORD_NAME
 from downpour.record.record import read_record
-from downpour.record.result import Result
+from downpour.record.result import Result, result_of
 from downpour.record.result_parts import Measure, split_of
+from downpour.record.tables import Tables
 from downpour.record.timeline import AttemptSpan, ResourceSample, resources
 
 UNEVEN_SPLITS = ("class", "dirichlet")
@@ -128,15 +129,15 @@ def read_run(folder: Path, *, workers: int | None = None) -> RunResult:
         FileMissing: the folder has no record.
         FileCorrupt: someone altered the record.
     """
-    record = read_record(folder / RECORD_NAME)
-    result = Result.from_record(record, folder)
+    tables = Tables.of(read_record(folder / RECORD_NAME))
+    result = result_of(tables, folder)
     return RunResult(
         workers=workers,
         result=result,
         attempt_spans=result.spans,
         disturbed_seconds=result.disturbed_seconds,
-        resources=resources(record),
-        split=split_of(record),
+        resources=resources(tables),
+        split=split_of(tables),
         folder=folder,
     )
 

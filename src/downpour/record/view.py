@@ -19,36 +19,32 @@ from downpour.core.scheduler import Journaled, Observed, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.files.aggregators.passes import ORDER
-from downpour.record.attempt_lines import (
-    AssignedLine,
-    AttemptFailedLine,
-    ContradictedLine,
-    ForeseenLine,
-    HandOverAskedLine,
-    SavedLine,
-    UpdatedLine,
-)
 from downpour.record.record_lines import (
     AggregatedLine,
+    AssignedLine,
+    AttemptFailedLine,
     CancelledLine,
+    ContradictedLine,
+    Dated,
     DroppedLine,
     EvaluatedLine,
     ExplainedLine,
     FailedLine,
     FinishedLine,
+    ForeseenLine,
+    HandOverAskedLine,
     ImprovedLine,
     PreparedLine,
     RecordLine,
     ResizedLine,
+    SavedLine,
     SubmittedLine,
+    UpdatedLine,
     WorkerLeftLine,
     WorkerRequestedLine,
     from_fields,
     to_fields,
 )
-
-Dated = tuple[float, RecordLine]
-"""The time of a line of the record, and the line."""
 
 _AGGREGATING = "aggregating"
 

@@ -25,14 +25,16 @@ from downpour.base.values import is_bare_name
 from downpour.core.spec import Meetings
 from downpour.files.store.publish import explain
 from downpour.host.extras import require
-from downpour.record.attempt_lines import ResourcesUsedLine, Sample, UpdatedLine
 from downpour.record.record import read_record
 from downpour.record.record_lines import (
     AggregatedLine,
     EvaluatedLine,
     PreparedLine,
     RecordLine,
+    ResourcesUsedLine,
+    Sample,
     SubmittedLine,
+    UpdatedLine,
 )
 from downpour.record.result import Result
 from downpour.record.stored_experiments import submission_seconds

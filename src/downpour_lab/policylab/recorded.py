@@ -17,18 +17,16 @@ from typing import TypeVar
 from downpour.base.errors import SpecError
 from downpour.base.states import BLAMELESS, FailureKind
 from downpour.core.spec import ResolvedSpec
-from downpour.record.attempt_lines import (
-    AssignedLine,
-    AttemptFailedLine,
-    ForeseenLine,
-    SavedLine,
-    UpdatedLine,
-)
 from downpour.record.record_lines import (
     AggregatedLine,
+    AssignedLine,
+    AttemptFailedLine,
     FinishedLine,
+    ForeseenLine,
     RecordLine,
+    SavedLine,
     SubmittedLine,
+    UpdatedLine,
     WorkerJoinedLine,
     WorkerLeftLine,
 )

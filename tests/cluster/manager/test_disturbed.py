@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from downpour.record.attempt_lines import AssignedLine
 from downpour.record.record import parse_lines
-from downpour.record.record_lines import DisturbedLine
+from downpour.record.record_lines import AssignedLine, DisturbedLine
 
 
 def test_what_is_disturbed_on_purpose_is_on_record(cluster: Any) -> None:

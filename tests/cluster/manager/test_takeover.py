@@ -29,6 +29,7 @@ from downpour.network.rpc.messages import Heartbeat, TaskMessage
 from downpour.record import Result
 from downpour.record.journal import read_journal, segments
 from downpour.record.record import parse_lines
+from downpour.record.tables import Tables
 from downpour.record.timeline import attempt_spans
 from tests.cluster.manager.conftest import CALM, SMALL, Cluster, diligent, options_of
 
@@ -251,7 +252,7 @@ def test_each_task_counts_once_though_a_journal_lost_its_end(
     again = {(task.epoch, task.shard) for task in result.tasks if task.retrained}
     assert again == {(one.epoch, one.shard) for one in result.failures if one.update_lost}
     assert again == {(1, 0), (1, 1)} or cut != "a model"
-    trained = [span for span in attempt_spans(record) if span.outcome == "trained"]
+    trained = [span for span in attempt_spans(Tables.of(record)) if span.outcome == "trained"]
     assert len(trained) == TASKS, "the timeline shows each task's update once"
     # A task that was trained twice took at most about twice its time.
     known = [epoch.stragglers for epoch in result.epochs if epoch.stragglers is not None]

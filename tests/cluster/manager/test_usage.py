@@ -11,8 +11,7 @@ from downpour.base.values import AttemptId, ProcessState, Progress, SystemState
 from downpour.cluster.manager.observations import SAMPLES_MAX, Usage
 from downpour.core.scheduler import Observed
 from downpour.core.scheduler import events as on
-from downpour.record.attempt_lines import ResourcesUsedLine, Sample
-from downpour.record.record_lines import from_fields, to_fields
+from downpour.record.record_lines import ResourcesUsedLine, Sample, from_fields, to_fields
 
 
 class Notebook:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from downpour.record.attempt_lines import AssignedLine
-from downpour.record.record_lines import RecordLine, WorkerJoinedLine
+from downpour.record.record_lines import AssignedLine, RecordLine, WorkerJoinedLine
 from downpour.record.view import View
 from downpour_lab.policylab.conditions import Curve
 from downpour_lab.policylab.recorded import Absence, RecordedRun, RecordedWorker

@@ -9,9 +9,16 @@ from pathlib import Path
 import pytest
 
 from downpour.base.errors import SpecError
-from downpour.record.attempt_lines import AssignedLine, SavedLine, UpdatedLine
 from downpour.record.record import read_record
-from downpour.record.record_lines import AggregatedLine, FinishedLine, RecordLine, SubmittedLine
+from downpour.record.record_lines import (
+    AggregatedLine,
+    AssignedLine,
+    FinishedLine,
+    RecordLine,
+    SavedLine,
+    SubmittedLine,
+    UpdatedLine,
+)
 from downpour_lab.policylab.recorded import RecordedRun
 from downpour_lab.policylab.rerun import Tactic
 from tests.downpour_lab.policylab.recordings import TASK_SECONDS, machines, recorded

@@ -8,15 +8,16 @@ import pytest
 
 from downpour.base.errors import FileCorrupt
 from downpour.experiments.reproduction.history import TrainedTask, history_of
-from downpour.record.attempt_lines import AttemptFailedLine, UpdatedLine
 from downpour.record.record_lines import (
     AggregatedLine,
+    AttemptFailedLine,
     CancelledLine,
     DroppedLine,
     PreparedLine,
     RecordLine,
     ResizedLine,
     SubmittedLine,
+    UpdatedLine,
     WorkerJoinedLine,
 )
 from tests.specs import stored_spec

@@ -19,8 +19,8 @@ from downpour.base.errors import DownpourError, SpecError
 from downpour.core.modes import MODES
 from downpour.experiments.reproduction.history import Replay, past_of
 from downpour.experiments.reproduction.reproducing import device_for, replay
-from downpour.record.attempt_lines import UpdatedLine
 from downpour.record.record import line_text, read_record
+from downpour.record.record_lines import UpdatedLine
 from tests.cli.conftest import Downpour
 from tests.experiments.reproduction.conftest import Trained
 

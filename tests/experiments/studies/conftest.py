@@ -24,9 +24,10 @@ from downpour.experiments.studies.backends import Train, measured_in
 from downpour.experiments.studies.runner import StudyDisplay
 from downpour.experiments.studies.study import OnEpoch
 from downpour.network.rpc.messages import Status
-from downpour.record.attempt_lines import AssignedLine, AttemptFailedLine, UpdatedLine
 from downpour.record.record_lines import (
     AggregatedLine,
+    AssignedLine,
+    AttemptFailedLine,
     CancelledLine,
     EvaluatedLine,
     FailedLine,
@@ -34,6 +35,7 @@ from downpour.record.record_lines import (
     PreparedLine,
     RecordLine,
     SubmittedLine,
+    UpdatedLine,
     to_fields,
 )
 

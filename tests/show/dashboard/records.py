@@ -8,21 +8,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from downpour.record.attempt_lines import (
-    AssignedLine,
-    ForeseenLine,
-    ResourcesUsedLine,
-    Sample,
-    UpdatedLine,
-)
 from downpour.record.record import line_text
 from downpour.record.record_lines import (
     AggregatedLine,
+    AssignedLine,
     EvaluatedLine,
     FinishedLine,
+    ForeseenLine,
     PreparedLine,
     RecordLine,
+    ResourcesUsedLine,
+    Sample,
     SubmittedLine,
+    UpdatedLine,
     WorkerJoinedLine,
 )
 from tests.specs import stored_spec

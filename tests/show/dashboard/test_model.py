@@ -11,19 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.experiments.page_server.event_stream import event
-from downpour.record.attempt_lines import (
+from downpour.record.record import line_text, parse_lines, read_record
+from downpour.record.record_lines import (
+    AggregatedLine,
     AssignedLine,
     AttemptFailedLine,
+    Dated,
+    DroppedLine,
     ForeseenLine,
     HandOverAskedLine,
     ResourcesUsedLine,
     SavedLine,
     UpdatedLine,
+    WorkerLeftLine,
 )
-from downpour.record.record import line_text, parse_lines, read_record
-from downpour.record.record_lines import AggregatedLine, DroppedLine, WorkerLeftLine
+from downpour.record.tables import Tables
 from downpour.record.timeline import attempt_spans
-from downpour.record.view import Dated
 from downpour.show.dashboard.columns import BLOCK
 from downpour.show.dashboard.model import RecordTables
 from downpour.show.dashboard.rounds import time_left
@@ -71,7 +74,7 @@ def test_attempts_are_those_of_the_reports_timeline(record: list[Dated]) -> None
             pytest.approx(span.end_seconds + start, abs=0.001),
             "last" if span.last else span.outcome,
         )
-        for span in attempt_spans(record)
+        for span in attempt_spans(Tables.of(record))
     }
     assert shown == told
 

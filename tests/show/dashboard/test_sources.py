@@ -13,10 +13,15 @@ import pytest
 
 from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError
 from downpour.experiments.page_server.feeds import RecordFeed
-from downpour.record.attempt_lines import AssignedLine, AttemptFailedLine
 from downpour.record.journal import Journal, read_journal, segments
 from downpour.record.record import RecordReader, export_record, line_text, task_lines
-from downpour.record.record_lines import CancelledLine, RecordLine, WorkerLeftLine
+from downpour.record.record_lines import (
+    AssignedLine,
+    AttemptFailedLine,
+    CancelledLine,
+    RecordLine,
+    WorkerLeftLine,
+)
 from downpour.record.view import observed
 from downpour.show.dashboard.model import RecordTables
 from downpour.show.dashboard.sources import NOT_A_LINE, RecordSource

@@ -18,20 +18,24 @@ import downpour
 from downpour.files.store.layout import RECORD_NAME
 from downpour.network.rpc.messages import Status
 from downpour.record import Result
-from downpour.record.attempt_lines import AssignedLine, AttemptFailedLine, SavedLine, UpdatedLine
 from downpour.record.record import read_record
 from downpour.record.record_lines import (
     AggregatedLine,
+    AssignedLine,
+    AttemptFailedLine,
     CancelledLine,
     DisturbedLine,
     EvaluatedLine,
     RecordLine,
     ResizedLine,
+    SavedLine,
     SubmittedLine,
+    UpdatedLine,
     WorkerJoinedLine,
     WorkerLeftLine,
     WorkerRequestedLine,
 )
+from downpour.record.tables import Tables
 from downpour.record.timeline import attempt_spans
 from downpour.show.tracing.trace import trace_lines
 from downpour.show.tracing.tracks import TraceEvent, Track, lanes
@@ -151,7 +155,7 @@ def _bare(process: str) -> str:
 
 def test_times_are_those_of_the_timeline(record: Record) -> None:
     """In microseconds, beginning with the first assignment at zero."""
-    spans = attempt_spans(record)
+    spans = attempt_spans(Tables.of(record))
     shown = sorted((e["ts"], e["ts"] + e["dur"]) for e in attempts(traced(record)))
     told = sorted((s.begin_seconds * 1e6, s.end_seconds * 1e6) for s in spans)
     assert shown[0][0] == 0

@@ -26,12 +26,13 @@ from downpour.core.scheduler import events as on
 from downpour.host.process import Background
 from downpour.network.metrics import Timing
 from downpour.network.rpc.messages import Status
-from downpour.record.attempt_lines import ResourcesUsedLine, Sample
 from downpour.record.record_lines import (
     DisturbedLine,
     OtherPackagesLine,
     PreparedLine,
     RecordLine,
+    ResourcesUsedLine,
+    Sample,
     WorkerJoinedLine,
 )
 from downpour.record.view import aggregating, line_of, observed

@@ -27,10 +27,9 @@ from downpour.experiments.running.watching import Watching
 from downpour.files.store.layout import RECORD_NAME
 from downpour.host.extras import is_installed
 from downpour.record import Result
-from downpour.record.attempt_lines import AssignedLine
 from downpour.record.record import read_record
+from downpour.record.record_lines import AssignedLine, Dated
 from downpour.record.study_result import RunResult, read_run
-from downpour.record.view import Dated
 from downpour.show.figures.style import WIDTH_INCHES, keep_per_cent, series, styled
 from downpour.show.tables.table import Table
 

@@ -22,10 +22,11 @@ from downpour.files.store import RECORD_NAME, SPEC_NAME, SharedDirectory
 from downpour.files.store.directory import names_in, read_regular
 from downpour.files.store.presence import RUN_LOCK_NAME, is_abandoned
 from downpour.host.text import one_line
-from downpour.record.attempt_lines import AssignedLine, AttemptFailedLine, UpdatedLine
 from downpour.record.record import read_record
 from downpour.record.record_lines import (
     AggregatedLine,
+    AssignedLine,
+    AttemptFailedLine,
     CancelledLine,
     FailedLine,
     FinishedLine,
@@ -33,6 +34,7 @@ from downpour.record.record_lines import (
     RecordLine,
     ResizedLine,
     SubmittedLine,
+    UpdatedLine,
     WorkerJoinedLine,
 )
 

@@ -13,15 +13,16 @@ from typing import Any
 
 from downpour.base.states import BLAMELESS, ExperimentState
 from downpour.core.spec import Meetings
-from downpour.record.attempt_lines import ContradictedLine, HandOverAskedLine
 from downpour.record.record_lines import (
     KINDS,
     AggregatedLine,
     CancelledLine,
+    ContradictedLine,
     DroppedLine,
     EvaluatedLine,
     FailedLine,
     FinishedLine,
+    HandOverAskedLine,
     PreparedLine,
     RecordLine,
     SubmittedLine,
@@ -29,7 +30,8 @@ from downpour.record.record_lines import (
     WorkerLeftLine,
     from_fields,
 )
-from downpour.record.result_parts import NOT_VERIFIED, Verification, first_of
+from downpour.record.result_parts import NOT_VERIFIED, first_of
+from downpour.record.tables import Verification
 from downpour.record.timeline import decision
 from downpour.show.dashboard.columns import (
     Fields,

@@ -9,21 +9,23 @@ from statistics import median
 from typing import Any, Literal
 
 from downpour.base.states import BLAMELESS, LOSS, Goal
-from downpour.record.attempt_lines import (
+from downpour.record.record import task_lines
+from downpour.record.record_lines import (
+    AggregatedLine,
     AssignedLine,
     AttemptFailedLine,
     ContradictedLine,
+    Dated,
+    EvaluatedLine,
     ForeseenLine,
     HandOverAskedLine,
+    RecordLine,
     ResourcesUsedLine,
     SavedLine,
     UpdatedLine,
 )
-from downpour.record.record import task_lines
-from downpour.record.record_lines import AggregatedLine, EvaluatedLine, RecordLine
 from downpour.record.result_parts import Measure, number
 from downpour.record.timeline import decision
-from downpour.record.view import Dated
 from downpour.show.dashboard.columns import Fields, Row, RowTable, measured
 
 

@@ -18,8 +18,7 @@ from downpour.files.store.layout import RECORD_NAME
 from downpour.files.store.publish import reading
 from downpour.record.journal import segments
 from downpour.record.record import RecordReader
-from downpour.record.record_lines import to_fields
-from downpour.record.view import Dated
+from downpour.record.record_lines import Dated, to_fields
 from downpour.show.dashboard.columns import Fields
 
 _PIECE_BYTES = 1 << 20

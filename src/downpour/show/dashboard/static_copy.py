@@ -16,8 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from downpour.record.record_lines import from_fields, to_fields
-from downpour.record.view import Dated
+from downpour.record.record_lines import Dated, from_fields, to_fields
 from downpour.show.dashboard.columns import Fields
 from downpour.show.dashboard.model import Frame, RecordTables
 from downpour.show.dashboard.results import Told, histories

@@ -16,9 +16,17 @@ from pathlib import Path
 from downpour.base.errors import SpecError
 from downpour.base.states import BLAMELESS
 from downpour.files.store.publish import explain
-from downpour.record.attempt_lines import AssignedLine, AttemptFailedLine, SavedLine
-from downpour.record.record_lines import RecordLine, SubmittedLine, WorkerJoinedLine, WorkerLeftLine
+from downpour.record.record_lines import (
+    AssignedLine,
+    AttemptFailedLine,
+    RecordLine,
+    SavedLine,
+    SubmittedLine,
+    WorkerJoinedLine,
+    WorkerLeftLine,
+)
 from downpour.record.study_result import natural
+from downpour.record.tables import Tables
 from downpour.record.timeline import attempt_spans
 from downpour.show.tracing.tracks import (
     FIRST_LANE,
@@ -48,7 +56,7 @@ def trace_events(record: Sequence[tuple[float, RecordLine]]) -> Iterator[TraceEv
     """Yield the names of all tracks, then all events in order of time."""
     if not record:
         return
-    spans = attempt_spans(record)
+    spans = attempt_spans(Tables.of(record))
     relative = _relative(record)
     told = AttemptLines.of(record)
     hosts = _hosts(record)

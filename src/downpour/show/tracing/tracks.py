@@ -16,8 +16,15 @@ from typing import Any, Literal, NamedTuple
 
 from downpour.base.states import LOSS
 from downpour.host.text import one_line
-from downpour.record.attempt_lines import AssignedLine, AttemptFailedLine, SavedLine, UpdatedLine
-from downpour.record.record_lines import AggregatedLine, EvaluatedLine, RecordLine
+from downpour.record.record_lines import (
+    AggregatedLine,
+    AssignedLine,
+    AttemptFailedLine,
+    EvaluatedLine,
+    RecordLine,
+    SavedLine,
+    UpdatedLine,
+)
 from downpour.record.result_parts import Measure
 from downpour.record.timeline import AttemptSpan, decision
 

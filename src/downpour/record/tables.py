@@ -1,0 +1,407 @@
+"""A record folded into tables; everything that people see of an experiment is a query on these.
+
+This is the only place that knows what lines of a record mean together. For example: which
+update of a shard counts, when an attempt became needless, what made a version. If a
+restarted manager recorded something twice, the later line counts. Rounds and shards count from 0,
+and times are the record's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+from downpour.base.states import BLAMELESS, FailureKind
+from downpour.core.spec import Meetings
+from downpour.record.record_lines import (
+    AggregatedLine,
+    AssignedLine,
+    AttemptFailedLine,
+    CancelledLine,
+    Dated,
+    DisturbedLine,
+    DroppedLine,
+    EvaluatedLine,
+    FailedLine,
+    FinishedLine,
+    ForeseenLine,
+    HandOverAskedLine,
+    ImprovedLine,
+    OtherPackagesLine,
+    PreparedLine,
+    RecordLine,
+    ResizedLine,
+    ResourcesUsedLine,
+    SavedLine,
+    SubmittedLine,
+    UpdatedLine,
+    WorkerJoinedLine,
+    WorkerLeftLine,
+)
+
+MANAGER = "manager"
+DROPPED, OVERTAKEN = "dropped", "overtaken"
+MOVED = frozenset({FailureKind.HANDED_OVER, FailureKind.WITHDRAWN})
+"""Failures by which a decision gave a shard to another worker."""
+
+WorkerChange = WorkerJoinedLine | WorkerLeftLine | OtherPackagesLine | DisturbedLine
+Outcome = Literal["trained", "moved", "stopped", "failed", "open"]
+"""How an attempt ended: a `moved` one continued elsewhere, a `stopped` one became needless."""
+
+
+@dataclass(slots=True)
+class RecordedAttempt:
+    """One attempt at a shard, and the record's lines about it."""
+
+    round: int
+    shard: int
+    number: int
+    place: int = -1
+    """Its place in the order of all assignments; below 0 if the record lacks its assignment."""
+    begin: float = 0.0
+    assigned: AssignedLine | None = None
+    foreseen: list[ForeseenLine] = field(default_factory=list)
+    saved: list[tuple[float, SavedLine]] = field(default_factory=list)
+    updated: UpdatedLine | None = None
+    failed: AttemptFailedLine | None = None
+    numeric_class: str = ""
+    """That of its worker when it published; empty if the record does not say."""
+    end: float | None = None
+    """When its own line ended it. An update that was lost later ended the work all the same."""
+    outcome: Outcome = "open"
+    stop: float | None = None
+    """When its work ended, or became needless before."""
+    stopped_by: str = ""
+    """A kind of failure, `DROPPED` or `OVERTAKEN`; empty if it published an update."""
+
+    def stop_at(self, at: float, reason: str) -> None:
+        """End the work, unless it has ended before."""
+        if self.stop is None:
+            self.stop, self.stopped_by = at, reason
+
+
+@dataclass(slots=True)
+class RecordedRound:
+    """A round: the attempts at its shards by number, and those whose updates count."""
+
+    number: int
+    attempts: dict[int, dict[int, RecordedAttempt]] = field(default_factory=dict)
+    accepted: dict[int, RecordedAttempt] = field(default_factory=dict)
+    retrained: set[int] = field(default_factory=set)
+    """The shards that had another update before, which was lost or refused."""
+    dropped: dict[int, float] = field(default_factory=dict)
+    """The shards that the round was closed without, and when."""
+    samples: tuple[int, ...] = ()
+    """The sizes of the shards, if a policy resized them."""
+    moves: int = 0
+    has_hand_overs: bool = False
+    applied: int = 0
+    """How many of its updates are in versions, if shards are not in step."""
+    closed: float | None = None
+    version: AggregatedLine | None = None
+    """The version that closed it; if shards are not in step, all since another round's."""
+
+    def attempt(self, shard: int, number: int) -> RecordedAttempt:
+        """Return an attempt, a new one if this is its first line."""
+        attempts = self.attempts.setdefault(shard, {})
+        if number not in attempts:
+            attempts[number] = RecordedAttempt(self.number, shard, number)
+        return attempts[number]
+
+    def assigned(self) -> list[RecordedAttempt]:
+        """Return the attempts that a worker got, in the order of their assignments."""
+        attempts = (one for several in self.attempts.values() for one in several.values())
+        return sorted((one for one in attempts if one.assigned), key=lambda one: one.place)
+
+    def end_of(self, attempt: RecordedAttempt) -> tuple[float | None, Outcome]:
+        """Return when an attempt ended, and how; it also ends when it becomes needless."""
+        if attempt.end is not None:
+            return attempt.end, attempt.outcome
+        accepted = self.accepted.get(attempt.shard)
+        needless = accepted.end if accepted is not None else self.closed
+        return needless, "open" if needless is None else "stopped"
+
+    def last(self) -> RecordedAttempt | None:
+        """Return the attempt whose update came last, if there are several; of equals the first."""
+        if len(self.accepted) < 2:
+            return None
+        return max(self.accepted.values(), key=lambda one: (one.end or 0.0, -one.place))
+
+    def stop_all(self, shard: int, at: float, reason: str) -> None:
+        """End the work of all attempts at a shard."""
+        for attempt in self.attempts.get(shard, {}).values():
+            attempt.stop_at(at, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedVersion:
+    """A model version, when it was made, and the updates that it was made from."""
+
+    at: float
+    line: AggregatedLine
+    updates: dict[tuple[int, int], RecordedAttempt]
+    """By round and shard, in the order of their additions."""
+
+
+@dataclass(slots=True)
+class Verification:
+    """The checksums of the first steps so far, by numeric class, and the processes of each."""
+
+    _processes: defaultdict[str, defaultdict[str, set[str]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(set))
+    )
+
+    def prepared(self, line: PreparedLine) -> None:
+        """Take in the steps of the manager and of its rehearsal."""
+        self.updated(MANAGER, line.tried_with, line.trial)
+        if line.rehearsed:
+            self.updated("rehearsal", line.tried_with, line.trial)
+
+    def updated(self, process: str, numeric_class: str, checksum: str) -> None:
+        """Take in the steps of a process, if it has repeated them."""
+        if checksum:
+            self._processes[numeric_class][checksum].add(process)
+
+    def of(self, spec: Mapping[str, Any]) -> bool | None:
+        """Say whether two processes of one class agree, and none of it disagrees.
+
+        None if the spec trains no code of a user's.
+        """
+        if not spec.get("task") and ":" not in spec.get("model", ""):
+            return None
+        classes = self._processes.values()
+        agree = any(len(processes) > 1 for sums in classes for processes in sums.values())
+        return agree and all(len(sums) == 1 for sums in classes)
+
+
+@dataclass(slots=True)
+class Tables:
+    """The tables of one record so far."""
+
+    submitted: SubmittedLine | None = None
+    submitted_at: float = 0.0
+    prepared: PreparedLine | None = None
+    drawn_with: str = ""
+    """The numeric class in which the manager first drew the model."""
+    ended: FinishedLine | FailedLine | CancelledLine | None = None
+    lines: int = 0
+    begin: float = 0.0
+    now: float = 0.0
+    start: float = 0.0
+    """When a worker first got a task."""
+    rounds: dict[int, RecordedRound] = field(default_factory=dict)
+    versions: dict[int, RecordedVersion] = field(default_factory=dict)
+    waiting: dict[tuple[int, int], RecordedAttempt] = field(default_factory=dict)
+    """The updates that count and are in no version yet, by round and shard."""
+    evaluated: dict[int, tuple[float, EvaluatedLine]] = field(default_factory=dict)
+    tested: dict[int, tuple[float, EvaluatedLine]] = field(default_factory=dict)
+    """Evaluations on the test examples, if others are set apart for validation."""
+    improved: ImprovedLine | None = None
+    failures: list[tuple[AttemptFailedLine, bool]] = field(default_factory=list)
+    """Failed attempts, and whether each had an update, which was damaged or lost."""
+    joined: dict[str, WorkerJoinedLine] = field(default_factory=dict)
+    trained: dict[str, dict[str, None]] = field(default_factory=dict)
+    """By numeric class, the workers whose updates counted."""
+    changes: list[tuple[float, WorkerChange]] = field(default_factory=list)
+    """Who came late, left or has other packages, and who was disturbed."""
+    used: list[ResourcesUsedLine] = field(default_factory=list)
+    verification: Verification = field(default_factory=Verification)
+    _assigned: int = 0
+    _present: set[str] = field(default_factory=set)
+    _unclosed: list[AggregatedLine] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, record: Iterable[Dated]) -> Self:
+        """Fold a record."""
+        tables = cls()
+        for at, line in record:
+            tables.take(at, line)
+        return tables
+
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        """The fields of the spec; none before the submission."""
+        return self.submitted.spec if self.submitted is not None else {}
+
+    @property
+    def meetings(self) -> Meetings:
+        """How rounds make up epochs."""
+        return Meetings.of(self.spec)
+
+    @property
+    def verified(self) -> bool | None:
+        """Whether two processes agree on the first steps of a user's code; None without any."""
+        return self.verification.of(self.spec) if self.prepared is not None else None
+
+    def round(self, number: int) -> RecordedRound:
+        """Return a round, a new one if this is its first line."""
+        if number not in self.rounds:
+            self.rounds[number] = RecordedRound(number)
+        return self.rounds[number]
+
+    def closed_rounds(self) -> list[int]:
+        """Return the numbers of the rounds that have become a model, in order."""
+        return sorted(number for number, one in self.rounds.items() if one.version is not None)
+
+    def updates(self, number: int) -> list[UpdatedLine]:
+        """Return the updates of a round that count."""
+        accepted = self.rounds[number].accepted.values() if number in self.rounds else ()
+        return [attempt.updated for attempt in accepted if attempt.updated is not None]
+
+    def take(self, at: float, line: RecordLine) -> None:  # noqa: C901, PLR0912 - an arm a line
+        """Take in the next line."""
+        self.begin, self.now = self.begin if self.lines else at, at
+        self.lines += 1
+        match line:
+            case SubmittedLine():
+                self.submitted, self.submitted_at = line, at
+            case PreparedLine():
+                self.prepared = line
+                self.drawn_with = self.drawn_with or line.numeric_class
+                self.verification.prepared(line)
+            case FinishedLine() | FailedLine() | CancelledLine():
+                self.ended = line
+            case AssignedLine():
+                self._assign(at, line)
+            case ForeseenLine():
+                self.round(line.round).attempt(line.shard, line.attempt).foreseen.append(line)
+            case SavedLine():
+                self.round(line.round).attempt(line.shard, line.attempt).saved.append((at, line))
+            case HandOverAskedLine():
+                self.round(line.round).has_hand_overs = True
+            case UpdatedLine():
+                self._accept(at, line)
+            case AttemptFailedLine():
+                self._fail(at, line)
+            case DroppedLine():
+                self._drop(at, line)
+            case ResizedLine():
+                self.round(line.round).samples = line.samples
+            case AggregatedLine():
+                self._take_version(at, line)
+            case EvaluatedLine():
+                validates = bool(self.spec.get("validation"))
+                table = self.tested if validates and line.part == "test" else self.evaluated
+                table.pop(line.round, None)  # the latest comes last
+                table[line.round] = at, line
+            case ImprovedLine():
+                self.improved = line
+            case ResourcesUsedLine():
+                self.used.append(line)
+            case WorkerJoinedLine() | WorkerLeftLine() | OtherPackagesLine() | DisturbedLine():
+                self._change(at, line)
+
+    def _assign(self, at: float, line: AssignedLine) -> None:
+        attempt = self.round(line.round).attempt(line.shard, line.attempt)
+        if attempt.assigned is None:
+            attempt.place, self._assigned = self._assigned, self._assigned + 1
+        attempt.begin, attempt.assigned = at, line
+        self.start = min(self.start, at) if self._assigned > 1 else at
+
+    def _accept(self, at: float, line: UpdatedLine) -> None:
+        """Note an update, which counts from now on, and makes other attempts needless."""
+        of_round = self.round(line.round)
+        attempt = of_round.attempt(line.shard, line.attempt)
+        former = of_round.accepted.get(line.shard)
+        if former is not None and former is not attempt:
+            of_round.retrained.add(line.shard)
+        of_round.accepted[line.shard] = self.waiting[line.round, line.shard] = attempt
+        attempt.updated, attempt.end, attempt.outcome = line, at, "trained"
+        attempt.stop, attempt.stopped_by = at, ""
+        of_round.stop_all(line.shard, at, OVERTAKEN)
+        joined = self.joined.get(line.worker)
+        attempt.numeric_class = joined.class_for(self.spec.get("device")) if joined else ""
+        self.trained.setdefault(attempt.numeric_class, {})[line.worker] = None
+        self.verification.updated(line.worker, attempt.numeric_class, line.trial)
+
+    def _fail(self, at: float, line: AttemptFailedLine) -> None:
+        """Note a failed attempt; if its update had been accepted, that no longer counts."""
+        of_round, task = self.round(line.round), (line.round, line.shard)
+        attempt = of_round.attempt(line.shard, line.attempt)
+        had_counted = of_round.accepted.get(line.shard) is attempt
+        if had_counted:
+            del of_round.accepted[line.shard]
+            of_round.retrained.add(line.shard)
+            if self.waiting.get(task) is attempt:
+                del self.waiting[task]
+        self.failures.append((line, had_counted))
+        attempt.failed, attempt.outcome = line, _outcome(line.failure)
+        attempt.end = at if attempt.end is None else attempt.end
+        attempt.stop_at(at, line.failure)
+        others = of_round.attempts[line.shard].values()
+        # A copy that stops moves nothing, because the shard stays with another worker.
+        if line.failure in MOVED and all(other.stop is not None for other in others):
+            of_round.moves += 1
+
+    def _drop(self, at: float, line: DroppedLine) -> None:
+        of_round = self.round(line.round)
+        for shard in line.shards:
+            of_round.dropped[shard] = at
+            of_round.stop_all(shard, at, DROPPED)
+
+    def _take_version(self, at: float, line: AggregatedLine) -> None:
+        """Note a version: a round's, or one of several between the ends of two rounds."""
+        if not line.parts:
+            of_round = self.round(line.round)
+            tasks = [(line.round, shard) for shard in sorted(of_round.accepted)]
+            of_round.version, of_round.closed = line, at
+        else:
+            tasks = list(line.parts)
+        updates = {
+            (number, shard): self.round(number).accepted[shard]
+            for number, shard in tasks
+            if shard in self.round(number).accepted
+        }
+        self.versions[line.version] = RecordedVersion(at, line, updates)
+        for task in tasks:
+            self.waiting.pop(task, None)
+        if line.parts:
+            self._unclosed.append(line)
+            for number, _ in line.parts:
+                self._apply(at, self.round(number))
+
+    def _apply(self, at: float, of_round: RecordedRound) -> None:
+        """Count an update that a version has taken; the last one closes its round."""
+        of_round.applied += 1
+        shards = self.submitted.shards if self.submitted is not None else 0
+        if of_round.closed is None and of_round.applied + len(of_round.dropped) >= shards > 0:
+            of_round.version, of_round.closed = self._together(of_round), at
+            self._unclosed = []
+
+    def _together(self, of_round: RecordedRound) -> AggregatedLine:
+        """Merge the versions since the end of another round into one, which ends this round."""
+        updates = self.updates(of_round.number)
+        samples = sum(update.samples for update in updates)
+        last = self._unclosed[-1] if self._unclosed else self.rounds[of_round.number - 1].version
+        assert last is not None  # noqa: S101 - one version has closed both rounds
+        return dataclasses.replace(
+            last,
+            round=of_round.number,
+            bytes=sum(version.bytes for version in self._unclosed),
+            seconds=sum(version.seconds for version in self._unclosed),
+            train_seconds=sum(version.train_seconds for version in self._unclosed),
+            loss=sum(update.samples * update.loss for update in updates) / (samples or 1),
+        )
+
+    def _change(self, at: float, line: WorkerChange) -> None:
+        """Note what happened to a worker, unless it was present when work began."""
+        if isinstance(line, WorkerJoinedLine):
+            self.joined[line.worker] = line
+            # A worker that registers with the next manager was present all the time.
+            is_late = self._assigned > 0 and line.worker not in self._present
+            self._present.add(line.worker)
+            if not is_late:
+                return
+        if isinstance(line, WorkerLeftLine):
+            self._present.discard(line.worker)
+        self.changes.append((at, line))
+
+
+def _outcome(failure: str) -> Outcome:
+    """Distinguish moves, and attempts that were no longer needed, from failures."""
+    if failure == FailureKind.CANCELLED:
+        return "stopped"
+    return "moved" if failure in BLAMELESS else "failed"
