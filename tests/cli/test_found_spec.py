@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from downpour.base.errors import SpecError
-from downpour.cli.run import with_found_spec
+from downpour.cli.parameters import Values
+from downpour.cli.spec_options import find_spec
+from downpour.core.spec import Spec
 
-NOTHING_SAID = dict.fromkeys(("file", "resume", "task", "dataset", "model"))
+NOTHING_SAID: Values = dict.fromkeys(("file", "resume", "on", "workers", *Spec.model_fields))
 
 
-@with_found_spec
-def given(*, remark: str = "", **arguments: Any) -> tuple[Path | None, str]:
-    """A command that returns the file that it gets."""
-    return arguments["file"], remark
+def found(**said: Any) -> tuple[Path | None, str]:
+    """Return the file that a command gets, and the remark on it."""
+    asked = find_spec({**NOTHING_SAID, **said})
+    return asked.file, asked.remark
 
 
 @pytest.fixture(autouse=True)
@@ -30,32 +31,32 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_one_spec_of_a_folder_is_taken_and_named(folder: Path) -> None:
-    """Users never see the argument that carries the remark."""
-    assert given(**NOTHING_SAID) == (
-        folder / "mine.toml",
-        "no FILE was named, so this is mine.toml",
-    )
-    assert "remark" not in inspect.signature(given).parameters
+    """The spec holds its fields."""
+    remark = "no FILE was named, so this is mine.toml"
+    assert found() == (folder / "mine.toml", remark)
 
 
-@pytest.mark.parametrize("said", NOTHING_SAID)
-def test_who_says_what_to_train_gets_that(said: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("file", Path("grid.toml")), ("dataset", "digits"), ("model", "mlp"), ("task", "lab:Lab")],
+)
+def test_a_command_line_that_says_what_to_train_needs_no_file(name: str, value: Any) -> None:
     """A spec that happens to lie there changes nothing about `--dataset digits`."""
-    file = Path("other.toml") if said == "file" else None
-    assert given(**(NOTHING_SAID | {said: file or "something"})) == (file, "")
+    Path("grid.toml").write_text("epochs = 3\n")
+    assert found(**{name: value}) == (value if name == "file" else None, "")
 
 
 def test_a_folder_without_a_spec_changes_nothing(folder: Path) -> None:
     """Plain `downpour run` trains the digits there."""
     (folder / "mine.toml").unlink()
-    assert given(**NOTHING_SAID) == (None, "")
+    assert found() == (None, "")
 
 
 def test_several_specs_are_listed(folder: Path) -> None:
     """None is guessed."""
     (folder / "a.toml").write_text("shards = 2\n")
     with pytest.raises(SpecError, match=r"in this folder: a\.toml, mine\.toml"):
-        given(**NOTHING_SAID)
+        found()
 
 
 @pytest.mark.parametrize(
@@ -74,5 +75,5 @@ def test_a_mistake_in_an_option_comes_before_the_choice_of_a_file(
     (folder / "adam.toml").write_text("optimizer = 'adam'\n")
     (folder / "mine.toml").write_text("momentum = 0.5\n")
     with pytest.raises(SpecError) as refused:
-        given(**NOTHING_SAID, **said)
+        found(**said)
     assert str(refused.value).startswith(line)

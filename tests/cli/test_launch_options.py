@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from downpour.cli.launch_options import Launching
-from downpour.cluster.launchers import LocalCluster
+from downpour.cluster.launchers.launching import Launching
 from downpour.experiments.studies import Grid
 from downpour.files.spec_file import read_spec
 
@@ -97,7 +96,7 @@ def test_workers_have_the_labels_by_which_their_engine_placed_them(
     )
     assert shown.status == 0, shown
     assert "#SBATCH '--constraint=a40&b'" in shown.out
-    assert "--label gpu=a40 --label site=b --name" in shown.out
+    assert "--label gpu=a40 --label site=b --accept-code --name" in shown.out
 
 
 @pytest.mark.parametrize(
@@ -159,7 +158,7 @@ def test_what_is_trained_does_not_depend_on_where(spec: Callable[[str], Path]) -
     [
         ("launch = 3\n", ("launch = 3", "must be a table")),
         ('[launch]\nhots = "x"\n', ("launch.hots = 'x'", "did you mean hosts?")),
-        ("[launch]\nzzz = 1\n", ("launch.zzz = 1", "there are on, idle_seconds, workers")),
+        ("[launch]\nzzz = 1\n", ("launch.zzz = 1", "there are on, workers, idle_seconds")),
         ("[launch]\non = 3\n", ("launch.on = 3", "must be text")),
         ('[launch]\non = "ss"\n', ("on = 'ss'", "must be local")),
         ("[launch]\nworkers = 1.5\n", ("launch.workers = 1.5", "must be a whole number")),
@@ -224,14 +223,10 @@ def test_a_table_has_labels_and_places(downpour: Downpour, spec: Callable[[str],
 def test_a_detached_study_is_started_with_the_same_options() -> None:
     """As words of a command line; an option that may be repeated is."""
     options = {"partition": "all", "sbatch": ["--qos=low", "--mem=1G"], "drain_seconds": 3.0}
-    assert Launching(LocalCluster, "slurm", options).words() == [
-        "--on=slurm",
-        "--idle-seconds=0.0",
-        "--partition=all",
-        "--sbatch=--qos=low",
-        "--sbatch=--mem=1G",
-        "--drain-seconds=3.0",
-    ]
+    launching = Launching.of({"on": "slurm", "idle_seconds": 9.0, "labels": ["a=b"]}, options)
+    words = "--on slurm --idle-seconds 9.0 --label a=b --partition all "
+    words += "--sbatch=--qos=low --sbatch=--mem=1G --drain-seconds 3.0"
+    assert launching.words() == words.split()
 
 
 @pytest.mark.slow

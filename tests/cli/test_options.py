@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from downpour.base.values import DEFAULT_MANAGER, DEFAULT_PORT
-from downpour.cli.options import whole_number
+from downpour.cli.parameters import whole_number
 from downpour.network.rpc import parse_address
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pytest
 import typer
 
 from downpour.base.errors import SpecError
-from downpour.cli.spec_options import parse_fields, with_spec
+from downpour.base.options import option
+from downpour.cli.parameters import command
+from downpour.cli.spec_options import AskedSpec, parse_fields
 from downpour.core.spec import Option, Spec
 
 MISTAKES = [
@@ -60,15 +63,23 @@ def test_a_file_that_cannot_be_read_is_named(refused: Callable[..., str], tmp_pa
         assert refused("run", path).startswith(f"FILE = '{path}'")
 
 
+@dataclass(frozen=True, kw_only=True)
+class More:
+    """An option beside those of a spec."""
+
+    extra: str = option("", "More.", "TEXT")
+
+
 def test_options_override_the_file(tmp_path: Path) -> None:
     """What was typed wins, field by field, and the rest stays."""
     seen: list[tuple[Spec, str]] = []
 
-    def command(spec: Spec, extra: Annotated[str, typer.Option()] = "") -> None:
-        seen.append((spec, extra))
+    @command
+    def train(more: More, asked: AskedSpec) -> None:
+        seen.append((asked.spec, more.extra))
 
     app = typer.Typer()
-    app.command()(with_spec(command))
+    app.command()(train)
     file = tmp_path / "spec.toml"
     file.write_text("epochs = 7\nlearning_rate = 0.5\nflip = true\n")
     words = [str(file), "--epochs", "9", "--no-flip", "--extra", "more"]

@@ -79,7 +79,7 @@ def test_workers_that_stay_have_the_labels_of_the_command(
 ) -> None:
     """Whoever keeps them: systemd, or an engine."""
     words = ("up", "--dry-run", "--shared", tmp_path / "lab", "--workers", 1, "--label", "site=b")
-    assert " --label site=b --place %i\n" in downpour(*words, "--service").out
+    assert " --label site=b --accept-code --place %i\n" in downpour(*words, "--service").out
     placed = downpour(*words, "--on", "slurm", "--place", "gpu=a40")
     assert "--label site=b --label gpu=a40 " in placed.out
 

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from downpour.base import options as base
 from downpour.base.errors import SpecError, Unreachable
+from downpour.base.options import argument, flag, option
+from downpour.cli import options
 from downpour.cli.asking import client_of, find, stored
-from downpour.cli.options import (
-    SHARED,
-    AnyExperiment,
-    AsCsv,
-    AsJson,
-    ConnectSeconds,
-    Experiment,
-    Manager,
-    Resume,
-    SharedIfSeen,
-    TensorBoard,
-    whole_number,
-    with_credentials,
-)
+from downpour.cli.options import SHARED
+from downpour.cli.parameters import command
 from downpour.cli.printing import (
     SpecOnce,
     check_format,
@@ -35,7 +25,7 @@ from downpour.cli.printing import (
     print_spec,
     say,
 )
-from downpour.cli.spec_options import with_spec
+from downpour.cli.spec_options import AskedSpec
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.host.paths import Credentials
 from downpour.network.discovery.waiting import CONNECT_SECONDS
@@ -52,28 +42,31 @@ if TYPE_CHECKING:
 _LISTED = 100
 """A few screens. Printing all of a directory's 100,000 experiments would take minutes."""
 
-Last = Annotated[
-    int,
-    typer.Option(metavar="N", parser=whole_number, help="List the last N experiments; 0: all."),
-]
+_any_experiment = partial(
+    argument, text="An experiment; without it, the active one.", metavar="ID", value=""
+)
 
 
-@with_spec
-@with_credentials
-def submit(
-    spec: Spec,
-    manager: Manager = "",
-    shared: SharedIfSeen = None,
-    connect_seconds: ConnectSeconds = CONNECT_SECONDS,
-    *,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Wait for its end, then print the result.")
-    ] = False,
-    tensorboard: TensorBoard = None,
-    resume: Resume = None,
-    spec_file: Path | None = None,
-    credentials: Credentials,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagerCall:
+    """The options of each command that calls a manager."""
+
+    manager: str = base.manager()
+    shared: Path | str | None = options.shared_if_seen()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitOptions(ManagerCall):
+    """The options of `downpour submit`, beside those of the spec."""
+
+    connect_seconds: float = base.connect_seconds(value=CONNECT_SECONDS)
+    watch: bool = flag("Wait for its end, then print the result.")
+    tensorboard: Path | None = options.tensorboard()
+    resume: str | None = options.resume()
+
+
+@command
+def submit(given: SubmitOptions, credentials: Credentials, asked: AskedSpec) -> None:
     """Submit an experiment to a manager, and print its ID.
 
     Without --shards, it gets one shard for each worker that the manager has now. The command also
@@ -81,10 +74,11 @@ def submit(
     --resume reads the experiment's folder in the shared directory, so this machine must have that
     directory. It refuses code that has changed since.
     """
-    if spec_file is None and resume is None and spec == Spec():
+    spec, tensorboard = asked.spec, given.tensorboard
+    if asked.file is None and given.resume is None and spec == Spec():
         accepted = "name a spec file, or give its fields as options"
         raise SpecError("FILE", None, accepted)
-    if tensorboard is not None and not watch:
+    if tensorboard is not None and not given.watch:
         later = "needs --watch; `downpour results ID --tensorboard DIR` writes them later"
         raise SpecError("tensorboard", str(tensorboard), later)
     from downpour.core.resolve import explained
@@ -92,13 +86,13 @@ def submit(
     from downpour.experiments.running.watching import event_files
 
     with (
-        client_of(manager, credentials, shared, connect_seconds) as client,
+        client_of(given.manager, credentials, given.shared, given.connect_seconds) as client,
         Follower(event_files(tensorboard)) as follower,
     ):
         experiment = client.submit(spec)
         say(experiment)
         resolved = ResolvedSpec.make(client.results(experiment).spec)
-        if not watch:
+        if not given.watch:
             why = explained(spec, resolved)
             print_spec(resolved, [why] if why is not None else [])
             return
@@ -110,31 +104,32 @@ def submit(
     print_result(result)
 
 
-@with_credentials
-def status(
-    experiment: AnyExperiment = "",
-    manager: Manager = "",
-    shared: SharedIfSeen = None,
-    *,
-    as_json: AsJson = False,
-    credentials: Credentials,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusOptions(ManagerCall):
+    """The options of `downpour status`."""
+
+    experiment: str = _any_experiment()
+    as_json: bool = options.as_json()
+
+
+@command
+def status(given: StatusOptions, credentials: Credentials) -> None:
     """Show the workers and the experiment, as they are now.
 
     If you name no manager and none answers, the command reads the record in the shared directory.
     The manager of a `downpour run` answers only its own command.
     """
     try:
-        with client_of(manager, credentials, shared) as client:
-            now = client.status(experiment)
+        with client_of(given.manager, credentials, given.shared) as client:
+            now = client.status(given.experiment)
     except Unreachable:
-        found = () if manager else stored(shared or SHARED, 1, experiment)
+        found = () if given.manager else stored(given.shared or SHARED, 1, given.experiment)
         if not found:
             raise
         from downpour.network.rpc.messages import Status
 
         now = Status(change=0, experiment=found[-1])
-    if as_json:
+    if given.as_json:
         print_json(asdict(now))
         return
     from downpour.show.tables.live import status_view
@@ -142,15 +137,16 @@ def status(
     out().print(status_view(now))
 
 
-@with_credentials
-def watch(
-    experiment: AnyExperiment = "",
-    manager: Manager = "",
-    shared: SharedIfSeen = None,
-    connect_seconds: ConnectSeconds = CONNECT_SECONDS,
-    *,
-    credentials: Credentials,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchOptions(ManagerCall):
+    """The options of `downpour watch`."""
+
+    experiment: str = _any_experiment()
+    connect_seconds: float = base.connect_seconds(value=CONNECT_SECONDS)
+
+
+@command
+def watch(given: WatchOptions, credentials: Credentials) -> None:
     """Show the workers and the experiment until it ends.
 
     Without an ID it shows the active experiment, or the next that becomes active.
@@ -160,43 +156,45 @@ def watch(
     from downpour.show.tables.live import status_view
 
     with (
-        client_of(manager, credentials, shared, connect_seconds) as client,
+        client_of(given.manager, credentials, given.shared, given.connect_seconds) as client,
         Live(console=out(), refresh_per_second=4) as live,
     ):
-        for now in client.watch(experiment):
+        for now in client.watch(given.experiment):
             live.update(status_view(now))
 
 
-@with_credentials
-def list_experiments(
-    manager: Manager = "",
-    shared: SharedIfSeen = None,
-    last: Last = _LISTED,
-    *,
-    as_json: AsJson = False,
-    credentials: Credentials,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListOptions(ManagerCall):
+    """The options of `downpour list`."""
+
+    last: int = option(_LISTED, "List the last N experiments; 0: all.", "N")
+    as_json: bool = options.as_json()
+
+
+@command
+def list_experiments(given: ListOptions, credentials: Credentials) -> None:
     """List the manager's last experiments, oldest first.
 
     If you name no manager and none answers, the command reads the records in the shared directory.
     It lists them by the time of the last write, or by ID if they are in an object store. Runs of
     `downpour run` are among them.
     """
+    last = given.last
     if last < 0:
         raise SpecError("--last", last, "must be a number, 0 or above; 0 lists all")
     # One more tells us whether others exist.
     most = last + 1 if last else None
     try:
-        with client_of(manager, credentials, shared) as client:
+        with client_of(given.manager, credentials, given.shared) as client:
             experiments = client.experiments(most)
     except Unreachable:
-        experiments = stored(shared or SHARED, most) if not manager else ()
+        experiments = stored(given.shared or SHARED, most) if not given.manager else ()
         if not experiments:
             raise
     if last and len(experiments) > last:
         note(f"only the last {last} experiments are listed; --last 0 lists all")
         experiments = experiments[-last:]
-    if as_json:
+    if given.as_json:
         print_json([asdict(one) for one in experiments])
         return
     from downpour.show.tables.live import experiments_table
@@ -204,51 +202,56 @@ def list_experiments(
     out().print(experiments_table(experiments))
 
 
-@with_credentials
-def cancel(
-    experiment: Experiment,
-    manager: Manager = "",
-    shared: SharedIfSeen = None,
-    *,
-    credentials: Credentials,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelOptions(ManagerCall):
+    """The options of `downpour cancel`."""
+
+    experiment: str = options.experiment()
+
+
+@command
+def cancel(given: CancelOptions, credentials: Credentials) -> None:
     """Stop an experiment; its files stay.
 
     The command prints the experiment's state, which is another one if the experiment had ended.
     """
-    with client_of(manager, credentials, shared) as client:
-        client.cancel(experiment)
-        now = client.status(experiment).experiment
+    with client_of(given.manager, credentials, given.shared) as client:
+        client.cancel(given.experiment)
+        now = client.status(given.experiment).experiment
     if now is not None:
-        note(f"{experiment} is {now.state}")
+        note(f"{given.experiment} is {now.state}")
 
 
-@with_credentials
-def results(
-    experiment: Experiment,
-    shared: SharedIfSeen = None,
-    manager: Manager = "",
-    tensorboard: TensorBoard = None,
-    *,
-    as_json: AsJson = False,
-    as_csv: AsCsv = False,
-    credentials: Credentials,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultsOptions:
+    """The options of `downpour results`."""
+
+    experiment: str = options.experiment()
+    shared: Path | str | None = options.shared_if_seen()
+    manager: str = base.manager()
+    tensorboard: Path | None = options.tensorboard()
+    as_json: bool = options.as_json()
+    as_csv: bool = options.as_csv()
+
+
+@command
+def results(given: ResultsOptions, credentials: Credentials) -> None:
     """Print an experiment's results, even while it runs.
 
     The command reads them from the shared directory or, if that lacks the experiment, from the
     manager. With an object store it asks the manager first, because a training manager knows more
     than the store. The beginning of an ID is enough if it is unique.
     """
-    check_format(as_json=as_json, as_csv=as_csv)
+    check_format(as_json=given.as_json, as_csv=given.as_csv)
     from downpour.record import Result
 
-    found = find(experiment, shared, manager, credentials)
-    if tensorboard is not None:
+    found = find(given.experiment, given.shared, given.manager, credentials)
+    if given.tensorboard is not None:
         from downpour.show.event_files import write_events
 
-        write_events(found.record, tensorboard)
-    print_result(Result.from_record(found.record, found.folder), as_json=as_json, as_csv=as_csv)
+        write_events(found.record, given.tensorboard)
+    result = Result.from_record(found.record, found.folder)
+    print_result(result, as_json=given.as_json, as_csv=given.as_csv)
 
 
 def _stay(

@@ -6,15 +6,16 @@ import errno
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from downpour.base import options
 from downpour.base.errors import SpecError
+from downpour.base.options import argument, option
 from downpour.base.values import PAGE_PORT
 from downpour.cli.exit_status import outlive_readers
-from downpour.cli.options import SHARED, Location, location, whole_number, with_credentials
+from downpour.cli.parameters import command
 from downpour.cli.printing import note
 from downpour.host.extras import require
 from downpour.host.paths import Credentials
@@ -25,25 +26,6 @@ if TYPE_CHECKING:
 
 
 _HERE = "127.0.0.1"
-
-DashboardFlag = Annotated[
-    bool,
-    typer.Option(
-        "--dashboard",
-        help=f"Serve a live page on this machine's loopback, at port {PAGE_PORT} or, if that "
-        "is taken, at any free one. It ends with the run or the cluster.",
-    ),
-]
-DashboardPort = Annotated[
-    int | None,
-    typer.Option(
-        "--dashboard-port",
-        metavar="N",
-        parser=whole_number,
-        help="Serve the page at this port; 0: any free one.",
-        show_default="not served",
-    ),
-]
 
 
 def listen_for_page(
@@ -108,34 +90,29 @@ def page_on(
         yield
 
 
-@with_credentials
-def dashboard(
-    folder: Annotated[
-        Path | None,  # or a URL as text: Typer accepts no union
-        typer.Argument(
-            metavar="[FOLDER]",
-            parser=location,
-            help="A shared directory, or a folder of results: one experiment's, a grid's, a "
-            "search's, or one that holds several.",
-            show_default="the shared directory",
-        ),
-    ] = None,
-    shared: Location = SHARED,
-    host: Annotated[
-        str,
-        typer.Option(
-            metavar="ADDRESS",
-            help="The address to listen on. If other machines can reach it, the page asks for "
-            "the token.",
-        ),
-    ] = "127.0.0.1",
-    port: Annotated[
-        int,
-        typer.Option("--port", metavar="N", parser=whole_number, help="The port; 0: any free one."),
-    ] = PAGE_PORT,
-    *,
-    credentials: Credentials,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DashboardOptions:
+    """The options of `downpour dashboard`."""
+
+    folder: Path | str | None = argument(
+        "A shared directory, or a folder of results: one experiment's, a grid's, a search's, or "
+        "one that holds several.",
+        "[FOLDER]",
+        None,
+        default="the shared directory",
+        reads="location",
+    )
+    shared: Path | str = options.location()
+    host: str = option(
+        _HERE,
+        "The address to listen on. If other machines can reach it, the page asks for the token.",
+        "ADDRESS",
+    )
+    port: int = options.port(value=PAGE_PORT)
+
+
+@command
+def dashboard(given: DashboardOptions, credentials: Credentials) -> None:
     """Show experiments as a live page until Ctrl-C.
 
     The page only reads records, so you can run it on any machine that sees the folder or the
@@ -149,12 +126,12 @@ def dashboard(
     outlive_readers()
     allow_many_descriptors()
     trust = Trust.load(credentials)
-    place = str(folder or shared)
-    with listen_for_page(host, port, trust) as listener:
+    place = str(given.folder or given.shared)
+    with listen_for_page(given.host, given.port, trust) as listener:
 
         def ready(server: PageServer) -> None:
             on_leaving(lambda _: server.leave())
             on_interrupt(server.leave)
             note(f"page at {page_url(listener, trust)}, of {place}")
 
-        serve(place, listener, trust, host, ready)
+        serve(place, listener, trust, given.host, ready)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from downpour.base.errors import MissingPackage, SpecError, did_you_mean
+from downpour.base.options import argument, option
+from downpour.cli import options
 from downpour.cli.drawings import check_figure, figure_option
-from downpour.cli.options import RESULTS, SHARED, Shared, whole_number
+from downpour.cli.options import RESULTS, SHARED
+from downpour.cli.parameters import command
 from downpour.cli.printing import err, note, out, say
 from downpour.host.extras import require
 
@@ -18,36 +20,24 @@ if TYPE_CHECKING:
 
     from downpour.experiments.demos.demo import Acted, Demo
 
-Named = Annotated[
-    str,
-    typer.Argument(
-        metavar="stragglers|splits|crash|asynchrony",
-        help="The demo to show; leave it out to list them.",
-        show_default=False,
-    ),
-]
-FigureFile = Annotated[
-    Path | None, figure_option("Draw the figure", shown_default="./results/demo-NAME.png")
-]
-Epochs = Annotated[
-    int | None,
-    typer.Option(
-        "--epochs",
-        metavar="N",
-        parser=whole_number,
-        help="Train for this many epochs.",
-        show_default="the demo's",
-    ),
-]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    """The options of `downpour demo`."""
+
+    name: str = argument(
+        "The demo to show; leave it out to list them.",
+        "stragglers|splits|crash|asynchrony",
+        "",
+        default=False,
+    )
+    to: Path | None = figure_option("Draw the figure", "./results/demo-NAME.png")
+    shared: Path = options.shared()
+    epochs: int | None = option(None, "Train for this many epochs.", "N", default="the demo's")
 
 
-def demo(
-    name: Named = "",
-    to: FigureFile = None,
-    shared: Shared = SHARED,
-    *,
-    epochs: Epochs = None,
-) -> None:
+@command
+def demo(given: DemoOptions) -> None:
     """Show what Downpour does, in about a minute.
 
     A demo trains a small network twice on this machine: two policies, two splits, with a crash and
@@ -60,6 +50,7 @@ def demo(
     """
     from downpour.experiments.demos.lessons import DEMOS
 
+    name = given.name
     if not name:
         for known, one in DEMOS.items():
             say(f"{known:<12}{one.about}")
@@ -68,11 +59,11 @@ def demo(
         *others, last = DEMOS
         accepted = f"must be {', '.join(others)} or {last}{did_you_mean(name, DEMOS)}"
         raise SpecError("demo", name, accepted)
-    check_figure("to", to)
-    fewer = {} if epochs is None else {"epochs": epochs}
+    check_figure("to", given.to)
+    fewer = {} if given.epochs is None else {"epochs": given.epochs}
     for act in DEMOS[name].acts:
         act.check(fewer)
-    _play(DEMOS[name], to or RESULTS / f"demo-{name}.png", shared, fewer)
+    _play(DEMOS[name], given.to or RESULTS / f"demo-{name}.png", given.shared, fewer)
 
 
 def _play(demo: Demo, figure: Path, shared: Path, fewer: Mapping[str, Any]) -> None:

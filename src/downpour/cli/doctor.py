@@ -5,21 +5,17 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
+from downpour.base import options as base
 from downpour.base.errors import SpecError
-from downpour.cli.options import (
-    SHARED,
-    AsJson,
-    Location,
-    path_option,
-    whole_number,
-    with_credentials,
-)
+from downpour.base.options import argument, option
+from downpour.cli import options
+from downpour.cli.parameters import command
 from downpour.cli.printing import err, out, print_json, say
 from downpour.cluster.launchers.hosts import read_hosts
 from downpour.cluster.launchers.ssh_script import SshOptions
@@ -40,36 +36,31 @@ _MENDABLE = 2
 _TIMEOUT_SECONDS = 5.0
 
 
-@with_credentials
-def doctor(
-    shared: Location = SHARED,
-    manager: Annotated[
-        str,
-        typer.Option(
-            "--manager",
-            envvar="DOWNPOUR_MANAGER",
-            metavar="HOST:PORT",
-            help="Also check that this manager has the same shared directory.",
-        ),
-    ] = "",
-    hosts: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Also check the hosts in this file, as `downpour run --on ssh` reads it.",
-            show_default="none",
-        ),
-    ] = None,
-    ssh_config: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="The configuration of ssh.", show_default="~/.ssh/config"
-        ),
-    ] = None,
-    *,
-    as_json: AsJson = False,
-    credentials: Credentials,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorOptions:
+    """The options of `downpour doctor`."""
+
+    shared: Path | str = base.location()
+    manager: str = option(
+        "",
+        "Also check that this manager has the same shared directory.",
+        "HOST:PORT",
+        variable="DOWNPOUR_MANAGER",
+    )
+    hosts: str | None = option(
+        None,
+        "Also check the hosts in this file, as `downpour run --on ssh` reads it.",
+        "FILE",
+        default="none",
+    )
+    ssh_config: str | None = option(
+        None, "The configuration of ssh.", "FILE", default="~/.ssh/config"
+    )
+    as_json: bool = options.as_json()
+
+
+@command
+def doctor(given: DoctorOptions, credentials: Credentials) -> None:
     """Check the shared directory, devices, and hosts by ssh.
 
     The command checks the shared directory as this machine sees it, and lets each accelerator
@@ -80,12 +71,12 @@ def doctor(
     """
     from downpour.cluster.operations.doctor import is_healthy
 
-    reports = _reports(hosts, ssh_config, shared)
-    findings = _findings(shared, manager, credentials)
+    reports = _reports(given.hosts, given.ssh_config, given.shared)
+    findings = _findings(given.shared, given.manager, credentials)
     healthy = is_healthy(findings) and all(one.verdict != "failed" for one in reports)
-    if as_json:
+    if given.as_json:
         checks = [{"check": name, **asdict(finding)} for name, finding in findings.items()]
-        seen = {"hosts": [asdict(one) for one in reports]} if hosts else {}
+        seen = {"hosts": [asdict(one) for one in reports]} if given.hosts else {}
         print_json({"healthy": healthy, "checks": checks, **seen})
     else:
         out().print(_table(findings))
@@ -109,7 +100,7 @@ def _reports(file: str | None, ssh_config: str | None, shared: Path | str) -> li
         return examine(hosts, SshOptions(ssh_config=ssh_config or ""), shared.absolute())
 
 
-def _findings(shared: Path, manager: str, credentials: Credentials) -> Mapping[str, Finding]:
+def _findings(shared: Path | str, manager: str, credentials: Credentials) -> Mapping[str, Finding]:
     from downpour.cluster.operations.doctor import diagnose
     from downpour.network.rpc import ManagerClient, Trust, parse_address
 
@@ -173,31 +164,21 @@ def _seen(look: Look) -> list[str]:
     ]
 
 
-def certs(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="NAME...",
-            help="A machine's names and IP addresses, separated by commas, such as "
-            "first,first.lab,10.0.0.5; the first one names its files.",
-        ),
-    ],
-    folder: Annotated[
-        Path,
-        typer.Option(
-            "--out",
-            metavar="DIR",
-            parser=path_option("out"),
-            help="The folder to write the files to.",
-        ),
-    ] = Path("certs"),
-    days: Annotated[
-        int,
-        typer.Option(
-            metavar="N", parser=whole_number, help="How long the certificates are valid, in days."
-        ),
-    ] = 365,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertsOptions:
+    """The options of `downpour certs`."""
+
+    names: tuple[str, ...] = argument(
+        "A machine's names and IP addresses, separated by commas, such as "
+        "first,first.lab,10.0.0.5; the first one names its files.",
+        "NAME...",
+    )
+    folder: Path = option(Path("certs"), "The folder to write the files to.", "DIR", flag="--out")
+    days: int = option(365, "How long the certificates are valid, in days.", "N")
+
+
+@command
+def certs(given: CertsOptions) -> None:
     """Make certificates for mutual TLS, one for each machine.
 
     The first call in a folder also makes an authority. Later calls use it to add machines. The
@@ -206,7 +187,7 @@ def certs(
     require("downpour certs", "certs")
     from downpour.cluster.operations.certificates import issue
 
-    issued = issue(names, folder, days=days)
+    issued = issue(given.names, given.folder, days=given.days)
     for line in _report(issued):
         out().print(line, highlight=False, markup=False, soft_wrap=True)
 

@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
+from downpour.base import options as base
 from downpour.base.errors import FileCorrupt, FileMissing, SpecError
+from downpour.base.options import argument, option
+from downpour.cli import options
 from downpour.cli.asking import find
-from downpour.cli.options import (
-    RESULTS,
-    SHARED,
-    Allow,
-    AsJson,
-    DataDir,
-    Experiment,
-    Manager,
-    Shared,
-    SharedIfSeen,
-    TensorBoard,
-    allow_code,
-    allow_own_code,
-    path_option,
-    whole_number,
-    with_credentials,
-)
+from downpour.cli.options import RESULTS, allow_code, allow_own_code
+from downpour.cli.parameters import command
 from downpour.cli.printing import err, note, out, print_json, say
 from downpour.core.spec import Spec
 from downpour.files.spec_file import read_spec
@@ -40,27 +27,23 @@ if TYPE_CHECKING:
     from downpour.record.study_result import StudyResult
 
 
-def report(
-    folder: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FOLDER",
-            parser=path_option("FOLDER"),
-            help="A folder of `downpour grid`, or of one experiment.",
-        ),
-    ],
-    out_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            metavar="DIR",
-            parser=path_option("out"),
-            help="The folder to write the report to.",
-            show_default="FOLDER/report, or ./results/ID for one experiment",
-        ),
-    ] = None,
-    tensorboard: TensorBoard = None,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportOptions:
+    """The options of `downpour report`."""
+
+    folder: Path = argument("A folder of `downpour grid`, or of one experiment.", "FOLDER")
+    out_dir: Path | None = option(
+        None,
+        "The folder to write the report to.",
+        "DIR",
+        default="FOLDER/report, or ./results/ID for one experiment",
+        flag="--out",
+    )
+    tensorboard: Path | None = options.tensorboard()
+
+
+@command
+def report(given: ReportOptions) -> None:
     """Write tables, figures and a page of the results.
 
     Means over repetitions come with 95 % intervals by Student's t. Tables are Markdown, CSV and
@@ -73,14 +56,14 @@ def report(
     from downpour.show.pages.report import write_report
     from downpour.show.tables.terminal_tables import study_table
 
-    study, usual = _study(folder)
-    if tensorboard is not None:
-        _write_events(folder, tensorboard)
+    study, usual = _study(given.folder)
+    if given.tensorboard is not None:
+        _write_events(given.folder, given.tensorboard)
     with Progress(console=err(), disable=not err().is_terminal, transient=True) as bars:
         bar = bars.add_task("figures", total=None)
         page = write_report(
             study,
-            out_dir or usual,
+            given.out_dir or usual,
             lambda done, total: bars.update(bar, completed=done, total=total),
         )
     for subgrid in study.subgrids:
@@ -128,25 +111,24 @@ def _study(folder: Path) -> tuple[StudyResult, Path]:
 _STANDARD_OUTPUT = Path("-")
 
 
-@with_credentials
-def trace(
-    experiment: Experiment,
-    to: Annotated[
-        Path | None,
-        typer.Option(
-            "--to",
-            metavar="FILE",
-            parser=path_option("to"),
-            help="The file to write; - is standard output. It may replace an earlier trace, "
-            "but no other file.",
-            show_default="./results/ID/trace.json",
-        ),
-    ] = None,
-    shared: SharedIfSeen = None,
-    manager: Manager = "",
-    *,
-    credentials: Credentials,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceOptions:
+    """The options of `downpour trace`."""
+
+    experiment: str = options.experiment()
+    to: Path | None = option(
+        None,
+        "The file to write; - is standard output. It may replace an earlier trace, but no other "
+        "file.",
+        "FILE",
+        default="./results/ID/trace.json",
+    )
+    shared: Path | str | None = options.shared_if_seen()
+    manager: str = base.manager()
+
+
+@command
+def trace(given: TraceOptions, credentials: Credentials) -> None:
     """Write a timeline of an experiment, even while it runs.
 
     Open the file at ui.perfetto.dev or in chrome://tracing; both read it on your machine. The
@@ -156,11 +138,11 @@ def trace(
     """
     from downpour.show.tracing.trace import TRACE_NAME, trace_lines, write_trace
 
-    found = find(experiment, shared, manager, credentials)
-    if to == _STANDARD_OUTPUT:
+    found = find(given.experiment, given.shared, given.manager, credentials)
+    if given.to == _STANDARD_OUTPUT:
         sys.stdout.writelines(trace_lines(found.record))
         return
-    file = to or RESULTS / found.experiment / TRACE_NAME
+    file = given.to or RESULTS / found.experiment / TRACE_NAME
     write_trace(found.record, file)
     say(str(file))
 
@@ -168,15 +150,9 @@ def trace(
 _FORMS = (".png", ".svg")
 
 
-def figure_option(text: str, *, shown_default: str) -> Any:
-    """Return the option `--to FILE` of a command that draws a figure, with its help."""
-    return typer.Option(
-        "--to",
-        metavar="FILE",
-        parser=path_option("to"),
-        help=f"{text} into this .png or .svg file.",
-        show_default=shown_default,
-    )
+def figure_option(text: str, default: str) -> Any:
+    """Return the option `--to FILE` of a command that draws a figure."""
+    return option(None, f"{text} into this .png or .svg file.", "FILE", default=default)
 
 
 def check_figure(field: str, path: Path | None) -> None:
@@ -193,43 +169,32 @@ def check_figure(field: str, path: Path | None) -> None:
         raise SpecError(field, str(path), accepted)
 
 
-SpecFile = Annotated[
-    Path,
-    typer.Argument(metavar="FILE", parser=path_option("FILE"), help="A TOML file with the spec."),
-]
-Shards = Annotated[
-    int | None,
-    typer.Option(
-        "--shards",
-        metavar="N",
-        parser=whole_number,
-        help="The number of shards.",
-        show_default="the spec's, or as many as `downpour run` would train here",
-    ),
-]
-Splits = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--split",
-        metavar="random|class|equal|dirichlet(ALPHA)",
-        help="Show this split in place of the spec's. Repeatable, to compare several.",
-        show_default=False,
-    ),
-]
-FigureFile = Annotated[Path | None, figure_option("Also draw a figure", shown_default="not drawn")]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitsOptions:
+    """The options of `downpour splits`."""
+
+    file: Path = argument("A TOML file with the spec.", "FILE")
+    shards: int | None = option(
+        None,
+        "The number of shards.",
+        "N",
+        default="the spec's, or as many as `downpour run` would train here",
+    )
+    split: tuple[str, ...] = option(
+        (),
+        "Show this split in place of the spec's. Repeatable, to compare several.",
+        "random|class|equal|dirichlet(ALPHA)",
+        default=False,
+    )
+    to: Path | None = figure_option("Also draw a figure", "not drawn")
+    shared: Path = options.shared()
+    data_dir: Path | None = base.data_dir()
+    allow: tuple[str, ...] = options.allow()
+    as_json: bool = options.as_json()
 
 
-def splits(
-    file: SpecFile,
-    shards: Shards = None,
-    split: Splits = None,
-    to: FigureFile = None,
-    shared: Shared = SHARED,
-    data_dir: DataDir = None,
-    *,
-    allow: Allow = None,
-    as_json: AsJson = False,
-) -> None:
+@command
+def splits(given: SplitsOptions) -> None:
     """Show how a split cuts the training data into shards.
 
     The manager makes the same shards, with the spec's seed, limits and validation. This command
@@ -245,23 +210,23 @@ def splits(
     dataset without classes has only sizes. If the shared directory exists, the command leaves the
     prepared data there for a run; otherwise it removes them.
     """
-    if to is not None:
+    if given.to is not None:
         require("downpour splits --to", "report")
-        check_figure("to", to)
-    allow_code(allow, file)
-    spec = read_spec(file)
-    if shards is not None:
-        spec = spec.replace(shards=shards)
-    allow_own_code(spec, file)
+        check_figure("to", given.to)
+    allow_code(given.allow, given.file)
+    spec = read_spec(given.file)
+    if given.shards is not None:
+        spec = spec.replace(shards=given.shards)
+    allow_own_code(spec, given.file)
     from downpour.experiments.running.cutting import cuts_of, shards_for
 
     number = shards_for(spec)
-    cuts = cuts_of(spec, split or [], number, shared, data_dir)
+    cuts = cuts_of(spec, given.split, number, given.shared, given.data_dir)
     if spec.shards is None:
         note(f"shards = {number}, as `downpour run` would take here; --shards takes another number")
-    _print(cuts, spec, as_json=as_json)
-    if to is not None:
-        _draw(cuts, to)
+    _print(cuts, spec, as_json=given.as_json)
+    if given.to is not None:
+        _draw(cuts, given.to)
 
 
 def _print(cuts: Sequence[SplitCut], spec: Spec, *, as_json: bool) -> None:

@@ -3,40 +3,37 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from downpour.cli.options import path_option
+from downpour.base.options import argument, option
+from downpour.cli.parameters import command
 from downpour.cli.printing import say
 from downpour.cluster.operations.templates import NEEDED, TEMPLATES, write_template
 from downpour.files.spec_file import specs_in
 from downpour.host.extras import is_installed
 
 
-def init(
-    folder: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="DIR",
-            parser=path_option("DIR"),
-            help="The folder to write to; created if it is missing.",
-            show_default="./TEMPLATE",
-        ),
-    ] = None,
-    template: Annotated[
-        str,
-        typer.Option("--template", metavar="|".join(TEMPLATES), help="The kind of project."),
-    ] = "classifier",
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitOptions:
+    """The options of `downpour init`."""
+
+    folder: Path | None = argument(
+        "The folder to write to; created if it is missing.", "DIR", None, default="./TEMPLATE"
+    )
+    template: str = option("classifier", "The kind of project.", "|".join(TEMPLATES))
+
+
+@command
+def init(given: InitOptions) -> None:
     """Write a small project to start from.
 
     It holds a task, a spec and a README. The task trains right away on examples that it makes;
     replace them with yours. The command overwrites no files. It prints the commands that train the
     project and, if packages are missing, the one that installs them.
     """
-    folder = folder or Path(template)
+    template = given.template
+    folder = given.folder or Path(template)
     write_template(template, folder)
     if missing := [package for package in NEEDED.get(template, ()) if not is_installed(package)]:
         say(f"pip install {' '.join(missing)}")

@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import typer
-
+from downpour.base import options as base
 from downpour.base.errors import SpecError, did_you_mean
+from downpour.base.options import argument, flag, option
+from downpour.cli import options
 from downpour.cli.asking import find
-from downpour.cli.options import SHARED, Manager, SharedIfSeen, whole_number, with_credentials
+from downpour.cli.options import SHARED
+from downpour.cli.parameters import command
 from downpour.cli.printing import note, out
 from downpour.host.paths import Credentials
 from downpour.host.text import one_line
@@ -29,59 +32,39 @@ _STYLES = {"debug": "dim", "info": "", "warning": "yellow", "error": "bold red"}
 _AGE = re.compile(r"(\d{1,6})([smhd])")
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
-Experiment = Annotated[
-    str,
-    typer.Argument(
-        metavar="ID", help="An experiment: from its submission to its end. All times if absent."
-    ),
-]
-Worker = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME",
-        help="Only lines of this worker; `manager`, `launcher` and a host's name work, too.",
-        show_default="all processes",
-    ),
-]
-LevelOption = Annotated[
-    str,
-    typer.Option(
-        metavar="LEVEL", help="Only lines of this level or above: debug, info, warning or error."
-    ),
-]
-Since = Annotated[
-    str,
-    typer.Option(
-        metavar="AGE", help="Only lines no older than this: 30s, 10m, 2h or 3d.", show_default=False
-    ),
-]
-Last = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        parser=whole_number,
-        help="Only the last N lines; 0: all.",
-        show_default=f"all with an ID or --since, else {_LAST}",
-    ),
-]
-Follow = Annotated[
-    bool, typer.Option("--follow", "-f", help="Keep printing new lines until you press Ctrl-C.")
-]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogsOptions:
+    """The options of `downpour logs`."""
+
+    experiment: str = argument(
+        "An experiment: from its submission to its end. All times if absent.", "ID", ""
+    )
+    worker: str = option(
+        "",
+        "Only lines of this worker; `manager`, `launcher` and a host's name work, too.",
+        "NAME",
+        default="all processes",
+    )
+    level: str = option(
+        "debug", "Only lines of this level or above: debug, info, warning or error.", "LEVEL"
+    )
+    since: str = option(
+        "", "Only lines no older than this: 30s, 10m, 2h or 3d.", "AGE", default=False
+    )
+    last: int | None = option(
+        None,
+        "Only the last N lines; 0: all.",
+        "N",
+        default=f"all with an ID or --since, else {_LAST}",
+    )
+    shared: Path | str | None = options.shared_if_seen()
+    manager: str = base.manager()
+    follow: bool = flag("Keep printing new lines until you press Ctrl-C.", flag="--follow -f")
 
 
-@with_credentials
-def logs(
-    experiment: Experiment = "",
-    worker: Worker = "",
-    level: LevelOption = "debug",
-    since: Since = "",
-    last: Last = None,
-    shared: SharedIfSeen = None,
-    manager: Manager = "",
-    *,
-    follow: Follow = False,
-    credentials: Credentials,
-) -> None:
+@command
+def logs(given: LogsOptions, credentials: Credentials) -> None:
     """Print the logs of all processes of a cluster.
 
     Manager, workers and launcher keep their logs in the shared directory, along with your code's
@@ -92,18 +75,19 @@ def logs(
     from downpour.files.store.shared_directory import seen_location
     from downpour.record.logs import LogFilter, exported_seconds, span_of
 
-    wanted = LogFilter(begin=_begin(since), level=_checked(level), of=worker)
+    last = given.last
+    wanted = LogFilter(begin=_begin(given.since), level=_checked(given.level), of=given.worker)
     if last is not None and last < 0:
         raise SpecError("last", last, "must be a number, 0 or above; 0 prints all")
-    if experiment:
-        found = find(experiment, shared, manager, credentials)
+    if given.experiment:
+        found = find(given.experiment, given.shared, given.manager, credentials)
         begin, end = span_of(found.experiment, found.record)
         end = max(end, exported_seconds(found.folder))
         wanted = replace(wanted, begin=max(begin, wanted.begin), end=end)
-    most = last if last is not None else 0 if experiment or since else _LAST
-    where = shared or SHARED
+    most = last if last is not None else 0 if given.experiment or given.since else _LAST
+    where = given.shared or SHARED
     printer = _Printer(logs_of(seen_location(where)), wanted, str(where))
-    printer.run(most, follow=follow)
+    printer.run(most, follow=given.follow)
 
 
 class _Printer:

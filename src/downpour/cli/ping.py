@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
+from dataclasses import dataclass
+from pathlib import Path
 
 from downpour.base.errors import SpecError
-from downpour.cli.options import SharedIfSeen, with_credentials
+from downpour.base.options import argument, flag
+from downpour.cli import options
+from downpour.cli.parameters import command
 from downpour.cli.printing import say
 from downpour.host.paths import Credentials
 
 _TIMEOUT_SECONDS = 5.0
 
 
-@with_credentials
-def ping(
-    address: Annotated[
-        str,
-        typer.Argument(
-            metavar="HOST:PORT",
-            envvar="DOWNPOUR_MANAGER",
-            help="The address to call.",
-            show_default="that of the leader in the shared directory",
-        ),
-    ] = "",
-    shared: SharedIfSeen = None,
-    *,
-    worker: Annotated[bool, typer.Option("--worker", help="Call a worker, not a manager.")] = False,
-    credentials: Credentials,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PingOptions:
+    """The options of `downpour ping`."""
+
+    address: str = argument(
+        "The address to call.",
+        "HOST:PORT",
+        "",
+        variable="DOWNPOUR_MANAGER",
+        default="that of the leader in the shared directory",
+    )
+    shared: Path | str | None = options.shared_if_seen()
+    worker: bool = flag("Call a worker, not a manager.")
+
+
+@command
+def ping(given: PingOptions, credentials: Credentials) -> None:
     """Check whether a manager, or a worker, answers.
 
     Prints who answers. Without an answer, it prints the reason in one line and exits with a status
@@ -39,7 +41,8 @@ def ping(
     from downpour.network.rpc import Trust, WorkerClient, parse_address
 
     trust = Trust.load(credentials)
-    if worker:
+    address = given.address
+    if given.worker:
         if not address:
             raise SpecError("HOST:PORT", address, "must be the worker's address with --worker")
         where = parse_address(address)
@@ -48,7 +51,7 @@ def ping(
             doing = f", training {info.running}" if info.running else ""
             line = f"worker {info.name} at {where}, downpour {info.version}{doing}"
     else:
-        managers = managers_for(address, shared, trust, timeout_seconds=_TIMEOUT_SECONDS)
+        managers = managers_for(address, given.shared, trust, timeout_seconds=_TIMEOUT_SECONDS)
         with managers.first() as manager:
             managers.check(manager)
             line = f"manager at {manager.address}, downpour {manager.describe().version}"

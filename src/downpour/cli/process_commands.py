@@ -6,31 +6,21 @@ import logging
 import os
 import sys
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from socket import socket
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from downpour.base.devices import AUTO, NAMES, check_device
+from downpour.base.devices import check_device
 from downpour.base.errors import ComeAgain, DownpourError, SpecError
-from downpour.base.values import DEFAULT_PORT, checked_labels
-from downpour.cli.dashboard import DashboardFlag, DashboardPort, page_on, page_socket
+from downpour.base.options import flag, option
+from downpour.base.values import checked_labels
+from downpour.cli import options as cli_options
+from downpour.cli.dashboard import page_on, page_socket
 from downpour.cli.exit_status import SIGNALLED, outlive_readers
-from downpour.cli.options import (
-    SHARED,
-    ConnectSeconds,
-    DataDir,
-    Location,
-    Manager,
-    OnEvent,
-    Patience,
-    number,
-    path_option,
-    whole_number,
-    with_credentials,
-)
+from downpour.cli.parameters import command
 from downpour.cli.printing import note
 from downpour.cluster.manager.options import ManagerOptions, checked_patience
 from downpour.cluster.worker.options import WorkerOptions
@@ -39,143 +29,19 @@ from downpour.host.extras import require
 from downpour.host.paths import TOKEN_NAME, Credentials, is_object_store
 from downpour.host.process import on_leaving, waiting_for_leave
 from downpour.host.text import set_up_log
-from downpour.network.discovery.waiting import CONNECT_SECONDS, checked_seconds, manager_may_come
+from downpour.network.discovery.waiting import checked_seconds, manager_may_come
 
 if TYPE_CHECKING:
     from downpour.network.rpc import Address
 
 
-Port = Annotated[
-    int,
-    typer.Option("--port", metavar="N", parser=whole_number, help="The port; 0: any free one."),
-]
-PredictorFile = Annotated[
-    str,
-    typer.Option(
-        metavar="FILE",
-        help="The predictor of completion times, as `downpour predictor train` writes it.",
-        show_default="the one that is shipped",
-    ),
-]
-MetricsPort = Annotated[
-    int | None,
-    typer.Option(
-        "--metrics-port",
-        metavar="N",
-        parser=whole_number,
-        help="Serve metrics for Prometheus at this port; 0: any free one.",
-        show_default="not served",
-    ),
-]
-WorkerName = Annotated[
-    str, typer.Option(metavar="NAME", help="The worker's name.", show_default="the host's name")
-]
-WorkerHost = Annotated[
-    str,
-    typer.Option(
-        metavar="ADDRESS",
-        help="The address to listen on.",
-        show_default="loopback if the manager is on it, else all networks",
-    ),
-]
-Advertise = Annotated[
-    str,
-    typer.Option(
-        metavar="HOST[:PORT]",
-        help="The address at which the manager calls this worker back.",
-        show_default="the address that reaches the manager",
-    ),
-]
-Device = Annotated[
-    str,
-    typer.Option(
-        metavar=NAMES, help="The device to train on; auto: the best that this machine has."
-    ),
-]
-Place = Annotated[
-    int,
-    typer.Option(
-        metavar="N",
-        parser=whole_number,
-        help="The worker's number among those of its machine, from 0: they take the "
-        "accelerators in turn.",
-    ),
-]
-DrainSeconds = Annotated[
-    float,
-    typer.Option(
-        metavar="X",
-        parser=number,
-        help="How long the worker may take to finish its task when a signal tells it to "
-        "leave. It saves and hands back an unfinished one.",
-    ),
-]
-AloneSeconds = Annotated[
-    float,
-    typer.Option(
-        metavar="X",
-        parser=number,
-        help="Leave after this long without a manager's answer; 0: wait forever.",
-    ),
-]
-ReadyFile = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        parser=path_option("ready_file"),
-        help="Keep this file, with the worker's address, as long as the worker is registered.",
-        show_default="none",
-    ),
-]
-Labels = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--label",
-        metavar="KEY=VALUE",
-        help="A label that specs and shards can require; `downpour status` and `downpour ps` "
-        "show it. Repeatable.",
-        show_default=False,
-    ),
-]
-Processes = Annotated[
-    int | None,
-    typer.Option(
-        "--processes",
-        metavar="N",
-        parser=whole_number,
-        help="Train each batch with at most N processes; the resulting bytes don't depend on N.",
-        show_default="as many as the spec asks for",
-    ),
-]
-AcceptCode = Annotated[
-    bool,
-    typer.Option(
-        "--accept-code",
-        envvar="DOWNPOUR_ACCEPT_CODE",
-        help="If this machine lacks a file of an experiment's code or has another version, "
-        "use the manager's. DOWNPOUR_ALLOW still decides whose code may run.",
-    ),
-]
-Count = Annotated[
-    int,
-    typer.Option(
-        "--count",
-        metavar="N",
-        parser=whole_number,
-        help="How many workers to run, each in its own process: NAME-1, NAME-2 and so on, "
-        "with ports that count up.",
-    ),
-]
-LogFile = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        parser=path_option("log"),
-        help="Append the log to this file.",
-        show_default="standard error",
-    ),
-]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
+def _log() -> Any:
+    text = "Append the log to this file."
+    return option(None, text, "FILE", default="standard error")
+
+
+def _verbose() -> Any:
+    return flag("Log more.", flag="--verbose -v")
 
 
 def begin(*, verbose: bool, log: Path | None) -> None:
@@ -211,65 +77,40 @@ def with_token(credentials: Credentials, shared: Path | str) -> Credentials:
     return replace(credentials, token_file=str(path))
 
 
-@with_credentials
-def manager(
-    shared: Location = SHARED,
-    host: Annotated[
-        str,
-        typer.Option(
-            metavar="ADDRESS", help="The address to listen on; 0.0.0.0 or :: for all networks."
-        ),
-    ] = "127.0.0.1",
-    port: Port = DEFAULT_PORT,
-    data_dir: DataDir = None,
-    *,
-    make_token: Annotated[
-        bool,
-        typer.Option(
-            "--make-token",
-            help="Create the token file if it is missing, readable by this user only: "
-            "DIR/token, or the file that --token-file names.",
-            rich_help_panel="Trust",
-        ),
-    ] = False,
-    successor: Annotated[
-        bool,
-        typer.Option("--successor", help="Wait until the leading manager is gone, then take over."),
-    ] = False,
-    patience: Patience = 1.0,
-    predictor: PredictorFile = "",
-    metrics_port: MetricsPort = None,
-    on_event: OnEvent = "",
-    dashboard: DashboardFlag = False,
-    dashboard_port: DashboardPort = None,
-    log: LogFile = None,
-    verbose: Verbose = False,
-    credentials: Credentials,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagerProcess:
+    """The options of `downpour manager` that concern its process."""
+
+    make_token: bool = flag(
+        "Create the token file if it is missing, readable by this user only: DIR/token, or the "
+        "file that --token-file names.",
+        title="Trust",
+    )
+    dashboard: bool = cli_options.dashboard()
+    dashboard_port: int | None = cli_options.dashboard_port()
+    log: Path | None = _log()
+    verbose: bool = _verbose()
+
+
+@command
+def manager(options: ManagerOptions, process: ManagerProcess, credentials: Credentials) -> None:
     """Serve as the manager until Ctrl-C.
 
     It accepts experiments and assigns their shards to workers. It also continues experiments that
     an earlier manager of the same shared directory left unfinished. If other machines can reach it,
     it needs a token or TLS.
     """
-    begin(verbose=verbose, log=log)
-    if metrics_port is not None:
+    begin(verbose=process.verbose, log=process.log)
+    if options.metrics_port is not None:
         require("--metrics-port", "metrics")
-    if make_token:
-        credentials = with_token(credentials, shared)
-    options = ManagerOptions(
-        shared=str(shared),
-        host=host,
-        port=port,
-        data_dir=str(data_dir or ""),
-        successor=successor,
-        patience=checked_patience(patience),
-        predictor=predictor,
-        metrics_port=metrics_port,
-        on_event=checked_command(on_event) if on_event else "",
-        credentials=credentials,
-    )
-    _serve(options, page_socket(credentials, dashboard_port, wanted=dashboard))
+    if process.make_token:
+        credentials = with_token(credentials, options.shared)
+    checked_patience(options.patience)
+    if options.on_event:
+        options = replace(options, on_event=checked_command(options.on_event))
+    options = replace(options, credentials=credentials)
+    listener = page_socket(credentials, process.dashboard_port, wanted=process.dashboard)
+    _serve(options, listener)
 
 
 def _serve(options: ManagerOptions, listener: socket | None) -> None:
@@ -290,30 +131,16 @@ _COUNT_MAX = 1000
 _PROCESSES_MAX = 256
 
 
-@with_credentials
-def worker(
-    manager: Manager = "",
-    shared: Location = SHARED,
-    name: WorkerName = "",
-    host: WorkerHost = "",
-    port: Port = 0,
-    advertise: Advertise = "",
-    device: Device = AUTO,
-    metrics_port: MetricsPort = None,
-    *,
-    connect_seconds: ConnectSeconds = CONNECT_SECONDS,
-    drain_seconds: DrainSeconds = 0.0,
-    alone_seconds: AloneSeconds = 0.0,
-    ready_file: ReadyFile = None,
-    label: Labels = None,
-    processes: Processes = None,
-    accept_code: AcceptCode = False,
-    count: Count = 1,
-    place: Place = 0,
-    log: LogFile = None,
-    verbose: Verbose = False,
-    credentials: Credentials,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerProcess:
+    """The options of `downpour worker` that concern its process."""
+
+    log: Path | None = _log()
+    verbose: bool = _verbose()
+
+
+@command
+def worker(options: WorkerOptions, process: WorkerProcess, credentials: Credentials) -> None:
     """Serve as a worker until Ctrl-C.
 
     It trains the shards that the manager assigns. You can start it before the manager; it finds the
@@ -323,43 +150,28 @@ def worker(
     The exit status is 75 if the worker found no manager: the same command may succeed later. It is
     2 for mistakes that you can correct.
     """
-    check_device(device)
-    _check(ready_file, processes, place)
-    begin(verbose=verbose, log=log)
-    if metrics_port is not None:
+    check_device(options.device)
+    _check(options)
+    begin(verbose=process.verbose, log=process.log)
+    if options.metrics_port is not None:
         require("--metrics-port", "metrics")
-    options = WorkerOptions(
-        manager=manager,
-        shared=str(shared),
-        name=name,
-        host=host,
-        port=port,
-        advertise=advertise,
-        device=device,
-        place=place,
-        metrics_port=metrics_port,
-        connect_seconds=checked_seconds("connect_seconds", connect_seconds),
-        drain_seconds=checked_seconds("drain_seconds", drain_seconds),
-        alone_seconds=checked_seconds("alone_seconds", alone_seconds),
-        ready_file=str(ready_file or ""),
-        labels=checked_labels(label or ()),
-        processes=processes,
-        accepts_code=accept_code,
-        credentials=credentials,
-    )
-    if count == 1:
+    for name in ("connect_seconds", "drain_seconds", "alone_seconds"):
+        checked_seconds(name, getattr(options, name))
+    checked_labels(options.labels)
+    options = replace(options, credentials=credentials)
+    if options.count == 1:
         _run_one(options)
     else:
-        _run_several(options, count, log)
+        _run_several(options, process.log)
 
 
-def _check(ready_file: Path | None, processes: int | None, place: int) -> None:
-    if not 0 <= place <= _COUNT_MAX:
-        raise SpecError("place", place, f"must be from 0 to {_COUNT_MAX}")
-    if ready_file is not None and not ready_file.parent.is_dir():
-        raise SpecError("ready_file", str(ready_file), "must be in a folder that exists")
-    if processes is not None and not 1 <= processes <= _PROCESSES_MAX:
-        raise SpecError("processes", processes, f"must be from 1 to {_PROCESSES_MAX}")
+def _check(options: WorkerOptions) -> None:
+    if not 0 <= options.place <= _COUNT_MAX:
+        raise SpecError("place", options.place, f"must be from 0 to {_COUNT_MAX}")
+    if options.ready_file and not Path(options.ready_file).parent.is_dir():
+        raise SpecError("ready_file", options.ready_file, "must be in a folder that exists")
+    if options.processes is not None and not 1 <= options.processes <= _PROCESSES_MAX:
+        raise SpecError("processes", options.processes, f"must be from 1 to {_PROCESSES_MAX}")
 
 
 def _run_one(options: WorkerOptions) -> None:
@@ -375,17 +187,17 @@ def _say(here: Address, manager: Address, device: str) -> None:
     note(f"worker at {here}, manager {manager}, trains on {device}")
 
 
-def _run_several(options: WorkerOptions, count: int, log: Path | None) -> None:
-    """Run workers as processes; return the exit status of the first one that failed."""
-    if not 1 <= count <= _COUNT_MAX:
-        raise SpecError("count", count, f"must be from 1 to {_COUNT_MAX}")
+def _run_several(options: WorkerOptions, log: Path | None) -> None:
+    """Run workers as processes; exit with the status of the first one that failed."""
+    if not 1 <= options.count <= _COUNT_MAX:
+        raise SpecError("count", options.count, f"must be from 1 to {_COUNT_MAX}")
     if options.advertise.rpartition(":")[2].isdigit():
         raise SpecError("advertise", options.advertise, "needs no port with --count")
     from downpour.cluster.launchers.engine_cluster import run_group
     from downpour.cluster.worker.process import default_name
 
     named = replace(options, name=options.name or default_name(os.environ))
-    ends = run_group(named, count, log, waiting_for_leave())
+    ends = run_group(named, log, waiting_for_leave())
     for name, ended in ends.items():
         if ended.status != 0:
             note(f"{name}: {ended.reason or f'it exited with status {ended.status}'}")

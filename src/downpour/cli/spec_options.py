@@ -7,25 +7,25 @@ and in an option.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-import typer
-
 from downpour.base.devices import NAMES
 from downpour.base.errors import SpecError
-from downpour.cli.options import SHARED, path_option
+from downpour.base.options import OptionText
+from downpour.cli.options import SHARED
+from downpour.cli.parameters import Group, Values, parameter
 from downpour.core.families import FAMILIES
 from downpour.core.spec import TABLES, Spec
-from downpour.files.spec_file import read_spec
+from downpour.files.spec_file import read_spec, specs_in
 from downpour.host.paths import path_of
 
-# A group begins with the field named here and ends before the next group.
-_GROUPS = {
+# A title begins with the field named here and ends before the next title.
+_TITLES = {
     "name": "The experiment",
     "dataset": "Data",
     "model": "Model",
@@ -75,96 +75,91 @@ _TEXTS = {
 }
 
 
-def with_spec(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command that takes `spec` a FILE argument and an option for each field.
+@dataclass(frozen=True, slots=True)
+class SpecRequest:
+    """The spec that a user asks for, its file if there is one, and a remark on the choice."""
 
-    The command also gets the path if it takes `spec_file`. If it takes `resume`, it has an option
-    of that name.
-    """
-    wanted = inspect.signature(command, eval_str=True).parameters
+    spec: Spec
+    file: Path | None = None
+    remark: str = ""
 
-    @functools.wraps(command)
-    def wrapped(**arguments: Any) -> Any:
-        given = {name: arguments.pop(name) for name in Spec.model_fields}
-        file = arguments.pop("file")
-        if "spec_file" in wanted:
-            arguments["spec_file"] = file
-        resume = arguments.get("resume")
-        if resume is not None:
-            spec = _resumed(resume, arguments["shared"] or SHARED, file, given)
+
+def read_spec_of(values: Values) -> SpecRequest:
+    """Read the spec from FILE, from the experiment to resume, and from options."""
+    file, resume = values["file"], values.get("resume")
+    fields = parse_fields({name: values[name] for name in Spec.model_fields})
+    if resume is not None:
+        return SpecRequest(_resumed(resume, values["shared"] or SHARED, file, fields))
+    return SpecRequest(Spec.make(fields) if file is None else read_spec(file, fields), file)
+
+
+_SAYS_WHAT = ("file", "resume", "task", "dataset", "model")
+"""Arguments that say what to train, so that we look for no file."""
+
+
+def find_spec(values: Values) -> SpecRequest:
+    """Read the spec; if nothing says what to train, from the only one in the current folder."""
+    remark = ""
+    if not any(values[name] for name in _SAYS_WHAT):
+        files = specs_in(Path.cwd())
+        if len(files) > 1:
+            _refuse_options(files, values)
+            names = ", ".join(file.name for file in files)
+            raise SpecError("FILE", None, f"name one of the specs in this folder: {names}")
+        for file in files:
+            values["file"] = file
+            remark = f"no FILE was named, so this is {file.name}"
+    return replace(read_spec_of(values), remark=remark)
+
+
+def _refuse_options(files: Sequence[Path], values: Values) -> None:
+    """Refuse options that are wrong with each of these files."""
+    from downpour.cluster.launchers import kind_of
+    from downpour.experiments.running.surroundings import workers_for
+
+    kind_of(values["on"] or "local")
+    workers_for(Spec(), values["workers"])
+    fields = parse_fields({name: values[name] for name in Spec.model_fields})
+    errors: dict[str, SpecError] = {}
+    for file in files:
+        try:
+            read_spec(file, fields)
+        except SpecError as error:
+            errors.setdefault(str(error), error)
         else:
-            spec = _read(file, given)
-        return command(spec=spec, **arguments)
-
-    own = [
-        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for name, parameter in wanted.items()
-        if name not in {"spec", "spec_file"}
-    ]
-    parameters = [_file(), *own, *_options()]
-    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {p.name: p.annotation for p in parameters}
-    return wrapped
-
-
-def parse_fields(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn options into the spec's fields; leave out options that the user did not give."""
-    return {name: _value(name, typed) for name, typed in given.items() if typed not in (None, [])}
-
-
-def _read(file: Path | None, given: Mapping[str, Any]) -> Spec:
-    fields = parse_fields(given)
-    return Spec.make(fields) if file is None else read_spec(file, fields)
+            return
+    if len(errors) == 1:
+        raise errors.popitem()[1]
 
 
 def _resumed(
-    experiment: str, shared: Path | str, file: Path | None, given: Mapping[str, Any]
+    experiment: str, shared: Path | str, file: Path | None, fields: Mapping[str, Any]
 ) -> Spec:
     from downpour.experiments.trained_model.locating import resumed_spec
 
     if file is not None:
         accepted = "continues with its own spec, so leave out FILE; options may change it"
         raise SpecError("resume", experiment, accepted)
-    return resumed_spec(experiment, path_of("shared", shared), parse_fields(given))
+    return resumed_spec(experiment, path_of("shared", shared), fields)
 
 
-def _file() -> inspect.Parameter:
-    argument = typer.Argument(
-        metavar="FILE",
-        parser=path_option("FILE"),
-        help="A TOML file with the spec.",
-        show_default=False,
-    )
-    return _parameter("file", Annotated[Path | None, argument])
-
-
-def _options() -> Iterator[inspect.Parameter]:
-    group = ""
+def _parameters() -> Iterator[inspect.Parameter]:
+    text = OptionText("A TOML file with the spec.", "FILE", default=False, is_argument=True)
+    yield parameter("file", Path, None, text)
+    title = ""
     for name in Spec.model_fields:
-        group = _GROUPS.get(name, group)
-        yield _option(name, group)
+        title = _TITLES.get(name, title)
+        flag = f"--{name.replace('_', '-')}"
+        flag += f"/--no-{flag[2:]}" if name in _FLAGS else ""
+        hint = bool if name in _FLAGS else tuple[str, ...] if name in _TABLES else str
+        metavar = _metavar(name) or ""
+        text = OptionText(_help(name), metavar, _default(name), flag=flag, title=title)
+        yield parameter(name, hint, None, text)
 
 
-def _option(name: str, group: str) -> inspect.Parameter:
-    flag = f"--{name.replace('_', '-')}"
-    kind: Any = str
-    if name in _FLAGS:
-        flag, kind = f"{flag}/--no-{flag[2:]}", bool
-    elif name in _TABLES:
-        kind = list[str]
-    option = typer.Option(
-        flag,
-        help=_help(name),
-        metavar=_metavar(name),
-        show_default=_default(name),
-        rich_help_panel=group,
-    )
-    return _parameter(name, Annotated[kind | None, option])
-
-
-def _parameter(name: str, annotation: Any) -> inspect.Parameter:
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, kind, default=None, annotation=annotation)
+def parse_fields(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn options into the spec's fields; leave out options that the user did not give."""
+    return {name: _value(name, typed) for name, typed in given.items() if typed not in (None, [])}
 
 
 def _help(name: str) -> str:
@@ -229,3 +224,9 @@ def _as_toml(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
         return text
+
+
+AskedSpec = Annotated[SpecRequest, Group([*_parameters()], read_spec_of)]
+"""The parameter of a command that takes FILE and an option for each field of the spec."""
+FoundSpec = Annotated[SpecRequest, Group([*_parameters()], find_spec)]
+"""The same for a command that may find FILE in the current folder."""

@@ -5,34 +5,23 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import typer
 
-from downpour.cli.launch_options import Launching, refuse_both, refuse_own_data, with_launcher
-from downpour.cli.options import (
-    RESULTS,
-    SHARED,
-    Allow,
-    AsJson,
-    DataDir,
-    Detach,
-    ManagerElsewhere,
-    OnEvent,
-    OnlyStatus,
-    OutDir,
-    Shared,
-    TensorBoard,
-    allow_code,
-    path_option,
-    with_credentials,
-)
+from downpour.base import options as base
+from downpour.base.options import argument, flag, option, words_of
+from downpour.cli import options
+from downpour.cli.launch_options import LaunchOptions, refuse_own_data
+from downpour.cli.options import RESULTS, allow_code, refuse_both
+from downpour.cli.parameters import command
 from downpour.cli.printing import err, note, out, print_json
+from downpour.cluster.launchers.launching import Launching
 from downpour.host.event_command import checked_command, command_for
 from downpour.host.extras import require
-from downpour.host.paths import FILES, Credentials
+from downpour.host.paths import Credentials
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -48,28 +37,82 @@ _FAILED = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyOptions:
-    """The options of `downpour grid` and `downpour tune`.
+    """The options of `downpour grid` and `downpour tune`."""
 
-    Without a `manager`, `launching` starts new processes. If `tensorboard` names a folder, the
-    study writes event files there. `on_event` is a command, as `checked_command` returns it.
-    """
+    out_dir: Path | None = option(
+        None, "The folder for results.", "DIR", default="./results/NAME", flag="--out"
+    )
+    shared: Path = options.shared()
+    data_dir: Path | None = base.data_dir()
+    manager: str = option(
+        "",
+        "Train on this manager's cluster, with its workers.",
+        "HOST:PORT",
+        default="new processes on this machine",
+    )
+    tensorboard: Path | None = options.tensorboard()
+    on_event: str = base.on_event()
+    allow: tuple[str, ...] = options.allow()
+    detach: bool = flag(
+        "Run in the background, without this terminal; DIR/log.txt shows the progress.",
+    )
+    status: bool = flag("Only show the progress; starts nothing.")
+    as_json: bool = options.as_json()
 
-    out_dir: Path | None
-    shared: Path
-    data_dir: Path | None
-    manager: str
-    tensorboard: Path | None
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridOptions(StudyOptions):
+    """The options of `downpour grid`, and its file."""
+
+    file: Path = argument("A TOML file with the grid.", "FILE")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneOptions(StudyOptions):
+    """The options of `downpour tune`, and its file."""
+
+    file: Path = argument("A TOML file with the search.", "FILE")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyRun(Generic[StudyT]):
+    """A call of one of these commands, and what differs between them."""
+
+    name: str
+    study: StudyT
+    given: StudyOptions
     credentials: Credentials
     launching: Launching
-    on_event: str = ""
+    tables: Callable[[StudyFolder[StudyT]], list[RenderableType]]
+    """Makes tables of the ended runs."""
+    draw: Callable[[StudyFolder[StudyT]], None] | None = None
+    files: Callable[[StudyFolder[StudyT]], list[Path]] | None = None
+    """Returns the paths of result files to print."""
 
-    def check(self, study: Study) -> None:
-        """Refuse a study if the workers that we would start could not train every run."""
-        for run in study.samples() if not self.manager else ():
+    def run(self) -> None:
+        """Run a study's missing runs, here or detached; or only show its progress."""
+        from downpour.experiments.studies import StudyFolder
+        from downpour.experiments.studies.folder import status_of
+
+        given, study = self.given, self.study
+        folder = StudyFolder((given.out_dir or RESULTS / study.name).absolute(), study)
+        folder.check()
+        now = status_of(folder)
+        if given.status or now.running or (given.detach and not now.progress.left):
+            self._print(folder)
+            return
+        for run in study.samples() if not given.manager else ():
             self.launching.check(run.spec)
+        if given.detach:
+            self._detach(folder)
+        else:
+            is_successful = self._run(folder)
+            self._print(folder)
+            if not is_successful:
+                raise typer.Exit(_FAILED)
 
     @contextmanager
-    def client(self) -> Iterator[Client | None]:
+    def _client(self) -> Iterator[Client | None]:
         """Return a client of the manager, if there is one.
 
         SIGTERM ends the block as Ctrl-C does, because users stop a detached process with `kill`.
@@ -77,114 +120,64 @@ class StudyOptions:
         from downpour.experiments.client import Client
 
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        if not self.manager:
+        manager = self.given.manager
+        if not manager:
             yield None
             return
-        with Client(self.manager, credentials=self.credentials, connect_seconds=0.0) as client:
+        with Client(manager, credentials=self.credentials, connect_seconds=0.0) as client:
             yield client
 
-    def event_writer(self, kept: Iterable[Path]) -> OnKept | None:
+    def _event_writer(self, kept: Iterable[Path]) -> OnKept | None:
         """Write event files of the records in `kept`; returns a function that writes later ones."""
-        if self.tensorboard is None:
+        if self.given.tensorboard is None:
             return None
         from downpour.show.event_files import EndedRuns
 
-        runs = EndedRuns(self.tensorboard)
+        runs = EndedRuns(self.given.tensorboard)
         for record in kept:
             runs.write(record)
         return runs.write
 
-    def words(self) -> list[str]:
-        """Return the options as command-line words, for a detached process."""
-        options = {
-            "--shared": self.shared,
-            "--data-dir": self.data_dir,
-            "--manager": self.manager,
-            "--tensorboard": self.tensorboard,
-            "--on-event": self.on_event,
-            **{f"--{name.replace('_', '-')}": getattr(self.credentials, name) for name in FILES},
-        }
-        given = {option: str(value) for option, value in options.items() if value}
-        words = [word for pair in given.items() for word in pair]
-        return words if self.manager else [*words, *self.launching.words()]
-
-
-@dataclass(frozen=True, slots=True)
-class StudyCommand(Generic[StudyT]):
-    """A command that runs one kind of study.
-
-    Args:
-        name: The subcommand of `downpour`.
-        tables: Returns tables of the ended runs.
-        draw: Draws the results after the study has run.
-        files: Returns the paths of result files to print.
-    """
-
-    name: str
-    tables: Callable[[StudyFolder[StudyT]], list[RenderableType]]
-    draw: Callable[[StudyFolder[StudyT]], None] | None = None
-    files: Callable[[StudyFolder[StudyT]], list[Path]] | None = None
-
-    def run(
-        self, study: StudyT, options: StudyOptions, *, detach: bool, status: bool, as_json: bool
-    ) -> None:
-        """Run a study's missing runs, here or detached; or only show its progress."""
-        from downpour.experiments.studies import StudyFolder
-        from downpour.experiments.studies.folder import status_of
-
-        folder = StudyFolder((options.out_dir or RESULTS / study.name).absolute(), study)
-        folder.check()
-        now = status_of(folder)
-        if status or now.running or (detach and not now.progress.left):
-            self._print(folder, as_json=as_json)
-            return
-        options.check(study)
-        if detach:
-            self._detach(folder, options)
-        else:
-            is_successful = self._run(folder, options)
-            self._print(folder, as_json=as_json)
-            if not is_successful:
-                raise typer.Exit(_FAILED)
-
-    def _detach(self, folder: StudyFolder[StudyT], options: StudyOptions) -> None:
+    def _detach(self, folder: StudyFolder[StudyT]) -> None:
         from downpour.experiments.studies.folder import LOG_NAME
         from downpour.experiments.studies.runner import detach
 
-        process = detach(self.name, folder, options.words())
+        given = replace(self.given, out_dir=None, allow=(), detach=False, as_json=False)
+        words = [*words_of(given), *words_of(self.credentials)]
+        words += [] if given.manager else self.launching.words()
+        process = detach(self.name, folder, words)
         log = folder.path / LOG_NAME
         note(f"process {process} runs the study and writes {log}; `kill {process}` stops it")
 
-    def _run(self, folder: StudyFolder[StudyT], options: StudyOptions) -> bool:
+    def _run(self, folder: StudyFolder[StudyT]) -> bool:
         """Run the missing runs, and return whether the study succeeded."""
         from downpour.experiments.running.surroundings import Surroundings
         from downpour.experiments.studies import Embedded, Remote, run_study
         from downpour.experiments.studies.runner import StudyDisplay
 
-        on_kept = options.event_writer(folder.records())
-        with options.client() as client, StudyDisplay(err(), note) as display:
-            launching = options.launching
+        given, launching = self.given, self.launching
+        on_kept, event_command = self._event_writer(folder.records()), command_for(given.on_event)
+        with self._client() as client, StudyDisplay(err(), note) as display:
             where = Surroundings.of(
-                options.shared, options.data_dir, on=launching.launcher, on_name=launching.on
+                given.shared, given.data_dir, on=launching.launcher, on_name=launching.on
             )
-            command = command_for(options.on_event)
             backend = (
-                Embedded(where, command)
+                Embedded(where, event_command)
                 if client is None
-                else Remote(client, folder.request, command)
+                else Remote(client, folder.request, event_command)
             )
             progress = run_study(folder, backend, display, on_kept)
         if self.draw is not None:
             self.draw(folder)
         return progress.is_successful
 
-    def _print(self, folder: StudyFolder[StudyT], *, as_json: bool) -> None:
+    def _print(self, folder: StudyFolder[StudyT]) -> None:
         """Print the results so far, the progress, and the paths of the files."""
         from downpour.experiments.studies.folder import status_of
 
         status = status_of(folder)
         files = self.files(folder) if self.files is not None else []
-        if as_json:
+        if self.given.as_json:
             named: dict[str, Any] = {"files": list(map(str, files))} if self.files else {}
             print_json({**status.to_dict(), **named})
             return
@@ -194,29 +187,9 @@ class StudyCommand(Generic[StudyT]):
             out().print(str(line), highlight=False, markup=False, soft_wrap=True)
 
 
-@with_launcher
-@with_credentials
+@command
 def grid(
-    context: typer.Context,
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE", parser=path_option("FILE"), help="A TOML file with the grid."
-        ),
-    ],
-    out_dir: OutDir = None,
-    shared: Shared = SHARED,
-    data_dir: DataDir = None,
-    manager: ManagerElsewhere = "",
-    tensorboard: TensorBoard = None,
-    on_event: OnEvent = "",
-    *,
-    allow: Allow = None,
-    detach: Detach = False,
-    status: OnlyStatus = False,
-    as_json: AsJson = False,
-    credentials: Credentials,
-    launching: Launching,
+    context: typer.Context, given: GridOptions, credentials: Credentials, launching: LaunchOptions
 ) -> None:
     """Run a grid of experiments, or its missing runs.
 
@@ -231,24 +204,26 @@ def grid(
     the file. While another process runs the grid, the command shows its progress. `downpour report
     DIR` writes tables and figures of the results.
     """
-    refuse_both(detach=detach, status=status)
-    refuse_own_data(context, manager)
-    allow_code(allow, file)
+    checked = _checked(context, given, given.file)
     require("downpour grid", "report")
     from downpour.experiments.studies import Grid
 
-    options = StudyOptions(
-        out_dir=out_dir,
-        shared=shared,
-        data_dir=data_dir,
-        manager=manager,
-        tensorboard=tensorboard,
+    StudyRun(
+        name="grid",
+        study=Grid.from_file(given.file),
+        given=checked,
         credentials=credentials,
         launching=launching,
-        on_event=checked_command(on_event) if on_event else "",
-    )
-    command = StudyCommand("grid", _tables_of_grid)
-    command.run(Grid.from_file(file), options, detach=detach, status=status, as_json=as_json)
+        tables=_tables_of_grid,
+    ).run()
+
+
+def _checked(context: typer.Context, given: StudyOptions, file: Path) -> StudyOptions:
+    """Refuse options that exclude each other; return all, with the event command's whole path."""
+    refuse_both(detach=given.detach, status=given.status)
+    refuse_own_data(context, given.manager)
+    allow_code(given.allow, file)
+    return replace(given, on_event=checked_command(given.on_event) if given.on_event else "")
 
 
 def _tables_of_grid(folder: StudyFolder[Grid]) -> list[RenderableType]:
@@ -259,29 +234,9 @@ def _tables_of_grid(folder: StudyFolder[Grid]) -> list[RenderableType]:
     return [study_table(subgrid) for subgrid in grid_results(folder).subgrids]
 
 
-@with_launcher
-@with_credentials
+@command
 def tune(
-    context: typer.Context,
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE", parser=path_option("FILE"), help="A TOML file with the search."
-        ),
-    ],
-    out_dir: OutDir = None,
-    shared: Shared = SHARED,
-    data_dir: DataDir = None,
-    manager: ManagerElsewhere = "",
-    tensorboard: TensorBoard = None,
-    on_event: OnEvent = "",
-    *,
-    allow: Allow = None,
-    detach: Detach = False,
-    status: OnlyStatus = False,
-    as_json: AsJson = False,
-    credentials: Credentials,
-    launching: Launching,
+    context: typer.Context, given: TuneOptions, credentials: Credentials, launching: LaunchOptions
 ) -> None:
     """Search for settings of high accuracy.
 
@@ -301,26 +256,22 @@ def tune(
     The search compares runs by their results on the test examples, so the best run's result is too
     optimistic for other examples.
     """
-    refuse_both(detach=detach, status=status)
-    refuse_own_data(context, manager)
-    allow_code(allow, file)
-    if not status:
+    checked = _checked(context, given, given.file)
+    if not given.status:
         require("downpour tune", "tune")
     from downpour.experiments.studies import Search
     from downpour.experiments.studies.search import draw_search, search_files
 
-    options = StudyOptions(
-        out_dir=out_dir,
-        shared=shared,
-        data_dir=data_dir,
-        manager=manager,
-        tensorboard=tensorboard,
+    StudyRun(
+        name="tune",
+        study=Search.from_file(given.file),
+        given=checked,
         credentials=credentials,
         launching=launching,
-        on_event=checked_command(on_event) if on_event else "",
-    )
-    command = StudyCommand("tune", _tables_of_search, draw_search, search_files)
-    command.run(Search.from_file(file), options, detach=detach, status=status, as_json=as_json)
+        tables=_tables_of_search,
+        draw=draw_search,
+        files=search_files,
+    ).run()
 
 
 def _tables_of_search(folder: StudyFolder[Search]) -> list[RenderableType]:

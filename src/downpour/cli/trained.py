@@ -6,23 +6,18 @@ import csv
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from downpour.cli.options import (
-    SHARED,
-    Allow,
-    AsJson,
-    DataDir,
-    Experiment,
-    Shared,
-    allow_code,
-    path_option,
-    whole_number,
-)
+from downpour.base import options as base
+from downpour.base.options import argument, flag, option
+from downpour.cli import options
+from downpour.cli.options import allow_code
+from downpour.cli.parameters import command
 from downpour.cli.printing import check_format, err, out, print_json, say
 from downpour.host.text import one_line
 
@@ -31,60 +26,57 @@ if TYPE_CHECKING:
     from downpour.experiments.trained_model.predicting import Predictions
 
 
-Model = Annotated[
-    str,
-    typer.Argument(
-        metavar="ID|FILE",
-        help="An experiment's ID, ID@best for the best model that it kept, or the path of a "
-        "model's file or folder.",
-    ),
-]
+_model = partial(
+    argument,
+    text="An experiment's ID, ID@best for the best model that it kept, or the path of a model's "
+    "file or folder.",
+    metavar="ID|FILE",
+)
 
 
-Shown = Annotated[bool, typer.Option("--csv", help="Print CSV, a row for each example.")]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluateOptions:
+    """The options of `downpour evaluate`."""
+
+    model: str = _model()
+    data: Path | None = option(
+        None,
+        "For a built-in model: a .npz file or a folder of images by class. Uses its test part, or "
+        "all of it, normalized as in training.",
+        "PATH",
+        default="the experiment's own test examples",
+    )
+    task_options: tuple[str, ...] = option(
+        (),
+        "Change an option of the task, such as the path of its examples. Repeatable.",
+        "KEY=VALUE",
+        default=False,
+    )
+    shared: Path = options.shared()
+    data_dir: Path | None = base.data_dir()
+    allow: tuple[str, ...] = options.allow()
+    as_json: bool = options.as_json()
 
 
-def evaluate(
-    model: Model,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            "--data",
-            metavar="PATH",
-            parser=path_option("data"),
-            help="For a built-in model: a .npz file or a folder of images by class. Uses its "
-            "test part, or all of it, normalized as in training.",
-            show_default="the experiment's own test examples",
-        ),
-    ] = None,
-    task_options: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--task-options",
-            metavar="KEY=VALUE",
-            help="Change an option of the task, such as the path of its examples. Repeatable.",
-            show_default=False,
-        ),
-    ] = None,
-    shared: Shared = SHARED,
-    data_dir: DataDir = None,
-    *,
-    allow: Allow = None,
-    as_json: AsJson = False,
-) -> None:
+@command
+def evaluate(given: EvaluateOptions) -> None:
     """Measure a trained model on test examples.
 
     The loss and metrics are the ones that training reports after its last round.
     """
-    allow_code(allow)
+    allow_code(given.allow)
     from downpour.cli.spec_options import parse_fields
     from downpour.experiments.trained_model.locating import find
     from downpour.experiments.trained_model.predicting import measure
 
-    options = parse_fields({"task_options": task_options or []}).get("task_options")
-    trained = find(model, shared)
-    measured = measure(trained, data=data, data_dir=data_dir, options=options)
-    if as_json:
+    fields = parse_fields({"task_options": [*given.task_options]})
+    measured = measure(
+        find(given.model, given.shared),
+        data=given.data,
+        data_dir=given.data_dir,
+        options=fields.get("task_options"),
+    )
+    if given.as_json:
         print_json(asdict(measured))
     else:
         _print_measured(measured)
@@ -97,36 +89,38 @@ def _print_measured(measured: Evaluation) -> None:
     say(f"{measured.samples:,} examples in {measured.seconds:.3g} s")
 
 
-def predict(
-    model: Model,
-    given: Annotated[
-        str,
-        typer.Argument(
-            metavar="INPUT",
-            help="A .npz or .npy file (one example per row), an image, or a folder of images; "
-            "for your own task, the part that its examples() takes, such as test.",
-        ),
-    ],
-    shared: Shared = SHARED,
-    *,
-    allow: Allow = None,
-    as_json: AsJson = False,
-    as_csv: Shown = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictOptions:
+    """The options of `downpour predict`."""
+
+    model: str = _model()
+    examples: str = argument(
+        "A .npz or .npy file (one example per row), an image, or a folder of images; for your own "
+        "task, the part that its examples() takes, such as test.",
+        "INPUT",
+    )
+    shared: Path = options.shared()
+    allow: tuple[str, ...] = options.allow()
+    as_json: bool = options.as_json()
+    as_csv: bool = flag("Print CSV, a row for each example.", flag="--csv")
+
+
+@command
+def predict(given: PredictOptions) -> None:
     """Print a trained model's predictions, a row each.
 
     A built-in model gives the number of the class and its probability; it normalizes examples as in
     training. A task gives the result of its predict(model, batch), by default the network's output.
     """
-    check_format(as_json=as_json, as_csv=as_csv)
-    allow_code(allow)
+    check_format(as_json=given.as_json, as_csv=given.as_csv)
+    allow_code(given.allow)
     from downpour.experiments.trained_model.locating import find
     from downpour.experiments.trained_model.predicting import predict as predicted
 
-    said = predicted(find(model, shared), given)
-    if as_json:
+    said = predicted(find(given.model, given.shared), given.examples)
+    if given.as_json:
         print_json(said.rows)
-    elif as_csv:
+    elif given.as_csv:
         writer = csv.DictWriter(sys.stdout, said.columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(said.rows)
@@ -148,21 +142,20 @@ def _shown(value: Any) -> str:
     return one_line(text)
 
 
-def export(
-    model: Model,
-    to: Annotated[
-        Path | None,
-        typer.Option(
-            "--to",
-            metavar="DIR",
-            parser=path_option("to"),
-            help="A new or empty folder.",
-            show_default="ID-export in the current folder",
-        ),
-    ] = None,
-    shared: Shared = SHARED,
-    allow: Allow = None,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions:
+    """The options of `downpour export`."""
+
+    model: str = _model()
+    to: Path | None = option(
+        None, "A new or empty folder.", "DIR", default="ID-export in the current folder"
+    )
+    shared: Path = options.shared()
+    allow: tuple[str, ...] = options.allow()
+
+
+@command
+def export(given: ExportOptions) -> None:
     """Write a trained model into a separate folder.
 
     The folder gets the network's plain state_dict as model.safetensors, the spec, and the facts
@@ -170,47 +163,44 @@ def export(
     the network has save_pretrained, as Hugging Face's networks do, that method writes
     DIR/pretrained. The command prints the paths of its files.
     """
-    allow_code(allow)
+    allow_code(given.allow)
     from downpour.experiments.trained_model.loading import export as write
     from downpour.experiments.trained_model.locating import find
 
-    found = find(model, shared)
-    for path in write(found, to or Path(f"{found.file.parent.name}-export")):
+    found = find(given.model, given.shared)
+    for path in write(found, given.to or Path(f"{found.file.parent.name}-export")):
         say(str(path))
 
 
 _DIFFERS = 1
 
 
-def replay(
-    experiment: Experiment,
-    shared: Shared = SHARED,
-    data_dir: DataDir = None,
-    until: Annotated[
-        int | None,
-        typer.Option(
-            "--until",
-            metavar="VERSION",
-            parser=whole_number,
-            help="Stop after this version; 0 is the initial model.",
-            show_default="all, and the final model",
-        ),
-    ] = None,
-    to: Annotated[
-        Path | None,
-        typer.Option(
-            "--to",
-            metavar="DIR",
-            parser=path_option("to"),
-            help="Keep the last model and its spec, in a new or empty folder. A difference "
-            "then does not end the replay.",
-            show_default="nothing is kept",
-        ),
-    ] = None,
-    *,
-    allow: Allow = None,
-    as_json: AsJson = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOptions:
+    """The options of `downpour replay`."""
+
+    experiment: str = options.experiment()
+    shared: Path = options.shared()
+    data_dir: Path | None = base.data_dir()
+    until: int | None = option(
+        None,
+        "Stop after this version; 0 is the initial model.",
+        "VERSION",
+        default="all, and the final model",
+    )
+    to: Path | None = option(
+        None,
+        "Keep the last model and its spec, in a new or empty folder. A difference then does not "
+        "end the replay.",
+        "DIR",
+        default="nothing is kept",
+    )
+    allow: tuple[str, ...] = options.allow()
+    as_json: bool = options.as_json()
+
+
+@command
+def replay(given: ReplayOptions) -> None:
     """Retrain an ended experiment, and compare every byte.
 
     The record gives each task's first version, and the order in which updates became versions. One
@@ -218,7 +208,7 @@ def replay(
     checksum differs, the command names it, the worker that trained it, and that worker's numeric
     class. The exit status is then 1.
     """
-    allow_code(allow)
+    allow_code(given.allow)
     from downpour.cluster.worker.options import wait_passively
 
     wait_passively()  # before torch is imported
@@ -226,14 +216,14 @@ def replay(
 
     with _bar() as on_progress:
         outcome = made_again(
-            experiment,
-            shared=shared,
-            data_dir=data_dir,
-            until=until,
-            to=to,
+            given.experiment,
+            shared=given.shared,
+            data_dir=given.data_dir,
+            until=given.until,
+            to=given.to,
             on_progress=on_progress,
         )
-    if as_json:
+    if given.as_json:
         path = str(outcome.model_file) if outcome.model_file else None
         print_json({**asdict(outcome), "model_file": path, "same": outcome.same})
     else:

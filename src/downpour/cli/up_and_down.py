@@ -5,34 +5,25 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from downpour.base.devices import AUTO, check_device
+from downpour.base import options as base
+from downpour.base.devices import check_device
 from downpour.base.errors import DownpourError, SpecError
-from downpour.base.values import DEFAULT_PORT
-from downpour.cli.dashboard import DashboardFlag, DashboardPort, page_socket, page_url
-from downpour.cli.launch_options import DryRun, Launching, with_launcher
-from downpour.cli.options import (
-    SHARED,
-    AsJson,
-    DataDir,
-    OnEvent,
-    Patience,
-    Shared,
-    number,
-    whole_number,
-    with_credentials,
-    workers_option,
-)
+from downpour.base.options import flag, option
+from downpour.cli import options
+from downpour.cli.dashboard import page_socket, page_url
+from downpour.cli.launch_options import LaunchOptions, dry_run, workers
+from downpour.cli.parameters import command
 from downpour.cli.printing import err, note, out, print_json, say
-from downpour.cli.process_commands import Device, MetricsPort, Port
 from downpour.cluster.launchers import LaunchPlan
 from downpour.cluster.launchers.cluster_files import ClusterFiles, ClusterInfo
 from downpour.cluster.launchers.hosts import read_hosts
+from downpour.cluster.launchers.launching import Launching
 from downpour.cluster.launchers.ssh_script import SshOptions
 from downpour.cluster.manager.options import ManagerOptions, checked_patience
 from downpour.host.event_command import checked_command
@@ -50,70 +41,43 @@ if TYPE_CHECKING:
     from downpour.network.rpc.messages import Status
 
 
-Workers = Annotated[
-    int | None,
-    workers_option(
-        "How many workers.",
-        show_default="one a slot of the hosts, or one a processor of this machine",
-    ),
-]
-Threads = Annotated[
-    int,
-    typer.Option(
-        "--threads", metavar="N", parser=whole_number, help="Threads that a worker computes with."
-    ),
-]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpOptions:
+    """The options of `downpour up`, beside those of the launcher."""
 
-Host = Annotated[
-    str | None,
-    typer.Option(
-        "--host",
-        metavar="ADDRESS",
-        help="The address for the manager of this machine's workers. If other machines can "
-        "reach it, the command creates a token in the shared directory.",
-        show_default="127.0.0.1",
-    ),
-]
-Service = Annotated[
-    bool,
-    typer.Option(
-        "--service",
-        help="Let the user's own systemd keep the cluster: it starts it with the machine, "
-        "without a login. `downpour down --service` removes the services, and --dry-run "
-        "prints them.",
-    ),
-]
-NoManager = Annotated[
-    bool,
-    typer.Option(
-        "--no-manager",
-        help="Start only workers, for the manager that leads in the shared directory.",
-    ),
-]
+    shared: Path = options.shared()
+    workers: int | None = workers(
+        text="How many workers.",
+        default="one a slot of the hosts, or one a processor of this machine",
+    )
+    host: str | None = option(
+        None,
+        "The address for the manager of this machine's workers. If other machines can reach it, "
+        "the command creates a token in the shared directory.",
+        "ADDRESS",
+        default="127.0.0.1",
+    )
+    port: int = base.port()
+    device: str = base.device()
+    threads: int = option(1, "Threads that a worker computes with.", "N")
+    data_dir: Path | None = base.data_dir()
+    patience: float = base.patience()
+    on_event: str = base.on_event()
+    metrics_port: int | None = base.metrics_port()
+    dashboard_port: int | None = options.dashboard_port()
+    dashboard: bool = options.dashboard()
+    service: bool = flag(
+        "Let the user's own systemd keep the cluster: it starts it with the machine, without a "
+        "login. `downpour down --service` removes the services, and --dry-run prints them.",
+    )
+    no_manager: bool = flag(
+        "Start only workers, for the manager that leads in the shared directory."
+    )
+    dry_run: bool = dry_run()
 
 
-@with_launcher
-@with_credentials
-def up(
-    shared: Shared = SHARED,
-    workers: Workers = None,
-    host: Host = None,
-    port: Port = DEFAULT_PORT,
-    device: Device = AUTO,
-    threads: Threads = 1,
-    data_dir: DataDir = None,
-    patience: Patience = 1.0,
-    *,
-    on_event: OnEvent = "",
-    metrics_port: MetricsPort = None,
-    dashboard_port: DashboardPort = None,
-    dashboard: DashboardFlag = False,
-    service: Service = False,
-    no_manager: NoManager = False,
-    dry_run: DryRun = False,
-    credentials: Credentials,
-    launching: Launching,
-) -> None:
+@command
+def up(given: UpOptions, credentials: Credentials, launching: LaunchOptions) -> None:
     """Start a manager and workers that keep running.
 
     A supervisor in the background restarts processes that die, and gives policies the workers that
@@ -121,56 +85,54 @@ def up(
     From every machine that has the shared directory, `downpour ps` shows the processes and
     `downpour down` stops them. Unfinished experiments continue after the next `up`.
     """
-    check_device(device)
-    if threads < 1:
-        raise SpecError("threads", threads, "must be at least 1")
-    _check_manager(metrics_port, is_wanted=not no_manager, service=service)
-    wants_page = dashboard or dashboard_port is not None
-    _check_place(launching, host=host, service=service, wants_page=wants_page)
+    check_device(given.device)
+    if given.threads < 1:
+        raise SpecError("threads", given.threads, "must be at least 1")
+    _check_manager(given)
+    _check_place(given, launching.on)
     manager = ManagerOptions(
-        shared=str(shared.absolute()),
-        host=host or "127.0.0.1",
-        port=port,
-        data_dir=str(data_dir.absolute() if data_dir else ""),
-        patience=checked_patience(patience),
-        on_event=checked_command(on_event) if on_event else "",
-        metrics_port=metrics_port,
+        shared=str(given.shared.absolute()),
+        host=given.host or "127.0.0.1",
+        port=given.port,
+        data_dir=str(given.data_dir.absolute() if given.data_dir else ""),
+        patience=checked_patience(given.patience),
+        on_event=checked_command(given.on_event) if given.on_event else "",
+        metrics_port=given.metrics_port,
         credentials=credentials,
     )
-    wanted = _wanted(launching, workers, device)
     plan = LaunchPlan(
         manager,
-        wanted,
-        threads=threads,
-        device=device,
-        idle_seconds=launching.idle_seconds,
-        labels=launching.labels,
+        _wanted(launching, given.device),
+        threads=given.threads,
+        device=given.device,
+        **launching.settings,
     )
-    if service:
-        _serve(plan, with_manager=not no_manager, dry_run=dry_run)
-    elif dry_run:
-        for line in launching.shown(plan).splitlines():
+    if given.service:
+        _serve(plan, with_manager=not given.no_manager, dry_run=given.dry_run)
+    elif given.dry_run:
+        for line in launching.planned(plan).splitlines():
             say(line)
     else:
-        _keep(plan, launching, page_socket(credentials, dashboard_port, wanted=dashboard))
+        page = page_socket(credentials, given.dashboard_port, wanted=given.dashboard)
+        _keep(plan, launching, page)
 
 
-def down(
-    shared: Shared = SHARED,
-    drain_seconds: Annotated[
-        float,
-        typer.Option(
-            metavar="X",
-            parser=number,
-            help="How long workers may take to finish their tasks. Unfinished ones are saved, "
-            "and continue after the next `downpour up`.",
-        ),
-    ] = 0.0,
-    *,
-    service: Annotated[
-        bool, typer.Option("--service", help="Stop and remove this machine's services instead.")
-    ] = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DownOptions:
+    """The options of `downpour down`."""
+
+    shared: Path = options.shared()
+    drain_seconds: float = option(
+        0.0,
+        "How long workers may take to finish their tasks. Unfinished ones are saved, and continue "
+        "after the next `downpour up`.",
+        "X",
+    )
+    service: bool = flag("Stop and remove this machine's services instead.")
+
+
+@command
+def down(given: DownOptions) -> None:
     """Stop a cluster that keeps running.
 
     The command returns when all processes of the cluster are gone. You can run it on any machine
@@ -180,11 +142,12 @@ def down(
     from downpour.cluster.launchers import systemd
     from downpour.cluster.launchers.supervisor import stop
 
-    if service:
+    shared = given.shared
+    if given.service:
         names = systemd.disable(str(shared.absolute()))
         note(f"stopped {', '.join(names)}" if names else f"no service uses {shared}")
         return
-    seconds = checked_seconds("drain_seconds", drain_seconds)
+    seconds = checked_seconds("drain_seconds", given.drain_seconds)
     folder = ClusterFiles(shared.absolute())
     is_kept = folder.is_kept()
     with err().status("stopping"):
@@ -197,8 +160,9 @@ def down(
         note(f"stopped {len(cluster.workers)} workers and their manager")
 
 
-def _wanted(launching: Launching, workers: int | None, device: str) -> int:
+def _wanted(launching: Launching, device: str) -> int:
     """Return the number of workers to start; here, one for each accelerator or core."""
+    workers = launching.workers
     if workers is not None:
         if workers < 1:
             raise SpecError("workers", workers, "must be a whole number, at least 1")
@@ -235,27 +199,25 @@ def _keep(plan: LaunchPlan, launching: Launching, page: socket.socket | None) ->
         _serve_page(plan, page)
 
 
-def _check_place(
-    launching: Launching, *, host: str | None, service: bool, wants_page: bool
-) -> None:
+def _check_place(given: UpOptions, on: str) -> None:
     """Refuse options that need --on local, or that services cannot have."""
-    for name, value in {"host": host, "service": service}.items():
-        if value and launching.on != "local":
+    for name, value in {"host": given.host, "service": given.service}.items():
+        if value and on != "local":
             raise SpecError(name, value, "works only on this machine, so it needs --on local")
-    if service and wants_page:
+    if given.service and (given.dashboard or given.dashboard_port is not None):
         accepted = "cannot be combined with --service; run `downpour dashboard` for a page"
         raise SpecError("dashboard", value=True, accepted=accepted)
 
 
-def _check_manager(metrics_port: int | None, *, is_wanted: bool, service: bool) -> None:
+def _check_manager(given: UpOptions) -> None:
     """Refuse workers without a manager except as services, and metrics without a manager."""
-    if not is_wanted and not service:
+    if given.no_manager and not given.service:
         raise SpecError("no_manager", value=True, accepted="needs --service")
-    if metrics_port is None:
+    if given.metrics_port is None:
         return
-    if not is_wanted:
+    if given.no_manager:
         accepted = "the manager serves these metrics, and --no-manager starts none"
-        raise SpecError("metrics_port", metrics_port, accepted)
+        raise SpecError("metrics_port", given.metrics_port, accepted)
     require("--metrics-port", "metrics")
 
 
@@ -291,24 +253,32 @@ _DEAD = 1
 _ASK_SECONDS = 5.0
 
 
-@with_credentials
-def ps(shared: Shared = SHARED, *, as_json: AsJson = False, credentials: Credentials) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PsOptions:
+    """The options of `downpour ps`."""
+
+    shared: Path = options.shared()
+    as_json: bool = options.as_json()
+
+
+@command
+def ps(given: PsOptions, credentials: Credentials) -> None:
     """Show the processes of a cluster that keeps running.
 
     Each row has a process's machine, ID and state and, for a worker, its current task. The exit
     status is 1 if the process that keeps the cluster has died.
     """
-    folder = ClusterFiles(shared.absolute())
+    folder = ClusterFiles(given.shared.absolute())
     cluster, is_kept = folder.read(), folder.is_kept()
     rows = _processes(cluster, folder.root, credentials, is_kept=is_kept)
-    if as_json:
+    if given.as_json:
         about = asdict(cluster) | {"kept": is_kept} if cluster is not None else None
         print_json({"cluster": about, "processes": [asdict(row) for row in rows]})
     elif rows:
         out().print(_table(rows))
     else:
-        say(f"no cluster is up in {shared}")
-    if cluster is not None and not as_json:
+        say(f"no cluster is up in {given.shared}")
+    if cluster is not None and not given.as_json:
         if cluster.trouble:
             say(f"the supervisor restarts it: {cluster.trouble}")
         if not is_kept:

@@ -13,7 +13,7 @@ from functools import partial
 from downpour.base.arguments import checked_call
 from downpour.cluster.disturbing.disturbances import Disturbances
 from downpour.cluster.launchers import Launcher
-from downpour.cluster.launchers.launch_table import launch_of, refuse_unmet
+from downpour.cluster.launchers.launching import launch_of, refuse_unmet
 from downpour.core.spec import Spec
 from downpour.experiments.client import Asked, OnStatus, spec_of
 from downpour.experiments.following import OnEvent, OnRound
@@ -96,7 +96,7 @@ def _placed(
     """Return the workers and their launcher; a file may name both if the caller does not."""
     if on is None and isinstance(spec, str | os.PathLike):
         table = launch_of(path_of("spec", spec))
-        launcher = table.launcher()
+        launcher = table.launcher if table.options or any(table.settings.values()) else table.on
         table.check(asked)
         return table.workers if workers is None else workers, launcher
     if on is None or isinstance(on, str):

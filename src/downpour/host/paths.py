@@ -20,6 +20,7 @@ from filelock import AcquireReturnProxy, FileLock
 
 from downpour.base.arguments import checked_calls
 from downpour.base.errors import SpecError
+from downpour.base.options import option, options_of
 
 _NAME_BYTES_MAX = 255
 _PATH_BYTES_MAX = 4095  # Linux's PATH_MAX, minus the final byte
@@ -150,17 +151,15 @@ def check_user_file(path: Path) -> None:
 TOKEN = "DOWNPOUR_TOKEN"  # noqa: S105 - the name of a variable
 TOKEN_NAME = "token"  # noqa: S105 - the name of a file
 """The file in a shared directory that holds the token, unless the user names another one."""
-FILES = {
-    "token_file": "DOWNPOUR_TOKEN_FILE",
-    "tls_cert": "DOWNPOUR_TLS_CERT",
-    "tls_key": "DOWNPOUR_TLS_KEY",
-    "tls_ca": "DOWNPOUR_TLS_CA",
-}
 
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|(ACCESS|API|ACCOUNT|PRIVATE)_KEY")
 _PLACES = ("_FILE", "_PATH", "_DIR", "_URL", "_URI")
 _SECRET_CHARACTERS_MIN = 8
 """A shorter text, such as `1` or `true`, is hardly a secret; hiding it would spoil every line."""
+
+
+def _trust(text: str, variable: str) -> Any:
+    return option("", text, "FILE", variable=variable, title="Trust")
 
 
 @checked_calls
@@ -173,10 +172,16 @@ class Credentials:
     """
 
     token: str = field(default="", repr=False)
-    token_file: str = ""
-    tls_cert: str = ""
-    tls_key: str = ""
-    tls_ca: str = ""
+    token_file: str = _trust(
+        "The file with the cluster's token; DOWNPOUR_TOKEN may hold the token itself.",
+        "DOWNPOUR_TOKEN_FILE",
+    )
+    tls_cert: str = _trust("This machine's certificate, for mutual TLS.", "DOWNPOUR_TLS_CERT")
+    tls_key: str = _trust("The certificate's private key.", "DOWNPOUR_TLS_KEY")
+    tls_ca: str = _trust(
+        "The certificate of the authority that signs every machine's certificate.",
+        "DOWNPOUR_TLS_CA",
+    )
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Credentials:
@@ -193,6 +198,10 @@ class Credentials:
     def with_files(self, files: Mapping[str, str]) -> Credentials:
         """Return these credentials with other files."""
         return replace(self, **files)
+
+
+FILES = {name: text.variable for name, (_, text) in options_of(Credentials).items()}
+"""The variable of each file that credentials name."""
 
 
 def known_secrets(

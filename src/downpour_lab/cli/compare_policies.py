@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from downpour.base import options as base
 from downpour.base.errors import SpecError, did_you_mean
+from downpour.base.options import argument, flag, option
 from downpour.base.values import small_number
+from downpour.cli import options
 from downpour.cli.asking import find
 from downpour.cli.drawings import check_figure
-from downpour.cli.launch_options import refuse_unused
-from downpour.cli.options import (
-    Allow,
-    AsJson,
-    DataDir,
-    Manager,
-    SharedIfSeen,
-    allow_code,
-    number,
-    path_option,
-    whole_number,
-    with_credentials,
-)
+from downpour.cli.options import allow_code, refuse_unused
+from downpour.cli.parameters import command
 from downpour.cli.printing import check_format, err, note, out, print_json
 from downpour.host.extras import require
 from downpour.host.paths import Credentials
@@ -37,12 +29,10 @@ from downpour.host.text import one_line
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from downpour.cli.asking import FoundRecord
     from downpour.core.spec import Spec
     from downpour_lab.policylab.comparison import Contender, Settings, Trial
     from downpour_lab.policylab.conditions import Conditions
     from downpour_lab.policylab.tables import Prices
-    from downpour_lab.policylab.traced import Choice
 
 TITLE = "Compare settings, policies and predictors"
 """The commands' title in the help."""
@@ -67,23 +57,20 @@ def contenders_of(policies: str, standbys: int, *, snapshots: bool) -> list[Cont
     return chosen
 
 
-def choice_of(
-    contenders: Sequence[Contender], *, jobs: int, rounds: int, standbys: int, seed: int
-) -> Choice:
-    """Choose the jobs for the comparison; they have enough machines for every contender."""
-    from downpour_lab.policylab.traced import Choice
+def work_of(given: CompareOptions, contenders: Sequence[Contender]) -> Work:
+    """Pair each contender with each job; the jobs have enough machines for every contender."""
+    from downpour_lab.policylab.traced import (
+        Choice,
+        conditions_of,
+        read_recordings,
+        scenarios_of,
+    )
 
-    wished = [standbys, *(contender.standbys for contender in contenders)]
-    most = min(wished) if standbys < 0 else max(wished)
-    return Choice(jobs=jobs, rounds=rounds, standbys=most, seed=seed)
-
-
-def work_of(traces: Path, words: str, contenders: Sequence[Contender], choice: Choice) -> Work:
-    """Pair each contender with each job, scenario by scenario."""
-    from downpour_lab.policylab.traced import conditions_of, read_recordings, scenarios_of
-
-    recordings = read_recordings(traces)
-    names = words.split(",") if words else scenarios_of(recordings)
+    wished = [given.standbys, *(contender.standbys for contender in contenders)]
+    most = min(wished) if given.standbys < 0 else max(wished)
+    choice = Choice(jobs=given.jobs, rounds=given.rounds, standbys=most, seed=given.seed)
+    recordings = read_recordings(given.traces)
+    names = given.scenarios.split(",") if given.scenarios else scenarios_of(recordings)
     conditions = [one for name in names for one in conditions_of(recordings, name.strip(), choice)]
     return [(contender, one) for one in conditions for contender in contenders]
 
@@ -171,13 +158,8 @@ def is_experiment(given: Path) -> bool:
     return len(given.parts) == 1 and given.suffix != ".npz" and not given.exists()
 
 
-def compare_run(find: Callable[[], FoundRecord], options: Mapping[str, Any]) -> None:
-    """Simulate an experiment under its own policy and mode and all others, and print the times.
-
-    Args:
-        find: finds the experiment, after we have checked the options.
-        options: the command's options, by name.
-    """
+def compare_run(given: CompareOptions, credentials: Credentials) -> None:
+    """Simulate an experiment under its own policy and mode and all others, and print the times."""
     from downpour.predictor import make, read_trained
     from downpour_lab.policylab.recorded import RecordedRun
     from downpour_lab.policylab.rerun import (
@@ -189,20 +171,20 @@ def compare_run(find: Callable[[], FoundRecord], options: Mapping[str, Any]) -> 
         tactics_for,
     )
 
-    names = _names(options["policies"])
-    found = find()
+    names = _names(given.policies)
+    found = find(str(given.traces), given.shared, given.manager, credentials)
     run = RecordedRun.of(found.experiment, found.record)
     trained = read_trained()
-    predictor = None if options["blind"] else lambda: make("selector", trained)
+    predictor = None if given.blind else lambda: make("selector", trained)
     tactics, reruns = tactics_for(run, names), []
     with progress(len(tactics) * run.rounds) as begin:
         for tactic in tactics:
             show = begin(tactic.policy, tactic.mode)
-            reruns.append(rerun(run, tactic, predictor, show, options["seed"]))
+            reruns.append(rerun(run, tactic, predictor, show, given.seed))
     rows = rerun_rows(run, reruns)
-    if options["as_json"]:
+    if given.as_json:
         print_json(rows)
-    elif options["as_csv"]:
+    elif given.as_csv:
         print(rerun_csv(rows), end="")  # noqa: T201 - for programs: no wrapping, no color
     else:
         out().print(rerun_table(run, rows))
@@ -222,7 +204,6 @@ def _names(words: str) -> tuple[str, ...]:
     return names
 
 
-_COSTS = "Costs"
 _OF_TRACES = frozenset(
     {
         "scenarios",
@@ -245,111 +226,68 @@ _DPI = 200
 _MANY = 1_000_000
 
 
-def _count(help_text: str) -> Any:
-    return typer.Option(metavar="N", parser=whole_number, help=help_text)
+def _count(value: int, text: str) -> Any:
+    return option(value, text, "N")
 
 
-def _amount(help_text: str) -> Any:
-    return typer.Option(metavar="X", parser=number, help=help_text, rich_help_panel=_COSTS)
+def _amount(value: float, text: str) -> Any:
+    return option(value, text, "X", title="Costs")
 
 
-TracesFile = Annotated[
-    Path,
-    typer.Argument(
-        metavar="TRACES|ID",
-        parser=path_option("traces"),
-        help="A trace: an .npz file with a row for each task; traces/README.md lists the "
-        "columns. Or an experiment's ID, to see how much time another policy or mode "
-        "would have saved.",
-    ),
-]
-Policies = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME,NAME",
-        help="Compare only these; NAME:2 gives a policy two standbys. With an ID, also names "
-        "of modes.",
-        show_default="all of them",
-    ),
-]
-Scenarios = Annotated[
-    str,
-    typer.Option(
-        "--scenario",
-        metavar="NAME,NAME",
-        help="Only these scenarios: the trace's names, one-straggler, straggler-early, "
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareOptions:
+    """The options of `downpour compare-policies`."""
+
+    traces: Path = argument(
+        "A trace: an .npz file with a row for each task; traces/README.md lists the columns. Or an "
+        "experiment's ID, to see how much time another policy or mode would have saved.",
+        "TRACES|ID",
+    )
+    policies: str = option(
+        "",
+        "Compare only these; NAME:2 gives a policy two standbys. With an ID, also names of modes.",
+        "NAME,NAME",
+        default="all of them",
+    )
+    scenarios: str = option(
+        "",
+        "Only these scenarios: the trace's names, one-straggler, straggler-early, "
         "straggler-middle, straggler-late, memoryless.",
-        show_default="all of them",
-    ),
-]
-Jobs = Annotated[int, _count("Jobs in each scenario, chosen evenly from those of the trace.")]
-Rounds = Annotated[int, _count("Rounds of each job.")]
-Standbys = Annotated[int, _count("Standby workers, except for `wait` and the codes.")]
-Seed = Annotated[int, _count("The seed of every random choice.")]
-Heartbeat = Annotated[
-    float,
-    typer.Option(metavar="X", parser=number, help="Seconds between a worker's heartbeats."),
-]
-Snapshots = Annotated[
-    bool,
-    typer.Option(
-        "--snapshots", help="Let all policies resume from snapshots, even if they can do without."
-    ),
-]
-Blind = Annotated[bool, typer.Option("--blind", help="Give the policies no forecasts.")]
-Moving = Annotated[float, _amount("Cost of a hand-over, as a share of the median task.")]
-Saving = Annotated[float, _amount("Cost of a snapshot, as a share of the median task.")]
-Price = Annotated[float, _amount("Price of a node for an hour.")]
-ModelMb = Annotated[float, _amount("The model's size in MB.")]
-FigureFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--figure",
-        metavar="FILE",
-        parser=path_option("figure"),
-        help="Draw mitigation, lost gradients and extra work into this .png or .svg file.",
-    ),
-]
-SpecFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--spec",
-        metavar="FILE",
-        parser=path_option("spec"),
-        help="Also train this spec with the shards that counted in each round, and show its "
-        "accuracy; the comparison sets its shards and rounds.",
-    ),
-]
-AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV, a row for each policy and job.")]
+        "NAME,NAME",
+        default="all of them",
+        flag="--scenario",
+    )
+    jobs: int = _count(3, "Jobs in each scenario, chosen evenly from those of the trace.")
+    rounds: int = _count(50, "Rounds of each job.")
+    standbys: int = _count(1, "Standby workers, except for `wait` and the codes.")
+    seed: int = _count(0, "The seed of every random choice.")
+    heartbeat_seconds: float = option(1.0, "Seconds between a worker's heartbeats.", "X")
+    snapshots: bool = flag("Let all policies resume from snapshots, even if they can do without.")
+    blind: bool = flag("Give the policies no forecasts.")
+    figure: Path | None = option(
+        None, "Draw mitigation, lost gradients and extra work into this .png or .svg file.", "FILE"
+    )
+    spec: Path | None = option(
+        None,
+        "Also train this spec with the shards that counted in each round, and show its accuracy; "
+        "the comparison sets its shards and rounds.",
+        "FILE",
+    )
+    data_dir: Path | None = base.data_dir()
+    allow: tuple[str, ...] = options.allow()
+    as_json: bool = options.as_json()
+    as_csv: bool = flag("Print CSV, a row for each policy and job.", flag="--csv")
+    moving: float = _amount(0.01, "Cost of a hand-over, as a share of the median task.")
+    saving: float = _amount(0.002, "Cost of a snapshot, as a share of the median task.")
+    price: float = _amount(1.0, "Price of a node for an hour.")
+    model_mb: float = _amount(5.0, "The model's size in MB.")
+    shared: Path | str | None = options.shared_if_seen()
+    manager: str = base.manager()
 
 
-@with_credentials
+@command
 def compare_policies(
-    context: typer.Context,
-    traces: TracesFile,
-    policies: Policies = "",
-    scenarios: Scenarios = "",
-    jobs: Jobs = 3,
-    rounds: Rounds = 50,
-    standbys: Standbys = 1,
-    seed: Seed = 0,
-    *,
-    heartbeat_seconds: Heartbeat = 1.0,
-    snapshots: Snapshots = False,
-    blind: Blind = False,
-    figure: FigureFile = None,
-    spec: SpecFile = None,
-    data_dir: DataDir = None,
-    allow: Allow = None,
-    as_json: AsJson = False,
-    as_csv: AsCsv = False,
-    moving: Moving = 0.01,
-    saving: Saving = 0.002,
-    price: Price = 1.0,
-    model_mb: ModelMb = 5.0,
-    shared: SharedIfSeen = None,
-    manager: Manager = "",
-    credentials: Credentials,
+    context: typer.Context, given: CompareOptions, credentials: Credentials
 ) -> None:
     """Compare straggler policies in the same conditions.
 
@@ -361,37 +299,40 @@ def compare_policies(
     With the ID of one of your experiments, workers are as fast as its record says they were. The
     table shows how long the experiment would have taken with each policy and each mode.
     """
-    check_format(as_json=as_json, as_csv=as_csv)
-    if is_experiment(traces):
+    check_format(as_json=given.as_json, as_csv=given.as_csv)
+    if is_experiment(given.traces):
         refuse_unused(context, _OF_TRACES, "is for traces; an ID has its own conditions")
-        compare_run(lambda: find(str(traces), shared, manager, credentials), context.params)
+        compare_run(given, credentials)
         return
     refuse_unused(context, {"shared", "manager"}, "needs an experiment's ID")
     require("downpour compare-policies", "report")
     from downpour_lab.policylab.comparison import Settings
     from downpour_lab.policylab.tables import Prices
 
-    _check_files(context, spec, allow, figure)
-    _check_numbers(context.params)
+    _check_files(context, given)
+    _check_numbers(given)
     settings = Settings(
-        saving=saving, moving=moving, heartbeat_seconds=heartbeat_seconds, seed=seed
+        saving=given.saving,
+        moving=given.moving,
+        heartbeat_seconds=given.heartbeat_seconds,
+        seed=given.seed,
     )
-    contenders = contenders_of(policies, standbys, snapshots=snapshots)
-    choice = choice_of(contenders, jobs=jobs, rounds=rounds, standbys=standbys, seed=seed)
-    work = work_of(traces, scenarios, contenders, choice)
-    experiment = experiment_of(spec, data_dir)
-    trials = train_trials(run_trials(work, settings, blind=blind), experiment, data_dir)
-    _print(trials, Prices(node_hour=price, model_mb=model_mb), as_json=as_json, as_csv=as_csv)
-    if figure is not None:
-        _draw(trials, figure)
+    contenders = contenders_of(given.policies, given.standbys, snapshots=given.snapshots)
+    work = work_of(given, contenders)
+    experiment = experiment_of(given.spec, given.data_dir)
+    trials = run_trials(work, settings, blind=given.blind)
+    trials = train_trials(trials, experiment, given.data_dir)
+    _print(trials, Prices(node_hour=given.price, model_mb=given.model_mb), given)
+    if given.figure is not None:
+        _draw(trials, given.figure)
 
 
-def _print(trials: list[Trial], prices: Prices, *, as_json: bool, as_csv: bool) -> None:
+def _print(trials: list[Trial], prices: Prices, given: CompareOptions) -> None:
     from downpour_lab.policylab.tables import csv_of, price_table, rows_of, scenario_table
 
-    if as_json:
+    if given.as_json:
         print_json(rows_of(trials, prices))
-    elif as_csv:
+    elif given.as_csv:
         print(csv_of(trials, prices), end="")  # noqa: T201 - for programs: no wrapping, no color
     else:
         for title, here in _sections(trials):
@@ -423,22 +364,20 @@ def _draw(trials: list[Trial], path: Path) -> None:
     note(f"drawn: {path}")
 
 
-def _check_files(
-    context: typer.Context, spec: Path | None, allow: list[str] | None, figure: Path | None
-) -> None:
+def _check_files(context: typer.Context, given: CompareOptions) -> None:
     """Refuse options that need a spec, a figure that cannot be written, and names of no modules."""
-    if spec is None:
+    if given.spec is None:
         refuse_unused(context, {"data_dir", "allow"}, "has no effect without --spec")
-    allow_code(allow, spec)
-    check_figure("figure", figure)
+    allow_code(given.allow, given.spec)
+    check_figure("figure", given.figure)
 
 
-def _check_numbers(given: Mapping[str, Any]) -> None:
+def _check_numbers(given: CompareOptions) -> None:
     """Refuse counts and amounts that are out of range."""
-    _check_counts(jobs=given["jobs"], rounds=given["rounds"])
-    _check_amounts(0.0, 1.0, moving=given["moving"], saving=given["saving"])
-    _check_amounts(0.0, inf, price=given["price"], model_mb=given["model_mb"])
-    _check_amounts(0.01, inf, heartbeat_seconds=given["heartbeat_seconds"])
+    _check_counts(jobs=given.jobs, rounds=given.rounds)
+    _check_amounts(0.0, 1.0, moving=given.moving, saving=given.saving)
+    _check_amounts(0.0, inf, price=given.price, model_mb=given.model_mb)
+    _check_amounts(0.01, inf, heartbeat_seconds=given.heartbeat_seconds)
 
 
 def _check_counts(**counts: int) -> None:

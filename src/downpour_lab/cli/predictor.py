@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import MISSING, asdict, dataclass
+from functools import partial
 from itertools import groupby
 from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from downpour.base.errors import SpecError, did_you_mean
+from downpour.base.options import argument, flag, option
+from downpour.cli import options
 from downpour.cli.help import Command, Group
-from downpour.cli.launch_options import refuse_unused
-from downpour.cli.options import AsJson, path_option, whole_number
+from downpour.cli.options import refuse_unused
+from downpour.cli.parameters import command
 from downpour.cli.printing import err, note, out, print_json
 from downpour.host.extras import require
 
@@ -39,87 +42,58 @@ app = typer.Typer(
 )
 
 
-def _number(help_text: str) -> Any:
-    return typer.Option(metavar="N", parser=whole_number, help=help_text)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitOptions:
+    """The options of each fitting."""
+
+    nets: int = option(2, "The number of nets to train; the prediction is their mean.", "N")
+    epochs: int = option(60, "Passes over all jobs for each net.", "N")
+    seed: int = option(0, "The seed of every random choice.", "N")
 
 
-TracesFile = Annotated[
-    Path,
-    typer.Argument(
-        metavar="TRACES",
-        parser=path_option("traces"),
-        help="A trace: an .npz file with a row for each task; traces/README.md lists the columns.",
-    ),
-]
-PredictorFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--predictor",
-        metavar="FILE",
-        parser=path_option("predictor"),
-        help="Score the predictor in this file.",
-        show_default="the one that is shipped",
-    ),
-]
-Only = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME,NAME", help="Score only these predictors.", show_default="all of them"
-    ),
-]
-Retrain = Annotated[
-    bool, typer.Option("--retrain", help="Retrain in each fold, on the jobs of the other folds.")
-]
-Folds = Annotated[int, _number("The number of folds, if something is fitted.")]
-HoldOut = Annotated[
-    str,
-    typer.Option(
-        metavar="LABEL", help="Make a fold of each group of jobs, by a label in jobs.json."
-    ),
-]
-By = Annotated[
-    str,
-    typer.Option(
-        "--by",
-        metavar="LABEL",
-        help="Score each group of jobs separately, by a label such as scenario.",
-    ),
-]
-ByCoverage = Annotated[
-    bool,
-    typer.Option(
-        "--coverage", help="Print how honest the quantiles are, by how long we have known a worker."
-    ),
-]
-Stress = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME",
-        help="Score on harder traces: joins (workers join late) or paces (workers slow down).",
-    ),
-]
-Nets = Annotated[int, _number("The number of nets to train; the prediction is their mean.")]
-Epochs = Annotated[int, _number("Passes over all jobs for each net.")]
-Seed = Annotated[int, _number("The seed of every random choice.")]
+_traces = partial(
+    argument,
+    text="A trace: an .npz file with a row for each task; traces/README.md lists the columns.",
+    metavar="TRACES",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreOptions:
+    """The options of `downpour predictor score`, beside those of fitting."""
+
+    traces: Path = _traces()
+    predictor: Path | None = option(
+        None, "Score the predictor in this file.", "FILE", default="the one that is shipped"
+    )
+    only: str = option("", "Score only these predictors.", "NAME,NAME", default="all of them")
+    retrain: bool = flag("Retrain in each fold, on the jobs of the other folds.")
+    folds: int = option(4, "The number of folds, if something is fitted.", "N")
+    hold_out: str = option(
+        "", "Make a fold of each group of jobs, by a label in jobs.json.", "LABEL"
+    )
+    by: str = option(
+        "", "Score each group of jobs separately, by a label such as scenario.", "LABEL"
+    )
+    coverage: bool = flag("Print how honest the quantiles are, by how long we have known a worker.")
+    stress: str = option(
+        "",
+        "Score on harder traces: joins (workers join late) or paces (workers slow down).",
+        "NAME",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputOptions:
+    """How a command prints."""
+
+    as_json: bool = options.as_json()
 
 
 @app.command("score", cls=Command)
+@command
 def score(
-    context: typer.Context,
-    traces: TracesFile,
-    predictor: PredictorFile = None,
-    only: Only = "",
-    *,
-    retrain: Retrain = False,
-    folds: Folds = 4,
-    hold_out: HoldOut = "",
-    by: By = "",
-    coverage: ByCoverage = False,
-    stress: Stress = "",
-    nets: Nets = 2,
-    epochs: Epochs = 60,
-    seed: Seed = 0,
-    as_json: AsJson = False,
+    context: typer.Context, given: ScoreOptions, fit: FitOptions, output: OutputOptions
 ) -> None:
     """Print how good each predictor is on traces.
 
@@ -142,44 +116,39 @@ def score(
     from downpour_lab.fitting.scoring import CrossValidation, coverages, judge_all, scores
     from downpour_lab.fitting.training_data import read_traces
 
-    if not retrain:
+    if not given.retrain:
         refuse_unused(context, {"nets", "epochs"}, "needs --retrain")
-    names = _names(only)
-    settings = _settings(nets, epochs, seed)
-    trace, trained = read_traces(traces), read_trained(predictor)
+    names = _names(given.only)
+    settings = _settings(fit)
+    trace, trained = read_traces(given.traces), read_trained(given.predictor)
     validation = CrossValidation(
         names=names,
         trained=trained,
-        folds=_at_least("folds", folds, 2),
-        settings=settings if retrain else None,
-        by=by,
-        held_out=hold_out,
-        stress=stress,
+        folds=_at_least("folds", given.folds, 2),
+        settings=settings if given.retrain else None,
+        by=given.by,
+        held_out=given.hold_out,
+        stress=given.stress,
     )
     with _progress(validation.steps(trace)) as step:
-        judge: Judge = coverages if coverage else scores
+        judge: Judge = coverages if given.coverage else scores
         judged = judge_all(trace, validation, judge, step)
-    _print(judged, as_json=as_json)
-    if not retrain and trained.traces == trace.checksum():
+    _print(judged, as_json=output.as_json)
+    if not given.retrain and trained.traces == trace.checksum():
         _note_what_was_trained_on_these(names)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainOptions:
+    """The options of `downpour predictor train`, beside those of fitting."""
+
+    traces: Path = _traces()
+    file: Path = option(MISSING, "The file to write (safetensors).", "FILE", flag="--out")
+
+
 @app.command("train", cls=Command)
-def train(
-    traces: TracesFile,
-    file: Annotated[
-        Path,
-        typer.Option(
-            "--out",
-            metavar="FILE",
-            parser=path_option("out"),
-            help="The file to write (safetensors).",
-        ),
-    ],
-    nets: Nets = 2,
-    epochs: Epochs = 60,
-    seed: Seed = 0,
-) -> None:
+@command
+def train(given: TrainOptions, fit: FitOptions) -> None:
     """Train predictors on traces, and write them to a file.
 
     It trains the LSTM and the ridge regression, with one thread. With one build of torch, the same
@@ -189,13 +158,13 @@ def train(
     from downpour_lab.fitting.training import train as train_on
     from downpour_lab.fitting.training_data import prepare, read_traces
 
-    settings = _settings(nets, epochs, seed)
+    settings, file = _settings(fit), given.file
     if not file.parent.is_dir() or (file.exists() and not file.is_file()):
         raise SpecError("out", str(file), "must be a file in a folder that exists")
-    trace = read_traces(traces)
+    trace = read_traces(given.traces)
     jobs = [job.number for job in trace.jobs]
-    with _progress(2 * len(jobs) + nets * epochs) as step:
-        trained = train_on(prepare(trace, seed, step), jobs, settings, step)
+    with _progress(2 * len(jobs) + fit.nets * fit.epochs) as step:
+        trained = train_on(prepare(trace, fit.seed, step), jobs, settings, step)
     size = write_trained(file, trained)
     note(f"{file}: {size / 1024:.0f} KiB, trained on {len(jobs)} jobs")
 
@@ -217,12 +186,13 @@ def _note_what_was_trained_on_these(names: Sequence[str]) -> None:
         )
 
 
-def _settings(nets: int, epochs: int, seed: int) -> TrainingSettings:
+def _settings(fit: FitOptions) -> TrainingSettings:
     from downpour_lab.fitting.training import TrainingSettings
 
-    _at_least("nets", nets, 1)
-    _at_least("epochs", epochs, 1)
-    return TrainingSettings(nets=nets, epochs=epochs, seed=_at_least("seed", seed, 0))
+    least = {"nets": 1, "epochs": 1, "seed": 0}
+    return TrainingSettings(
+        **{name: _at_least(name, getattr(fit, name), least[name]) for name in least}
+    )
 
 
 def _names(only: str) -> list[str]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from downpour.base.errors import SpecError
+from downpour.base.options import flag, option
 from downpour.base.values import small_number
-from downpour.cli.launch_options import refuse_unused
-from downpour.cli.options import AsJson, number, path_option, whole_number
+from downpour.cli import options
+from downpour.cli.options import refuse_unused
+from downpour.cli.parameters import command
 from downpour.cli.printing import err, note, out, print_json
 
 if TYPE_CHECKING:
@@ -33,30 +34,36 @@ TITLE = "Compare settings, policies and predictors"
 _SHARDS_MAX = 100_000
 
 
-def timings_of(seconds: Mapping[str, Any], sync_seconds: float) -> Timings:
+def timings_of(given: SimulateOptions) -> Timings:
     """Return the usual times, overridden by options."""
     from downpour_lab.simulated.disk import DiskTimings
     from downpour_lab.simulated.environment import Timings
 
-    for field, value in {**seconds, "sync_seconds": sync_seconds}.items():
+    seconds = {name: getattr(given, name) for name in _SECONDS}
+    for field, value in {**seconds, "sync_seconds": given.sync_seconds}.items():
         none = field in {"task_seconds", "heartbeat_seconds"} and value == 0
         if none or not 0 <= value < inf:
             accepted = "must be a number above 0" if none else "must be a number, 0 or above"
             raise SpecError(field.replace("_", "-"), value, accepted)
-    disk = DiskTimings(sync_seconds=sync_seconds)
+    disk = DiskTimings(sync_seconds=given.sync_seconds)
     return replace(Timings(patience=1.0, disk=disk), **seconds)
 
 
-def load_of(workers: int, shards: int | None, rounds: int, timings: Timings, seed: int) -> Load:
+def load_of(given: SimulateOptions, workers: int) -> Load:
     """Return the load to put on the simulated cluster."""
     from downpour_lab.capacity import Load
 
+    timings = timings_of(given)
+    shards = workers if given.shards is None else given.shards
     return Load(
         workers=at_least_one("workers", workers),
-        shards=at_least_one("shards", workers if shards is None else shards, _SHARDS_MAX),
-        rounds=at_least_one("rounds", rounds),
+        shards=at_least_one("shards", shards, _SHARDS_MAX),
+        rounds=at_least_one("rounds", given.rounds),
         timings=timings,
-        seed=seed,
+        seed=given.seed or 0,
+        mode=given.mode,
+        policy=given.policy,
+        deaths_an_hour=_at_least_0("deaths-an-hour", given.deaths_an_hour),
     )
 
 
@@ -138,110 +145,64 @@ def at_least_one(field: str, value: int, most: int = 1_000_000) -> int:
 
 
 _FAILED = 1
-_CAPACITY = "Capacity"
 _STORY_LINES = 30
 _ENOUGH_SEEDS = 1000
 """Runs of fewer seeds miss too many events, so `simulate` does not list the missing ones."""
 _SEARCHING = {"seeds", "from_seed"}
 _REPLAYING = {"faults", "story", "keep"}
-_PLANNING = {
-    *("shards", "rounds", "mode", "policy", "deaths_an_hour"),
-    *("task_seconds", "spread", "worker_spread", "network_seconds"),
-    *("event_seconds", "sync_seconds", "update_seconds", "evaluate_seconds", "heartbeat_seconds"),
-}
+_SECONDS = (
+    *("task_seconds", "spread", "worker_spread", "network_seconds", "event_seconds"),
+    *("update_seconds", "evaluate_seconds", "heartbeat_seconds"),
+)
+_PLANNING = {"shards", "rounds", "mode", "policy", "deaths_an_hour", "sync_seconds", *_SECONDS}
 
 
-def _number(help_text: str, panel: str | None = None) -> Any:
-    return typer.Option(metavar="N", parser=whole_number, help=help_text, rich_help_panel=panel)
+def _capacity(value: Any, text: str, metavar: str = "X", **more: Any) -> Any:
+    return option(value, text, metavar, title="Capacity", **more)
 
 
-def _seconds(help_text: str) -> Any:
-    return typer.Option(metavar="X", parser=number, help=help_text, rich_help_panel=_CAPACITY)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateOptions:
+    """The options of `downpour simulate`."""
 
-
-Seeds = Annotated[int, _number("How many seeds to try.")]
-FromSeed = Annotated[int, _number("The first seed to try.")]
-Seed = Annotated[int | None, _number("Run only this seed.")]
-Faults = Annotated[
-    str,
-    typer.Option(
-        metavar="N,N",
-        help="With --seed: only these of its faults, or none.",
-        show_default="all of them",
-    ),
-]
-Keep = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR",
-        parser=path_option("keep"),
-        help="With --seed: write the records of its experiments to folders there, for `downpour "
+    seeds: int = option(1000, "How many seeds to try.", "N")
+    from_seed: int = option(0, "The first seed to try.", "N")
+    seed: int | None = option(None, "Run only this seed.", "N")
+    faults: str = option(
+        "", "With --seed: only these of its faults, or none.", "N,N", default="all of them"
+    )
+    keep: Path | None = option(
+        None,
+        "With --seed: write the records of its experiments to folders there, for `downpour "
         "dashboard DIR`, `report` and `trace`.",
-        show_default="nowhere",
-    ),
-]
-Story = Annotated[bool, typer.Option("--story", help="Print what happens, event by event.")]
-Workers = Annotated[int | None, _number("Simulate the speed of N workers.", _CAPACITY)]
-Shards = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        parser=whole_number,
-        help="Shards in a round.",
-        show_default="one a worker",
-        rich_help_panel=_CAPACITY,
-    ),
-]
-Rounds = Annotated[int, _number("Rounds to simulate.", _CAPACITY)]
-Mode = Annotated[
-    str, typer.Option(metavar="NAME", help="The mode of training.", rich_help_panel=_CAPACITY)
-]
-PolicyName = Annotated[
-    str, typer.Option(metavar="NAME", help="The straggler policy.", rich_help_panel=_CAPACITY)
-]
-DeathsAnHour = Annotated[
-    float,
-    _seconds("Mean number of workers that die in an hour; each returns after a minute."),
-]
-TaskSeconds = Annotated[float, _seconds("The median time of a task, in seconds.")]
-Spread = Annotated[float, _seconds("How much tasks vary: the standard deviation of log seconds.")]
-WorkerSpread = Annotated[float, _seconds("How much workers differ, in the same unit.")]
-NetworkSeconds = Annotated[float, _seconds("The time of a message, in seconds.")]
-EventSeconds = Annotated[float, _seconds("The manager's time for a message, in seconds.")]
-SyncSeconds = Annotated[float, _seconds("The time of syncing the journal, in seconds.")]
-UpdateSeconds = Annotated[
-    float, _seconds("The time that an update adds to an aggregation, in seconds.")
-]
-EvaluateSeconds = Annotated[float, _seconds("The time of an evaluation, in seconds.")]
-HeartbeatSeconds = Annotated[float, _seconds("Seconds between a worker's heartbeats.")]
+        "DIR",
+        default="nowhere",
+    )
+    story: bool = flag("Print what happens, event by event.")
+    as_json: bool = options.as_json()
+    workers: int | None = _capacity(None, "Simulate the speed of N workers.", "N")
+    shards: int | None = _capacity(None, "Shards in a round.", "N", default="one a worker")
+    rounds: int = _capacity(3, "Rounds to simulate.", "N")
+    mode: str = _capacity("sync", "The mode of training.", "NAME")
+    policy: str = _capacity("wait", "The straggler policy.", "NAME")
+    deaths_an_hour: float = _capacity(
+        0.0, "Mean number of workers that die in an hour; each returns after a minute."
+    )
+    task_seconds: float = _capacity(60.0, "The median time of a task, in seconds.")
+    spread: float = _capacity(0.2, "How much tasks vary: the standard deviation of log seconds.")
+    worker_spread: float = _capacity(0.0, "How much workers differ, in the same unit.")
+    network_seconds: float = _capacity(0.0005, "The time of a message, in seconds.")
+    event_seconds: float = _capacity(0.00045, "The manager's time for a message, in seconds.")
+    sync_seconds: float = _capacity(0.005, "The time of syncing the journal, in seconds.")
+    update_seconds: float = _capacity(
+        0.001, "The time that an update adds to an aggregation, in seconds."
+    )
+    evaluate_seconds: float = _capacity(1.0, "The time of an evaluation, in seconds.")
+    heartbeat_seconds: float = _capacity(1.0, "Seconds between a worker's heartbeats.")
 
 
-def simulate(
-    context: typer.Context,
-    seeds: Seeds = 1000,
-    from_seed: FromSeed = 0,
-    seed: Seed = None,
-    faults: Faults = "",
-    keep: Keep = None,
-    *,
-    story: Story = False,
-    as_json: AsJson = False,
-    workers: Workers = None,
-    shards: Shards = None,
-    rounds: Rounds = 3,
-    mode: Mode = "sync",
-    policy: PolicyName = "wait",
-    deaths_an_hour: DeathsAnHour = 0.0,
-    task_seconds: TaskSeconds = 60.0,
-    spread: Spread = 0.2,
-    worker_spread: WorkerSpread = 0.0,
-    network_seconds: NetworkSeconds = 0.0005,
-    event_seconds: EventSeconds = 0.00045,
-    sync_seconds: SyncSeconds = 0.005,
-    update_seconds: UpdateSeconds = 0.001,
-    evaluate_seconds: EvaluateSeconds = 1.0,
-    heartbeat_seconds: HeartbeatSeconds = 1.0,
-) -> None:
+@command
+def simulate(context: typer.Context, given: SimulateOptions) -> None:
     """Try faults, or the speed of a cluster, in virtual time.
 
     Each seed stands for a small cluster, an experiment, and faults. Managers and workers die, hang
@@ -253,27 +214,15 @@ def simulate(
     With --workers, the command estimates rounds and updates per hour, and the updates' staleness,
     in any mode and with any policy. Nothing fails unless --deaths-an-hour asks for it.
     """
-    _check_seeds(seed=seed or 0, from_seed=from_seed)
-    _refuse_unused(context, capacity=workers is not None, alone=seed is not None)
-    if workers is not None:
-        seconds = {
-            "task_seconds": task_seconds,
-            "spread": spread,
-            "worker_spread": worker_spread,
-            "network_seconds": network_seconds,
-            "event_seconds": event_seconds,
-            "update_seconds": update_seconds,
-            "evaluate_seconds": evaluate_seconds,
-            "heartbeat_seconds": heartbeat_seconds,
-        }
-        load = load_of(workers, shards, rounds, timings_of(seconds, sync_seconds), seed or 0)
-        deaths = _at_least_0("deaths-an-hour", deaths_an_hour)
-        load = replace(load, mode=mode, policy=policy, deaths_an_hour=deaths)
-        plan_capacity(load, as_json=as_json)
-    elif seed is not None:
-        _replay(seed, faults, keep, story=story, as_json=as_json)
+    _check_seeds(seed=given.seed or 0, from_seed=given.from_seed)
+    alone = given.seed is not None
+    _refuse_unused(context, capacity=given.workers is not None, alone=alone)
+    if given.workers is not None:
+        plan_capacity(load_of(given, given.workers), as_json=given.as_json)
+    elif given.seed is not None:
+        _replay(given.seed, given)
     else:
-        _search(from_seed, at_least_one("seeds", seeds), story=story, as_json=as_json)
+        _search(given.from_seed, at_least_one("seeds", given.seeds), given)
 
 
 def _refuse_unused(context: typer.Context, *, capacity: bool, alone: bool) -> None:
@@ -291,7 +240,7 @@ def _refuse_unused(context: typer.Context, *, capacity: bool, alone: bool) -> No
 # Faults
 
 
-def _search(first: int, count: int, *, story: bool, as_json: bool) -> None:
+def _search(first: int, count: int, given: SimulateOptions) -> None:
     """Try seeds until one fails."""
     from rich.progress import Progress
 
@@ -308,14 +257,14 @@ def _search(first: int, count: int, *, story: bool, as_json: bool) -> None:
                 break
     took = time.perf_counter() - began
     changed = tally.changed() if not outcome.failure else []
-    if as_json:
+    if given.as_json:
         failure = _as_json(outcome) if outcome.failure else None
         print_json({**_as_json_of(tally), "seconds": took, "failure": failure, "changed": changed})
     else:
         _note_runs(tally, took)
-    if outcome.failure and not as_json:
-        _show_failure(outcome, shrunken(outcome.plan), story=story)
-    for seed in changed if not as_json else ():
+    if outcome.failure and not given.as_json:
+        _show_failure(outcome, shrunken(outcome.plan), story=given.story)
+    for seed in changed if not given.as_json else ():
         _print_lines((f"seed {seed} gives a different run the second time",))
     if outcome.failure or changed:
         raise typer.Exit(_FAILED)
@@ -352,19 +301,19 @@ def _never(tally: RunsTally) -> dict[str, list[str]]:
     return tally.never(messages(), kinds_of_refusals())
 
 
-def _replay(seed: int, faults: str, keep: Path | None, *, story: bool, as_json: bool) -> None:
+def _replay(seed: int, given: SimulateOptions) -> None:
     from downpour_lab.faults.plan import plan_of
     from downpour_lab.trials.simulation import simulate as run
 
     plan = plan_of(seed)
-    if faults:
-        plan = plan.with_faults(_numbers(faults, len(plan.faults)))
-    outcome = run(plan, story=story, records=keep is not None)
-    if keep is not None:
-        _keep(outcome, keep)
-    if as_json:
+    if given.faults:
+        plan = plan.with_faults(_numbers(given.faults, len(plan.faults)))
+    outcome = run(plan, story=given.story, records=given.keep is not None)
+    if given.keep is not None:
+        _keep(outcome, given.keep)
+    if given.as_json:
         print_json(_as_json(outcome))
-    elif story:
+    elif given.story:
         _print_lines(outcome.story)
     else:
         took = f"{outcome.seconds:.1f} s of virtual time, {len(plan.faults)} faults"

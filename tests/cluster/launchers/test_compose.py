@@ -85,8 +85,7 @@ def test_what_would_run_can_be_read_beforehand(tmp_path: Path) -> None:
     text = ComposeEngine(FILE).planned(plan(tmp_path))
     assert text.count("# docker compose -p downpour-") == 2
     assert f"DOWNPOUR_SHARED={tmp_path}\n" in text
-    assert "worker --shared /shared --host '' --port 9091 " in text
-    assert "--manager ADDRESS:PORT --name worker-2 " in text
+    assert "--manager ADDRESS:PORT --shared /shared --name worker-2 --port 9091 " in text
 
 
 def test_docker_is_asked_before_anything_starts(docker: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import downpour
 from downpour.base.errors import SpecError
-from downpour.cluster.launchers.launch_table import LaunchTable, launch_of, owners
+from downpour.cluster.launchers.launching import launch_of, owners
 
 
 @pytest.fixture
@@ -27,26 +27,24 @@ def file(tmp_path: Path) -> Callable[[str], Path]:
 def test_a_file_without_a_table_is_trained_here(file: Callable[[str], Path]) -> None:
     """As one that is given no launcher."""
     table = launch_of(file(""))
-    assert table == LaunchTable(options={})
-    assert table.launcher() == "local"
+    assert (table.on, table.options, table.settings, table.workers) == ("local", {}, {}, None)
 
 
 def test_a_table_names_a_launcher_its_options_and_workers(
     file: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """Paths are beside the file; what is left out is the launcher's own default."""
+    (tmp_path / "lab.txt").write_text("host-1\n")
     table = launch_of(file('[launch]\non = "ssh"\nhosts = "lab.txt"\nworkers = 2\n'))
     assert (table.on, table.workers) == ("ssh", 2)
     assert table.options == {"hosts": str(tmp_path / "lab.txt")}
-    (tmp_path / "lab.txt").write_text("host-1\n")
-    assert callable(table.launcher())
 
 
 def test_an_option_of_another_launcher_is_refused(file: Callable[[str], Path]) -> None:
     """In a line that names the launchers that have it."""
-    table = launch_of(file('[launch]\non = "ssh"\npartition = "all"\n'))
+    path = file('[launch]\non = "ssh"\npartition = "all"\n')
     with pytest.raises(SpecError, match=r"launch\.partition = 'all': needs on = slurm"):
-        table.launcher()
+        launch_of(path)
     assert owners()["manager_host"] == ["slurm", "ssh"]
 
 

@@ -44,8 +44,7 @@ export DOWNPOUR_TLS_CA=/etc/ca.pem
 export A='b c'
 IFS= read -r DOWNPOUR_TOKEN && export DOWNPOUR_TOKEN
 exec 3<&0
-/venv/bin/python -m downpour.cli worker --shared '/mnt/our lab' --host '' --port 0 --device auto \
---connect-seconds 60.0 --drain-seconds 0.0 --alone-seconds 0.0 --manager 10.0.0.1:4000 \
+/venv/bin/python -m downpour.cli worker --manager 10.0.0.1:4000 --shared '/mnt/our lab' \
 --name worker-1 </dev/null 3<&- 2>&1 &
 worker=$!
 { while read -r _; do :; done; kill -TERM $worker; } <&3 >/dev/null 2>&1 &

@@ -34,7 +34,7 @@ StartLimitIntervalSec=0
 Environment=PYTHONHASHSEED=0
 Environment="DOWNPOUR_TOKEN_FILE=/our lab/100%%/token"
 ExecStart=PYTHON -m downpour.cli manager --shared "/our lab/100%%" --host 10.0.0.1 --port 4000 \
---patience 1.0 --data-dir "/d/\\"$$x\\\\"
+--data-dir "/d/\\"$$x\\\\"
 """
     + ENDING
 )
@@ -50,8 +50,7 @@ Environment=OMP_NUM_THREADS=2
 Environment=MKL_NUM_THREADS=2
 Environment=OMP_WAIT_POLICY=PASSIVE
 Environment="DOWNPOUR_TOKEN_FILE=/our lab/100%%/token"
-ExecStart=PYTHON -m downpour.cli worker --shared "/our lab/100%%" --host "" --port 0 --device auto \
---connect-seconds 60.0 --drain-seconds 0.0 --alone-seconds 0.0 --name %H-%i --accept-code --place %i
+ExecStart=PYTHON -m downpour.cli worker --shared "/our lab/100%%" --name %H-%i --accept-code --place %i
 """
     + ENDING
 )

@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from downpour.base.devices import AUTO
+from downpour.base.options import option
+from downpour.base.values import checked_labels
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.worker.options import WorkerOptions
 from downpour.host.paths import TOKEN_NAME, Credentials
+from downpour.network.discovery.waiting import checked_seconds
 
 ALONE_SECONDS = 60.0
 """The lease of a run's worker. The launcher replaces a dead manager within seconds. If a manager
@@ -40,9 +43,26 @@ class LaunchPlan:
     _: KW_ONLY
     threads: int = 1
     device: str = AUTO
-    idle_seconds: float = 0.0
-    labels: tuple[str, ...] = ()
+    idle_seconds: float = option(
+        0.0,
+        "Give back a worker that a policy asked for after it has been idle for this long; 0: keep "
+        "it. Inline workers, and those of one run with `--on local`, stay.",
+        "X",
+    )
+    labels: tuple[str, ...] = option(
+        (),
+        "A label for all workers that the command starts; specs and shards can require labels. "
+        "Repeatable.",
+        "KEY=VALUE",
+        default=False,
+        flag="--label",
+    )
     needs: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check what users may set."""
+        checked_seconds("idle_seconds", self.idle_seconds)
+        checked_labels(self.labels)
 
     def worker(self, number: int, address: str) -> WorkerOptions:
         """Return how to start a worker of the manager at `address`; workers count from 1.

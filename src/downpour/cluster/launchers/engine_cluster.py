@@ -212,13 +212,12 @@ LOOK_SECONDS = 0.2
 
 
 def run_group(
-    worker: WorkerOptions, count: int, log: Path | None, wait: Callable[[float], bool]
+    worker: WorkerOptions, log: Path | None, wait: Callable[[float], bool]
 ) -> Mapping[str, Ended]:
     """Run workers until all have ended; returns how each one ended, by name.
 
     Args:
         worker: the options of all workers; the name must not be empty. See `numbered`.
-        count: the number of workers.
         log: the file that their output is appended to, each line with the worker's name; None:
             standard error.
         wait: called with the seconds to wait; returns early, and true, when a signal tells this
@@ -228,11 +227,11 @@ def run_group(
     over: dict[str, Ended] = {}
     names = []
     try:
-        for number in range(1, count + 1):
+        for number in range(1, worker.count + 1):
             one = on_a_card(numbered(worker, number))
             engine.start(one, {}, log or os.dup(2))  # which may be a socket, without a path
             names.append(one.name)
-        while len(over) < count:
+        while len(over) < worker.count:
             if wait(LOOK_SECONDS):
                 for name in names:
                     engine.stop(name)
@@ -252,6 +251,7 @@ def numbered(worker: WorkerOptions, number: int) -> WorkerOptions:
     return replace(
         worker,
         name=f"{worker.name}-{number}",
+        count=1,
         place=number - 1,
         port=counted(worker.port),
         metrics_port=counted(metrics) if metrics is not None else None,

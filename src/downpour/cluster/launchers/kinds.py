@@ -9,38 +9,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass
 from typing import Any
 
 from downpour.base.errors import SpecError
+from downpour.base.options import OptionText, options_of
+from downpour.base.options import option as any_option
 from downpour.base.values import checked_labels
 from downpour.cluster.launchers.base import Launcher, LaunchPlan
 
-_KEY = "downpour option"
 # Other values have a special meaning for an engine: Ray reads !in(…), and Slurm
 # a40&nvlink.
 _PLACE = re.compile(r"[\w.-]+=[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class OptionText:
-    """A launcher's option as a command's help shows it.
-
-    The help shows `default` in place of the value; if that is None, the value itself. A `path` in a
-    file is relative to the file's folder.
-    """
-
-    help: str
-    metavar: str
-    default: str | bool | None = None
-    path: bool = False
 
 
 def option(
     value: Any, text: str, metavar: str, *, default: str | bool | None = None, path: bool = False
 ) -> Any:
     """Return a field of a launcher's options, with its default value and its help."""
-    return field(default=value, metadata={_KEY: OptionText(text, metavar, default, path)})
+    return any_option(value, text, metavar, default=default, path=path)
 
 
 def manager_host() -> Any:
@@ -98,8 +85,7 @@ class LauncherKind:
 
     def texts(self) -> dict[str, tuple[Field[Any], OptionText]]:
         """Return its options by name."""
-        known = () if self.options is None else fields(self.options)
-        return {one.name: (one, one.metadata[_KEY]) for one in known if _KEY in one.metadata}
+        return options_of(self.options)
 
     def given(self, options: Mapping[str, Any]) -> Any:
         """Return its options with the given values; lists become tuples.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from downpour.base import options
 from downpour.base.errors import SpecError
-from downpour.base.values import DEFAULT_PORT
+from downpour.base.options import flag, option, words_of
 from downpour.host.paths import Credentials
 
 _PATIENCE_MIN, _PATIENCE_MAX = 0.1, 1000.0
@@ -13,49 +14,38 @@ _PATIENCE_MIN, _PATIENCE_MAX = 0.1, 1000.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagerOptions:
-    """The manager's address (port 0: any free port), and its resources.
+    """How to start a manager: the options of `downpour manager`, and what a launcher adds."""
 
-    `data_dir` holds datasets that are already on this machine, in torchvision's layout. Readers
-    retry a file that is missing or short for `patience_seconds`; then the attempt fails. `patience`
-    scales that and every other timeout (`core/scheduler/lifecycle.py`). `predictor` is a file from
-    `downpour predictor train`, which replaces the shipped one. A `successor` waits until the
-    leading manager has ended. An `embedded` manager belongs to one `run`. The run's name marks its
-    experiments, so that the next manager finds them after `restarts`. It takes no lock, continues
-    no other experiments, and cancels its own when it closes. The manager serves metrics at
-    `metrics_port` unless that is None. `on_event` is the command of `--on-event`.
-    """
-
-    shared: str
-    host: str = "127.0.0.1"
-    port: int = DEFAULT_PORT
-    data_dir: str = ""
+    shared: str = options.location()
+    host: str = option(
+        "127.0.0.1", "The address to listen on; 0.0.0.0 or :: for all networks.", "ADDRESS"
+    )
+    port: int = options.port()
+    data_dir: str = options.data_dir(value="")
+    successor: bool = flag("Wait until the leading manager is gone, then take over.")
+    patience: float = options.patience()
+    predictor: str = option(
+        "",
+        "The predictor of completion times, as `downpour predictor train` writes it.",
+        "FILE",
+        default="the one that is shipped",
+    )
+    metrics_port: int | None = options.metrics_port()
+    on_event: str = options.on_event()
     heartbeat_seconds: float = 1.0
-    patience: float = 1.0
     patience_seconds: float = 10.0
-    predictor: str = ""
-    successor: bool = False
+    """How long readers retry a file that is missing or short; then the attempt fails."""
     embedded: bool = False
+    """It belongs to one `run`: it takes no lock, continues no other experiments, and cancels its
+    own when it closes."""
     run: str = ""
+    """The run's name marks its experiments, so that the next manager finds them."""
     restarts: int = 0
-    metrics_port: int | None = None
-    on_event: str = ""
     credentials: Credentials = field(default_factory=Credentials)
 
     def arguments(self) -> list[str]:
         """Return the command line that starts this manager as a separate process."""
-        words = ["manager", "--shared", self.shared, "--host", self.host, "--port", str(self.port)]
-        words += ["--patience", str(self.patience)]
-        texts = {
-            "--data-dir": self.data_dir,
-            "--predictor": self.predictor,
-            "--on-event": self.on_event,
-        }
-        for flag, value in texts.items():
-            words += [flag, value] if value else []
-        words += ["--successor"] if self.successor else []
-        if self.metrics_port is not None:
-            words += ["--metrics-port", str(self.metrics_port)]
-        return words
+        return ["manager", *words_of(self)]
 
 
 def checked_patience(patience: float) -> float:

@@ -15,70 +15,89 @@ import os
 import sys
 from dataclasses import dataclass, field
 
-from downpour.base.devices import AUTO
+from downpour.base import options
+from downpour.base.options import flag, option, words_of
 from downpour.host.paths import Credentials
 from downpour.network.discovery.waiting import CONNECT_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """How to start a worker.
+    """How to start a worker, or several: the options of `downpour worker`."""
 
-    `manager` is the manager's address; if it is empty, the worker finds the one that leads in the
-    shared directory. The worker listens at `host` and `port` (port 0: any free port). `advertise`
-    is the host, or HOST:PORT, at which the manager calls it back, if that differs. The worker
-    serves metrics at `metrics_port` unless that is None. It waits `connect_seconds` each for the
-    manager, its folder and its token. After an order to leave, it may take `drain_seconds` to
-    finish its task. It leaves on its own after `alone_seconds` without a manager's answer, unless
-    they are 0. While it is registered, the file `ready_file` exists and holds its address. Lists of
-    workers show its `labels`, each as KEY=VALUE. It trains a batch with at most `processes`; None:
-    as many as the spec asks for. `place` numbers, from 0, the workers of one machine: they take the
-    machine's accelerators in turn. The worker takes an experiment's code from the manager if it
-    `accepts_code`.
-    """
-
-    shared: str
-    manager: str = ""
-    name: str = ""
-    host: str = ""
-    port: int = 0
-    advertise: str = ""
-    device: str = AUTO
-    connect_seconds: float = CONNECT_SECONDS
-    metrics_port: int | None = None
-    drain_seconds: float = 0.0
-    alone_seconds: float = 0.0
-    ready_file: str = ""
-    labels: tuple[str, ...] = ()
-    processes: int | None = None
-    place: int = 0
-    accepts_code: bool = False
+    manager: str = options.manager()
+    shared: str = options.location()
+    name: str = option("", "The worker's name.", "NAME", default="the host's name")
+    host: str = option(
+        "",
+        "The address to listen on.",
+        "ADDRESS",
+        default="loopback if the manager is on it, else all networks",
+    )
+    port: int = options.port(value=0)
+    advertise: str = option(
+        "",
+        "The address at which the manager calls this worker back.",
+        "HOST[:PORT]",
+        default="the address that reaches the manager",
+    )
+    device: str = options.device()
+    metrics_port: int | None = options.metrics_port()
+    connect_seconds: float = options.connect_seconds(value=CONNECT_SECONDS)
+    """Once each for the manager, its folder and its token."""
+    drain_seconds: float = option(
+        0.0,
+        "How long the worker may take to finish its task when a signal tells it to leave. It saves "
+        "and hands back an unfinished one.",
+        "X",
+    )
+    alone_seconds: float = option(
+        0.0, "Leave after this long without a manager's answer; 0: wait forever.", "X"
+    )
+    ready_file: str = option(
+        "",
+        "Keep this file, with the worker's address, as long as the worker is registered.",
+        "FILE",
+        default="none",
+        reads="path",
+    )
+    labels: tuple[str, ...] = option(
+        (),
+        "A label that specs and shards can require; `downpour status` and `downpour ps` show it. "
+        "Repeatable.",
+        "KEY=VALUE",
+        default=False,
+        flag="--label",
+    )
+    processes: int | None = option(
+        None,
+        "Train each batch with at most N processes; the resulting bytes don't depend on N.",
+        "N",
+        default="as many as the spec asks for",
+    )
+    accepts_code: bool = flag(
+        "If this machine lacks a file of an experiment's code or has another version, use the "
+        "manager's. DOWNPOUR_ALLOW still decides whose code may run.",
+        flag="--accept-code",
+        variable="DOWNPOUR_ACCEPT_CODE",
+    )
+    count: int = option(
+        1,
+        "How many workers to run, each in its own process: NAME-1, NAME-2 and so on, with ports "
+        "that count up.",
+        "N",
+    )
+    place: int = option(
+        0,
+        "The worker's number among those of its machine, from 0: they take the accelerators in "
+        "turn.",
+        "N",
+    )
     credentials: Credentials = field(default_factory=Credentials)
 
     def arguments(self) -> list[str]:
         """Return the command line that starts this worker as a separate process."""
-        words = ["worker", "--shared", self.shared]
-        words += ["--host", self.host, "--port", str(self.port), "--device", self.device]
-        words += ["--connect-seconds", str(self.connect_seconds)]
-        words += ["--drain-seconds", str(self.drain_seconds)]
-        words += ["--alone-seconds", str(self.alone_seconds)]
-        optional = {
-            "--manager": self.manager,
-            "--name": self.name,
-            "--advertise": self.advertise,
-            "--ready-file": self.ready_file,
-            "--place": str(self.place or ""),
-        }
-        for flag, value in optional.items():
-            words += [flag, value] if value else []
-        if self.metrics_port is not None:
-            words += ["--metrics-port", str(self.metrics_port)]
-        if self.processes is not None:
-            words += ["--processes", str(self.processes)]
-        words += ["--accept-code"] if self.accepts_code else []
-        for label in self.labels:
-            words += ["--label", label]
-        return words
+        return ["worker", *words_of(self)]
 
 
 # These numbers are from glibc's malloc.h; Python does not have them.

@@ -1,0 +1,162 @@
+"""Options: fields of frozen dataclasses that users may set, each declared once.
+
+A command's flags, its help, the keys of `[launch]`, environment variables and the command line of a
+child process all follow from the fields. Below are the options that commands and processes share;
+each call of one makes a field.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields
+from functools import partial
+from typing import Any, Literal
+
+from downpour.base.devices import AUTO, NAMES
+from downpour.base.values import DEFAULT_PORT, DEFAULT_SHARED
+
+_KEY = "downpour option"
+
+
+@dataclass(frozen=True, slots=True)
+class OptionText:
+    """What users see of an option beside its name and its value."""
+
+    help: str
+    metavar: str = ""
+    default: str | bool | None = None
+    """Shown in place of the value; None shows the value."""
+    path: bool = False
+    """In a file, the value is relative to the file's folder."""
+    _: KW_ONLY
+    flag: str = ""
+    """The flag, or two of them, if it differs from the field's name."""
+    variable: str = ""
+    title: str | None = None
+    reads: Literal["text", "path", "folder", "location"] = "text"
+    """What a text stands for: a `folder` exists, and a `location` may be an object store's URL."""
+    is_argument: bool = False
+
+    def flags(self, name: str) -> list[str]:
+        """Return the flags of the field with this name."""
+        return self.flag.split() or [f"--{name.replace('_', '-')}"]
+
+    def key(self, name: str) -> str:
+        """Return the field's name in a file and in errors, which resembles the flag."""
+        return self.flags(name)[0][2:].replace("-", "_")
+
+
+def option(value: Any, text: str, metavar: str = "", **more: Any) -> Any:
+    """Return a field with its default value and its help; `more` belongs to `OptionText`."""
+    return field(default=value, metadata={_KEY: OptionText(text, metavar, **more)})
+
+
+def flag(text: str, **more: Any) -> Any:
+    """Return an option that takes no value; it is off unless the user gives it."""
+    return option(value=False, text=text, **more)
+
+
+def argument(text: str, metavar: str, value: Any = MISSING, **more: Any) -> Any:
+    """Return a field that users set by its place; without a value, they must."""
+    return option(value, text, metavar, is_argument=True, **more)
+
+
+def options_of(kind: type | None) -> dict[str, tuple[Field[Any], OptionText]]:
+    """Return the options of a dataclass by name."""
+    declared = () if kind is None else fields(kind)
+    return {one.name: (one, one.metadata[_KEY]) for one in declared if _KEY in one.metadata}
+
+
+def words_of(values: Any) -> list[str]:
+    """Return the words that set a dataclass's options on a command line.
+
+    A default is left out, unless the option has a variable, which may differ in the other process.
+    """
+    words: list[str] = []
+    for name, (declared, text) in options_of(type(values)).items():
+        value, named = getattr(values, name), text.flags(name)[0]
+        if (
+            text.is_argument
+            or value in ("", (), None)
+            or (value == declared.default and not text.variable)
+        ):
+            continue
+        if isinstance(value, bool):
+            words += [named] * value
+        else:
+            words += option_words(named, value)
+    return words
+
+
+def option_words(flag: str, value: Any) -> list[str]:
+    """Return the words that give an option its value, or each of its values."""
+    texts = map(str, value if isinstance(value, list | tuple) else [value])
+    # A value that begins with a dash would pass for a flag.
+    pairs = ([f"{flag}={text}"] if text.startswith("-") else [flag, text] for text in texts)
+    return [word for pair in pairs for word in pair]
+
+
+manager = partial(
+    option,
+    value="",
+    text="The manager's address.",
+    metavar="HOST:PORT",
+    variable="DOWNPOUR_MANAGER",
+    default="that of the leader in the shared directory",
+)
+location = partial(
+    option,
+    value=DEFAULT_SHARED,
+    text="The shared directory, as this machine sees it, or an object store as s3://BUCKET/PREFIX "
+    "(gs, az).",
+    metavar="DIR|URL",
+    flag="--shared",
+    variable="DOWNPOUR_SHARED",
+    reads="location",
+)
+data_dir = partial(
+    option,
+    value=None,
+    text="A folder of datasets in torchvision's layout (MNIST/raw/...).",
+    metavar="DIR",
+    variable="DOWNPOUR_DATA",
+    reads="folder",
+)
+port = partial(
+    option,
+    value=DEFAULT_PORT,
+    text="The port; 0: any free one.",
+    metavar="N",
+)
+patience = partial(
+    option,
+    value=1.0,
+    text="Multiplies every timeout: for heartbeats, progress and missing files.",
+    metavar="FACTOR",
+)
+metrics_port = partial(
+    option,
+    value=None,
+    text="Serve metrics for Prometheus at this port; 0: any free one.",
+    metavar="N",
+    default="not served",
+)
+on_event = partial(
+    option,
+    value="",
+    text="Run a command, without a shell, when an experiment finishes, fails, is cancelled, or "
+    "waits for a worker. DOWNPOUR_EVENT, DOWNPOUR_EXPERIMENT, DOWNPOUR_NAME, DOWNPOUR_STATE and "
+    "DOWNPOUR_REASON describe the event, as does JSON on standard input.",
+    metavar="COMMAND",
+    default="none",
+)
+device = partial(
+    option,
+    value=AUTO,
+    text="The device to train on; auto: the best that this machine has.",
+    metavar=NAMES,
+)
+connect_seconds = partial(
+    option,
+    text="Seconds to wait for a manager that does not answer yet.",
+    metavar="X",
+)
