@@ -19,7 +19,7 @@ _KEY = "downpour option"
 
 @dataclass(frozen=True, slots=True)
 class OptionText:
-    """What users see of an option beside its name and its value."""
+    """The help of an option, and the form in which users give it."""
 
     help: str
     metavar: str = ""
@@ -33,7 +33,7 @@ class OptionText:
     variable: str = ""
     title: str | None = None
     reads: Literal["text", "path", "folder", "location"] = "text"
-    """What a text stands for: a `folder` exists, and a `location` may be an object store's URL."""
+    """The meaning of a text: a `folder` exists, and a `location` may be an object store's URL."""
     is_argument: bool = False
 
     def flags(self, name: str) -> list[str]:

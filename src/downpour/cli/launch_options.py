@@ -10,7 +10,7 @@ import typer
 
 from downpour.base.options import OptionText, flag, option, options_of
 from downpour.cli.options import refuse_unused
-from downpour.cli.parameters import Group, Values, parameter
+from downpour.cli.parameters import CommandPart, Values, parameter
 from downpour.cluster.launchers import LAUNCHERS, LaunchPlan, kind_of
 from downpour.cluster.launchers.launching import Launching, checked_table, owners, planning
 from downpour.files.spec_file import read_launch
@@ -71,7 +71,7 @@ def _parameters() -> list[Parameter]:
     return [*made.values()]
 
 
-LaunchOptions = Annotated[Launching, Group(_parameters(), _make)]
+LaunchOptions = Annotated[Launching, CommandPart(_parameters(), _make)]
 """The parameter of a command that starts workers.
 
 The table `[launch]` of the command's FILE supplies the options that the user leaves out.

@@ -1,7 +1,7 @@
 """Makes the parameters of a command from the dataclasses that it takes.
 
 A command is a function whose arguments are dataclasses with options (`base/options.py`), or values
-that a `Group` makes from several parameters. Typer sees a function that takes the single options.
+that a `CommandPart` makes. Typer sees a function that takes the single options.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Values = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CommandPart:
     """Parameters of a command, and the function that makes one value from all typed values."""
 
     parameters: Sequence[Parameter]
@@ -31,29 +31,31 @@ class Group:
 
 
 def command(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the parameters of each dataclass or `Group` that it takes."""
+    """Give a command the parameters of each dataclass, and each `CommandPart`, that it takes."""
     hints = get_type_hints(function, include_extras=True)
-    groups = {name: _group(hint) for name, hint in hints.items() if name != "return"}
+    parts = {name: _part(hint) for name, hint in hints.items() if name != "return"}
 
     @functools.wraps(function)
     def wrapped(**values: Any) -> Any:
-        return function(**{name: group.make(values) for name, group in groups.items()})
+        return function(**{name: part.make(values) for name, part in parts.items()})
 
-    parameters = [parameter for group in groups.values() for parameter in group.parameters]
+    parameters = [parameter for part in parts.values() for parameter in part.parameters]
     wrapped.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     wrapped.__annotations__ = {one.name: one.annotation for one in parameters}
     return wrapped
 
 
-def _group(hint: Any) -> Group:
-    for group in getattr(hint, "__metadata__", ()):
-        if isinstance(group, Group):
-            return group
+def _part(hint: Any) -> CommandPart:
+    for part in getattr(hint, "__metadata__", ()):
+        if isinstance(part, CommandPart):
+            return part
     if hint is typer.Context:
-        return Group([typed("context", hint, Parameter.empty)], lambda values: values["context"])
+        return CommandPart(
+            [typed("context", hint, Parameter.empty)], lambda values: values["context"]
+        )
     if hint is Credentials:
-        return Group(_parameters(hint), _credentials)
-    return Group(_parameters(hint), lambda values: value_of(hint, values))
+        return CommandPart(_parameters(hint), _credentials)
+    return CommandPart(_parameters(hint), lambda values: value_of(hint, values))
 
 
 def _credentials(values: Values) -> Credentials:

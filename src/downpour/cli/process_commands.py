@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from socket import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -35,27 +35,28 @@ if TYPE_CHECKING:
     from downpour.network.rpc import Address
 
 
-def _log() -> Any:
-    text = "Append the log to this file."
-    return option(None, text, "FILE", default="standard error")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """The log of a manager or a worker."""
+
+    log: Path | None = option(
+        None, "Append the log to this file.", "FILE", default="standard error"
+    )
+    verbose: bool = flag("Log more.", flag="--verbose -v")
 
 
-def _verbose() -> Any:
-    return flag("Log more.", flag="--verbose -v")
-
-
-def begin(*, verbose: bool, log: Path | None) -> None:
+def begin(options: LogOptions) -> None:
     """Set up the log, and let signals end the process until it needs an orderly end.
 
     In a container, the kernel drops SIGTERM for the first process unless that process handles it.
     """
     outlive_readers()
     on_leaving(lambda number: sys.exit(SIGNALLED + number))
-    level = logging.INFO if verbose else logging.WARNING
+    level = logging.INFO if options.verbose else logging.WARNING
     try:
-        set_up_log(level, "%(asctime)s %(levelname)s %(name)s: %(message)s", log)
+        set_up_log(level, "%(asctime)s %(levelname)s %(name)s: %(message)s", options.log)
     except OSError as error:
-        raise SpecError("log", str(log), f"cannot be written: {error.strerror}") from None
+        raise SpecError("log", str(options.log), f"cannot be written: {error.strerror}") from None
     logging.getLogger("downpour.membership").setLevel(logging.INFO)
 
 
@@ -78,8 +79,8 @@ def with_token(credentials: Credentials, shared: Path | str) -> Credentials:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ManagerProcess:
-    """The options of `downpour manager` that concern its process."""
+class ServingOptions:
+    """The token and the page of `downpour manager`."""
 
     make_token: bool = flag(
         "Create the token file if it is missing, readable by this user only: DIR/token, or the "
@@ -88,28 +89,28 @@ class ManagerProcess:
     )
     dashboard: bool = cli_options.dashboard()
     dashboard_port: int | None = cli_options.dashboard_port()
-    log: Path | None = _log()
-    verbose: bool = _verbose()
 
 
 @command
-def manager(options: ManagerOptions, process: ManagerProcess, credentials: Credentials) -> None:
+def manager(
+    options: ManagerOptions, serving: ServingOptions, log: LogOptions, credentials: Credentials
+) -> None:
     """Serve as the manager until Ctrl-C.
 
     It accepts experiments and assigns their shards to workers. It also continues experiments that
     an earlier manager of the same shared directory left unfinished. If other machines can reach it,
     it needs a token or TLS.
     """
-    begin(verbose=process.verbose, log=process.log)
+    begin(log)
     if options.metrics_port is not None:
         require("--metrics-port", "metrics")
-    if process.make_token:
+    if serving.make_token:
         credentials = with_token(credentials, options.shared)
     checked_patience(options.patience)
     if options.on_event:
         options = replace(options, on_event=checked_command(options.on_event))
     options = replace(options, credentials=credentials)
-    listener = page_socket(credentials, process.dashboard_port, wanted=process.dashboard)
+    listener = page_socket(credentials, serving.dashboard_port, wanted=serving.dashboard)
     _serve(options, listener)
 
 
@@ -131,16 +132,8 @@ _COUNT_MAX = 1000
 _PROCESSES_MAX = 256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerProcess:
-    """The options of `downpour worker` that concern its process."""
-
-    log: Path | None = _log()
-    verbose: bool = _verbose()
-
-
 @command
-def worker(options: WorkerOptions, process: WorkerProcess, credentials: Credentials) -> None:
+def worker(options: WorkerOptions, log: LogOptions, credentials: Credentials) -> None:
     """Serve as a worker until Ctrl-C.
 
     It trains the shards that the manager assigns. You can start it before the manager; it finds the
@@ -152,7 +145,7 @@ def worker(options: WorkerOptions, process: WorkerProcess, credentials: Credenti
     """
     check_device(options.device)
     _check(options)
-    begin(verbose=process.verbose, log=process.log)
+    begin(log)
     if options.metrics_port is not None:
         require("--metrics-port", "metrics")
     for name in ("connect_seconds", "drain_seconds", "alone_seconds"):
@@ -162,7 +155,7 @@ def worker(options: WorkerOptions, process: WorkerProcess, credentials: Credenti
     if options.count == 1:
         _run_one(options)
     else:
-        _run_several(options, process.log)
+        _run_several(options, log.log)
 
 
 def _check(options: WorkerOptions) -> None:

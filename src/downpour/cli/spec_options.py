@@ -18,7 +18,7 @@ from downpour.base.devices import NAMES
 from downpour.base.errors import SpecError
 from downpour.base.options import OptionText
 from downpour.cli.options import SHARED
-from downpour.cli.parameters import Group, Values, parameter
+from downpour.cli.parameters import CommandPart, Values, parameter
 from downpour.core.families import FAMILIES
 from downpour.core.spec import TABLES, Spec
 from downpour.files.spec_file import read_spec, specs_in
@@ -226,7 +226,7 @@ def _as_toml(text: str) -> Any:
         return text
 
 
-AskedSpec = Annotated[SpecRequest, Group([*_parameters()], read_spec_of)]
+AskedSpec = Annotated[SpecRequest, CommandPart([*_parameters()], read_spec_of)]
 """The parameter of a command that takes FILE and an option for each field of the spec."""
-FoundSpec = Annotated[SpecRequest, Group([*_parameters()], find_spec)]
+FoundSpec = Annotated[SpecRequest, CommandPart([*_parameters()], find_spec)]
 """The same for a command that may find FILE in the current folder."""

@@ -50,7 +50,8 @@ Environment=OMP_NUM_THREADS=2
 Environment=MKL_NUM_THREADS=2
 Environment=OMP_WAIT_POLICY=PASSIVE
 Environment="DOWNPOUR_TOKEN_FILE=/our lab/100%%/token"
-ExecStart=PYTHON -m downpour.cli worker --shared "/our lab/100%%" --name %H-%i --accept-code --place %i
+ExecStart=PYTHON -m downpour.cli worker --shared "/our lab/100%%" --name %H-%i \
+--accept-code --place %i
 """
     + ENDING
 )

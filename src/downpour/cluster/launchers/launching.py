@@ -1,4 +1,4 @@
-"""Where a user wants the workers: options of a command, and the table `[launch]` of a file.
+"""The user's choice of a launcher: options of a command, and the table `[launch]` of a file.
 
 Three kinds of names go there: `on` and `workers`, the options of all plans (`LaunchPlan`), and
 those of single launchers (`LauncherKind`).
