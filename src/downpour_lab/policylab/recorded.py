@@ -7,7 +7,6 @@ one. Seconds count from the first assignment.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -18,21 +17,16 @@ from downpour.base.errors import SpecError
 from downpour.base.states import BLAMELESS, FailureKind
 from downpour.core.spec import ResolvedSpec
 from downpour.record.record_lines import (
-    AggregatedLine,
     AssignedLine,
-    AttemptFailedLine,
+    Dated,
     FinishedLine,
-    ForeseenLine,
-    RecordLine,
-    SavedLine,
-    SubmittedLine,
-    UpdatedLine,
     WorkerJoinedLine,
     WorkerLeftLine,
 )
+from downpour.record.tables import RecordedAttempt, Tables
 from downpour_lab.policylab.conditions import Curve
 
-Record = Sequence[tuple[float, RecordLine]]
+Record = Sequence[Dated]
 
 _EXPECTED = {*BLAMELESS, FailureKind.LOST}
 """How attempts also end in a simulation."""
@@ -40,10 +34,8 @@ _FEWEST = 2
 _SHORTEST_SECONDS = 1e-6
 _TOLERANCE = 0.05
 """In shards of the usual size: roughly the error of a progress report."""
-_Line = TypeVar("_Line")
 _Name = TypeVar("_Name")
 _Each = TypeVar("_Each")
-_Key = tuple[int, int, int]
 _Point = tuple[float, float]
 
 
@@ -98,27 +90,26 @@ class RecordedRun:
 
 
 class _Reading:
-    """A record, sorted by attempts, shards and workers."""
+    """A record's tables, with the attempts of each worker."""
 
     def __init__(self, experiment: str, record: Record) -> None:
         self._experiment = experiment
-        start = next((at for at, line in record if isinstance(line, AssignedLine)), 0.0)
-        self._lines = [(at - start, line) for at, line in record]
-        self._assigned = {_key(line): (at, line) for at, line in self._of(AssignedLine)}
-        self._updated = {_key(line): line for _, line in self._of(UpdatedLine)}
-        self._versions = {line.round: (at, line) for at, line in self._of(AggregatedLine)}
-        steps = [one.steps for one in self._updated.values()]
-        self._steps = median(steps or [1])
+        self._tables = tables = Tables.of(record)
+        assigned = [one for each in tables.rounds.values() for one in each.assigned()]
+        self._attempts = sorted(assigned, key=lambda attempt: attempt.place)
+        self._updates = [one.updated for one in self._attempts if one.updated is not None]
+        self._steps = median([update.steps for update in self._updates] or [1])
         self._sizes = self._sizes_of_shards()
-        self._reached = self._shares_reached()
-        self._tasks = _grouped((line.worker, key) for key, (_, line) in self._assigned.items())
-        self._joined = _grouped((line.worker, at) for at, line in self._of(WorkerJoinedLine))
-        self._left = _grouped((line.worker, (at, line)) for at, line in self._of(WorkerLeftLine))
+        self._by_worker = _grouped((_assigned(one).worker, one) for one in self._attempts)
+        changes = [(at - tables.start, line) for at, line in tables.changes]
+        joined = ((ln.worker, at) for at, ln in changes if isinstance(ln, WorkerJoinedLine))
+        left = ((ln.worker, (at, ln)) for at, ln in changes if isinstance(ln, WorkerLeftLine))
+        self._joined, self._left = _grouped(joined), _grouped(left)
 
     def run(self) -> RecordedRun:
         """Return the run."""
         spec, rounds = self._checked()
-        workers = tuple(filter(None, map(self._worker, self._tasks)))
+        workers = tuple(filter(None, map(self._worker, self._by_worker)))
         if len(workers) < _FEWEST:
             accepted = (
                 "only one worker trained it, so no policy could have divided the work differently"
@@ -128,73 +119,63 @@ class _Reading:
             experiment=self._experiment,
             spec=spec,
             rounds=rounds,
-            seconds=max(at for at, _ in self._versions.values()),
+            seconds=self._end(),
             sizes=tuple(self._sizes.get(shard, 1.0) for shard in range(spec.shards)),
             workers=workers,
             between_seconds=self._between(spec, rounds),
-            saving_seconds=median(one.publish_seconds for one in self._updated.values()),
-            failed=sum(line.failure not in _EXPECTED for _, line in self._of(AttemptFailedLine)),
+            saving_seconds=median(update.publish_seconds for update in self._updates),
+            failed=sum(line.failure not in _EXPECTED for line, _ in self._tables.failures),
         )
 
     def _checked(self) -> tuple[ResolvedSpec, int]:
         """Return the spec and the number of rounds."""
-        submitted = self._of(SubmittedLine)
-        if not submitted or not self._versions or not self._updated:
+        tables = self._tables
+        if tables.submitted is None or not tables.versions or not self._updates:
             raise SpecError("ID", self._experiment, "has no finished round to learn from")
-        spec = ResolvedSpec.make(submitted[0][1].spec)
+        spec = ResolvedSpec.make(tables.submitted.spec)
         if spec.in_step and not spec.overlap:
-            return spec, max(self._versions) + 1
-        if not self._of(FinishedLine):
+            return spec, max(version.line.round for version in tables.versions.values()) + 1
+        if not isinstance(tables.ended, FinishedLine):
             accepted = f"must have finished, because rounds overlap in mode '{spec.mode}'"
             raise SpecError("ID", self._experiment, accepted)
         return spec, spec.rounds
 
-    def _of(self, kind: type[_Line]) -> list[tuple[float, _Line]]:
-        return [(at, line) for at, line in self._lines if isinstance(line, kind)]
+    def _end(self) -> float:
+        """Return when the last version was made."""
+        return max(version.at for version in self._tables.versions.values()) - self._tables.start
 
     def _sizes_of_shards(self) -> dict[int, float]:
         """Return the sizes of shards, in shards of the usual size."""
         by_shard = _grouped(
-            (one.shard, one.samples / self._assigned[key][1].share)
-            for key, one in self._updated.items()
-            if key in self._assigned
+            (one.shard, one.updated.samples / _assigned(one).share)
+            for one in self._attempts
+            if one.updated is not None
         )
         samples = {shard: median(each) for shard, each in by_shard.items()}
         usual = fmean(samples.values()) if samples else 1.0
         return {shard: each / usual for shard, each in samples.items()}
 
-    def _shares_reached(self) -> dict[_Key, list[_Point]]:
-        """Return the shares of the shard that each attempt is known to have reached, and when."""
-        reached: defaultdict[_Key, list[_Point]] = defaultdict(list)
-        for at, saved in self._of(SavedLine):
-            reached[_key(saved)].append((at, saved.step / self._steps))
-        for _, foreseen in self._of(ForeseenLine):
-            at, _ = self._assigned.get(_key(foreseen), (0.0, None))
-            reached[_key(foreseen)].append((at + foreseen.elapsed_seconds, foreseen.done))
-        return reached
-
     def _between(self, spec: ResolvedSpec, rounds: int) -> float:
         """Return the usual time from a round's last update to the beginning of the next round."""
+        usual = median(version.line.seconds for version in self._tables.versions.values())
         if not spec.in_step or spec.overlap:
-            return median(line.seconds for _, line in self._versions.values())
-        last = dict[int, float]()
-        first = dict[int, float]()
-        for at, updated in self._of(UpdatedLine):
-            last[updated.round] = at
-        for at, assigned in self._of(AssignedLine):
-            first.setdefault(assigned.round, at)
+            return usual
+        start = self._tables.start
+        ends = ((one.round, (one.end or 0.0) - start) for one in self._attempts if one.updated)
+        last = {number: max(several) for number, several in _grouped(ends).items()}
+        begun = _grouped((one.round, one.begin - start) for one in self._attempts)
         gaps = [
-            max(0.0, first[number + 1] - last[number])
+            max(0.0, min(begun[number + 1]) - last[number])
             for number in range(rounds - 1)
-            if number in last and number + 1 in first
+            if number in last and number + 1 in begun
         ]
-        return median(gaps or [line.seconds for _, line in self._versions.values()])
+        return median(gaps) if gaps else usual
 
     # Workers
 
     def _worker(self, name: str) -> RecordedWorker | None:
         """Return a worker; None if the record doesn't show its speed."""
-        updates = [self._updated[key] for key in self._tasks[name] if key in self._updated]
+        updates = [one.updated for one in self._by_worker[name] if one.updated is not None]
         loads = [one.load_seconds for one in updates]
         usual_load = median(loads[1:] or loads or [0.0])
         curve = self._curve(name, usual_load)
@@ -217,7 +198,7 @@ class _Reading:
         """Return the work that a worker has done by each moment, in shards of the usual size."""
         seconds, done = [0.0], [0.0]
         rate = 0.0
-        for points in sorted(self._stretch(key, usual_load) for key in self._tasks[name]):
+        for points in sorted(self._stretch(one, usual_load) for one in self._by_worker[name]):
             begin = max(points[0][0], seconds[-1])
             rest = [one for one in points if one[0] > begin + _SHORTEST_SECONDS and one[1] > 0]
             if not rest:
@@ -237,14 +218,15 @@ class _Reading:
         points = [*zip(seconds, done, strict=True), (seconds[-1] + 1.0, done[-1] + rate)]
         return Curve(*zip(*_simplified(points), strict=True))
 
-    def _stretch(self, key: _Key, usual_load: float) -> list[_Point]:
+    def _stretch(self, attempt: RecordedAttempt, usual_load: float) -> list[_Point]:
         """Return an attempt's work by each moment; times ascend, and work never shrinks."""
-        at, assigned = self._assigned[key]
-        update = self._updated.get(key)
-        steps = update.steps if update else self._steps
-        before = assigned.from_step / steps
-        begin = at + (update.load_seconds if update else usual_load)
-        reached = self._reached.get(key, [])
+        assigned, update = _assigned(attempt), attempt.updated
+        start = self._tables.start
+        before = assigned.from_step / (update.steps if update else self._steps)
+        assigned_at = attempt.begin - start
+        begin = assigned_at + (update.load_seconds if update else usual_load)
+        reached = [(at - start, line.step / self._steps) for at, line in attempt.saved]
+        reached += [(assigned_at + one.elapsed_seconds, one.done) for one in attempt.foreseen]
         if update is not None:
             end = begin + update.train_seconds
             reached = [(when, share) for when, share in reached if when < end] + [(end, 1.0)]
@@ -258,8 +240,8 @@ class _Reading:
 
     def _absences(self, name: str) -> tuple[Absence, ...]:
         """Return when a worker was away: before it joined, and after it left."""
-        end = max(at for at, _ in self._versions.values())
-        tasks = [self._assigned[key][0] for key in self._tasks[name]]
+        end = self._end()
+        tasks = [one.begin - self._tables.start for one in self._by_worker[name]]
         joined, left_at = self._joined.get(name, []), self._left.get(name, [])
         found = []
         if joined and 0.0 < joined[0] <= tasks[0] and all(at > joined[0] for at, _ in left_at):
@@ -304,5 +286,6 @@ def _grouped(pairs: Iterable[tuple[_Name, _Each]]) -> dict[_Name, list[_Each]]:
     return groups
 
 
-def _key(line: AssignedLine | UpdatedLine | SavedLine | ForeseenLine) -> _Key:
-    return line.round, line.shard, line.attempt
+def _assigned(attempt: RecordedAttempt) -> AssignedLine:
+    assert attempt.assigned is not None  # noqa: S101 - we ask the tables for assigned ones
+    return attempt.assigned

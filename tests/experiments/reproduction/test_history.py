@@ -20,7 +20,13 @@ from downpour.record.record_lines import (
     UpdatedLine,
     WorkerJoinedLine,
 )
+from downpour.record.tables import Tables
 from tests.specs import stored_spec
+
+
+def tables(*lines: RecordLine) -> Tables:
+    """Fold lines of one moment."""
+    return Tables.of((0.0, line) for line in lines)
 
 
 def submitted() -> SubmittedLine:
@@ -76,7 +82,7 @@ def aggregated(number: int, **changes: Any) -> AggregatedLine:
 
 def tasks_of(*lines: RecordLine) -> list[tuple[TrainedTask, ...]]:
     """Return the tasks of each version that lines after the beginning tell of."""
-    history = history_of([submitted(), prepared(), *lines])
+    history = history_of(tables(submitted(), prepared(), *lines))
     return [version.tasks for version in history.versions]
 
 
@@ -101,7 +107,7 @@ def test_versions_that_were_added_in_another_order_are_known() -> None:
     lines: list[RecordLine] = [updated(0, 0), updated(0, 1), aggregated(0)]
     lines += [updated(1, 0), updated(1, 1), aggregated(1, summed="tree")]
     lines += [updated(2, 1), DroppedLine(round=2, shards=(0,), reason="late"), aggregated(2)]
-    versions = history_of([submitted(), prepared(), *lines]).versions
+    versions = history_of(tables(submitted(), prepared(), *lines)).versions
     assert [version.summed_otherwise for version in versions] == [True, False, False]
 
 
@@ -160,13 +166,13 @@ def test_what_was_recorded_twice_counts_once() -> None:
     [tasks] = tasks_of(updated(0, 0), aggregated(0, checksum="lost"), aggregated(0))
     assert len(tasks) == 1
     begun: list[RecordLine] = [submitted(), prepared(), updated(0, 0)]
-    history = history_of([*begun, aggregated(0, checksum="x"), aggregated(0)])
+    history = history_of(tables(*begun, aggregated(0, checksum="x"), aggregated(0)))
     assert [version.checksum for version in history.versions] == ["m1"]
 
 
 def test_a_cancelled_experiment_has_no_result() -> None:
     """Its versions can be made again all the same."""
-    history = history_of([submitted(), prepared(), CancelledLine(reason="enough")])
+    history = history_of(tables(submitted(), prepared(), CancelledLine(reason="enough")))
     assert (history.has_ended, history.result, history.versions) == (True, None, ())
     assert history.first_checksum == "m0"
     assert history.numeric_classes == {"manager's"}

@@ -8,9 +8,8 @@ version, or if rounds overlap, from the one before that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,22 +22,8 @@ from downpour.files.store.directory import names_in, read_regular
 from downpour.files.store.presence import RUN_LOCK_NAME, is_abandoned
 from downpour.host.text import one_line
 from downpour.record.record import read_record
-from downpour.record.record_lines import (
-    AggregatedLine,
-    AssignedLine,
-    AttemptFailedLine,
-    CancelledLine,
-    FailedLine,
-    FinishedLine,
-    PreparedLine,
-    RecordLine,
-    ResizedLine,
-    SubmittedLine,
-    UpdatedLine,
-    WorkerJoinedLine,
-)
-
-_Portions = tuple[tuple[int, int], ...]
+from downpour.record.record_lines import FinishedLine
+from downpour.record.tables import RecordedAttempt, RecordedVersion, Tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,125 +90,79 @@ class History:
         return frozenset(filter(None, (self.numeric_class, *trained)))
 
 
-def history_of(record: Iterable[RecordLine]) -> History:
+def history_of(tables: Tables) -> History:
     """Return the history in a record."""
-    fold = _Fold()
-    for line in record:
-        fold.take(line)
-    if fold.submitted is None:
+    submitted, prepared, ended = tables.submitted, tables.prepared, tables.ended
+    if submitted is None:
         raise FileCorrupt("record", "does not begin with a submission")
-    if fold.prepared is None:
+    if prepared is None:
         raise FileCorrupt("record", "has no model: the experiment never began to train")
-    versions = tuple(fold.versions[number] for number in sorted(fold.versions))
+    versions = tuple(_made(tables, tables.versions[number]) for number in sorted(tables.versions))
     for number, version in enumerate(versions, start=1):
         if version.number != number:
             raise FileCorrupt("record", f"does not say which updates made version {number}")
-    finished = fold.end if isinstance(fold.end, FinishedLine) else None
+    finished = ended if isinstance(ended, FinishedLine) else None
     return History(
-        experiment=fold.submitted.experiment,
-        fields=fold.submitted.spec,
-        program=fold.submitted.version,
-        dataset=fold.prepared.dataset,
-        first_checksum=fold.prepared.checksum,
-        numeric_class=fold.prepared.numeric_class,
+        experiment=submitted.experiment,
+        fields=submitted.spec,
+        program=submitted.version,
+        dataset=prepared.dataset,
+        first_checksum=prepared.checksum,
+        numeric_class=prepared.numeric_class,
         versions=versions,
-        has_ended=fold.end is not None,
+        has_ended=ended is not None,
         result=finished.file if finished else None,
         result_checksum=finished.checksum if finished else "",
     )
 
 
-@dataclass(slots=True)
-class _Fold:
-    """The record so far. If a restarted manager has recorded something twice, the later counts.
-
-    `updates` are the accepted ones, by round and shard, with the worker's numeric class.
-    """
-
-    submitted: SubmittedLine | None = None
-    prepared: PreparedLine | None = None
-    end: FinishedLine | FailedLine | CancelledLine | None = None
-    joined: dict[str, WorkerJoinedLine] = field(default_factory=dict)
-    updates: dict[tuple[int, int], tuple[UpdatedLine, str]] = field(default_factory=dict)
-    portions: dict[int, _Portions] = field(default_factory=dict)
-    shares: dict[tuple[int, int], float] = field(default_factory=dict)
-    versions: dict[int, MadeVersion] = field(default_factory=dict)
-
-    def take(self, line: RecordLine) -> None:
-        """Take the next line."""
-        match line:
-            case SubmittedLine():
-                self.submitted = line
-            case PreparedLine():
-                self.prepared = line
-            case WorkerJoinedLine():
-                self.joined[line.worker] = line
-            case ResizedLine():
-                self.portions[line.round] = tuple(pairwise(accumulate(line.samples, initial=0)))
-            case AssignedLine():
-                self.shares[line.round, line.shard] = line.share
-            case UpdatedLine():
-                self.updates[line.round, line.shard] = line, self._class_of(line.worker)
-            case AttemptFailedLine():
-                self._refuse(line)
-            case AggregatedLine():
-                self.versions[line.version] = self._version(line)
-            case FinishedLine() | FailedLine() | CancelledLine():
-                self.end = line
-            case _:
-                pass
-
-    def _class_of(self, worker: str) -> str:
-        """Return the class in which a worker trained; empty if the record does not say."""
-        asked = self.submitted.spec.get("device") if self.submitted is not None else None
-        return self.joined[worker].class_for(asked) if worker in self.joined else ""
-
-    def _refuse(self, line: AttemptFailedLine) -> None:
-        """Forget an accepted update that the manager could not use."""
-        accepted = self.updates.get((line.round, line.shard))
-        if accepted is not None and accepted[0].attempt == line.attempt:
-            del self.updates[line.round, line.shard]
-
-    def _version(self, line: AggregatedLine) -> MadeVersion:
-        in_step = tuple(key for key in sorted(self.updates) if key[0] == line.round)
-        parts = line.parts or in_step
-        staleness = line.staleness or (self._delay(line.version - 1),) * len(parts)
-        if len(parts) != len(staleness):
-            raise FileCorrupt("record", f"does not say which version {line.version} was made from")
-        tasks = zip(parts, staleness, strict=True)
-        return MadeVersion(
-            number=line.version,
-            file=line.file,
-            checksum=line.checksum,
-            tasks=tuple(self._task(line.version - 1, key, stale) for key, stale in tasks),
-            summed_otherwise=not line.parts and line.summed != ORDER and len(parts) > 1,
-            whole=line.whole,
-        )
-
-    def _delay(self, version: int) -> int:
-        """Return the staleness of updates in step that make the next version."""
-        fields = self.submitted.spec if self.submitted is not None else {}
-        # In the first round, updates are stale only if it continues another experiment's rounds.
-        follows = version > 0 or fields.get("states_checksum") is not None
-        return int(fields.get("overlap", 0)) if follows else 0
-
-    def _task(self, version: int, key: tuple[int, int], staleness: int) -> TrainedTask:
-        number, shard = key
-        if key not in self.updates or staleness > version + self._delay(version):
+def _made(tables: Tables, version: RecordedVersion) -> MadeVersion:
+    line = version.line
+    parts = line.parts or tuple(version.updates)
+    delay = _delay(tables.spec, line.version - 1)
+    staleness = line.staleness or (delay,) * len(parts)
+    if len(parts) != len(staleness):
+        raise FileCorrupt("record", f"does not say which version {line.version} was made from")
+    tasks = []
+    for (number, shard), stale in zip(parts, staleness, strict=True):
+        attempt = version.updates.get((number, shard))
+        if attempt is None or stale > line.version - 1 + delay:
             raise FileCorrupt("record", f"does not say who trained round {number} shard {shard}")
-        update, numeric_class = self.updates[key]
-        cut = self.portions.get(number)
-        return TrainedTask(
-            round=number,
-            shard=shard,
-            base=version - staleness,
-            staleness=staleness,
-            worker=update.worker,
-            numeric_class=numeric_class,
-            checksum=update.checksum,
-            portion=cut[shard] if cut else None,
-            share=self.shares.get(key, 1.0),
-        )
+        sizes = tables.rounds[number].samples
+        tasks.append(_task(attempt, line.version - 1, stale, sizes))
+    return MadeVersion(
+        number=line.version,
+        file=line.file,
+        checksum=line.checksum,
+        tasks=tuple(tasks),
+        summed_otherwise=not line.parts and line.summed != ORDER and len(parts) > 1,
+        whole=line.whole,
+    )
+
+
+def _delay(fields: Mapping[str, Any], version: int) -> int:
+    """Return the staleness of updates in step that make the next version."""
+    # In the first round, updates are stale only if it continues another experiment's rounds.
+    follows = version > 0 or fields.get("states_checksum") is not None
+    return int(fields.get("overlap", 0)) if follows else 0
+
+
+def _task(
+    attempt: RecordedAttempt, version: int, staleness: int, sizes: tuple[int, ...]
+) -> TrainedTask:
+    assert attempt.updated is not None  # noqa: S101 - a version was made from its update
+    begin = sum(sizes[: attempt.shard])
+    return TrainedTask(
+        round=attempt.round,
+        shard=attempt.shard,
+        base=version - staleness,
+        staleness=staleness,
+        worker=attempt.updated.worker,
+        numeric_class=attempt.numeric_class,
+        checksum=attempt.updated.checksum,
+        portion=(begin, begin + sizes[attempt.shard]) if sizes else None,
+        share=attempt.assigned.share if attempt.assigned is not None else 1.0,
+    )
 
 
 FIELD = "ID"
@@ -248,7 +187,7 @@ def past_of(experiment: str, shared: Path) -> Past:
     if not folder.is_dir():
         _refuse(experiment, f"no such experiment in {shared}")
     try:
-        history = history_of(line for _, line in read_record(folder / RECORD_NAME))
+        history = history_of(Tables.of(read_record(folder / RECORD_NAME)))
     except StoreError as error:
         _refuse(experiment, f"cannot be replayed: {error}")
     if not history.has_ended and not is_abandoned(folder / RUN_LOCK_NAME):
