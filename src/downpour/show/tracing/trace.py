@@ -19,6 +19,7 @@ from downpour.files.store.publish import explain
 from downpour.record.record_lines import (
     AssignedLine,
     AttemptFailedLine,
+    Dated,
     RecordLine,
     SavedLine,
     SubmittedLine,
@@ -27,11 +28,9 @@ from downpour.record.record_lines import (
 )
 from downpour.record.study_result import natural
 from downpour.record.tables import Tables
-from downpour.record.timeline import attempt_spans
 from downpour.show.tracing.tracks import (
     FIRST_LANE,
     PROCESS,
-    AttemptLines,
     PlacedAttempt,
     Relative,
     TraceEvent,
@@ -52,28 +51,29 @@ _EVENTS = 1000
 """The thread of a worker's instants: Perfetto would tie an arrow to an instant beside its slice."""
 
 
-def trace_events(record: Sequence[tuple[float, RecordLine]]) -> Iterator[TraceEvent]:
+_NAMING = AssignedLine | AttemptFailedLine | SavedLine | WorkerLeftLine
+
+
+def trace_events(record: Sequence[Dated]) -> Iterator[TraceEvent]:
     """Yield the names of all tracks, then all events in order of time."""
     if not record:
         return
-    spans = attempt_spans(Tables.of(record))
-    relative = _relative(record)
-    told = AttemptLines.of(record)
-    hosts = _hosts(record)
+    tables, relative = Tables.of(record), _relative(record)
+    hosts = _hosts(record, tables)
     processes = {name: 1 + PROCESS + place for place, name in enumerate(sorted(hosts, key=natural))}
-    attempts = placed(spans, processes)
-    manager = manager_slices(relative, spans)
+    attempts = placed(tables, processes)
+    manager = manager_slices(tables, now=relative[-1][0])
     yield from named(Track(PROCESS), "manager", manager.threads)
     used = _lanes_used(processes.values(), attempts)
     for worker, process in processes.items():
         host = f" ({hosts[worker]})" if hosts[worker] else ""
         threads = [*tracks_of(FIRST_LANE, "attempts", used[process]), (_EVENTS, "events")]
         yield from named(Track(process), f"{worker}{host}", threads)
-    starts, ends = arrows(attempts, told)
+    starts, ends = arrows(attempts)
     # At equal times, slices come first, because they contain arrows and instants.
     yield from heapq.merge(
         manager.events,
-        slices(attempts, told),
+        slices(attempts),
         starts,
         ends,
         _instants(relative, processes),
@@ -83,7 +83,7 @@ def trace_events(record: Sequence[tuple[float, RecordLine]]) -> Iterator[TraceEv
     )
 
 
-def _relative(record: Sequence[tuple[float, RecordLine]]) -> Relative:
+def _relative(record: Sequence[Dated]) -> Relative:
     """Return the record in order of time, from the first assignment or else from its first line."""
     assigned = (at for at, line in record if isinstance(line, AssignedLine))
     start = min(assigned, default=record[0][0])
@@ -91,15 +91,11 @@ def _relative(record: Sequence[tuple[float, RecordLine]]) -> Relative:
     return sorted(((at - start, line) for at, line in record), key=lambda dated: dated[0])
 
 
-def _hosts(record: Iterable[tuple[float, RecordLine]]) -> dict[str, str]:
+def _hosts(record: Iterable[Dated], tables: Tables) -> dict[str, str]:
     """Return each worker that the record names, with its host; empty if unknown."""
-    hosts: dict[str, str] = {}
-    for _, line in record:
-        match line:
-            case WorkerJoinedLine():
-                hosts[line.worker] = line.address.rpartition(":")[0].strip("[]")
-            case AssignedLine() | AttemptFailedLine() | SavedLine() | WorkerLeftLine():
-                hosts.setdefault(line.worker, "")
+    hosts = {line.worker: "" for _, line in record if isinstance(line, _NAMING)}
+    for worker, joined in tables.joined.items():
+        hosts[worker] = joined.address.rpartition(":")[0].strip("[]")
     return hosts
 
 
@@ -146,7 +142,7 @@ _HEAD = '{"displayTimeUnit": "ms", "otherData": {"made by": "downpour trace"'
 """How every trace begins; we never replace a file that begins otherwise."""
 
 
-def trace_lines(record: Sequence[tuple[float, RecordLine]]) -> Iterator[str]:
+def trace_lines(record: Sequence[Dated]) -> Iterator[str]:
     """Yield the lines of a trace, one per event, with their ends; together they are a JSON object.
 
     The memory for this does not grow with the text.
@@ -160,7 +156,7 @@ def trace_lines(record: Sequence[tuple[float, RecordLine]]) -> Iterator[str]:
     yield "\n]}\n"
 
 
-def _about(record: Sequence[tuple[float, RecordLine]]) -> dict[str, object]:
+def _about(record: Sequence[Dated]) -> dict[str, object]:
     for _, line in record:
         if isinstance(line, SubmittedLine):
             own = {"experiment": line.experiment, "name": line.name, "version": line.version}
@@ -168,7 +164,7 @@ def _about(record: Sequence[tuple[float, RecordLine]]) -> dict[str, object]:
     return {"experiment": ""}
 
 
-def write_trace(record: Sequence[tuple[float, RecordLine]], path: Path) -> None:
+def write_trace(record: Sequence[Dated], path: Path) -> None:
     """Write a trace, whole or not at all, replacing one that an earlier call wrote."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

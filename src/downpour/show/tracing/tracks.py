@@ -16,17 +16,10 @@ from typing import Any, Literal, NamedTuple
 
 from downpour.base.states import LOSS
 from downpour.host.text import one_line
-from downpour.record.record_lines import (
-    AggregatedLine,
-    AssignedLine,
-    AttemptFailedLine,
-    EvaluatedLine,
-    RecordLine,
-    SavedLine,
-    UpdatedLine,
-)
+from downpour.record.record_lines import AggregatedLine, Dated, EvaluatedLine, RecordLine
 from downpour.record.result_parts import Measure
-from downpour.record.timeline import AttemptSpan, decision
+from downpour.record.tables import RecordedAttempt, Tables
+from downpour.record.timeline import AttemptSpan, attempt_spans, decision
 
 Phase = Literal["X", "i", "C", "s", "f", "M"]
 """A slice, an instant, a counter's value, the start and the end of an arrow, a track's name."""
@@ -140,34 +133,6 @@ def named(track: Track, process: str, threads: Iterable[tuple[int, str]]) -> lis
 
 FIRST_LANE = 1
 """The thread of a worker's attempts; overlapping ones take the following threads."""
-Attempt = tuple[int, int, int]
-"""Round and shard of a task, as the record counts them, and the number of the attempt."""
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptLines:
-    """The record's lines of each attempt, and the attempt that saved each step of a task."""
-
-    assigned: dict[Attempt, AssignedLine] = field(default_factory=dict)
-    updated: dict[Attempt, UpdatedLine] = field(default_factory=dict)
-    failed: dict[Attempt, AttemptFailedLine] = field(default_factory=dict)
-    saved: dict[Attempt, int] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, record: Iterable[tuple[float, RecordLine]]) -> AttemptLines:
-        """Sort the lines of a record; of repeated lines, the latest counts."""
-        told = cls()
-        for _, line in record:
-            match line:
-                case AssignedLine():
-                    told.assigned[line.round, line.shard, line.attempt] = line
-                case UpdatedLine():
-                    told.updated[line.round, line.shard, line.attempt] = line
-                case AttemptFailedLine():
-                    told.failed[line.round, line.shard, line.attempt] = line
-                case SavedLine():
-                    told.saved[line.round, line.shard, line.step] = line.attempt
-        return told
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,28 +140,25 @@ class PlacedAttempt:
     """An attempt and its place in the trace, in microseconds."""
 
     span: AttemptSpan
+    attempt: RecordedAttempt
     track: Track
     begin_us: int
     end_us: int
 
-    @property
-    def key(self) -> Attempt:
-        """The attempt's name in the record."""
-        return self.span.round - 1, self.span.shard, self.span.attempt
 
-
-def placed(spans: Iterable[AttemptSpan], processes: Mapping[str, int]) -> tuple[PlacedAttempt, ...]:
+def placed(tables: Tables, processes: Mapping[str, int]) -> tuple[PlacedAttempt, ...]:
     """Give each attempt a track of its worker's process; return them by their beginning."""
     by_worker: defaultdict[str, list[AttemptSpan]] = defaultdict(list)
-    for span in spans:
+    for span in attempt_spans(tables):
         by_worker[span.worker].append(span)
-    found = []
-    for worker, those in by_worker.items():
-        times = [_times(span) for span in those]
-        for span, (begin, end), lane in zip(those, times, lanes(times), strict=True):
+    attempts = []
+    for worker, spans in by_worker.items():
+        times = [_times(span) for span in spans]
+        for span, (begin, end), lane in zip(spans, times, lanes(times), strict=True):
             track = Track(processes[worker], FIRST_LANE + lane)
-            found.append(PlacedAttempt(span, track, begin, end))
-    return tuple(sorted(found, key=lambda one: one.begin_us))
+            attempt = tables.rounds[span.round - 1].attempts[span.shard][span.attempt]
+            attempts.append(PlacedAttempt(span, attempt, track, begin, end))
+    return tuple(sorted(attempts, key=lambda one: one.begin_us))
 
 
 def _times(span: AttemptSpan) -> tuple[int, int]:
@@ -205,36 +167,34 @@ def _times(span: AttemptSpan) -> tuple[int, int]:
     return begin, max(begin + 1, microseconds(span.end_seconds))
 
 
-def slices(attempts: Iterable[PlacedAttempt], told: AttemptLines) -> Iterator[TraceEvent]:
+def slices(attempts: Iterable[PlacedAttempt]) -> Iterator[TraceEvent]:
     """Yield a slice for each attempt, in order of their beginning."""
     for one in attempts:
-        span = one.span
         yield TraceEvent(
             phase="X",
-            name=f"round {span.round} shard {span.shard}",
-            category=span.outcome,
+            name=f"round {one.span.round} shard {one.span.shard}",
+            category=one.span.outcome,
             track=one.track,
             at_us=one.begin_us,
             duration_us=one.end_us - one.begin_us,
-            args=_arguments(one, told),
+            args=_arguments(one.span, one.attempt),
         )
 
 
-def _arguments(one: PlacedAttempt, told: AttemptLines) -> dict[str, Any]:
+def _arguments(span: AttemptSpan, attempt: RecordedAttempt) -> dict[str, Any]:
     """Return what a viewer shows of a selected slice; None for unknown values."""
-    span, assigned = one.span, told.assigned[one.key]
-    updated, failed = told.updated.get(one.key), told.failed.get(one.key)
+    assigned, updated, failed = attempt.assigned, attempt.updated, attempt.failed
     return {
         "round": span.round,
         "shard": span.shard,
         "attempt": span.attempt,
         "outcome": span.outcome,
-        "why_assigned": assigned.reason,
-        "from_step": assigned.from_step,
-        "share": assigned.share,
-        "forecast_q10_seconds": assigned.q10_seconds,
-        "forecast_median_seconds": assigned.q50_seconds,
-        "forecast_q90_seconds": assigned.q90_seconds,
+        "why_assigned": getattr(assigned, "reason", None),
+        "from_step": getattr(assigned, "from_step", None),
+        "share": getattr(assigned, "share", None),
+        "forecast_q10_seconds": getattr(assigned, "q10_seconds", None),
+        "forecast_median_seconds": getattr(assigned, "q50_seconds", None),
+        "forecast_q90_seconds": getattr(assigned, "q90_seconds", None),
         "steps": getattr(updated, "steps", None),
         "samples": getattr(updated, "samples", None),
         "loss": getattr(updated, "loss", None),
@@ -248,16 +208,14 @@ def _arguments(one: PlacedAttempt, told: AttemptLines) -> dict[str, Any]:
     }
 
 
-def arrows(
-    attempts: Sequence[PlacedAttempt], told: AttemptLines
-) -> tuple[list[TraceEvent], list[TraceEvent]]:
+def arrows(attempts: Sequence[PlacedAttempt]) -> tuple[list[TraceEvent], list[TraceEvent]]:
     """Return the starts and the ends of the arrows between attempts at the same task.
 
     An arrow leads from the attempt whose work continued to the one that took it over. Both lists
     are in order of time.
     """
     starts, ends = [], []
-    for number, (before, after) in enumerate(_continued(attempts, told), 1):
+    for number, (before, after) in enumerate(_continued(attempts), 1):
         start = TraceEvent(
             phase="s",
             name="hand-over" if before.span.outcome == "moved" else "continued",
@@ -276,36 +234,37 @@ def _by_time(events: Iterable[TraceEvent]) -> list[TraceEvent]:
     return sorted(events, key=lambda event: event.at_us)
 
 
-def _continued(
-    attempts: Iterable[PlacedAttempt], told: AttemptLines
-) -> Iterator[tuple[PlacedAttempt, PlacedAttempt]]:
+def _continued(attempts: Iterable[PlacedAttempt]) -> Iterator[tuple[PlacedAttempt, PlacedAttempt]]:
     """Yield each attempt that continued another attempt's work, after that attempt."""
 
     def task(one: PlacedAttempt) -> tuple[int, int]:
         return one.span.round, one.span.shard
 
     for _, several in groupby(sorted(attempts, key=task), key=task):
-        earlier: dict[int, PlacedAttempt] = {}
+        earlier: list[PlacedAttempt] = []
         for one in several:
-            before = _before(one, earlier, told)
+            before = _before(one, earlier)
             if before is not None:
                 yield before, one
-            earlier[one.span.attempt] = one
+            earlier.append(one)
 
 
-def _before(
-    one: PlacedAttempt, earlier: dict[int, PlacedAttempt], told: AttemptLines
-) -> PlacedAttempt | None:
+def _before(one: PlacedAttempt, earlier: Sequence[PlacedAttempt]) -> PlacedAttempt | None:
     """Return the attempt whose snapshot it began from, or that moved before it had a snapshot."""
-    last = earlier[next(reversed(earlier))] if earlier else None
-    from_step = told.assigned[one.key].from_step
-    if from_step:
-        saver = told.saved.get((*one.key[:2], from_step))
-        return earlier.get(saver, last) if saver is not None else last
-    return last if last is not None and last.span.outcome == "moved" else None
+    if not earlier:
+        return None
+    from_step = one.attempt.assigned.from_step if one.attempt.assigned is not None else 0
+    if not from_step:
+        return earlier[-1] if earlier[-1].span.outcome == "moved" else None
+    savers = (
+        other
+        for other in reversed(earlier)
+        if any(line.step == from_step for _, line in other.attempt.saved)
+    )
+    return next(savers, earlier[-1])
 
 
-Relative = Sequence[tuple[float, RecordLine]]
+Relative = Sequence[Dated]
 """A record in order of time, in seconds since the first assignment."""
 
 PROCESS = 1
@@ -322,18 +281,14 @@ class ManagerSlices:
     threads: tuple[tuple[int, str], ...]
 
 
-def manager_slices(record: Relative, spans: Sequence[AttemptSpan]) -> ManagerSlices:
-    """Return rounds, aggregations and evaluations; of repeated lines, the latest counts."""
-    versions = {line.version: (at, line) for at, line in record if isinstance(line, AggregatedLine)}
-    measured = {
-        (line.round, line.part): (at, line)
-        for at, line in record
-        if isinstance(line, EvaluatedLine)
-    }
+def manager_slices(tables: Tables, now: float) -> ManagerSlices:
+    """Return rounds, aggregations and evaluations; `now` is when the record ends."""
+    start = tables.start
+    evaluations = (*tables.evaluated.values(), *tables.tested.values())
     rows = {
-        "rounds": _rounds(record, spans),
-        "aggregations": [_aggregation(at, line) for at, line in versions.values()],
-        "evaluations": [_evaluation(at, line) for at, line in measured.values()],
+        "rounds": _rounds(tables, now),
+        "aggregations": [_aggregation(v.at - start, v.line) for v in tables.versions.values()],
+        "evaluations": [_evaluation(at - start, line) for at, line in evaluations],
     }
     events, threads = [], [(DECISIONS.thread, "decisions")]
     for row, several in rows.items():
@@ -342,24 +297,25 @@ def manager_slices(record: Relative, spans: Sequence[AttemptSpan]) -> ManagerSli
         for one, lane in zip(several, numbers, strict=True):
             events.append(replace(one, track=Track(PROCESS, _ROWS[row] + lane)))
         threads += tracks_of(_ROWS[row], row, max(numbers, default=-1) + 1)
-    events.sort(key=lambda one: one.at_us)
-    return ManagerSlices(tuple(events), tuple(threads))
+    return ManagerSlices(tuple(_by_time(events)), tuple(threads))
 
 
-def _rounds(record: Relative, spans: Sequence[AttemptSpan]) -> list[TraceEvent]:
+def _rounds(tables: Tables, now: float) -> list[TraceEvent]:
     """Return each round, from its first assignment to the last version made of its updates."""
-    begun: dict[int, float] = {}
-    for span in spans:
-        begun[span.round] = min(begun.get(span.round, span.begin_seconds), span.begin_seconds)
     ended: dict[int, float] = {}
-    for at, line in record:
-        if isinstance(line, AggregatedLine):
-            numbers = {number for number, _ in line.parts} or {line.round}
-            ended.update(dict.fromkeys((number + 1 for number in numbers), at))
-    now = record[-1][0] if record else 0.0
+    for version in tables.versions.values():
+        numbers = {number for number, _ in version.line.parts} or {version.line.round}
+        ended.update(dict.fromkeys(numbers, version.at - tables.start))
+    begun = {number: one.assigned() for number, one in tables.rounds.items()}
     return [
-        _slice(f"round {number}", at, ended.get(number, now), round=number)
-        for number, at in begun.items()
+        _slice(
+            f"round {number + 1}",
+            min(attempt.begin for attempt in attempts) - tables.start,
+            ended.get(number, now),
+            round=number + 1,
+        )
+        for number, attempts in begun.items()
+        if attempts
     ]
 
 
@@ -411,31 +367,16 @@ def decisions(record: Relative) -> Iterator[TraceEvent]:
 
 def counters(record: Relative) -> Iterator[TraceEvent]:
     """Yield the losses, the metrics and the number of waiting updates, whenever they change."""
-    waiting: dict[tuple[int, int], int] = {}
+    tables = Tables()
     yield _counter("updates waiting", 0.0, 0)
     for at, line in record:
-        before = len(waiting)
-        _wait(waiting, line)
-        if len(waiting) != before:
-            yield _counter("updates waiting", at, len(waiting))
+        before = len(tables.waiting)
+        tables.take(at, line)
+        if len(tables.waiting) != before:
+            yield _counter("updates waiting", at, len(tables.waiting))
         for name, value in _measured(line):
             if math.isfinite(value):
                 yield _counter(name, at, value)
-
-
-def _wait(waiting: dict[tuple[int, int], int], line: RecordLine) -> None:
-    """Note the tasks whose update the manager has not used yet, and the attempts they come from."""
-    match line:
-        case UpdatedLine():
-            waiting[line.round, line.shard] = line.attempt
-        case AttemptFailedLine():
-            # An update that was lost later no longer waits.
-            if waiting.get((line.round, line.shard)) == line.attempt:
-                del waiting[line.round, line.shard]
-        case AggregatedLine():
-            whole_round = {task for task in waiting if task[0] == line.round}
-            for task in set(line.parts) or whole_round:
-                waiting.pop(task, None)
 
 
 def _measured(line: RecordLine) -> Iterable[tuple[str, float]]:
