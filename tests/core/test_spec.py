@@ -290,8 +290,6 @@ def test_a_split_comes_apart() -> None:
     """The name chooses the splitter, the number is its concentration."""
     assert parse_split("equal") == ("equal", None)
     assert parse_split("dirichlet(2.5e-1)") == ("dirichlet", 0.25)
-    assert Spec(split="dirichlet(3)").dirichlet_alpha == 3.0
-    assert Spec(split="class").dirichlet_alpha is None
 
 
 def test_however_a_spec_is_made_a_mistake_is_the_same_line() -> None:

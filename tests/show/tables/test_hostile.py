@@ -18,7 +18,7 @@ from downpour.record.result import Result
 from downpour.record.result_parts import FailureResult
 from downpour.show.tables.cells import SafeConsole
 from downpour.show.tables.live import experiments_table, status_view
-from downpour.show.tables.terminal_tables import result_table, workers_table
+from downpour.show.tables.terminal_tables import result_table
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "gestures" / "record.jsonl"
 HOSTILE = "\x1b[2J\n\x07[red]\u202e"
@@ -56,11 +56,6 @@ def results_of(said: str) -> RenderableType:
     return result_table(result(said))
 
 
-def workers_of(said: str) -> RenderableType:
-    """Show the workers of a result."""
-    return workers_table(result(said))
-
-
 def result(said: str) -> Result:
     """Make a result that failed, in others' words."""
     lines = RECORDED.read_text(encoding="utf-8").splitlines()
@@ -78,7 +73,7 @@ def result(said: str) -> Result:
     )
 
 
-@pytest.mark.parametrize("show", [status_of, list_of, results_of, workers_of])
+@pytest.mark.parametrize("show", [status_of, list_of, results_of])
 def test_what_others_wrote_is_shown_and_not_obeyed(
     show: Callable[[str], RenderableType],
 ) -> None:

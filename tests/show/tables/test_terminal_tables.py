@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import re
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from downpour.show.tables.terminal_tables import (
     classes_table,
     result_table,
     study_table,
-    workers_table,
 )
 from tests.show.conftest import Make
 
@@ -35,7 +33,7 @@ def rendered(*parts: RenderableType, width: int = 80) -> str:
 def test_the_tables_look_as_agreed() -> None:
     """Units in the headers, aligned numbers, a hyphen where nothing was measured."""
     result = Result.from_lines(LINES, Path("experiments/gestures-7f3a"))
-    tables = result_table(result), workers_table(result), classes_table(result)
+    tables = result_table(result), classes_table(result)
     assert rendered(*tables) == (RECORDED / "gestures" / "tables.txt").read_text(encoding="utf-8")
 
 
@@ -77,15 +75,13 @@ def test_a_healthy_run_has_nothing_to_say_about_stragglers() -> None:
 
 def test_the_name_of_a_metric_stays_on_its_line() -> None:
     """However narrow the terminal: mean_abs_error is one word for those who search for it."""
-    renamed = '"kind": "measured"', '"metrics": {"mean_abs_error": 2.5}'
-    named = [line.replace('"kind": "evaluated"', renamed[0]) for line in LINES]
-    named = [re.sub('"accuracy": [0-9.]+', renamed[1], line) for line in named]
+    named = [line.replace('{"accuracy"', '{"mean_abs_error"') for line in LINES]
     assert "mean_abs_error" in rendered(result_table(Result.from_lines(named)), width=70)
 
 
 def test_columns_without_a_measurement_are_left_out() -> None:
     """Without evaluations there are no empty columns."""
-    unmeasured = [line for line in LINES if '"evaluated"' not in line]
+    unmeasured = [line for line in LINES if '"measured"' not in line]
     said = rendered(result_table(Result.from_lines(unmeasured)))
     assert "training" in said
     assert "accuracy" not in said
@@ -96,7 +92,7 @@ def test_columns_without_a_measurement_are_left_out() -> None:
 def test_an_experiment_can_be_shown_at_any_moment(lines: int) -> None:
     """However far it has come, there is something to see."""
     result = Result.from_lines(LINES[:lines])
-    said = rendered(result_table(result), workers_table(result), classes_table(result))
+    said = rendered(result_table(result), classes_table(result))
     assert said.startswith("gestures")
     assert result.state in said
 
@@ -106,12 +102,6 @@ def test_a_failure_says_why() -> None:
     failed = '{"at": 9, "kind": "failed", "reason": "no [bold] luck", "asked_wrongly": false}'
     said = rendered(result_table(Result.from_lines([*LINES[:4], failed])))
     assert "failed after 9.00 s: no [bold] luck\n" in said
-
-
-def test_long_names_do_not_break_the_tables() -> None:
-    """A worker's name is text, never markup."""
-    result = Result.from_lines([line.replace("worker-2", "[red]2") for line in LINES])
-    assert "[red]2" in rendered(workers_table(result))
 
 
 def test_many_epochs_of_classes_fit_the_width() -> None:
@@ -142,14 +132,10 @@ def test_durations_of_a_column_share_their_decimals(
     assert seconds(values) == shown
 
 
-def test_updates_that_were_lost_are_no_failures_of_their_workers() -> None:
-    """They have a column of their own, and a line says how many tasks were trained again."""
+def test_tasks_that_were_trained_again_are_counted_in_a_line() -> None:
+    """Their first updates were lost or damaged."""
     result = Result.from_lines(LINES)
-    lost = dataclasses.replace(result.failures[0], update_lost=True)
     task = dataclasses.replace(result.tasks[0], retrained=True)
-    told = dataclasses.replace(result, failures=(lost,), tasks=(task, *result.tasks[1:]))
-    workers = rendered(workers_table(told))
-    assert "lost" in workers
-    assert "lost" not in rendered(workers_table(result))
+    told = dataclasses.replace(result, tasks=(task, *result.tasks[1:]))
     assert "1 task was trained again" in rendered(result_table(told))
     assert "trained again" not in rendered(result_table(result))

@@ -74,15 +74,14 @@ def as_spec_error(
 ) -> SpecError:
     """Return an error that describes the first invalid field and names the others.
 
-    Args:
-        spec: the model whose fields these are.
-        details: pydantic's errors.
-        fields: the fields as the user gave them.
-        table: the name of their table in a spec; absent if they are the spec's own fields.
+    The `details` are pydantic's. `table` is the name of the fields' table in a spec, if any.
     """
     invalid: dict[str, Any] = {}
     for detail in details:  # a union reports one error for each of its members
-        invalid.setdefault(_field_of(detail), detail)
+        # In a table of options, the name of the invalid field has the key.
+        top, *inner = map(str, detail["loc"] or ("spec",))
+        name = f"{top}.{inner[0]}" if inner and top.endswith("_options") else top
+        invalid.setdefault(name, detail)
     (field, detail), *others = invalid.items()
     cause = detail.get("ctx", {}).get("error")
     if isinstance(cause, InvalidField):
@@ -99,12 +98,6 @@ def as_spec_error(
         names = ", ".join(name for name, _ in others[:3]) + (", …" if len(others) > 3 else "")
         accepted += f" (and {len(others)} more: {names})"
     return SpecError(f"{table}.{field}" if table else field, value, accepted)
-
-
-def _field_of(detail: Mapping[str, Any]) -> str:
-    """Name the invalid field; in a table of options, add the key."""
-    top, *inner = detail["loc"] or ("spec",)
-    return f"{top}.{inner[0]}" if inner and str(top).endswith("_options") else str(top)
 
 
 def accepts(spec: type[BaseModel], field: str) -> str:
@@ -138,16 +131,13 @@ def _accepted_by(schema: Mapping[str, Any]) -> str:
     if "const" in schema:
         return str(schema["const"])
     if "enum" in schema:
-        return _listed(schema["enum"], "or")
+        *names, last = schema["enum"]
+        return f"{', '.join(names)} or {last}" if names else str(last)
     if "minLength" in schema:
         return str(schema["description"])
     noun = _NOUNS[schema["type"]]
     limits = [f"{words} {schema[limit]}" for limit, words in _LIMITS.items() if limit in schema]
     return " ".join([noun, " and ".join(limits)]).rstrip()
-
-
-def _listed(names: Sequence[str], last: str) -> str:
-    return f"{', '.join(names[:-1])} {last} {names[-1]}" if len(names) > 1 else names[0]
 
 
 class Fields(BaseModel):

@@ -99,17 +99,6 @@ _OF_THE_BUILT_IN_TASK = (
 )
 
 
-def check_together(spec: SpecFields) -> None:
-    """Refuse fields that contradict each other, or have no effect."""
-    _optimizer_fits(spec)
-    _inside_fits(spec)
-    _data_fits(spec)
-    _start_fits(spec)
-    _goal_fits(spec)
-    _steps_fit(spec)
-    _needs_fit(spec)
-
-
 def _optimizer_fits(spec: SpecFields) -> None:
     if any(not 0 <= beta < 1 for beta in spec.betas):
         raise refusal("betas", list(spec.betas), f"must be {ACCEPTED['betas']}")
@@ -172,7 +161,7 @@ def _goal_fits(spec: SpecFields) -> None:
 def _steps_fit(spec: SpecFields) -> None:
     name = spec.model_compression
     if name != "none" and CODECS[name].feedback is not None:
-        fit = ["none", *(one for one, codec in CODECS.items() if codec.feedback is None)]
+        fit = ["none", *(other for other, codec in CODECS.items() if codec.feedback is None)]
         accepted = f"sends some numbers only later, but models must be complete: {', '.join(fit)}"
         raise refusal("model_compression", name, accepted)
 
@@ -183,6 +172,16 @@ def _needs_fit(spec: SpecFields) -> None:
         accepted = f"the spec has {spec.shards} shards, numbered from 0"
         raise refusal("shard_needs", beyond[0], accepted)
 
+
+_CHECKS = (
+    _optimizer_fits,
+    _inside_fits,
+    _data_fits,
+    _start_fits,
+    _goal_fits,
+    _steps_fit,
+    _needs_fit,
+)
 
 TABLES: dict[str, type[Fields]] = {"inside": Inside, "outer": Outer}
 """The fields that are tables, and the class of each."""
@@ -218,11 +217,6 @@ class Spec(SpecFields):
             raise refusal(str(field.field_name), f"{module}:{name}", accepted)
         return f"{module}:{name}"
 
-    @field_validator("betas", mode="before")
-    @classmethod
-    def _betas_from_list(cls, value: object) -> object:
-        return tuple(value) if isinstance(value, list) else value
-
     @field_validator(*TABLES, mode="before")
     @classmethod
     def _from_table(cls, value: object, field: ValidationInfo) -> object:
@@ -242,7 +236,9 @@ class Spec(SpecFields):
         return value
 
     def _check_together(self) -> None:
-        check_together(self)
+        """Refuse fields that contradict each other, or have no effect."""
+        for check in _CHECKS:
+            check(self)
 
     @field_validator("keep_best")
     @classmethod
@@ -337,11 +333,6 @@ class Spec(SpecFields):
         if self.keep_best is None and self.stop_after is None:
             return None
         return Goal.of(self.keep_best or LOSS)
-
-    @property
-    def dirichlet_alpha(self) -> float | None:
-        """The concentration in `split = "dirichlet(ALPHA)"`; None for other splits."""
-        return parse_split(self.split)[1]
 
     @classmethod
     def from_toml(cls, text: str) -> Self:

@@ -14,7 +14,6 @@ from pydantic import (
     Field,
     StringConstraints,
     ValidationInfo,
-    field_validator,
 )
 
 from downpour.base import devices
@@ -23,6 +22,9 @@ from downpour.base.family import Family
 from downpour.base.values import LABELS_MAX, checked_need
 from downpour.core.families import AGGREGATORS, CODECS, MODES, POLICIES
 from downpour.core.spec.refusals import ACCEPTED, Fields, InvalidField, refusal
+
+FROM_LIST = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
+"""TOML has lists where a spec has tuples."""
 
 
 class Inside(Fields):
@@ -51,16 +53,11 @@ class Inside(Fields):
         description="How to divide the work: parts of the batch, layers, or parts and then slices "
         "of dense layers; auto: the fastest in a measurement, which includes one process",
     )
-    cut: tuple[str, ...] = Field(
+    cut: Annotated[tuple[str, ...], FROM_LIST] = Field(
         default=(),
         description="The first module of each process of a pipeline, except the first process; "
         "empty: by measured time",
     )
-
-    @field_validator("cut", mode="before")
-    @classmethod
-    def _cut_from_list(cls, value: object) -> object:
-        return tuple(value) if isinstance(value, list) else value
 
     def _check_together(self) -> None:
         if self.how == "auto" and self.processes > 1:
@@ -107,17 +104,12 @@ class Outer(Fields):
         description="Versions between changes of delayed-nesterov's momentum; 0: one update of "
         "every shard",
     )
-    betas: tuple[float, float] = Field(
+    betas: Annotated[tuple[float, float], FROM_LIST] = Field(
         default=(0.9, 0.99), description="Decay rates of adagrad's, adam's and yogi's averages"
     )
     epsilon: float = Field(
         default=1e-3, gt=0, description="Added to the denominator of adagrad, adam and yogi"
     )
-
-    @field_validator("betas", mode="before")
-    @classmethod
-    def _betas_from_list(cls, value: object) -> object:
-        return tuple(value) if isinstance(value, list) else value
 
     def _check_together(self) -> None:
         if any(not 0 <= beta < 1 for beta in self.betas):
@@ -145,8 +137,8 @@ class Outer(Fields):
 
 def _of_64_bits(value: object) -> object:
     """Refuse a whole number that TOML cannot hold."""
-    for one in value if isinstance(value, list) else [value]:
-        if isinstance(one, int) and not -(2**63) <= one < 2**63:
+    for number in value if isinstance(value, list) else [value]:
+        if isinstance(number, int) and not -(2**63) <= number < 2**63:
             raise ValueError
     return value
 
@@ -170,13 +162,9 @@ def _one_of(family: Family) -> BeforeValidator:
     return BeforeValidator(checked)
 
 
-def _tuple(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
-
-
 Needs = Annotated[
     tuple[Annotated[str, AfterValidator(checked_need)], ...],
-    BeforeValidator(_tuple),
+    FROM_LIST,
     Field(max_length=LABELS_MAX),
 ]
 ShardNumber = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,5})$")]
@@ -416,7 +404,7 @@ class SpecFields(Fields):
     momentum: float = Field(default=0.9, ge=0, lt=1, description="Momentum of sgd")
     nesterov: bool = Field(default=False, description="Nesterov's form of momentum")
     weight_decay: float = Field(default=0.0, ge=0, description="L2 penalty (decoupled in adamw)")
-    betas: tuple[float, float] = Field(
+    betas: Annotated[tuple[float, float], FROM_LIST] = Field(
         default=(0.9, 0.999), description="Decay rates of adam's averages"
     )
     epsilon: float = Field(default=1e-8, gt=0, description="Added to adam's denominator")

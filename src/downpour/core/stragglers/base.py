@@ -287,19 +287,7 @@ class Policy:
 
 
 def check_policy(spec: Spec, policy: Policy, workers: int) -> None:
-    """Refuse options, standbys, splits and optimizer states that a policy cannot work with.
-
-    Args:
-        spec: the spec to run.
-        policy: the policy that the spec names.
-        workers: the number of workers.
-
-    Raises:
-        SpecError: the policy has no such option, or the option's value has the wrong type. Or the
-            spec has as many standbys as workers, or standbys that the policy never uses. Or the
-            policy recuts the shards, but the spec's shards differ in their data or states, or meet
-            several times.
-    """
+    """Refuse options, standbys, splits and optimizer states that a policy cannot work with."""
     for name, value in spec.policy_options.items():
         _check_option(spec.policy, policy, name, value)
     # At least one worker must be free to train.
@@ -311,35 +299,35 @@ def check_policy(spec: Spec, policy: Policy, workers: int) -> None:
             f"must be 0, because policy '{spec.policy}' never uses standbys; or use another policy"
         )
         raise SpecError("standbys", spec.standbys, accepted)
+    if policy.cuts_rounds:
+        _check_recut(spec)
+
+
+def _check_recut(spec: Spec) -> None:
+    """Refuse shards that differ in more than their examples, which a recut would mix."""
+    recuts = f"policy '{spec.policy}' recuts the shards"
     # In other splits, a shard stands for a class or a mixture of classes. A recut would lose that.
-    if policy.cuts_rounds and spec.split not in {"random", "equal"}:
-        accepted = f"must be random or equal, because policy '{spec.policy}' recuts the shards"
-        raise SpecError("split", spec.split, accepted)
-    if policy.cuts_rounds and spec.optimizer_state == "keep":
-        accepted = (
-            f"must be reset, because policy '{spec.policy}' recuts the shards and states "
-            "belong to a shard"
-        )
+    if spec.split not in {"random", "equal"}:
+        raise SpecError("split", spec.split, f"must be random or equal, because {recuts}")
+    if spec.optimizer_state == "keep":
+        accepted = f"must be reset, because {recuts} and states belong to a shard"
         raise SpecError("optimizer_state", spec.optimizer_state, accepted)
-    if policy.cuts_rounds and spec.hands_on:
-        accepted = f"keeps a residual per shard, but policy '{spec.policy}' recuts the shards"
+    if spec.hands_on:
+        accepted = f"keeps a residual per shard, but {recuts}"
         raise SpecError("compression", spec.compression, accepted)
-    if policy.cuts_rounds and spec.shard_needs:
-        accepted = (
-            f"must be empty, because policy '{spec.policy}' recuts the shards and their data change"
-        )
+    if spec.shard_needs:
+        accepted = f"must be empty, because {recuts} and their data change"
         raise SpecError("shard_needs", spec.shard_needs, accepted)
     # The parts of a shard would not form one epoch if the policy recut it between them.
-    if policy.cuts_rounds and spec.meet != 1:
-        accepted = f"must be 1, because policy '{spec.policy}' recuts the shards once per epoch"
-        raise SpecError("meet", spec.meet, accepted)
+    if spec.meet != 1:
+        raise SpecError("meet", spec.meet, f"must be 1, because {recuts} once per epoch")
 
 
 def _check_option(named: str, policy: Policy, name: str, value: object) -> None:
     field = f"policy_options.{name}"
     if name not in policy.options:
-        known = ", ".join(policy.options) or "none"
-        raise SpecError(field, value, f"policy '{named}' has no such option; it has: {known}")
+        options = ", ".join(policy.options) or "none"
+        raise SpecError(field, value, f"policy '{named}' has no such option; it has: {options}")
     usual = policy.options[name]
     # A whole number may replace a fraction. True may replace neither, although bool is an int.
     numbers = isinstance(usual, int | float) and isinstance(value, int | float)

@@ -47,12 +47,7 @@ def _backup(view: RoundView) -> list[Action]:
     return [*pair(view)]
 
 
-BACKUP = Policy(
-    decide=_backup,
-    watches=True,
-    preserves_bytes=False,
-    options=BACKUP_OPTIONS,
-)
+BACKUP = Policy(decide=_backup, watches=True, preserves_bytes=False, options=BACKUP_OPTIONS)
 
 
 LATE_OPTIONS: Mapping[str, Option] = {"cap": 0.1, "slow": 0.25, "min_age": 0.5}
@@ -115,11 +110,7 @@ def _slow_tasks(view: RoundView, outlook: Outlook) -> list[tuple[float, RunningT
     return slow
 
 
-LATE = Policy(
-    decide=_late,
-    watches=True,
-    options=LATE_OPTIONS,
-)
+LATE = Policy(decide=_late, watches=True, options=LATE_OPTIONS)
 
 
 CLONE_OPTIONS: Mapping[str, Option] = {"straggling": 0.1, "risk": 0.05, "budget": 0.7}
@@ -171,11 +162,7 @@ def _affordable(view: RoundView, assignments: Sequence[Assignment], spare: int) 
     return 1 + min(spare, budget) // len(assignments) if assignments else 1
 
 
-CLONE = Policy(
-    decide=_clone,
-    watches=True,
-    options=CLONE_OPTIONS,
-)
+CLONE = Policy(decide=_clone, watches=True, options=CLONE_OPTIONS)
 
 
 GRASS_OPTIONS: Mapping[str, Option] = {"greedy_after": 0.8, "copies": 3}
@@ -233,11 +220,7 @@ def _pays(view: RoundView, copies: int, left: float, new: float) -> bool:
     return copies * left > (copies + 1) * new
 
 
-GRASS = Policy(
-    decide=_grass,
-    watches=True,
-    options=GRASS_OPTIONS,
-)
+GRASS = Policy(decide=_grass, watches=True, options=GRASS_OPTIONS)
 
 
 MANTRI_OPTIONS: Mapping[str, Option] = {"margin": 0.5, "chance": 0.25, "copies": 3}
@@ -350,11 +333,7 @@ def _slowest(view: RoundView, outlook: Outlook) -> list[tuple[float, RunningTask
     return sorted(slowest, key=lambda entry: (-entry[0], entry[1].shard))
 
 
-MANTRI = Policy(
-    decide=_mantri,
-    watches=True,
-    options=MANTRI_OPTIONS,
-)
+MANTRI = Policy(decide=_mantri, watches=True, options=MANTRI_OPTIONS)
 
 
 WRANGLER_OPTIONS: Mapping[str, Option] = {"slowness": 1.3, "confidence": 0.7, "patience": 0.25}
@@ -393,8 +372,4 @@ def _stragglers(view: RoundView) -> dict[str, float]:
     return {name: chance for name, chance in chances.items() if chance > confidence}
 
 
-WRANGLER = Policy(
-    decide=_wrangler,
-    watches=True,
-    options=WRANGLER_OPTIONS,
-)
+WRANGLER = Policy(decide=_wrangler, watches=True, options=WRANGLER_OPTIONS)

@@ -199,8 +199,4 @@ def _seconds(seconds: float, what: str = "forecast") -> str:
     return f"{what} {seconds:.1f} s" if seconds < inf else "makes no step"
 
 
-REPLACE = Policy(
-    decide=_replace,
-    watches=True,
-    options=REPLACE_OPTIONS,
-)
+REPLACE = Policy(decide=_replace, watches=True, options=REPLACE_OPTIONS)

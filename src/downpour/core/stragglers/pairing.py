@@ -272,12 +272,7 @@ def _needed(view: RoundView) -> int:
     return min(max(count, 1), max(view.shards, 1))
 
 
-DROP = Policy(
-    decide=_drop,
-    watches=True,
-    preserves_bytes=False,
-    options=DROP_OPTIONS,
-)
+DROP = Policy(decide=_drop, watches=True, preserves_bytes=False, options=DROP_OPTIONS)
 
 
 BLACKLIST_OPTIONS: Mapping[str, Option] = {"slowness": 1.5, "rounds": 5, "at_most": 0.34}

@@ -31,7 +31,7 @@ from downpour.record.record import read_record
 from downpour.record.record_lines import AssignedLine, Dated
 from downpour.record.study_result import RunResult, read_run
 from downpour.show.figures.style import WIDTH_INCHES, keep_per_cent, series, styled
-from downpour.show.tables.table import Table
+from downpour.show.tables.table import Cell, Column, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -69,7 +69,7 @@ class Act:
         options = {**self.fields, **changes, "workers": self.workers}
         words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
         words += [f"--slow={name}={speed:g}" for name, speed in self.slow.items()]
-        words += [f"--kill={one}" for one in self.kill]
+        words += [f"--kill={process}" for process in self.kill]
         return ["downpour", "run", *words]
 
     def command(self, changes: Mapping[str, Any]) -> str:
@@ -109,23 +109,29 @@ class Acted:
         return b"" if file is None else file.read_bytes()
 
 
+Cells = Callable[[Acted], Cell]
+"""Returns an act's cell in a column."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demo:
-    """A lesson.
-
-    Args:
-        about: what it shows, in one line.
-        acts: its runs, in order.
-        table: what happened, one row per act.
-        notice: one sentence on what to notice, from the measurements.
-        figure: draws both acts; needs matplotlib.
-    """
+    """A lesson."""
 
     about: str
+    """What it shows, in one line."""
     acts: Sequence[Act]
-    table: Callable[[Sequence[Acted]], Table]
+    title: str
+    """The title of its table, which has a row for each act."""
+    columns: Sequence[tuple[Column, Cells]]
     notice: Callable[[Sequence[Acted]], str]
+    """One sentence on what to notice, from the measurements."""
     figure: Callable[[Sequence[Acted]], Figure]
+    """Draws all acts; needs matplotlib."""
+
+    def table(self, acted: Sequence[Acted]) -> Table:
+        """Return what happened, one row per act."""
+        rows = tuple(tuple(cell(act) for _, cell in self.columns) for act in acted)
+        return Table("demo", self.title, tuple(column for column, _ in self.columns), rows)
 
 
 def percent(share: float | None) -> float | None:
@@ -133,9 +139,9 @@ def percent(share: float | None) -> float | None:
     return None if share is None else 100 * share
 
 
-def times(one: float, other: float) -> str:
+def times(seconds: float, other: float) -> str:
     """Say how many times as long one duration is as another: "2.4 times"."""
-    return f"{one / other:.1f} times" if other > 0 else "many times"
+    return f"{seconds / other:.1f} times" if other > 0 else "many times"
 
 
 def lines_figure(lines: Mapping[str, Sequence[tuple[float, float]]], along: str) -> Figure:

@@ -13,6 +13,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,8 @@ def static_page(sources: Iterable[Path | Record], title: str) -> str:
         lines, clock = _lines_of(source)
         model = RecordTables()
         for fields in lines:
-            _take(model, fields)
+            with suppress(ValueError):  # leave it out, as the served page does
+                model.take(fields)
         if math.isfinite(clock):
             model.set_clock(clock)
         about = model.about()
@@ -86,13 +88,6 @@ def _lines_of(source: Path | Record) -> tuple[list[Fields], float]:
     while gained := reader.read(_BATCH_LINES):
         found += gained
     return found, reader.clock()[1] if found else math.inf
-
-
-def _take(model: RecordTables, fields: Fields) -> None:
-    try:
-        model.take(fields)
-    except ValueError:
-        return  # leave it out, as the served page does
 
 
 def _frames(model: RecordTables) -> list[Frame]:
@@ -133,7 +128,10 @@ def _unused(name: str, taken: Mapping[str, Any]) -> str:
 def _inlined(page: str, data: Mapping[str, Any], title: str) -> str:
     """Put styles, scripts and data into the page; scripts come last, because they can't wait."""
     styles = [_style(found[1]) for found in _STYLE.finditer(page)]
-    scripts = [_script(found[1]) for found in _SCRIPT.finditer(page)]
+    scripts = [
+        _asset(found[1]).replace("</script", "<\\/script").replace("<!--", "<\\!--")
+        for found in _SCRIPT.finditer(page)
+    ]
     page = _STYLE.sub("", _SCRIPT.sub("", page))
     page = _TITLE.sub(lambda _: f"<title>{html.escape(title)}</title>", page, count=1)
     # A `<` in the data could end the script or begin a comment.
@@ -151,10 +149,6 @@ def _inlined(page: str, data: Mapping[str, Any], title: str) -> str:
 def _style(name: str) -> str:
     text = theme_css() if name == "theme.css" else _asset(name.removeprefix("assets/"))
     return text.replace("</style", "<\\/style")
-
-
-def _script(name: str) -> str:
-    return _asset(name).replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
 def _asset(name: str) -> str:

@@ -34,7 +34,14 @@ from downpour.show.figures.drawing import (
     spoken,
     tell_heights,
 )
-from downpour.show.figures.style import LIGHT, count_from_one, keep_per_cent, series, styled
+from downpour.show.figures.style import (
+    LIGHT,
+    count_from_one,
+    in_decades,
+    keep_per_cent,
+    series,
+    styled,
+)
 from downpour.show.tables.report_tables import final_classes, measured_by, part_of
 
 if TYPE_CHECKING:
@@ -98,7 +105,7 @@ def loss_figure(subgrid: SubgridResult) -> Figure:
         for axis in figure.axes:
             axis.set_ylabel("loss")
         if min(values) > 0 and max(values) / min(values) > _LOG_RATIO:
-            _in_decades(figure.axes[0])
+            in_decades(figure.axes[0], "y")
         figure.axes[-1].set_xlabel("epoch")
         count_from_one(figure.axes[-1])
     return figure
@@ -167,7 +174,7 @@ def _epoch(_: Sequence[Sequence[RoundResult]], epoch: int) -> float:
 def _seconds(runs: Sequence[Sequence[RoundResult]], epoch: int) -> float:
     """Return when an epoch ended, averaged over the runs and without evaluation times."""
     return fmean(
-        sum(one.train_seconds + one.aggregate_seconds for one in epochs[: epoch + 1])
+        sum(each.train_seconds + each.aggregate_seconds for each in epochs[: epoch + 1])
         for epochs in runs
     )
 
@@ -193,15 +200,8 @@ def _tell_kinds(axis: Axes, tested: str, *, is_alone: bool) -> None:
 
     look = series(0) if is_alone else {**series(0), "color": LIGHT["muted"]}
     kinds = {tested: look, "training loss": {**look, **_THIN}}
-    handles = [Line2D([], [], **one) for one in kinds.values()]
+    handles = [Line2D([], [], **kind) for kind in kinds.values()]
     axis.legend(handles, list(kinds), loc="upper right")
-
-
-def _in_decades(axis: Axes) -> None:
-    from matplotlib.ticker import StrMethodFormatter
-
-    axis.set_yscale("log")
-    axis.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
 
 
 Shown = Measure | Literal["time"]
@@ -314,7 +314,7 @@ def class_course_figure(runs: Sequence[RunResult]) -> Figure:
 def has_class_course(runs: Sequence[RunResult]) -> bool:
     """Whether few classes were evaluated after several epochs."""
     columns = _evaluated(runs)
-    counts = {len(one) for known in columns.values() for one in known.values()}
+    counts = {len(shares) for by_run in columns.values() for shares in by_run.values()}
     return len(columns) > 1 and all(2 <= count <= CLASSES_MAX for count in counts)
 
 
@@ -324,18 +324,18 @@ def _evaluated(runs: Sequence[RunResult]) -> dict[int, dict[str, tuple[float | N
     for run in runs:
         for epoch in run.result.epochs:
             if epoch.class_accuracy:
-                known = columns.setdefault(epoch.epoch, {})
-                known[run.result.experiment] = epoch.class_accuracy
+                by_run = columns.setdefault(epoch.epoch, {})
+                by_run[run.result.experiment] = epoch.class_accuracy
     return dict(sorted(columns.items()))
 
 
 def _percents(rows: Sequence[Sequence[Sequence[float | None]]]) -> Shares:
     """Return the means over repetitions in percent, shape (rows, classes); NaN for no examples."""
-    count = max(len(known) for repetitions in rows for known in repetitions)
+    count = max(len(classes) for repetitions in rows for classes in repetitions)
     shares = np.full((len(rows), count), np.nan)
     for row, repetitions in enumerate(rows):
         for column in range(count):
-            estimate = Estimate.of(known[column] for known in repetitions if column < len(known))
+            estimate = Estimate.of(each[column] for each in repetitions if column < len(each))
             shares[row, column] = np.nan if estimate is None else 100 * estimate.mean
     return shares
 

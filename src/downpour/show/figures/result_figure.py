@@ -129,10 +129,11 @@ def resource_figure(samples: Sequence[ResourceSample]) -> Figure:
             unused.remove()
         for axis, name in zip(axes, shown, strict=True):
             for place, worker in enumerate(workers):
-                own = _thinned([sample for sample in samples if sample.worker == worker])
+                line = [sample for sample in samples if sample.worker == worker]
+                line = line[:: -(-len(line) // _POINTS_MAX)]
                 look = {**series(place), "marker": ".", "markersize": 4.5, "linewidth": 1.1}
                 look["clip_on"] = False  # keeps the full width of lines along the bottom
-                times, values, alone = _broken(own, MEASURES[name])
+                times, values, alone = _broken(line, MEASURES[name])
                 axis.plot(times, values, label=worker, markevery=alone, **look)
             axis.set_ylabel(name)
             axis.set_ylim(0, max(1.0, axis.get_ylim()[1]))
@@ -143,18 +144,13 @@ def resource_figure(samples: Sequence[ResourceSample]) -> Figure:
             axis.tick_params(labelbottom=True)
         handles, names = axes[0].get_legend_handles_labels()
         legend = figure.legend(handles, names, loc="outside lower center", ncols=6)
-        for line in legend.get_lines():
-            line.set_marker("")
+        for mark in legend.get_lines():
+            mark.set_marker("")
     return figure
 
 
 def _drawn_workers(samples: Sequence[ResourceSample]) -> list[str]:
     return sorted({sample.worker for sample in samples}, key=natural)[:_LINES_MAX]
-
-
-def _thinned(samples: Sequence[ResourceSample]) -> Sequence[ResourceSample]:
-    """Keep every nth sample if there are more than a reader can distinguish."""
-    return samples[:: -(-len(samples) // _POINTS_MAX)]
 
 
 def _broken(
@@ -316,7 +312,7 @@ def split_figure(cuts: Sequence[ShardCounts]) -> Figure:
     lanes = counts[0].shape[1]
     heights = [_BARS_INCHES, _LANE_INCHES * lanes] if lanes else [_BARS_INCHES]
     height = _FOOT_INCHES + len(cuts) * (_TITLE_INCHES + sum(heights))
-    largest = max((float(one.max()) for one in counts if one.size), default=0.0)
+    largest = max((float(each.max()) for each in counts if each.size), default=0.0)
     tallest = max(int(cut.sizes[:SHARDS_MAX].max()) for cut in cuts)
     with styled("splits"):
         figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
@@ -354,12 +350,9 @@ def _draw_sizes(axis: Axes, cut: ShardCounts, tallest: int) -> None:
     axis.locator_params(axis="y", nbins=2)
     axis.grid(visible=False, axis="x")
     axis.tick_params(axis="x", length=0)
-    axis.set_title(_title(cut), fontsize=9)
-
-
-def _title(cut: ShardCounts) -> str:
-    words = f"{cut.split}: sizes max/min {cut.unevenness:,.2f}"
-    return f"{words}, mean distance {cut.mean_distance:.2f}" if cut.classes else words
+    distance = f", mean distance {cut.mean_distance:.2f}" if cut.classes else ""
+    title = f"{cut.split}: sizes max/min {cut.unevenness:,.2f}{distance}"
+    axis.set_title(title, fontsize=9)
 
 
 def _draw_classes(axis: Axes, cut: ShardCounts, counts: Counts, largest: float) -> None:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -136,12 +136,12 @@ def turned_where_crowded(names: Sequence[str], inches: float) -> dict[str, Any]:
     return {"rotation": 20, "ha": "right", "rotation_mode": "anchor"}
 
 
-def in_decades(axis: Axes) -> None:
+def in_decades(axis: Axes, which: Literal["x", "y"] = "x") -> None:
     """Make an axis logarithmic, with numbers as a person types them: 0.001, 1e-05."""
     from matplotlib.ticker import StrMethodFormatter
 
-    axis.set_xscale("log")
-    axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.set(**{f"{which}scale": "log"})
+    getattr(axis, f"{which}axis").set_major_formatter(StrMethodFormatter("{x:g}"))
 
 
 def keep_per_cent(axis: Axes) -> None:
@@ -232,11 +232,9 @@ def for_page(svg: str) -> str:
     inner = inner.replace(f"fill: {LIGHT['paper']}", "fill: none", 1)
     inner = re.sub(r"<metadata>.*?</metadata>", "", inner, flags=re.DOTALL)
     inner = _GROUP_NAMES.sub("<g", inner)
-    inner = _COORDINATES.sub(_rounded, inner)
+    inner = _COORDINATES.sub(
+        lambda found: _DIGITS_BEYOND_HUNDREDTHS.sub(r"\1", found[0]).replace("\n", ""), inner
+    )
     for name, colour in LIGHT.items():
         inner = inner.replace(colour, f"var(--{name})")
     return inner
-
-
-def _rounded(coordinates: re.Match[str]) -> str:
-    return _DIGITS_BEYOND_HUNDREDTHS.sub(r"\1", coordinates[0]).replace("\n", "")

@@ -250,10 +250,8 @@ OnProgress = Callable[[int, int], None]
 def write_report(study: StudyResult, out: Path, on_progress: OnProgress = lambda *_: None) -> Path:
     """Write the report into a folder and return its page.
 
-    Args:
-        study: What to report.
-        out: A folder; made if it is missing. Its `tables/`, `figures/` and pages are replaced.
-        on_progress: Called with the number of finished figures, and with the number of all.
+    This makes the folder if it is missing, and replaces its `tables/`, `figures/` and pages.
+    `on_progress` gets the number of finished figures, and the number of all.
     """
     require("a report", "report")
     if not any(subgrid.runs for subgrid in study.subgrids):
@@ -265,7 +263,9 @@ def write_report(study: StudyResult, out: Path, on_progress: OnProgress = lambda
             shutil.rmtree(out / name, ignore_errors=True)
             (out / name).mkdir(parents=True)
         for table in tables:
-            _write_table(table, out / _TABLES)
+            forms = {"md": table.to_markdown(), "csv": table.to_csv(), "json": table.to_json()}
+            for suffix, text in forms.items():
+                (out / _TABLES / f"{table.name}.{suffix}").write_text(text, "utf-8")
         live = write_live_copy(study, out)
         drawn = []
         for done, plot in enumerate(plots):
@@ -276,13 +276,6 @@ def write_report(study: StudyResult, out: Path, on_progress: OnProgress = lambda
     except OSError as error:
         raise SpecError("out", str(out), explain(error)) from None
     return page
-
-
-def _write_table(table: Table, folder: Path) -> None:
-    """Write a table in every format."""
-    forms = {"md": table.to_markdown(), "csv": table.to_csv(), "json": table.to_json()}
-    for suffix, text in forms.items():
-        (folder / f"{table.name}.{suffix}").write_text(text, "utf-8")
 
 
 def _draw(plot: Plot, folder: Path, live: str) -> Drawn:

@@ -59,7 +59,7 @@ def status_view(status: Status) -> RenderableType:
         parts.append(Text(f"… and {rest} more", style="dim"))
     if mixture := mixture_now(status):
         parts += [Text(""), Text(one_line(mixture), style="yellow")]
-    differs = [f"{one.worker} has {what}" for one in status.workers for what in one.differs]
+    differs = [f"{w.worker} has {what}" for w in status.workers for what in w.differs]
     for line in differs[:_DIFFERENCES_MAX]:
         parts.append(Text(one_line(line), style="yellow"))
     if status.decisions:
@@ -77,43 +77,43 @@ def experiments_table(experiments: Sequence[ExperimentSummary]) -> RenderableTyp
     table.add_column("experiment", overflow="fold")
     table.add_column("state")
     table.add_column("epochs", justify="right", no_wrap=True)
-    best = [first_of(one.measured, one.loss) for one in experiments]
-    names = {known[0].words for known in best if known} or {"accuracy"}
+    first = [first_of(each.measured, each.loss) for each in experiments]
+    names = {measured[0].words for measured in first if measured} or {"accuracy"}
     alike = len(names) == 1
     table.add_column(names.pop() if alike else "measured", justify="right", no_wrap=True)
-    for one, known in zip(experiments, best, strict=True):
-        value = known[0].text(known[1]) if known else "–"
+    for each, measured in zip(experiments, first, strict=True):
+        value = measured[0].text(measured[1]) if measured else "–"
         table.add_row(
-            Text(one_line(one.experiment)),
-            Text(one.state, style=_STYLES.get(one.state, "")),
-            "/".join(map(str, one.epochs)),
-            value if alike or known is None else f"{known[0].words} {value}",
+            Text(one_line(each.experiment)),
+            Text(each.state, style=_STYLES.get(each.state, "")),
+            "/".join(map(str, each.epochs)),
+            value if alike or measured is None else f"{measured[0].words} {value}",
         )
     reasons = [
-        Text.assemble((one_line(one.experiment), "bold"), f": {one_line(one.reason)}")
-        for one in experiments
-        if one.reason
+        Text.assemble((one_line(each.experiment), "bold"), f": {one_line(each.reason)}")
+        for each in experiments
+        if each.reason
     ]
     return Group(table, Text(""), *reasons) if reasons else table
 
 
 def _headline(status: Status) -> RenderableType:
-    one = status.experiment
-    if one is None:
+    experiment = status.experiment
+    if experiment is None:
         return Text("no experiment is active", style="dim")
-    name = one_line(one.experiment)
-    line = Text.assemble((name, "bold"), "  ", (one.state, _STYLES.get(one.state, "")))
-    if one.state.ended:
-        line.append("\n{} of {} epochs".format(*one.epochs))
+    state = experiment.state, _STYLES.get(experiment.state, "")
+    line = Text.assemble((one_line(experiment.experiment), "bold"), "  ", state)
+    if experiment.state.ended:
+        line.append("\n{} of {} epochs".format(*experiment.epochs))
     else:
-        line.append(f"\n{one.where}")
+        line.append(f"\n{experiment.where}")
         if status.tasks:
             done = sum(task.has_update for task in status.tasks)
             line.append(f", {done} of {len(status.tasks)} shards")
-    if measured := in_words(one.measured, one.loss, one.part):
+    if measured := in_words(experiment.measured, experiment.loss, experiment.part):
         line.append(f", {measured}")
-    if one.reason:
-        line.append(f"\n{one_line(one.reason)}", style="red")
+    if experiment.reason:
+        line.append(f"\n{one_line(experiment.reason)}", style="red")
     return line
 
 
@@ -165,22 +165,6 @@ class _Workers:
         return table
 
 
-def _process(row: _Row) -> RenderableType:
-    """Name the process, so that a user can find it or end it."""
-    one = row.worker
-    return Text(one_line(f"{one.pid} of {one.hostname}")) if one.pid else ""
-
-
-def _doing(row: _Row) -> RenderableType:
-    running = row.worker.running
-    return Text(f"shard {running.shard}" if running else row.worker.state)
-
-
-def _bar(row: _Row) -> RenderableType:
-    task = row.task
-    return ProgressBar(task.steps_total or 1, task.steps_done, width=_BAR_WIDTH) if task else ""
-
-
 def _predicted(row: _Row) -> RenderableType:
     """Write the likely value, and the range that holds it in eight of ten cases."""
     forecast = row.task.predicted if row.task else None
@@ -214,6 +198,22 @@ def _others(row: _Row) -> RenderableType:
     return f"{row.worker.system.cpu_others:.0%}" if row.worker.system else ""
 
 
+def _process(row: _Row) -> RenderableType:
+    """Name the process, so that a user can find it or end it."""
+    worker = row.worker
+    return Text(one_line(f"{worker.pid} of {worker.hostname}")) if worker.pid else ""
+
+
+def _doing(row: _Row) -> RenderableType:
+    running = row.worker.running
+    return Text(f"shard {running.shard}" if running else row.worker.state)
+
+
+def _bar(row: _Row) -> RenderableType:
+    task = row.task
+    return ProgressBar(task.steps_total or 1, task.steps_done, width=_BAR_WIDTH) if task else ""
+
+
 _COLUMNS: dict[str, tuple[JustifyMethod, Callable[[_Row], RenderableType]]] = {
     "worker": ("left", lambda row: Text(one_line(row.worker.worker))),
     "labels": ("left", lambda row: one_line(" ".join(row.worker.labels))),
@@ -226,7 +226,10 @@ _COLUMNS: dict[str, tuple[JustifyMethod, Callable[[_Row], RenderableType]]] = {
     "predicted\n(10–90 %) s": ("right", _predicted),
     "pace\n× usual": ("right", _pace),
     "of the\ntime": ("left", _saved),
-    "cpu by\nothers": ("right", _others),
+    "cpu by\nothers": (
+        "right",
+        lambda row: f"{row.worker.system.cpu_others:.0%}" if row.worker.system else "",
+    ),
     "tasks\ndone": ("right", lambda row: str(row.worker.tasks_done)),
 }
 _FORESEEN = {

@@ -17,7 +17,7 @@ from downpour.base.values import Part
 from downpour.record.result import Result
 from downpour.record.result_parts import Estimate, Measure, RoundResult, names_of
 from downpour.record.study_result import RunResult, StudyResult, SubgridResult, label, natural
-from downpour.record.timeline import AttemptSpan
+from downpour.record.timeline import AttemptSpan, ResourceSample
 from downpour.show.tables.table import Cell, Column, Table
 
 WORKERS_NAME = "workers"
@@ -117,35 +117,32 @@ def part_of(subgrid: SubgridResult) -> Part:
 def outcomes(subgrid: SubgridResult) -> Table:
     """Return the outcome of each setting: the final model's metrics, and seconds."""
     measures: list[tuple[Column, Callable[[Result], float | None]]] = [
-        *((_column(one), partial(_of_result, one)) for one in measured_by(subgrid)),
+        *((_column(measure), partial(_of_result, measure)) for measure in measured_by(subgrid)),
         (Column("train_seconds", "training s", 2), lambda r: r.train_seconds),
         (Column("aggregate_seconds", "aggregation s", 3), lambda r: r.aggregate_seconds),
         (Column("evaluate_seconds", "evaluation s", 2), lambda r: r.evaluate_seconds),
         (Column("total_seconds", "total s", 2), lambda r: r.total_seconds),
     ]
-    runs = Column("trials", "runs", 0)
-    failures = Column("failed_attempts", "failed attempts", 0)
     rows = []
     for values in subgrid.settings:
         results = [run.result for run in subgrid.at(values)]
-        rows.append(
-            (
-                *map(label, values),
-                len(results),
-                *(Estimate.of(measure(result) for result in results) for _, measure in measures),
-                sum(not lost.blameless for result in results for lost in result.failures),
-            )
-        )
-    columns = (*_axes(subgrid), runs, *(column for column, _ in measures), failures)
-    title = f"{subgrid.name}: final {measured_by(subgrid)[0].words} and seconds"
-    return Table(f"{subgrid.name}-outcomes", title, columns, tuple(rows), subgrid.name)
+        estimates = (Estimate.of(map(measure, results)) for _, measure in measures)
+        failed = sum(not lost.blameless for result in results for lost in result.failures)
+        rows.append((*map(label, values), len(results), *estimates, failed))
+    failures = Column("failed_attempts", "failed attempts", 0)
+    columns = Column("trials", "runs", 0), *(column for column, _ in measures), failures
+    title = f"final {measured_by(subgrid)[0].words} and seconds"
+    return _table(subgrid, "outcomes", title, columns, rows)
 
 
 def epochs(subgrid: SubgridResult) -> Table:
     """Return metrics and losses of each setting after each epoch."""
-    metrics = [one for one in measured_by(subgrid) if one.name != LOSS]
     measures: list[tuple[Column, Callable[[RoundResult], float | None]]] = [
-        *((_column(one), partial(_of_round, one)) for one in metrics),
+        *(
+            (_column(measure), partial(_of_round, measure))
+            for measure in measured_by(subgrid)
+            if measure.name != LOSS
+        ),
         (Column("train_loss", "train loss", 4), lambda r: r.train_loss),
         (_column(Measure(LOSS, part_of(subgrid))), lambda r: r.test_loss),
         (Column("train_seconds", "training s", 2), lambda r: r.train_seconds),
@@ -154,69 +151,56 @@ def epochs(subgrid: SubgridResult) -> Table:
     for values, runs_here in subgrid.measured:
         for epoch in range(max(len(run.result.epochs) for run in runs_here)):
             there = [r.result.epochs[epoch] for r in runs_here if epoch < len(r.result.epochs)]
-            estimates = (Estimate.of(measure(r) for r in there) for _, measure in measures)
+            estimates = (Estimate.of(map(measure, there)) for _, measure in measures)
             rows.append((*map(label, values), epoch + 1, *estimates))
-    columns = (*_axes(subgrid), Column("epoch", "epoch", 0), *(column for column, _ in measures))
-    title = f"{subgrid.name}: epochs"
-    return Table(f"{subgrid.name}-epochs", title, columns, tuple(rows), subgrid.name)
+    columns = Column("epoch", "epoch", 0), *(column for column, _ in measures)
+    return _table(subgrid, "epochs", "epochs", columns, rows)
 
 
 def classes(subgrid: SubgridResult) -> Table:
     """Return the final models' accuracy of each class, for splits with uneven classes."""
-    uneven = [(values, runs) for values, runs in subgrid.measured if runs[0].has_uneven_data]
-    count = max((len(final_classes(run)) for _, runs in uneven for run in runs), default=0)
+    uneven = [
+        (values, [final_classes(run) for run in runs_here])
+        for values, runs_here in subgrid.measured
+        if runs_here[0].has_uneven_data
+    ]
+    count = max((len(shares) for _, all_shares in uneven for shares in all_shares), default=0)
     rows = []
-    for values, runs_here in uneven:
-        known = [final_classes(run) for run in runs_here]
-        rows.append(
-            (
-                *map(label, values),
-                *(
-                    Estimate.of(_percent(one[c]) for one in known if c < len(one))
-                    for c in range(count)
-                ),
-            )
-        )
+    for values, all_shares in uneven:
+        by_class = ([s[c] for s in all_shares if c < len(s)] for c in range(count))
+        rows.append((*map(label, values), *(Estimate.of(map(_percent, s)) for s in by_class)))
     columns = [Column(f"class_{c}_percent", f"class {c} %", 1) for c in range(count)]
-    title = f"{subgrid.name}: final accuracy of each class"
-    everything = (*_axes(subgrid), *columns)
-    return Table(f"{subgrid.name}-classes", title, everything, tuple(rows), subgrid.name)
+    return _table(subgrid, "classes", "final accuracy of each class", columns, rows)
 
 
 def resources(subgrid: SubgridResult) -> Table:
     """Return the resources that the processes of each setting used in training, per process."""
-    measures: list[tuple[Column, Callable[[RunResult], float | None]]] = [
-        (Column("processes", "processes", 0), lambda r: len({s.worker for s in r.resources})),
-        (Column("cpu_cores", "CPU cores", 2), lambda r: _mean(s.cpu_share for s in r.resources)),
+    measures: list[tuple[Column, Callable[[Sequence[ResourceSample]], float]]] = [
+        (Column("processes", "processes", 0), lambda used: len({s.worker for s in used})),
+        (Column("cpu_cores", "CPU cores", 2), lambda used: fmean(s.cpu_share for s in used)),
         (
             Column("memory_mb", "peak memory MB", 0),
-            lambda r: max((s.memory_bytes / 1e6 for s in r.resources), default=None),
+            lambda used: max(s.memory_bytes / 1e6 for s in used),
         ),
-        (
-            Column("threads", "peak threads", 0),
-            lambda r: max((s.threads for s in r.resources), default=None),
-        ),
+        (Column("threads", "peak threads", 0), lambda used: max(s.threads for s in used)),
         (
             Column("io_wait_percent", "I/O wait %", 2),
-            lambda r: _mean(100 * s.io_wait for s in r.resources),
+            lambda used: fmean(100 * s.io_wait for s in used),
         ),
     ]
-    rows = tuple(
-        (
-            *map(label, values),
-            *(Estimate.of(measure(run) for run in sampled) for _, measure in measures),
-        )
-        for values, all_runs in subgrid.measured
-        if (sampled := [run for run in all_runs if run.resources])
-    )
-    columns = (*_axes(subgrid), *(column for column, _ in measures))
-    title = f"{subgrid.name}: a process's resources while it trained"
-    return Table(f"{subgrid.name}-resources", title, columns, rows, subgrid.name)
+    rows = []
+    for values, runs_here in subgrid.measured:
+        if sampled := [run.resources for run in runs_here if run.resources]:
+            estimates = (Estimate.of(map(measure, sampled)) for _, measure in measures)
+            rows.append((*map(label, values), *estimates))
+    columns = [column for column, _ in measures]
+    title = "a process's resources while it trained"
+    return _table(subgrid, "resources", title, columns, rows)
 
 
 def runs(study: StudyResult) -> Table:
     """List every run that counts, with its measurements."""
-    names = [one.name for subgrid in study.subgrids for one in measured_by(subgrid)]
+    names = [measure.name for subgrid in study.subgrids for measure in measured_by(subgrid)]
     measures = [Measure(name) for name in dict.fromkeys(names)]
     columns = (
         # Programs read these keys, so they keep their first names.
@@ -238,7 +222,7 @@ def runs(study: StudyResult) -> Table:
             run.workers,
             run.result.shards,
             run.result.experiment,
-            *(_of_result(one, run.result) for one in measures),
+            *(_of_result(measure, run.result) for measure in measures),
             run.result.train_seconds,
             run.result.total_seconds,
         )
@@ -260,8 +244,17 @@ def final_classes(run: RunResult) -> tuple[float | None, ...]:
     return next((r.class_accuracy for r in reversed(run.result.rounds) if r.class_accuracy), ())
 
 
-def _axes(subgrid: SubgridResult) -> tuple[Column, ...]:
-    return tuple(Column(axis, axis.replace("_", " ")) for axis in subgrid.axes)
+def _table(
+    subgrid: SubgridResult,
+    name: str,
+    title: str,
+    columns: Iterable[Column],
+    rows: Iterable[tuple[Cell, ...]],
+) -> Table:
+    """Return a table of a subgrid, whose rows begin with the values on its axes."""
+    axes = (Column(axis, axis.replace("_", " ")) for axis in subgrid.axes)
+    title = f"{subgrid.name}: {title}"
+    return Table(f"{subgrid.name}-{name}", title, (*axes, *columns), tuple(rows), subgrid.name)
 
 
 def _column(measure: Measure) -> Column:
@@ -278,8 +271,3 @@ def _of_round(measure: Measure, epoch: RoundResult) -> float | None:
 
 def _percent(share: float | None) -> float | None:
     return None if share is None else 100 * share
-
-
-def _mean(values: Iterable[float]) -> float | None:
-    numbers = list(values)
-    return fmean(numbers) if numbers else None

@@ -6,9 +6,6 @@ are only renderables of `rich`: nothing here prints, reads or measures.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping
-from statistics import median
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -28,7 +25,7 @@ from downpour.record.result_parts import (
     mixture_of,
     names_of,
 )
-from downpour.record.study_result import SearchResult, SubgridResult, natural
+from downpour.record.study_result import SearchResult, SubgridResult
 from downpour.show.tables import report_tables
 from downpour.show.tables.cells import (
     STATE_STYLES,
@@ -89,31 +86,6 @@ def result_table(result: Result) -> RenderableType:
     return Group(*parts)
 
 
-def workers_table(result: Result) -> RenderableType:
-    """Show what each worker did: its tasks, how long they took, and the attempts it failed."""
-    times: defaultdict[str, list[float]] = defaultdict(list)
-    for task in result.tasks:
-        times[task.worker].append(task.completion_seconds)
-    faults = [lost for lost in result.failures if not lost.blameless]
-    failures = Counter(fault.worker for fault in faults if not fault.update_lost)
-    lost = Counter(fault.worker for fault in faults if fault.update_lost)
-    names = sorted({*times, *failures, *lost}, key=natural)
-    return text_table(
-        [
-            ("worker", names),
-            ("tasks", [str(len(times[name])) for name in names]),
-            ("median\ns", seconds([median(times[n]) if times[n] else None for n in names])),
-            ("slowest\ns", seconds([max(times[n], default=None) for n in names])),
-            ("failures", [str(failures[n]) if failures[n] else None for n in names]),
-            *(
-                [("updates\nlost", [str(lost[n]) if lost[n] else None for n in names])]
-                if lost
-                else []
-            ),
-        ]
-    )
-
-
 def classes_table(result: Result) -> RenderableType:
     """Show the accuracy of each class in percent, for at most six evenly spaced epochs."""
     measured = [r for r in result.epochs if r.class_accuracy]
@@ -134,29 +106,25 @@ def classes_table(result: Result) -> RenderableType:
 
 def stragglers_table(result: Result) -> RenderableType:
     """Show each epoch's time, its time without the policy, and what the policy did."""
-    costs = [(r.epoch, r.stragglers) for r in result.epochs]
-    known = [(epoch, cost) for epoch, cost in costs if cost is not None]
-    took = [each.round_seconds for _, each in known]
-    ideal = [each.ideal_seconds for _, each in known]
-    unaided = [each.wait_seconds for _, each in known]
-    shown = seconds([*took, *ideal, *unaided])  # together, because readers compare them
+    epochs = [(r.epoch, r.stragglers) for r in result.epochs if r.stragglers is not None]
+    costs, count = [cost for _, cost in epochs], len(epochs)
+    lasted = [cost.round_seconds for cost in costs]
+    ideal = [cost.ideal_seconds for cost in costs]
+    unaided = [cost.wait_seconds for cost in costs]
+    shown = seconds([*lasted, *ideal, *unaided])  # together, because readers compare them
     table = text_table(
         [
-            ("epoch", [str(epoch) for epoch, _ in known]),
-            ("took\ns", shown[: len(known)]),
-            ("ideal\ns", shown[len(known) : -len(known)]),
-            ("unaided\ns, est.", shown[-len(known) :]),
-            ("mitigated\n%, est.", tenths([each.mitigation for _, each in known])),
-            ("extra\nwork %", tenths([each.extra_work or None for _, each in known])),
-            ("gradient\nlost %", tenths([each.gradient_lost or None for _, each in known])),
-            ("moves", [str(each.moves) if each.moves else None for _, each in known]),
+            ("epoch", [str(epoch) for epoch, _ in epochs]),
+            ("took\ns", shown[:count]),
+            ("ideal\ns", shown[count:-count]),
+            ("unaided\ns, est.", shown[-count:]),
+            ("mitigated\n%, est.", tenths([cost.mitigation for cost in costs])),
+            ("extra\nwork %", tenths([cost.extra_work or None for cost in costs])),
+            ("gradient\nlost %", tenths([cost.gradient_lost or None for cost in costs])),
+            ("moves", [str(cost.moves) if cost.moves else None for cost in costs]),
         ]
     )
     return Group(table, Text(_EXPLAINED, style="dim"))
-
-
-def _policy(result: Result) -> str:
-    return str(result.spec.get("policy", "wait"))
 
 
 def _classes_were_lost(result: Result) -> bool:
@@ -181,20 +149,16 @@ def _metrics_columns(result: Result) -> list[Column]:
 
 def _heading(result: Result) -> Text:
     spec = result.spec
-    number = result.shards
+    number, each = result.shards, Meetings.of(spec).each
     shards = f"{number} shard{'' if number == 1 else 's'}, " if number else ""
+    meetings = "" if each == 1 else f" {each} times an epoch"
     parts = [
         str(spec.get("task") or f"{spec.get('model')} on {spec.get('dataset')}"),
         f"{shards}{spec.get('split')} split",
-        f"{spec.get('aggregate')}{_meetings(spec)}",
+        f"{spec.get('aggregate')}{meetings}",
     ]
     name, what = one_line(result.name), one_line(" · ".join(parts))
     return Text.assemble((name, "bold"), "  ", (what, "dim"))
-
-
-def _meetings(spec: Mapping[str, Any]) -> str:
-    each = Meetings.of(spec).each
-    return "" if each == 1 else f" {each} times an epoch"
 
 
 def _closing(result: Result) -> Text:
@@ -244,7 +208,8 @@ def _praised(best: BestModel) -> str:
 
 def _mitigated(result: Result, cost: Stragglers) -> str:
     """Sum up in two lines the actions against stragglers, and their cost."""
-    done = [one_line(f"policy {_policy(result)}")] if _policy(result) != "wait" else []
+    policy = str(result.spec.get("policy", "wait"))
+    done = [one_line(f"policy {policy}")] if policy != "wait" else []
     if cost.mitigation is not None:
         done.append(f"{cost.mitigation:.1%} of waiting mitigated (estimated)")
     if cost.moves:
