@@ -143,11 +143,8 @@ def resolve(
     repeatable, no other worker can continue its tasks. So it takes no snapshots, and the policy
     `wait` replaces `handoff`.
 
-    Args:
-        spec: the spec as the user gave it.
-        workers: the number of workers; None if it is not known yet.
-        policies: the policies that a spec can name.
-        trainer: the optimizer of the spec's task, if it brings its own.
+    `workers` is None if their number is not known yet. `policies` are the policies that a spec can
+    name. `trainer` is the optimizer of the spec's task, if it brings its own.
 
     Raises:
         SpecError: the mode or the policy cannot serve the spec, or needs more workers; or both

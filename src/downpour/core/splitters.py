@@ -259,17 +259,7 @@ def split(
 def divide(
     spec: Spec, labels: Labels | None, count: int, shards: int
 ) -> tuple[list[Indices], Indices]:
-    """Divide training examples as a spec says: into shards and held-out examples for validation.
-
-    Args:
-        spec: says how to divide.
-        labels: see `split`.
-        count: how many examples there are.
-        shards: how many shards to make.
-
-    Raises:
-        SpecError: see `split` and `hold_out`.
-    """
+    """Divide training examples as a spec says: into shards and held-out examples for validation."""
     if not spec.validation:
         return split(spec.split, labels, count, shards, spec.seed), np.empty(0, dtype=np.int64)
     stay, held = hold_out(labels, count, spec.validation, spec.seed)
@@ -383,18 +373,7 @@ def count_classes(shards: Sequence[Indices], labels: Labels | None, classes: int
 
 
 def cut(spec: Spec, labels: Labels | None, count: int, classes: int, shards: int) -> SplitCut:
-    """Cut training examples by `divide`, as the manager does when it prepares an experiment.
-
-    Args:
-        spec: says how to cut.
-        labels: shape (count,), the class of each example, in 0..classes-1; None if there are none.
-        count: how many examples there are.
-        classes: how many classes the dataset has.
-        shards: how many shards to make.
-
-    Raises:
-        SpecError: see `divide`.
-    """
+    """Cut training examples by `divide`, as the manager does when it prepares an experiment."""
     parts, held_out = divide(spec, labels, count, shards)
     return SplitCut(
         split=spec.split,

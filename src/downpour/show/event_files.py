@@ -146,9 +146,6 @@ class EndedRuns:
     """Writes event files of ended runs, each under the name of its record's folder.
 
     If writing fails, it logs one warning and the study continues.
-
-    Args:
-        folder: TensorBoard's folder of runs.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -28,9 +28,9 @@ from downpour_lab.simulated.environment import Timings
 from downpour_lab.trials.striking import Cluster
 
 ORACLES: dict[str, Callable[[Reference], float]] = {
-    "oracle-best-hosts": lambda known: known.best_hosts,
-    "oracle-whole-shards": lambda known: known.whole_shards,
-    "oracle-divided": lambda known: known.divided,
+    "oracle-best-hosts": lambda seconds: seconds.best_hosts,
+    "oracle-whole-shards": lambda seconds: seconds.whole_shards,
+    "oracle-divided": lambda seconds: seconds.divided,
 }
 """The seconds of each round that perfect knowledge of it would allow."""
 
@@ -96,20 +96,20 @@ class Trial:
     @cached_property
     def seconds(self) -> float:
         """The seconds of all rounds."""
-        return sum(one.seconds for one in self.rounds)
+        return sum(each.seconds for each in self.rounds)
 
     @property
     def mitigation(self) -> float:
         """The share of the stragglers' delay that was saved; 1 if all took the median time."""
-        return self._saved([one.ideal for one in self.references])
+        return self._saved([each.ideal for each in self.references])
 
     @property
     def kind_mitigation(self) -> float:
         """The same, where 1 stands for the slowest task that is no straggler."""
-        return self._saved([one.kind_ideal for one in self.references])
+        return self._saved([each.kind_ideal for each in self.references])
 
     def _saved(self, ideals: list[float]) -> float:
-        wait = sum(one.wait for one in self.references)
+        wait = sum(each.wait for each in self.references)
         lost = wait - sum(ideals)
         return (wait - self.seconds) / lost if lost > 0 else 0.0
 
@@ -132,13 +132,13 @@ class Trial:
     @property
     def extra_work(self) -> float:
         """Workers' time on work that did not count, over their time on work that did."""
-        useful = sum(one.useful_seconds for one in self.rounds)
-        return sum(one.busy_seconds for one in self.rounds) / useful - 1.0 if useful else 0.0
+        useful = sum(each.useful_seconds for each in self.rounds)
+        return sum(each.busy_seconds for each in self.rounds) / useful - 1.0 if useful else 0.0
 
     @property
     def lost(self) -> float:
         """The share of all samples that the policy dropped, or left out of shorter tasks."""
-        return sum(one.lost for one in self.rounds) / len(self.rounds)
+        return sum(each.lost for each in self.rounds) / len(self.rounds)
 
     @property
     def accuracy(self) -> float | None:
@@ -153,8 +153,8 @@ class Trial:
     @property
     def worst_class_accuracy(self) -> float | None:
         """The accuracy of the worst class; None if there are no classes."""
-        known = self.evaluation.class_accuracy if self.evaluation is not None else ()
-        return min(known, default=None)
+        by_class = self.evaluation.class_accuracy if self.evaluation is not None else ()
+        return min(by_class, default=None)
 
     @property
     def trainable(self) -> bool:
@@ -164,11 +164,11 @@ class Trial:
     @property
     def moves(self) -> float:
         """How often a shard changed workers per round."""
-        return sum(one.moves for one in self.rounds) / len(self.rounds)
+        return sum(each.moves for each in self.rounds) / len(self.rounds)
 
     def published(self, per_snapshot: float) -> float:
         """Return how many models' worth of files a round writes."""
-        written = sum(one.updates + per_snapshot * one.snapshots for one in self.rounds)
+        written = sum(each.updates + per_snapshot * each.snapshots for each in self.rounds)
         return written / len(self.rounds)
 
 
@@ -200,19 +200,15 @@ def run_trial(
 ) -> Trial:
     """Run one contender in one job.
 
-    Args:
-        contender: one of `contenders`, with at most as many standbys as the conditions have.
-        conditions: the job.
-        settings: the costs of moves, and so on.
-        predictor: makes a new predictor; without it, managers don't forecast.
-        show: called with the number of finished rounds, from time to time.
-        policies: the policies that a contender may name.
+    The contender is one of `contenders`, with at most as many standbys as the conditions have.
+    `predictor` makes a new predictor; without it, managers don't forecast. `show` gets the number
+    of finished rounds, from time to time.
     """
     numbers = range(conditions.rounds)
     references = tuple(reference(conditions, n, contender.standbys) for n in numbers)
     if contender.name in ORACLES:
-        seconds = map(ORACLES[contender.name], references)
-        rounds = tuple(RoundOutcome(seconds=one) for one in seconds)
+        seconds_of = ORACLES[contender.name]
+        rounds = tuple(RoundOutcome(seconds=seconds_of(each)) for each in references)
     elif contender.name in CODES:
         rounds = tuple(CODES[contender.name](conditions, number) for number in numbers)
     else:

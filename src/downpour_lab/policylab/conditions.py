@@ -77,13 +77,14 @@ class Stretch:
         return self.curve.when(self.curve.done(self.begun_at) + share * self.work) - self.begun_at
 
 
-def _read(known: list[float], wanted: list[float], rate: float, at: float) -> float:
-    place = bisect_right(known, at)
-    if place == len(known):
-        return wanted[-1] + (at - known[-1]) * rate
-    before, after = place - 1, place
-    share = (at - known[before]) / (known[after] - known[before])
-    return wanted[before] + share * (wanted[after] - wanted[before])
+def _read(xs: list[float], ys: list[float], rate: float, x: float) -> float:
+    """Return y at x on the line through points, which continues at a rate after the last one."""
+    after = bisect_right(xs, x)
+    if after == len(xs):
+        return ys[-1] + (x - xs[-1]) * rate
+    before = after - 1
+    share = (x - xs[before]) / (xs[after] - xs[before])
+    return ys[before] + share * (ys[after] - ys[before])
 
 
 SAMPLES = 3200
@@ -130,19 +131,13 @@ class Conditions(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OneStraggler:
-    """One host drops to a quarter of its speed during a round; every ten rounds, another one does.
+class Synthetic:
+    """Conditions that follow from a seed."""
 
-    `from_share` says at which share of a round it slows down. If that is 0, the same host is slow
-    in the whole job. The speeds of the others vary by five percent.
-    """
-
-    from_share: float
-    called: str = "one-straggler"
+    scenario: str
     seed: int = 0
     rounds: int = 100
     hosts: int = 16
-    standbys: int = 1
     samples: int = SAMPLES
     task_seconds: float = 10.0
 
@@ -151,10 +146,18 @@ class OneStraggler:
         """What to call the job."""
         return f"{self.scenario}, seed {self.seed}"
 
-    @property
-    def scenario(self) -> str:
-        """The kind of conditions."""
-        return self.called
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneStraggler(Synthetic):
+    """One host drops to a quarter of its speed during a round; every ten rounds, another one does.
+
+    `from_share` says at which share of a round it slows down. If that is 0, the same host is slow
+    in the whole job. The speeds of the others vary by five percent.
+    """
+
+    from_share: float
+    scenario: str = "one-straggler"
+    standbys: int = 1
 
     def straggler(self, number: int) -> int:
         """Return the host that is slow in a round."""
@@ -180,29 +183,15 @@ class OneStraggler:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memoryless:
+class Memoryless(Synthetic):
     """Hosts whose tasks take random times, independent of the host and of its past.
 
     This holds if every task runs on its own machine, as functions in a cloud do. A shard takes
     three quarters of the usual time, plus an exponential tail whose mean is the last quarter.
     """
 
-    seed: int = 0
-    rounds: int = 100
-    hosts: int = 16
+    scenario: str = "memoryless"
     standbys: int = 1
-    samples: int = SAMPLES
-    task_seconds: float = 10.0
-
-    @property
-    def name(self) -> str:
-        """What to call the job."""
-        return f"{self.scenario}, seed {self.seed}"
-
-    @property
-    def scenario(self) -> str:
-        """The kind of conditions."""
-        return "memoryless"
 
     def curve(self, number: int, host: int) -> Curve:
         """Return the work that a host would do in a round, drawing the shards one by one."""
@@ -220,7 +209,7 @@ class Memoryless:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unequal:
+class Unequal(Synthetic):
     """Machines with constant `speeds`; a machine of speed 1 takes the usual time for a shard.
 
     All times vary by five percent from round to round.
@@ -228,16 +217,8 @@ class Unequal:
 
     speeds: tuple[float, ...]
     hosts: int
-    seed: int = 0
     rounds: int = 20
-    samples: int = SAMPLES
-    task_seconds: float = 10.0
     scenario: str = "unequal"
-
-    @property
-    def name(self) -> str:
-        """What to call the job."""
-        return f"{self.scenario}, seed {self.seed}"
 
     @property
     def standbys(self) -> int:

@@ -44,10 +44,7 @@ class Learning:
     """An experiment that we train in this process, once for each pattern of counted work.
 
     Args:
-        spec: what to train; the comparison sets rounds and shards.
-        shards: the number of shards.
         folder: an empty temporary folder.
-        data_dir: the folder with the datasets, in torchvision's layout.
     """
 
     def __init__(self, spec: Spec, shards: int, folder: Path, data_dir: Path | None = None) -> None:
@@ -73,26 +70,24 @@ class Learning:
         self._task.check_fit(self._network)
         self._first = parameters_of(self._network, copy=True)
         self._trained_names = self._first.keys() - set(buffers_of(self._network))
-        self._known: dict[Pattern, Evaluation] = {}
+        self._evaluations: dict[Pattern, Evaluation] = {}
 
     def evaluation(
         self, rounds: Sequence[RoundOutcome], show: Callable[[int], None] = lambda _: None
     ) -> Evaluation:
-        """Return the evaluation of the model after these rounds.
-
-        Args:
-            rounds: their outcomes.
-            show: called with the number of rounds trained so far.
-        """
-        pattern = tuple((one.dropped, one.sizes, one.shares) for one in rounds)
-        if pattern not in self._known:
-            self._known[pattern] = self._learn(pattern, show)
+        """Return the evaluation of the model after these rounds."""
+        pattern = tuple((each.dropped, each.sizes, each.shares) for each in rounds)
+        if pattern not in self._evaluations:
+            self._evaluations[pattern] = self._learn(pattern, show)
         show(len(rounds))
-        return self._known[pattern]
+        return self._evaluations[pattern]
 
     def _learn(self, pattern: Pattern, show: Callable[[int], None]) -> Evaluation:
         parameters: Arrays = self._first
-        outer = self._first_outer_state()
+        spec = self._spec.outer
+        outer: Arrays = {}
+        if spec.keeps_state:
+            outer = first_state(spec, self._first, self._trained_names)
         states: dict[int, Arrays] = {}
         for number, (dropped, sizes, shares) in enumerate(pattern):
             there = [
@@ -107,15 +102,11 @@ class Learning:
             ]
             after = self._round(number, there, parameters, states)
             if outer:
-                outer = take_step(self._spec.outer, parameters, after, outer)
+                outer = take_step(spec, parameters, after, outer)
             parameters = after
             show(number + 1)
         load_parameters(self._network, parameters)
         return evaluate(self._network, self._task)
-
-    def _first_outer_state(self) -> Arrays:
-        outer = self._spec.outer
-        return first_state(outer, self._first, self._trained_names) if outer.keeps_state else {}
 
     def _cut(self, sizes: tuple[int, ...]) -> list[Indices]:
         """Return the shards, or all examples in order, cut into parts of these sizes."""

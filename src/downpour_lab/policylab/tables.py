@@ -121,43 +121,45 @@ def by_policy(trials: Sequence[Trial]) -> dict[str, list[Trial]]:
 def scenario_table(scenario: str, trials: Sequence[Trial]) -> Table:
     """Return a table of one scenario: each policy's means over its jobs."""
     jobs = len({(trial.scenario, trial.job) for trial in trials})
+    # Of accuracy, loss and moves, we show only the first measured one.
+    trained = any(trial.evaluation is not None for trial in trials)
+    accurate = any(trial.accuracy is not None for trial in trials)
+    last = "accuracy" if accurate else "loss" if trained else "moves"
+    measures = [name for name in MEASURES if name == last or name not in _ONE_OF]
+    title = f"{scenario}: {jobs} job{'s' * (jobs > 1)}"
+    table = _policy_table(title, [MEASURES[measure][0] for measure in measures])
+    for name, jobs_of_it in by_policy(trials).items():
+        table.add_row(name, *(_cell(jobs_of_it, measure) for measure in measures))
+    return table
+
+
+def _policy_table(title: str, headers: Sequence[str]) -> Table:
+    """Return a table without rows: the policies' names on the left, then numbers."""
     table = Table(
-        title=f"{scenario}: {jobs} job{'s' * (jobs > 1)}",
+        title=title,
         title_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         header_style="bold",
     )
     table.add_column("policy", no_wrap=True)
-    measures = _shown(trials)
-    for measure in measures:
-        table.add_column(MEASURES[measure][0], justify="right", no_wrap=True)
-    for name, own in by_policy(trials).items():
-        table.add_row(name, *(_cell(own, measure) for measure in measures))
+    for header in headers:
+        table.add_column(header, justify="right", no_wrap=True)
     return table
 
 
 def price_table(trials: Sequence[Trial], prices: Prices) -> Table:
     """Return a table of each policy's needs: nodes, memory, written megabytes, and money."""
-    table = Table(
-        title="what it takes",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        header_style="bold",
-    )
-    table.add_column("policy", no_wrap=True)
     headers = ["stand-\nbys", "memory\nMB", "written,\nMB/round", "cost/\nhour"]
-    for header in [*headers, f"cost/{_ROUNDS}\nrounds"]:
-        table.add_column(header, justify="right", no_wrap=True)
-    for name, own in by_policy(trials).items():
+    table = _policy_table("what it takes", [*headers, f"cost/{_ROUNDS}\nrounds"])
+    for name, jobs in by_policy(trials).items():
         if name.startswith(_NO_WORK):
             continue
-        costs = [prices.of(trial) for trial in own]
+        costs = [prices.of(trial) for trial in jobs]
         mean = {key: sum(cost[key] for cost in costs) / len(costs) for key in costs[0]}
         table.add_row(
             name,
-            str(own[0].contender.standbys),
+            str(jobs[0].contender.standbys),
             f"{mean['memory_mb']:,.0f}",
             f"{mean['written_mb_per_round']:,.0f}",
             f"{mean['cost_per_hour']:,.2f}",
@@ -166,24 +168,10 @@ def price_table(trials: Sequence[Trial], prices: Prices) -> Table:
     return table
 
 
-def _shown(trials: Sequence[Trial]) -> list[str]:
-    """Return the measures to show: of accuracy, loss and moves, only the first known one."""
-    trained = any(trial.evaluation is not None for trial in trials)
-    accurate = any(trial.accuracy is not None for trial in trials)
-    last = "accuracy" if accurate else "loss" if trained else "moves"
-    return [name for name in MEASURES if name == last or name not in _ONE_OF]
-
-
 def measured(trial: Trial, measure: str) -> float | None:
     """Return a policy's measure in one job; None if the job doesn't have it."""
     oracle = trial.contender.name.startswith(_NO_WORK)
     return None if oracle and measure in _OF_WORK else MEASURES[measure][1](trial)
-
-
-def _number(value: float, written: str) -> str:
-    """Return a number as text; a number that rounds to zero has no sign."""
-    text = f"{value:{written}}"
-    return text.removeprefix("-") if float(text) == 0 else text
 
 
 def _cell(trials: Sequence[Trial], measure: str) -> str:
@@ -191,7 +179,8 @@ def _cell(trials: Sequence[Trial], measure: str) -> str:
     if estimated is None:
         return "-"
     _, _, factor, written = MEASURES[measure]
-    text = _number(estimated.mean * factor, written)
+    text = f"{estimated.mean * factor:{written}}"
+    text = text.removeprefix("-") if float(text) == 0 else text
     if measure != _WITH_INTERVAL or estimated.half_width is None:
         return text
     width = estimated.half_width * factor
@@ -246,9 +235,9 @@ def policy_figure(trials: Sequence[Trial]) -> Figure:
         axes = figure.subplots(len(scenarios), len(panels), squeeze=False, **shape)
         for row, scenario in zip(axes, scenarios, strict=True):
             row[0].set_title(scenario)
-            own = by_policy([trial for trial in shown if trial.scenario == scenario])
+            jobs = by_policy([trial for trial in shown if trial.scenario == scenario])
             for axis, measure in zip(row, panels, strict=True):
-                _draw(axis, [_values(own.get(name, ()), measure) for name in policies])
+                _draw(axis, [_values(jobs.get(name, ()), measure) for name in policies])
         for axis, measure in zip(axes[-1], panels, strict=True):
             axis.set_xlabel(PANELS[measure])
             axis.set_xlim(*_limits(measure, _values(shown, measure)))
@@ -265,8 +254,8 @@ def policy_figure(trials: Sequence[Trial]) -> Figure:
 
 def _values(trials: Sequence[Trial], measure: str) -> Values:
     """Return the measured values, in percent, job by job."""
-    known = (measured(trial, measure) for trial in trials)
-    return [100.0 * value for value in known if value is not None and isfinite(value)]
+    values = (measured(trial, measure) for trial in trials)
+    return [100.0 * value for value in values if value is not None and isfinite(value)]
 
 
 def _draw(axis: Axes, lanes: Sequence[Values]) -> None:

@@ -175,7 +175,9 @@ WHEN = {"straggler-early": 0.1, "straggler-middle": 0.5, "straggler-late": 0.8}
 
 MADE_UP: dict[str, Make] = {
     "one-straggler": partial(OneStraggler, from_share=0.0),
-    **{name: partial(OneStraggler, from_share=share, called=name) for name, share in WHEN.items()},
+    **{
+        name: partial(OneStraggler, from_share=share, scenario=name) for name, share in WHEN.items()
+    },
     "memoryless": Memoryless,
 }
 

@@ -86,9 +86,7 @@ def leading_to(experiment: Versioned, model: PublishedFile) -> tuple[PublishedFi
 def linked(experiment: Versioned, needed: Collection[str]) -> Sequence[PublishedFile]:
     """Return the versions that must stay because steps lead from them to a needed version.
 
-    Args:
-        experiment: The experiment.
-        needed: The names of the needed versions, except the best and the newest ones.
+    `needed` names the needed versions, except the best and the newest ones.
     """
     if not experiment.spec.publishes_steps:
         return ()

@@ -34,9 +34,7 @@ from downpour.core.stragglers.outlook import Outlook, number, quantile
 def pair(view: RoundView, order: Sequence[str] | None = None) -> list[Assignment]:
     """Assign pending shards to idle workers: failed ones first, then in order.
 
-    Args:
-        view: the round.
-        order: the idle workers to choose from, best first; absent: all of them.
+    `order` has the idle workers to choose from, best first; None stands for all of them.
     """
     # A worker that will continue a handed-over shard must be idle when that shard is pending.
     promised = _promised(view)
@@ -67,10 +65,8 @@ def pair(view: RoundView, order: Sequence[str] | None = None) -> list[Assignment
 def pair_among(view: RoundView, order: Sequence[str], reason: str = "") -> list[Assignment]:
     """Assign pending shards to some idle workers, or to any if otherwise no worker would train.
 
-    Args:
-        view: the round.
-        order: the idle workers to choose from, best first.
-        reason: why the policy leaves the others out; each assignment's reason ends with it.
+    `order` has the idle workers to choose from, best first. `reason` says why the policy leaves the
+    others out; each assignment's reason ends with it.
     """
     chosen = pair(view, order)
     if not chosen and len(view.idle) == len(view.workers):

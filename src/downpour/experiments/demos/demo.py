@@ -118,7 +118,7 @@ class Demo:
     """A lesson."""
 
     about: str
-    """What it shows, in one line."""
+    """The lesson, in one line."""
     acts: Sequence[Act]
     title: str
     """The title of its table, which has a row for each act."""

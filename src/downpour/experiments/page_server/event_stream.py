@@ -76,12 +76,7 @@ class Gzip:
 
 
 class EventStream:
-    """A response of chunks, until they end, or the viewer leaves or is too slow.
-
-    Args:
-        chunks: the chunks to send.
-        is_zipped: whether the viewer accepts gzip.
-    """
+    """A response of chunks, until they end, or the viewer leaves or is too slow."""
 
     def __init__(self, chunks: AsyncGenerator[Chunk], *, is_zipped: bool) -> None:
         self._chunks = chunks

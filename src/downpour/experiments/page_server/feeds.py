@@ -47,7 +47,6 @@ class RecordFeed:
     """The tables of one experiment, and its viewers' frames.
 
     Args:
-        folder: the experiment's folder.
         refresh: called in a thread before each look, to fetch a record's new parts from a bucket.
         has_logs: called in a thread; says whether there are process logs to show.
     """

@@ -73,11 +73,8 @@ def page_beside(
 ) -> Iterator[None]:
     """Serve a page from another process while the block runs, which does not wait for it.
 
-    Args:
-        location: a folder's path, or an object store's URL.
-        listener: a listening socket, which this closes.
-        credentials: the credentials that the page asks its viewers for.
-        served: called in a thread once the page answers.
+    The location is a folder's path, or an object store's URL. This closes the listener. A thread
+    calls `served` once the page answers.
     """
     process = start_page(location, listener, credentials)
 

@@ -54,9 +54,7 @@ class Dashboard:
     """Serves one place.
 
     Args:
-        place: the place to show.
         logs: where the place's processes keep their logs.
-        door: decides who may see the place.
         refresh: called in a thread, with an experiment's ID before the server reads it, and with ""
             before a list; fetches new parts from a bucket.
     """
@@ -325,12 +323,8 @@ def serve(
 ) -> None:
     """Serve a location until someone calls `leave` on the server that `ready` gets.
 
-    Args:
-        location: a folder's path, or an object store's URL.
-        listener: a listening socket.
-        trust: the token and the certificates to ask for, if any.
-        host: what the user called the address.
-        ready: called with the server once it serves.
+    The `trust` has the token and the certificates to ask for, if any. `host` is the user's name
+    for the address. `ready` gets the server once it serves.
     """
     with opened(location) as (place, refresh):
         door = Door(

@@ -45,10 +45,8 @@ class Workbench:
 
     Args:
         shared: the directory with the datasets, and with the files that the experiment begins from.
-        experiment: its identifier.
         spec: its spec, as the user submitted it.
         folder: an empty folder.
-        device: the device to train tasks on.
     """
 
     def __init__(

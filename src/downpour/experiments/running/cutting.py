@@ -29,12 +29,8 @@ def cuts_of(
 ) -> list[SplitCut]:
     """Cut the training data of a spec as each of several splits would.
 
-    Args:
-        spec: names the data, the seed, the limits and the share to set apart.
-        splits: the splits to use in place of the spec's; if there are none, we use the spec's own.
-        shards: how many shards to make.
-        shared: the shared directory, which may have the prepared data.
-        data_dir: the folder to search for the files of well-known datasets.
+    `splits` replace the spec's own; if there are none, that one remains. The shared directory may
+    have the prepared data.
     """
     specs = [spec.replace(split=split) for split in dict.fromkeys(splits or [spec.split])]
     check_named(spec, data_dir)

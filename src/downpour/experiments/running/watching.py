@@ -137,10 +137,7 @@ class Disturber:
     """Kills processes of a cluster when they are due.
 
     Args:
-        kills: who dies when.
-        cluster: the cluster of these processes.
         tell: puts on record which process suffers what.
-        now: returns seconds, from any beginning.
     """
 
     def __init__(
@@ -182,11 +179,8 @@ def disturbing(
 ) -> Iterator[OnStatus]:
     """Disturb a cluster until the block ends; yield the function to call with each new status.
 
-    Args:
-        asked: what to do; nothing if the cluster is not local.
-        cluster: the cluster to disturb.
-        record: puts on record which process suffers what.
-        note: gets a line about each kill that never came.
+    `record` puts on record which process suffers what. `note` gets a line about each kill that
+    never came.
     """
     if not isinstance(cluster, LocalCluster):
         yield _ignore_news

@@ -43,10 +43,7 @@ def submitted(client: Client, run: Run, note: Path | None) -> Iterator[str]:
     experiment (`Client.submit`), so the next process finds the experiment again and does not train
     twice. If the study no longer needs a run, we cancel its experiment.
 
-    Args:
-        client: A client of the manager that trains it.
-        run: What to train.
-        note: The file for the request; None if the manager ends with this process.
+    `note` is the file for the request; None if the manager ends with this process.
     """
     request = secrets.token_hex(4) if note is None else _request(client, run, note)
     experiment = client.submit(run.spec, request)

@@ -37,12 +37,7 @@ from downpour.show.tables.progress import ProgressDisplay
 
 
 class StudyDisplay:
-    """A context manager that shows a study's progress; it draws bars only on a terminal.
-
-    Args:
-        console: Where the bars are drawn.
-        say: Prints a line for each run that has ended.
-    """
+    """A context manager that shows a study's progress; it draws bars only on a terminal."""
 
     def __init__(self, console: Console, say: Callable[[str], None]) -> None:
         self._display = ProgressDisplay(console)
@@ -101,10 +96,7 @@ _LOOK_SECONDS = 0.05
 def detach(command: str, folder: StudyFolder[Study], options: Sequence[str]) -> int:
     """Start a process that runs a study; return its ID once it holds the folder's lock.
 
-    Args:
-        command: The subcommand of `downpour`, which takes a file and `--out`.
-        folder: Where results go; the study's file is written there.
-        options: Further arguments of the command.
+    `command` is the subcommand of `downpour`, which takes a file and `--out`.
     """
     folder.check()
     folder.make()

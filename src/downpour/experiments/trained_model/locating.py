@@ -53,13 +53,7 @@ class TrainedModel:
 
 
 def find(source: Source, shared: Path, spec: Spec | None = None) -> TrainedModel:
-    """Find a trained model.
-
-    Args:
-        source: names the model.
-        shared: the shared directory in which to look up an ID.
-        spec: the spec of its training, instead of the `spec.toml` next to it.
-    """
+    """Find a trained model."""
     name = _name_of(source)
     directory = experiments_at(shared)
     file = find_model(name, directory, field=FIELD)
@@ -153,11 +147,8 @@ def resumed_spec(experiment: str, shared: Path, changes: Mapping[str, Any]) -> S
     refuse examples that differ from the old ones, unless the user also changes the fields that name
     them.
 
-    Args:
-        experiment: its ID.
-        shared: the shared directory with its folder.
-        changes: fields that differ from its own. `epochs` includes the epochs that it has had; by
-            default, it is as many as the experiment should have had.
+    `changes` are fields that differ from its own. `epochs` includes the epochs that it has had; by
+    default, it is as many as the experiment should have had.
     """
     folder = SharedDirectory(shared).experiments / str(experiment)
     if not is_bare_name(str(experiment)) or not folder.is_dir():

@@ -65,11 +65,7 @@ class Inputs:
 def read_labelled(path: Path, dataset: PreparedDataset, spec: Spec, *, field: str) -> Examples:
     """Read examples to measure a model on: the test part if there is one, else all.
 
-    Args:
-        path: a .npz file, or a folder of images by class.
-        dataset: the dataset that the model was trained on.
-        spec: the spec that it was trained with.
-        field: the user's name for the path.
+    The path is a .npz file, or a folder of images by class. `field` is the user's name for it.
     """
     kind = "folder" if path.is_dir() else "npz"
     given = Spec(dataset=kind, data_path=str(path), image_size=spec.image_size)
@@ -185,10 +181,8 @@ class Predictions:
 def predict(trained: TrainedModel, given: str) -> Predictions:
     """Return a model's predictions for examples.
 
-    Args:
-        trained: the model.
-        given: for a built-in model, a file or folder (see `inputs`); for a task, a part of its
-            examples, such as "test".
+    `given` is a file or folder for a built-in model (see `read_inputs`), and a part of the examples
+    of a task, such as "test".
     """
     warn_of_other_code(trained.spec)
     if trained.spec.task is None:
@@ -259,12 +253,9 @@ def measure(
 ) -> Evaluation:
     """Measure a trained model as its experiment did, after training.
 
-    Args:
-        trained: the model.
-        data: examples for a built-in model, in place of its test examples.
-        data_dir: where the files of datasets are, if Downpour must prepare them again.
-        options: `task_options` that differ from the training's, such as the place of a task's
-            examples.
+    `data` are examples for a built-in model, in place of its test examples. `data_dir` has the
+    files of datasets, if Downpour must prepare them again. `options` are `task_options` that differ
+    from the training's, such as the place of a task's examples.
     """
     warn_of_other_code(trained.spec)
     if trained.spec.task is None:

@@ -266,10 +266,6 @@ def split_table(cut: ShardCounts, width: int) -> RenderableType:
     """Show one shard per row, below a line about the data and above the summary.
 
     A table shows the first shards and the first classes that fit; the values have all of them.
-
-    Args:
-        cut: the result of a split.
-        width: how many characters a line may have.
     """
     columns: list[Column] = [
         ("shard", [str(shard) for shard in range(len(cut.sizes))][:SHARDS_MAX]),
