@@ -10,7 +10,8 @@ The groups are `downpour.policies` (a `Policy`), `downpour.modes` (a `ModeKind`)
 Those of `downpour.splitters` take a `SplitRequest` and return the shard of each example. Those of
 `downpour.aggregators` take `Contribution`s and return their weights. A spec then names it, on every
 machine that has the package. Loggers are of the group `downpour.loggers` (a function from a target
-to a `Logger`), and `--log NAME:TARGET` names them.
+to a `Logger`), and `--log NAME:TARGET` names them. A function of the group `downpour.commands` is a
+command, `downpour NAME`: typer makes its options from its parameters.
 """
 
 from __future__ import annotations

@@ -31,10 +31,14 @@ halves = others:HALVES
 
 [downpour.launchers]
 here = others:HERE
+
+[downpour.commands]
+hello = others:HELLO
+gone = no_such_module:GONE
 """
 
 CODE = '''
-"""A policy, a codec and a launcher that Downpour does not bring."""
+"""A policy, a codec, a launcher and a command that Downpour does not bring."""
 
 import os
 from dataclasses import dataclass
@@ -83,6 +87,14 @@ def make(options):
 
 
 HERE = LauncherKind(title="Here", options=HereOptions, make=make)
+
+
+def hello():
+    """Say hello."""
+    print("hello")
+
+
+HELLO = hello
 '''
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -165,6 +177,16 @@ def test_a_package_that_cannot_be_imported_costs_one_line(downpour: Command) -> 
     reason = "(ModuleNotFoundError: No module named 'no_such_module')"
     gone = f"policy = 'gone': cannot be imported from no_such_module:GONE {reason}"
     assert wrong.stderr == f"downpour: {gone}\n"
+
+
+def test_a_package_brings_a_command(downpour: Command) -> None:
+    """The help lists it, and a command that cannot be imported with the reason; others work."""
+    assert downpour("hello").stdout == "hello\n"
+    listed = " ".join(downpour("--help").stdout.split())
+    assert "hello Say hello." in listed
+    assert "gone cannot be imported from no_such_module:GONE" in listed
+    assert downpour("gone").returncode == 2
+    assert downpour("gone").stderr.startswith("downpour: command = 'gone': cannot be imported")
 
 
 def test_families_are_also_what_their_rooms_hand_out() -> None:

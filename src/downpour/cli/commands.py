@@ -7,14 +7,15 @@ every health check, manager and worker would pay at its start.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.main import get_command
 
+from downpour.base.errors import SpecError
+from downpour.base.family import Family, Member
 from downpour.base.version import VERSION
 from downpour.cli.help import Command, Group
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:  # for the rules of layers and tests, which read imports
         trained,
         up_and_down,
     )
+
+COMPARE = "Compare settings, policies and predictors"
 
 GROUPS = {
     "Train a model": {
@@ -59,7 +62,7 @@ GROUPS = {
         "export": "trained.export",
         "replay": "trained.replay",
     },
-    "Compare settings, policies and predictors": {
+    COMPARE: {
         "grid": "studies.grid",
         "tune": "studies.tune",
         "report": "drawings.report",
@@ -79,22 +82,40 @@ GROUPS = {
 }
 """By title in the help: each command's name, and the place of its function."""
 
-ENTRY_POINTS = "downpour.commands"
-"""The group of entry points that bring more commands. `TITLE` in a command's module groups it."""
-
-_FUNCTIONS = {name: place for group in GROUPS.values() for name, place in group.items()}
-_TITLES = {name: title for title, group in GROUPS.items() for name in group}
 _OTHERS = "More commands"
+
+
+@dataclass(frozen=True, slots=True)
+class CommandKind:
+    """An installed package's command: a function, or a group of commands, and its title."""
+
+    command: Callable[..., Any]
+    title: str = _OTHERS
+
+
+COMMANDS = Family(
+    "command",
+    "downpour.commands",
+    {
+        name: Member(f"downpour.cli.{place.replace('.', ':')}")
+        for group in GROUPS.values()
+        for name, place in group.items()
+    },
+)
+_TITLES = {name: title for title, group in GROUPS.items() for name in group}
 
 
 def command_line(words: Sequence[str] = ()) -> Callable[..., Any]:
     """Return a function that runs a command line; it knows only the command that the words name."""
-    named = words[0] if words else ""
-    return _kept(named if named in _FUNCTIONS or named in _installed() else "")
+    return _built(words[0] if words and words[0] in COMMANDS else "")
 
 
 def build(only: str = "") -> Callable[..., Any]:
-    """Build the parser of one command, or of all."""
+    """Build the parser of one command, or of all.
+
+    Raises:
+        SpecError: the one command belongs to a package that cannot be imported.
+    """
     app = typer.Typer(
         name="downpour",
         help="Train on the machines you have: uneven workers, one shared folder, no lost progress.",
@@ -104,32 +125,33 @@ def build(only: str = "") -> Callable[..., Any]:
         pretty_exceptions_enable=False,
     )
     app.callback()(_downpour)
-    for name in [only] if only else [*_FUNCTIONS, *_installed()]:
-        found, title = _loaded(name)
-        if isinstance(found, typer.Typer):
-            app.add_typer(found, name=name, rich_help_panel=title)
+    for name in [only] if only else COMMANDS:
+        try:
+            kind = _kind(name)
+        except SpecError as error:  # a broken package costs its own command, and no other
+            if only:
+                raise
+            app.command(name, help=str(error).partition(": ")[2], rich_help_panel=_OTHERS)(
+                lambda: None
+            )
+            continue
+        if isinstance(kind.command, typer.Typer):
+            app.add_typer(kind.command, name=name, rich_help_panel=kind.title)
         else:
-            app.command(name, cls=Command, rich_help_panel=title)(found)
+            app.command(name, cls=Command, rich_help_panel=kind.title)(kind.command)
     return get_command(app)
 
 
-def _loaded(name: str) -> tuple[Any, str]:
-    """Return a command's function, or its group of commands, and its title in the help."""
-    if name in _FUNCTIONS:
-        module, _, attribute = _FUNCTIONS[name].partition(".")
-        return getattr(import_module(f"downpour.cli.{module}"), attribute), _TITLES[name]
-    point = _installed()[name]
-    return point.load(), getattr(import_module(point.module), "TITLE", _OTHERS)
+def _kind(name: str) -> CommandKind:
+    command = COMMANDS[name]
+    return (
+        command
+        if isinstance(command, CommandKind)
+        else CommandKind(command, _TITLES.get(name, _OTHERS))
+    )
 
 
-@cache
-def _installed() -> dict[str, EntryPoint]:
-    """Return the commands of installed packages; finding them takes 3 to 5 ms."""
-    points = entry_points(group=ENTRY_POINTS)
-    return {point.name: point for point in points if point.name not in _FUNCTIONS}
-
-
-_kept = cache(build)
+_built = cache(build)
 """Once per process, because building all takes 60 ms."""
 
 

@@ -18,6 +18,7 @@ from downpour.base.options import argument, flag, option
 from downpour.base.values import small_number
 from downpour.cli import options
 from downpour.cli.asking import find
+from downpour.cli.commands import COMPARE, CommandKind
 from downpour.cli.drawings import check_figure
 from downpour.cli.options import allow_code, refuse_unused
 from downpour.cli.parameters import command
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
     from downpour_lab.policylab.comparison import Contender, Settings, Trial
     from downpour_lab.policylab.conditions import Conditions
     from downpour_lab.policylab.tables import Prices
-
-TITLE = "Compare settings, policies and predictors"
-"""The commands' title in the help."""
 
 
 Show = Callable[[int], None]
@@ -391,3 +389,6 @@ def _check_amounts(least: float, most: float, **amounts: float) -> None:
         if not least <= amount <= most or amount == inf:
             limit = f"from {least:g} to {most:g}" if most < inf else f"{least:g} or above"
             raise SpecError(name.replace("_", "-"), amount, f"must be a number, {limit}")
+
+
+COMMAND = CommandKind(compare_policies, COMPARE)

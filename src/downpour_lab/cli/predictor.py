@@ -16,6 +16,7 @@ import typer
 from downpour.base.errors import SpecError, did_you_mean
 from downpour.base.options import argument, flag, option
 from downpour.cli import options
+from downpour.cli.commands import COMPARE, CommandKind
 from downpour.cli.help import Command, Group
 from downpour.cli.options import refuse_unused
 from downpour.cli.parameters import command
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from downpour_lab.fitting.training import TrainingSettings
 
     Judge = Callable[[str, Sequence[Replayed], str], Iterator[Score | Coverage]]
-
-TITLE = "Compare settings, policies and predictors"
-"""The commands' title in the help."""
 
 _TEXTS = ("predictor", "known at", "tasks")
 
@@ -273,3 +271,6 @@ def _cells(row: Score | Coverage) -> dict[str, str]:
             "off": "" if isnan(row.off) else f"{row.off:.0%}",
         }
     )
+
+
+COMMAND = CommandKind(app, COMPARE)

@@ -14,6 +14,7 @@ from downpour.base.errors import SpecError
 from downpour.base.options import flag, option
 from downpour.base.values import small_number
 from downpour.cli import options
+from downpour.cli.commands import COMPARE, CommandKind
 from downpour.cli.options import refuse_unused
 from downpour.cli.parameters import command
 from downpour.cli.printing import err, note, out, print_json
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from downpour_lab.simulated.environment import Timings
     from downpour_lab.trials.seed_search import RunsTally
     from downpour_lab.trials.simulation import Outcome
-
-TITLE = "Compare settings, policies and predictors"
-"""The commands' title in the help."""
 
 
 _SHARDS_MAX = 100_000
@@ -385,3 +383,6 @@ def _check_seeds(**seeds: int) -> None:
     for name, seed in seeds.items():
         if seed < 0:
             raise SpecError(name.replace("_", "-"), seed, "must be 0 or above")
+
+
+COMMAND = CommandKind(simulate, COMPARE)
