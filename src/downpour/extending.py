@@ -6,12 +6,11 @@ The package registers each addition by name, as entry points in its `pyproject.t
     latest-first = "my_package:LATEST_FIRST"
 
 The groups are `downpour.policies` (a `Policy`), `downpour.modes` (a `ModeKind`), `downpour.codecs`
-(a `Codec`), `downpour.launchers` (a `LauncherKind` of `downpour.launchers`), and two of functions.
-Those of `downpour.splitters` take a `SplitRequest` and return the shard of each example. Those of
-`downpour.aggregators` take `Contribution`s and return their weights. A spec then names it, on every
-machine that has the package. Loggers are of the group `downpour.loggers` (a function from a target
-to a `Logger`), and `--log NAME:TARGET` names them. A function of the group `downpour.commands` is a
-command, `downpour NAME`: typer makes its options from its parameters.
+(a `Codec`), `downpour.launchers` (a `LauncherKind` of `downpour.launchers`), and groups of
+functions. `downpour.splitters`: from a `SplitRequest` to the shard of each example.
+`downpour.aggregators`: from `Contribution`s to their weights. `downpour.loggers`: from a target to
+a `Logger`, which `--log NAME:TARGET` names. `downpour.commands`: a command of Typer, `downpour
+NAME`. A spec then names a member on every machine that has the package.
 """
 
 from __future__ import annotations
