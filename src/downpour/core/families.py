@@ -93,5 +93,13 @@ CODECS = Family(
 )
 """How a worker writes an update's numbers; each member is a `Codec`, and "none" changes nothing."""
 
+ARRANGEMENTS = Family(
+    "inside.how",
+    "downpour.arrangements",
+    {"data": Member("downpour.learning.intra_worker.data:DATA")},
+)
+"""How processes of a worker share a step; each member is an `Arrangement`. The laboratory registers
+two that cut the network."""
+
 FAMILIES = {family.field: family for family in (MODES, POLICIES, AGGREGATORS, CODECS)}
 """The families whose names are a field's values. `split` is missing: it takes a number as well."""

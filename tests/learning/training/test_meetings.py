@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
 from downpour.learning.datasets import PreparedDataset
-from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training import loop
 from downpour.learning.training.epoch_order import batch_order, batches_in, check_meetings, part_of
 from downpour.learning.training.optimizers import Optimizers
-from downpour.learning.training.step import train_step
+from downpour.learning.training.step import Step, train_step
 from tests.learning.training.conftest import started
 
 Steps = list[tuple[list[int], float]]
@@ -30,12 +28,10 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
     """Note what every step trains, and how fast."""
     seen: Steps = []
 
-    def noted(
-        loaded: LoadedTask, model: nn.Module, own: Optimizers, batch: Any, *others: Any
-    ) -> Any:
-        [optimizer] = own.by_name.values()
-        seen.append((batch.tolist(), optimizer.param_groups[0]["lr"]))
-        return train_step(loaded, model, own, batch, *others)
+    def noted(step: Step, optimizers: Optimizers, *ways: Any) -> Any:
+        [optimizer] = optimizers.by_name.values()
+        seen.append((step.indices.tolist(), optimizer.param_groups[0]["lr"]))
+        return train_step(step, optimizers, *ways)
 
     monkeypatch.setattr(loop, "train_step", noted)
     return seen

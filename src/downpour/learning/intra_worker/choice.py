@@ -13,9 +13,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from downpour.base.errors import SpecError
+from downpour.core.families import ARRANGEMENTS
 from downpour.core.spec import Spec
 from downpour.host.machine import usable_cores
 from downpour.learning.devices import devices_for
@@ -34,7 +35,7 @@ class Candidate:
 
     threads: int = 1
     processes: int = 1
-    how: Literal["data", "pipeline", "hybrid"] = "data"
+    how: str = "data"
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -84,11 +85,7 @@ def candidates(spec: Spec, cores: int) -> list[Candidate]:
     found = [Candidate(threads=threads)]
     if (processes := cores // threads) > 1:
         found.append(Candidate(threads=cores))
-        found += [
-            Candidate(threads=threads, processes=processes, how="data"),
-            Candidate(threads=threads, processes=processes, how="hybrid"),
-            Candidate(threads=threads, processes=processes, how="pipeline"),
-        ]
+        found += [Candidate(threads=threads, processes=processes, how=how) for how in ARRANGEMENTS]
     return found
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -23,30 +23,25 @@ from downpour.learning.intra_worker.helper_process import (
 from downpour.learning.intra_worker.shared_network import SharedNetwork
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training import numerics
-from downpour.learning.training.step import BatchPart, GradientOf, add_gradient
+from downpour.learning.training.step import BatchPart, Step, StepHelp, add_gradient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TeamStep:
-    """A step that a worker takes with its helpers.
-
-    `job` is the job that they get, without the parts. `add` adds the gradient of a part, of the
-    whole network or through the module that stands for it.
-    """
+    """A step that a worker takes with its helpers; each gets `job` with the parts that it needs."""
 
     helpers: Sequence[HelperProcess]
     network: SharedNetwork
     job: HelperJob
-    parts: Sequence[BatchPart]
-    add: GradientOf
+    step: Step
 
     def job_of(self, parts: Sequence[JobPart]) -> HelperJob:
         """Return the job of some parts."""
         return replace(self.job, parts=list(parts))
 
 
-class Arrangement(Protocol):
-    """Divides a step among a worker and its helpers."""
+class Division(Protocol):
+    """Divides the steps of one worker among it and its helpers: the worker's side."""
 
     @property
     def gradients(self) -> int:
@@ -55,7 +50,7 @@ class Arrangement(Protocol):
     def tasks(self, work: HelperTask) -> list[HelperTask]:
         """Return the task of each helper, given the fields that are the same for all."""
 
-    def gradient(self, step: TeamStep) -> list[Tensor] | None:
+    def gradient(self, together: TeamStep) -> list[Tensor] | None:
         """Compute a step's gradient, see `training.step.StepHelp`.
 
         Raises:
@@ -64,6 +59,37 @@ class Arrangement(Protocol):
 
     def close(self) -> None:
         """Release the resources that only the helpers needed."""
+
+
+class HelperWork(Protocol):
+    """A helper's share of a step."""
+
+    def do(self, job: HelperJob, randomness: numerics.Randomness) -> Answer:
+        """Do a job, among settings and generators of its task."""
+
+    def forget(self) -> None:
+        """Drop what a job that failed has left."""
+
+
+class Arrangement(Protocol):
+    """A way to divide steps: a member of the family `ARRANGEMENTS`."""
+
+    needs_whole_batch: bool
+    """Whether a step holds all examples of a batch at once."""
+
+    def check(self, loaded: LoadedTask, part: BatchPart) -> None:
+        """Refuse a network that cannot be divided so, by trying it on a part of a batch."""
+
+    def alone(self, loaded: LoadedTask, model: nn.Module) -> StepHelp | None:
+        """Return how one process computes a step; None: part after part."""
+
+    def divided(self, loaded: LoadedTask, model: nn.Module, processes: int) -> Division:
+        """Return the worker's side, with a network at its place in memory."""
+
+    def helping(
+        self, loaded: LoadedTask, model: nn.Module, shared: SharedNetwork, share: Mapping[str, Any]
+    ) -> HelperWork:
+        """Return a helper's side; `share` is that of its task."""
 
 
 def blocks(count: int, processes: int) -> list[list[int]]:
@@ -91,23 +117,24 @@ class DataParallel:
         """Tell all helpers the same."""
         return [work] * (self._processes - 1)
 
-    def gradient(self, step: TeamStep) -> list[Tensor] | None:
+    def gradient(self, together: TeamStep) -> list[Tensor] | None:
         """Add up the parts' gradients; None if a helper could not compute one."""
-        began = time.monotonic()
-        own, *others = blocks(len(step.parts), self._processes)
-        given = []
-        for helper, numbers in zip(step.helpers, others, strict=True):
-            parts = [JobPart.made_of(step.parts[n], place=n - len(own)) for n in numbers]
-            helper.give(step.job_of(parts))
-            given.append((helper, parts))
-        losses = [step.add(step.parts[number]) for number in own]
+        began, step = time.monotonic(), together.step
+        all_parts = step.parts
+        own, *others = blocks(len(all_parts), self._processes)
+        jobs = []
+        for helper, numbers in zip(together.helpers, others, strict=True):
+            parts = [JobPart.made_of(all_parts[n], place=n - len(own)) for n in numbers]
+            helper.give(together.job_of(parts))
+            jobs.append((helper, parts))
+        losses = [step.add(all_parts[number]) for number in own]
         wait_seconds = patience_seconds(time.monotonic() - began)
-        for helper, parts in given:
-            answer = helper.answer(step.job, wait_seconds)
+        for helper, parts in jobs:
+            answer = helper.answer(together.job, wait_seconds)
             if not answer.done:
                 return None
             for part in parts:
-                step.network.add(part.place)
+                together.network.add(part.place)
             losses += [torch.tensor(loss, dtype=losses[0].dtype) for _, loss in answer.losses]
         return losses
 
@@ -126,13 +153,40 @@ class PartWork:
     def do(self, job: HelperJob, randomness: numerics.Randomness) -> Answer:
         """Compute the gradients of a job's parts."""
         losses = []
-        for given in job.parts:
-            randomness.begin(job.step, given.number)
-            loss = add_gradient(self._loaded, self._network, given.part)
-            self._shared.put(given.place)
-            losses.append((given.number, loss.tolist()))
+        for part in job.parts:
+            randomness.begin(job.step, part.number)
+            loss = add_gradient(self._loaded, self._network, part.part)
+            self._shared.put(part.place)
+            losses.append((part.number, loss.tolist()))
         return Answer(job=job.number, losses=tuple(losses))
 
     def forget(self) -> None:
         """Drop what a part that failed has left in the network."""
         self._network.zero_grad()
+
+
+class Data:
+    """Each process computes the gradients of some parts."""
+
+    needs_whole_batch = False
+
+    def check(self, loaded: LoadedTask, part: BatchPart) -> None:
+        """Pass: any network can compute parts."""
+
+    def alone(self, loaded: LoadedTask, model: nn.Module) -> None:
+        """Compute part after part."""
+
+    def divided(self, loaded: LoadedTask, model: nn.Module, processes: int) -> Division:
+        """Return the worker's side."""
+        del model
+        return DataParallel(loaded.spec, processes)
+
+    def helping(
+        self, loaded: LoadedTask, model: nn.Module, shared: SharedNetwork, share: Mapping[str, Any]
+    ) -> HelperWork:
+        """Return a helper's side."""
+        del share
+        return PartWork(loaded, model, shared)
+
+
+DATA = Data()

@@ -11,31 +11,21 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 from socket import socket
-from typing import Protocol, TextIO
+from typing import TextIO
 
 import torch
 
 from downpour.base.errors import OutOfMemory
+from downpour.core.families import ARRANGEMENTS
 from downpour.core.spec import Spec
 from downpour.learning.blame import users_errors
-from downpour.learning.intra_worker.data import PartWork
+from downpour.learning.intra_worker.data import Arrangement
 from downpour.learning.intra_worker.helper_process import Answer, HelperJob, HelperTask
-from downpour.learning.intra_worker.pipeline import SliceWork, StageWork
 from downpour.learning.intra_worker.shared_network import SharedNetwork
 from downpour.learning.shipping.receiving import use
 from downpour.learning.tasks import open_data
 from downpour.learning.tasks.loaded import load
 from downpour.learning.training import numerics
-
-
-class _Work(Protocol):
-    """A helper's share of a step."""
-
-    def do(self, job: HelperJob, randomness: numerics.Randomness) -> Answer:
-        """Do a job, among settings and generators of its task."""
-
-    def forget(self) -> None:
-        """Drop what a job that failed has left."""
 
 
 class Helper:
@@ -53,13 +43,8 @@ class Helper:
         numerics.place(network, self._spec, images=loaded.images)
         shared = SharedNetwork(network, memory, work.gradients).attach()
         network.train()
-        self._work: _Work
-        if work.stage is not None:
-            self._work = StageWork(loaded, network, shared, work.stage)
-        elif work.slices is not None:
-            self._work = SliceWork(loaded, network, shared, work.slices)
-        else:
-            self._work = PartWork(loaded, network, shared)
+        arrangement: Arrangement = ARRANGEMENTS[self._spec.inside.how]
+        self._work = arrangement.helping(loaded, network, shared, work.share)
 
     def do(self, job: HelperJob) -> Answer:
         """Do what the worker asks for; the answer says if it failed."""

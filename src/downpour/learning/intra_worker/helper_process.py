@@ -11,7 +11,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from socket import socket, socketpair
@@ -20,77 +20,23 @@ from typing import Any, Self, TextIO
 import numpy as np
 
 from downpour.host.machine import kills, let_be_killed_first
-from downpour.learning.intra_worker.shared_network import LinkEnd, ProcessGone
+from downpour.learning.intra_worker.shared_network import ProcessGone
 from downpour.learning.training.step import BatchPart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageTask:
-    """Which layers of a pipeline's network a helper has, and the links to its neighbors.
-
-    `number` is that of the stage, of `stages`; `begin` and `end` are numbers of layers; the first
-    stage has no link to one `before` it.
-    """
-
-    number: int
-    stages: int
-    begin: int
-    end: int
-    before: LinkEnd | None
-    after: LinkEnd
-
-    @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> Self:
-        """Read it."""
-        ends = {name: fields[name] and LinkEnd(**fields[name]) for name in ("before", "after")}
-        return cls(**{**fields, **ends})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SliceTask:
-    """Which process of a hybrid a helper is, of `processes`, and its link to the worker.
-
-    The worker has number 0. `dense` is the place of the gradients of dense layers in the shared
-    memory.
-    """
-
-    number: int
-    processes: int
-    dense: int
-    link: LinkEnd
-
-    @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> Self:
-        """Read it."""
-        return cls(**{**fields, "link": LinkEnd(**fields["link"])})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HelperTask:
-    """The training of a helper: a spec as TOML, and the folder and key of its prepared data.
+    """The training of a helper."""
 
-    `gradients` is how many gradients the shared memory has a place for. A helper has a `stage` of
-    a pipeline, `slices` of dense layers, or neither: then it has parts of batches only. `code` is
-    the folder of the bundle that its worker imports from; empty: of none.
-    """
-
-    spec: str
-    datasets: str
+    spec: str  # as TOML
+    datasets: str  # the folder of the prepared data
     data_key: str
-    gradients: int
-    stage: StageTask | None = None
-    slices: SliceTask | None = None
-    code: str = ""
-
-    @property
-    def descriptors(self) -> list[int]:
-        """The file descriptors of its ends of links."""
-        ends: list[LinkEnd | None] = []
-        if self.stage is not None:
-            ends += [self.stage.before, self.stage.after]
-        if self.slices is not None:
-            ends.append(self.slices.link)
-        return [descriptor for end in ends if end is not None for descriptor in end.descriptors]
+    gradients: int  # how many the shared memory has a place for
+    share: Mapping[str, Any] = field(default_factory=dict)  # what the arrangement tells this helper
+    descriptors: list[int] = field(
+        default_factory=list
+    )  # further ones that the helper is given, named in `share`
+    code: str = ""  # the folder of the bundle that its worker imports from; empty: of none
 
     def to_line(self) -> str:
         """Return it as a line."""
@@ -99,10 +45,7 @@ class HelperTask:
     @classmethod
     def of(cls, line: str) -> Self:
         """Read it."""
-        fields = json.loads(line)
-        stage = fields["stage"] and StageTask.of(fields["stage"])
-        slices = fields["slices"] and SliceTask.of(fields["slices"])
-        return cls(**{**fields, "stage": stage, "slices": slices})
+        return cls(**json.loads(line))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,20 +155,19 @@ class HelperProcess:
     kills_before: int = field(default_factory=kills)
 
     @classmethod
-    def start(cls, memory: int, work: HelperTask, lent: Sequence[int] = ()) -> HelperProcess:
+    def start(cls, memory: int, work: HelperTask) -> HelperProcess:
         """Start a helper, which imports torch and builds the network meanwhile.
 
         Args:
             memory: the descriptor of the network's memory.
             work: what it trains.
-            lent: further descriptors that it is given, named in `work`.
         """
         mine, its = socketpair()
         with its:
             words = ["-m", "downpour.learning.intra_worker.helper", str(its.fileno()), str(memory)]
             process = subprocess.Popen(  # noqa: S603 - this package's own module
                 [sys.executable, *words],
-                pass_fds=(its.fileno(), memory, *lent),
+                pass_fds=(its.fileno(), memory, *work.descriptors),
                 stdin=subprocess.DEVNULL,
             )
         # At once, because importing torch takes memory too. A worker goes on without its helper,

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from torch import Tensor, nn
 
-from downpour.base.errors import OutOfMemory, SpecError
+from downpour.base.errors import OutOfMemory
+from downpour.core.families import ARRANGEMENTS
 from downpour.host.machine import free_memory, own_memory, usable_cores
 from downpour.learning.blame import is_lack_of_memory
-from downpour.learning.intra_worker.data import Arrangement, TeamStep
+from downpour.learning.intra_worker.data import Arrangement, Division, TeamStep
 from downpour.learning.intra_worker.helper_process import HelperJob, HelperProcess, HelperTask
 from downpour.learning.intra_worker.shared_network import ProcessGone, SharedNetwork, create_memory
 from downpour.learning.shipping.receiving import folder_in_use
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training import numerics
-from downpour.learning.training.step import BatchPart, GradientOf
+from downpour.learning.training.step import Step
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class Team:
             code=str(folder_in_use() or ""),
         )
         numerics.place(network, spec, images=loaded.images)
-        self._arrangement: Arrangement | None = None
+        self._division: Division | None = None
         self._shared: SharedNetwork | None = None
         self._helpers: list[HelperProcess] = []
         self._memory = -1
@@ -88,14 +88,15 @@ class Team:
             self._disband(f"cannot be started: {error}")
 
     def _start(self, processes: int) -> None:
-        self._arrangement = _arranged(self._loaded, self._network, processes)
-        gradients = self._arrangement.gradients
+        arrangement: Arrangement = ARRANGEMENTS[self._loaded.spec.inside.how]
+        self._division = arrangement.divided(self._loaded, self._network, processes)
+        gradients = self._division.gradients
         self._memory = create_memory()
         self._shared = SharedNetwork(self._network, self._memory, gradients).fill().attach()
-        tasks = self._arrangement.tasks(replace(self._work, gradients=gradients))
+        tasks = self._division.tasks(replace(self._work, gradients=gradients))
         try:
             for task in tasks:
-                helper = HelperProcess.start(self._memory, task, task.descriptors)
+                helper = HelperProcess.start(self._memory, task)
                 self._helpers.append(helper)
         finally:
             # Only then a helper that waits for another one sees that it has ended.
@@ -122,20 +123,21 @@ class Team:
             if not helper.wait_until_ready(seconds):
                 raise TimeoutError(f"a helper is still not ready after {seconds:g} s")
 
-    def gradient(
-        self, task_seed: int, step: int, parts: Sequence[BatchPart], add: GradientOf
-    ) -> list[Tensor] | None:
-        """Compute a step's gradient with the helpers, if all are ready; see `loop.Helpers`."""
+    def gradient(self, step: Step) -> list[Tensor] | None:
+        """Compute a step's gradient with the helpers, if all are ready; see `StepHelp`."""
         self.processes = 1
-        if self._arrangement is None or self._shared is None or not self._is_ready():
+        if self._division is None or self._shared is None or not self._is_ready():
             return None
         self.steps_helped += 1
-        job = HelperJob(number=self.steps_helped, task_seed=task_seed, step=step, parts=[])
-        together = TeamStep(
-            helpers=self._helpers, network=self._shared, job=job, parts=parts, add=add
+        job = HelperJob(
+            number=self.steps_helped,
+            task_seed=step.randomness.seed,
+            step=step.number,
+            parts=[],
         )
+        together = TeamStep(helpers=self._helpers, network=self._shared, job=job, step=step)
         try:
-            losses = self._arrangement.gradient(together)
+            losses = self._division.gradient(together)
         except ProcessGone as gone:
             if self._ran_short(wait=True):
                 self._take_fewer()
@@ -179,29 +181,11 @@ class Team:
         for helper in self._helpers:
             helper.end()
         self._helpers = []
-        if self._arrangement is not None:
-            self._arrangement.close()
+        if self._division is not None:
+            self._division.close()
         if self._memory >= 0:
             os.close(self._memory)
             self._memory = -1
-
-
-def _arranged(loaded: LoadedTask, network: nn.Module, processes: int) -> Arrangement:
-    match loaded.spec.inside.how:
-        case "data":
-            from downpour.learning.intra_worker.data import DataParallel
-
-            return DataParallel(loaded.spec, processes)
-        case "pipeline":
-            from downpour.learning.intra_worker.pipeline import Pipeline
-
-            return Pipeline(loaded, network, processes)
-        case "hybrid":
-            from downpour.learning.intra_worker.pipeline import Hybrid
-
-            return Hybrid(loaded, network, processes)
-        case "auto":
-            raise SpecError("inside.how", "auto", "must be measured before the spec is resolved")
 
 
 def _room_for() -> int:

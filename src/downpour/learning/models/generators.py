@@ -10,7 +10,6 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import RLock
-from typing import Any
 
 import numpy as np
 import torch
@@ -59,27 +58,3 @@ def seed(number: int) -> None:
     random.seed(number)
     # numpy's seed has 32 bits: the high ones.
     np.random.seed(number >> 32)  # noqa: NPY002 - it is the global one that is seeded
-
-
-def state(*, beyond_torch: bool) -> list[Any]:
-    """Return where all generators are, as numbers and text that JSON keeps.
-
-    Args:
-        beyond_torch: also Python's and numpy's, which takes ten times as long.
-    """
-    torchs = torch.get_rng_state().numpy().tobytes().hex()
-    if not beyond_torch:
-        return [torchs]
-    numpys = np.random.get_state(legacy=False)  # noqa: NPY002 - it is the global one
-    words = numpys["state"]["key"].tolist()
-    return [torchs, random.getstate(), {**numpys, "state": {**numpys["state"], "key": words}}]
-
-
-def go_on(known: list[Any]) -> None:
-    """Set all generators to where `state` found them, here or in another process."""
-    torchs, *others = known
-    torch.set_rng_state(torch.frombuffer(bytearray.fromhex(torchs), dtype=torch.uint8))
-    if others:
-        (version, words, gauss), numpys = others
-        random.setstate((version, tuple(words), gauss))
-        np.random.set_state(numpys)  # noqa: NPY002

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,7 +40,14 @@ from downpour.learning.training.parameters import (
     moved_constant,
     parameters_of,
 )
-from downpour.learning.training.step import BatchPart, GradientOf, advice, kept_on_host, train_step
+from downpour.learning.training.step import (
+    Step,
+    StepHelp,
+    advice,
+    cutting,
+    kept_on_host,
+    train_step,
+)
 
 log = logging.getLogger(__name__)
 
@@ -64,15 +70,6 @@ class LocalTask:
     share: float = 1.0
 
 
-class Helpers(Protocol):
-    """Other processes of this machine that compute gradients for a training."""
-
-    def gradient(
-        self, task_seed: int, step: int, parts: Sequence[BatchPart], add: GradientOf
-    ) -> list[Tensor] | None:
-        """Help with a step, counted from 0, of the task with this seed; see `StepHelp`."""
-
-
 class ShardTraining:
     """One task's training; `model` holds the parameters it starts from, and is trained in place.
 
@@ -93,7 +90,7 @@ class ShardTraining:
         model: nn.Module,
         task: LocalTask,
         optimizer_state: Mapping[str, NDArray[Any]] | None = None,
-        helpers: Helpers | None = None,
+        helpers: StepHelp | None = None,
         *,
         spills: bool = False,
     ) -> None:
@@ -119,10 +116,10 @@ class ShardTraining:
             self._optimizers.load(optimizer_state)
         self._helpers = helpers
         self._spills = spills
-        self._alone = _sliced(loaded, model) if spec.inside.how == "hybrid" else None
-        self._seed = numerics.task_seed(spec.seed, task.round, task.shard)
+        arrangement = cutting(spec)
+        self._alone = None if arrangement is None else arrangement.alone(loaded, model)
         self._randomness = numerics.Randomness(
-            self._seed,
+            numerics.task_seed(spec.seed, task.round, task.shard),
             spec.device,
             beyond_torch=spec.trains_own_code,
         )
@@ -199,19 +196,16 @@ class ShardTraining:
 
     def _step(self) -> None:
         start, stop = (self._place_after(self._steps_done + more) for more in (0, 1))
-        self._randomness.begin(self._steps_done)
-        self._optimizers.set_rate(self._rate_factor())
-        loss = train_step(
-            self._loaded,
-            self._model,
-            self._optimizers,
-            self._order[start:stop],
-            partial(self._randomness.begin, self._steps_done),
-            partial(self._helpers.gradient, self._seed, self._steps_done)
-            if self._helpers is not None
-            else None,
-            self._alone,
+        step = Step(
+            loaded=self._loaded,
+            model=self._model,
+            indices=self._order[start:stop],
+            number=self._steps_done,
+            randomness=self._randomness,
         )
+        step.seed()
+        self._optimizers.set_rate(self._rate_factor())
+        loss = train_step(step, self._optimizers, self._helpers, self._alone)
         if loss.dim():  # a sum and a count
             self._loss_sum.add_(loss[0])
             self._counted.add_(loss[1])
@@ -306,14 +300,6 @@ class ShardTraining:
 def _operation(error: RuntimeError) -> str:
     """Say which operation has no kernel that repeats its bits, without torch's advice."""
     return str(error).partition(", but you set")[0]
-
-
-def _sliced(loaded: LoadedTask, model: nn.Module) -> Callable[..., list[Tensor]]:
-    """Return the function that computes all slices of the dense layers, if no helper does."""
-    # Here, because few trainings cut layers.
-    from downpour.learning.training.sliced_step import Everything, HybridStep
-
-    return partial(HybridStep(loaded, model).gradient, share=Everything())
 
 
 def _part(part: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:

@@ -122,7 +122,7 @@ class Randomness:
     """
 
     def __init__(self, seed: int, device: str, *, beyond_torch: bool = False) -> None:
-        self._seed = seed
+        self.seed = seed
         self._beyond_torch = beyond_torch
         self._device = device
         # The modules that hold torch's generators: the CPU's, and an accelerator's.
@@ -145,7 +145,7 @@ class Randomness:
 
         Because each part has its own seed, another process may compute it.
         """
-        seed = (_seed_of(step, self._seed) + part * _PART_STRIDE) & _SEED_MAX
+        seed = (_seed_of(step, self.seed) + part * _PART_STRIDE) & _SEED_MAX
         # Not `torch.manual_seed`, which takes five times as long to look at all devices.
         torch.default_generator.manual_seed(seed)
         for home in self._homes[1:]:

@@ -7,11 +7,10 @@ in order. So it is the same to the bit whether this process computes all of it o
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from downpour.base.devices import CPU
+from downpour.core.families import ARRANGEMENTS
 from downpour.core.spec import Spec
 from downpour.host.machine import free_memory, told_limit
 from downpour.learning.accelerators import release
@@ -40,17 +40,49 @@ class BatchPart:
     share: float
 
 
-class GradientOf(Protocol):
-    """Adds a part's gradient to the parameters' own; returns its loss, see `add_gradient`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """The step of a training that is to come: what its gradient follows from.
 
-    def __call__(self, part: BatchPart, model: nn.Module | None = None) -> Tensor:
-        """Do so with the network, or with a module that stands for it in the task's loss."""
+    Args:
+        loaded: the task.
+        model: its network.
+        indices: the batch, as indices of training examples [b].
+        number: the step's, counted from 0.
+        randomness: the task's generators, which are active.
+    """
+
+    loaded: LoadedTask
+    model: nn.Module
+    indices: Indices
+    number: int
+    randomness: numerics.Randomness
+
+    @property
+    def parts(self) -> list[BatchPart]:
+        """The parts of the batch."""
+        return batch_parts(self.indices, self.loaded.spec.parts)
+
+    def seed(self, part: int = 0) -> None:
+        """Seed the generators for a part of the batch, by its number."""
+        self.randomness.begin(self.number, part)
+
+    def add(self, part: BatchPart, model: nn.Module | None = None) -> Tensor:
+        """Add a part's gradient to the parameters' own, with a stand-in for the network if given.
+
+        Returns:
+            The part's loss, see `add_gradient`.
+        """
+        # If no other process can compute a part, all draw in a row, as in any loop of a user's.
+        if self.loaded.spec.inside.processes > 1:
+            self.seed(part.number)
+        return add_gradient(self.loaded, self.model if model is None else model, part)
 
 
 class StepHelp(Protocol):
-    """The other processes' share of a step: its gradient, together with this one."""
+    """A way to compute a step's gradient other than part after part, such as with helpers."""
 
-    def __call__(self, parts: Sequence[BatchPart], add: GradientOf) -> list[Tensor] | None:
+    def gradient(self, step: Step) -> list[Tensor] | None:
         """Add the gradients of all parts, in order, to the parameters' own.
 
         Returns:
@@ -59,50 +91,38 @@ class StepHelp(Protocol):
         """
 
 
-AloneStep = Callable[[Sequence[BatchPart], Callable[[int], None]], list[Tensor]]
-"""Adds the gradients of all parts to the parameters' own, with a function that seeds each; returns
-the parts' losses."""
+def cutting(spec: Spec) -> Any:
+    """Return the arrangement of a spec if it cuts the network; None if it divides only batches."""
+    how = spec.inside.how
+    return None if how in {"data", "auto"} else ARRANGEMENTS[ARRANGEMENTS.check(how)]
 
 
-def train_step(
-    loaded: LoadedTask,
-    model: nn.Module,
-    optimizers: Optimizers,
-    indices: Indices,
-    seed: Callable[[int], None],
-    others: StepHelp | None = None,
-    alone: AloneStep | None = None,
-) -> Tensor:
-    """Take one step on the training examples of some indices [b]; returns their loss.
+def train_step(step: Step, optimizers: Optimizers, *ways: StepHelp | None) -> Tensor:
+    """Take a step; returns its loss.
 
     That is the mean over examples, or the sum and the count [2] if the task counts something else.
 
     Args:
-        loaded: the task.
-        model: its network, whose parameters are changed.
-        optimizers: what changes them.
-        indices: the batch.
-        seed: sets the generators for a part of the batch; done for the first. Asked for where other
-            processes may compute the part, here or on another machine.
-        others: computes the gradient together with other processes.
-        alone: computes it in this process, where a part's gradient does not follow from the part.
+        step: the step, whose generators are seeded.
+        optimizers: they change the network's parameters.
+        ways: how to compute the gradient, the first that can; finally, part after part.
     """
-    spec = loaded.spec
+    loaded, model = step.loaded, step.model
     if loaded.has_own_step:
-        with numerics.precision(spec):
-            loss = loaded.task.step(model, optimizers.by_name, loaded.batch("train", indices))
+        with numerics.precision(loaded.spec):
+            loss = loaded.task.step(model, optimizers.by_name, loaded.batch("train", step.indices))
         return _checked(loss, loaded, "step", trained=False).detach()
-    parts = batch_parts(indices, spec.parts)
-    add = partial(_seeded_gradient, loaded, model, seed)
     optimizers.zero_grad()
     losses = None
-    if others is not None and (losses := others(parts, add)) is None:
+    for way in filter(None, ways):
+        if (losses := way.gradient(step)) is not None:
+            break
         optimizers.zero_grad()
     if losses is None:
-        losses = [add(part) for part in parts] if alone is None else alone(parts, seed)
+        losses = [step.add(part) for part in step.parts]
     loss = settled(losses, model)
-    if spec.clip_norm is not None:
-        nn.utils.clip_grad_norm_(model.parameters(), spec.clip_norm)
+    if loaded.spec.clip_norm is not None:
+        nn.utils.clip_grad_norm_(model.parameters(), loaded.spec.clip_norm)
     optimizers.step()
     return loss
 
@@ -145,19 +165,6 @@ def add_gradient(loaded: LoadedTask, model: nn.Module, part: BatchPart) -> Tenso
     # The mean of a batch is the mean of its parts, each counted by its examples.
     (loss if part.share == 1 else loss * part.share).backward()  # type: ignore[no-untyped-call]
     return loss.detach() * part.share
-
-
-def _seeded_gradient(
-    loaded: LoadedTask,
-    network: nn.Module,
-    seed: Callable[[int], None],
-    part: BatchPart,
-    model: nn.Module | None = None,
-) -> Tensor:
-    # If no other process can compute a part, all draw in a row, as in any loop of a user's.
-    if loaded.spec.inside.processes > 1:
-        seed(part.number)
-    return add_gradient(loaded, network if model is None else model, part)
 
 
 def _checked_pair(pair: tuple[object, ...], loaded: LoadedTask) -> tuple[Tensor, Tensor]:
@@ -227,7 +234,8 @@ def advice(loaded: LoadedTask) -> str:
     """Say how much memory there was, what did not fit, and what would."""
     spec = loaded.spec
     batch, parts = spec.batch_size, min(spec.parts, spec.batch_size)
-    if loaded.has_own_step or spec.inside.how == "hybrid":
+    arrangement = cutting(spec)
+    if loaded.has_own_step or (arrangement is not None and arrangement.needs_whole_batch):
         fits = f"a step holds all {batch} examples at once: use a smaller batch_size"
     elif parts == batch:
         where = "a machine" if spec.device == CPU else "a device"

@@ -49,7 +49,14 @@ from downpour.learning.training.repeating import (
     state_of,
     sums_of,
 )
-from downpour.learning.training.step import Shard, StepCost, batch_parts, in_words, last_batch
+from downpour.learning.training.step import (
+    Shard,
+    StepCost,
+    batch_parts,
+    cutting,
+    in_words,
+    last_batch,
+)
 
 log = logging.getLogger(__name__)
 
@@ -224,12 +231,11 @@ class _Trial:
         self._network = network
 
     def cut(self) -> None:
-        """Refuse a network that cannot be cut, where processes are to have some of its layers."""
-        if self._spec.inside.how != "data":
-            from downpour.learning.training.cut import check_cut
-
+        """Refuse a network that the spec's arrangement cannot cut."""
+        arrangement = cutting(self._spec)
+        if arrangement is not None:
             few = self._shard[: self._spec.batch_size]
-            check_cut(self._loaded, batch_parts(few, self._spec.parts)[0])
+            arrangement.check(self._loaded, batch_parts(few, self._spec.parts)[0])
 
     def evaluate(self) -> None:
         """Evaluate a user's task on the first and the last batch of the test examples."""

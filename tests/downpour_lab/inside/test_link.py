@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from downpour.learning.intra_worker.shared_network import Link, ProcessGone, linked
-from downpour.learning.models import generators
+from downpour.learning.intra_worker.shared_network import ProcessGone
+from downpour_lab.inside.links import Link, generators_state, go_on, linked
 
 
 @pytest.fixture
@@ -70,10 +70,10 @@ def test_generators_go_on_where_they_were(ends: tuple[Link, Link]) -> None:
     one, other = ends
     torch.manual_seed(3)
     torch.rand(5)
-    one.send(0, torch.ones(1), generators.state(beyond_torch=True))
+    one.send(0, torch.ones(1), generators_state(beyond_torch=True))
     wanted = torch.rand(2)
     torch.manual_seed(4)
-    generators.go_on(other.receive().generators)
+    go_on(other.receive().generators)
     assert torch.equal(torch.rand(2), wanted)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.learning.intra_worker.pipeline import Turn, turns
+from downpour_lab.inside.pipeline import Turn, turns
 
 
 @given(st.integers(0, 9), st.integers(1, 20))

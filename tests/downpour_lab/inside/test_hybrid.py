@@ -13,10 +13,9 @@ from downpour.core.spec import Spec
 from downpour.learning.datasets import PreparedDataset
 from downpour.learning.tasks.loaded import LoadedTask, load
 from downpour.learning.training import numerics
-from downpour.learning.training.sliced_step import Everything, HybridStep
 from downpour.learning.training.step import batch_parts
-
-from .conftest import BASE, started
+from downpour_lab.inside.hybrid import Everything, HybridStep
+from tests.learning.training.conftest import BASE, started
 
 FIELDS = {**BASE, "model_options": {"dropout": 0.0, "dropout2": 0.0}}
 

@@ -18,12 +18,11 @@ from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
 from downpour.learning.datasets import PreparedDataset
 from downpour.learning.models.generators import ALONE
-from downpour.learning.training.cut import Probe, balanced, check_cut, probed, stages_of
-from downpour.learning.training.layers import layers_of
-from downpour.learning.training.parameters import exact_copy
-from downpour.learning.training.step import batch_parts
-
-from .conftest import BASE, with_network
+from downpour.learning.training.step import batch_parts, cutting
+from downpour_lab.inside.cut import Probe, balanced, probed, stages_of
+from downpour_lab.inside.layers import layers_of
+from downpour_lab.inside.links import exact_copy
+from tests.learning.training.conftest import BASE, with_network
 
 
 class Block(nn.Module):
@@ -103,7 +102,7 @@ def pipeline(processes: int, *cut: str) -> dict[str, Any]:
 def check(dataset: PreparedDataset, network: Callable[[], nn.Module], **fields: Any) -> None:
     """Check a network, as at submission."""
     spec = Spec.make({**BASE, "model": "lab:Net", **fields})
-    check_cut(with_network(spec, dataset, network), batch_parts(np.arange(16), 2)[0])
+    cutting(spec).check(with_network(spec, dataset, network), batch_parts(np.arange(16), 2)[0])
 
 
 def test_layers_lie_between_places_that_one_tensor_crosses() -> None:
@@ -149,7 +148,7 @@ def test_own_networks_can_be_cut(dataset: PreparedDataset, model: str, precision
     spec = Spec.make({**BASE, "model": model, "precision": precision, **pipeline(2)})
     loaded = load(spec, dataset)
     part = batch_parts(np.arange(16), 2)[0]
-    check_cut(loaded, part)
+    cutting(spec).check(loaded, part)
     network = loaded.network()
     assert len(probed(loaded, network, part).points) == len(names(network)) - 1
     assert all(value.grad is None for value in network.parameters())
@@ -179,7 +178,7 @@ def test_own_networks_can_be_cut(dataset: PreparedDataset, model: str, precision
     ],
     ids=str,
 )
-def test_what_cannot_be_cut_is_refused(
+def test_a_network_without_places_to_cut_is_refused(
     dataset: PreparedDataset, network: type[nn.Module], fields: dict[str, Any], line: str
 ) -> None:
     """In one line, which names the field and says what is accepted."""

@@ -25,11 +25,10 @@ from downpour.learning.blame import describe_error, is_lack_of_memory, users_err
 from downpour.learning.plain_tensors import is_plain
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training import numerics
-from downpour.learning.training.layers import Layer, layers_of
-from downpour.learning.training.parameters import exact_copy
 from downpour.learning.training.repeating import tensor_sum
-from downpour.learning.training.sliced_step import first_dense
 from downpour.learning.training.step import BatchPart, add_gradient
+from downpour_lab.inside.layers import Layer, layers_of
+from downpour_lab.inside.links import exact_copy
 
 _NUMBERS_MOVED = 2.5
 """An optimizer with momentum reads three numbers of each parameter's and writes two; the
@@ -223,21 +222,20 @@ def _gradients(network: nn.Module) -> Iterator[str]:
         yield "" if value.grad is None else tensor_sum(value.grad)
 
 
-def check_cut(loaded: LoadedTask, part: BatchPart) -> None:
-    """Refuse a network that cannot be cut as its spec says, or gives other bytes layer by layer.
-
-    Args:
-        loaded: the task.
-        part: a part of a batch, to try it on.
-    """
-    network = loaded.network()
-    numerics.place(network, loaded.spec, images=loaded.images)
-    probe = probed(loaded, network, part)
-    if loaded.spec.inside.how == "pipeline":
-        stages_of(loaded, probe)
-    elif first_dense(loaded, probe.layers) not in probe.points:
-        raise refused(loaded, "has paths around its first dense layer")
-    check_same_bytes(loaded, network, part)
+def first_dense(loaded: LoadedTask, layers: Sequence[Layer]) -> int:
+    """Return the number of the first dense layer."""
+    spec = loaded.spec
+    dense = [n for n, layer in enumerate(layers) if isinstance(layer.run, nn.Linear)]
+    used = [id(value) for layer in layers for value in layer.parameters]
+    if not dense or dense[0] == 0:
+        accepted = (
+            "has no nn.Linear after other layers, whose outputs several processes could share"
+        )
+    elif any(used.count(id(value)) > 1 for n in dense for value in layers[n].parameters):
+        accepted = "uses a dense layer twice"
+    else:
+        return dense[0]
+    raise SpecError("inside.how", spec.inside.how, f"{spec.trained_code[1]} {accepted}")
 
 
 def stages_of(loaded: LoadedTask, probe: Probe, processes: int | None = None) -> list[range]:
