@@ -32,12 +32,12 @@ from downpour.base.values import DatasetFacts
 from downpour.core.spec import Spec
 from downpour.experiments.studies import Grid, grid_results, read_folder
 from downpour.learning.models import build
-from downpour.learning.training.flops import counted_flops, epoch_flops, layers_flops
 from downpour.record.result_parts import Estimate
 from downpour.record.study_result import RunResult, StudyResult
 from downpour.show.figures.style import LIGHT, WIDTH_INCHES, series, styled, to_png, to_svg
 from downpour.show.tables.table import Cell, Column, Table
 from downpour_lab.capacity import Load, estimate_capacity
+from downpour_lab.flops import counted_flops, epoch_flops, layers_flops
 from downpour_lab.simulated.disk import DiskTimings
 from downpour_lab.simulated.environment import Timings
 

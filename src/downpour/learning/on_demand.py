@@ -88,7 +88,7 @@ class ImageFolder:
         self._paths = found.files.paths
         self._size = size
         self._channels = channels
-        self._transform = transform or _as_share
+        self._transform = transform or (lambda image: image.float() / 255)
         self._kept: dict[Path, NDArray[np.uint8]] = {}
         self._room = cache_megabytes * _MEGABYTE
 
@@ -110,10 +110,6 @@ class ImageFolder:
             self._room -= image.nbytes
             self._kept[path] = image
         return image
-
-
-def _as_share(image: Tensor) -> Tensor:
-    return image.float() / 255
 
 
 class TokenWindows:

@@ -38,7 +38,7 @@ from downpour.learning.intra_worker.shared_network import SharedNetwork
 from downpour.learning.models.generators import ALONE
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training import numerics
-from downpour.learning.training.step import BatchPart, Step, add_gradient
+from downpour.learning.training.step import BatchPart, TrainingStep, add_gradient
 from downpour_lab.inside.cut import check_same_bytes, first_dense, probed, refused
 from downpour_lab.inside.layers import Entrance, EntranceDone, layers_of
 from downpour_lab.inside.links import Link, LinkEnd, generators_state, go_on, linked
@@ -428,7 +428,7 @@ class AloneStep:
     def __init__(self, loaded: LoadedTask, model: nn.Module) -> None:
         self._step = HybridStep(loaded, model)
 
-    def gradient(self, step: Step) -> list[Tensor]:
+    def gradient(self, step: TrainingStep) -> list[Tensor]:
         """Compute a step's gradient."""
         return self._step.gradient(step.parts, step.seed, Everything())
 

@@ -16,7 +16,7 @@ from downpour.learning.datasets import PreparedDataset
 from downpour.learning.training import loop
 from downpour.learning.training.epoch_order import batch_order, batches_in, check_meetings, part_of
 from downpour.learning.training.optimizers import Optimizers
-from downpour.learning.training.step import Step, train_step
+from downpour.learning.training.step import TrainingStep, train_step
 from tests.learning.training.conftest import started
 
 Steps = list[tuple[list[int], float]]
@@ -28,7 +28,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
     """Note what every step trains, and how fast."""
     seen: Steps = []
 
-    def noted(step: Step, optimizers: Optimizers, *ways: Any) -> Any:
+    def noted(step: TrainingStep, optimizers: Optimizers, *ways: Any) -> Any:
         [optimizer] = optimizers.by_name.values()
         seen.append((step.indices.tolist(), optimizer.param_groups[0]["lr"]))
         return train_step(step, optimizers, *ways)

@@ -199,9 +199,14 @@ class LogLine:
         """Return it as a line of JSON, with the line end; cut long text."""
         # We avoid `asdict`, which takes longer than all the rest of a line.
         values = {name: getattr(self, name) for name in self.__slots__}
-        values["text"] = _encodable(_first(self.text, TEXT_CHARACTERS_MAX))
-        if self.trace:
-            values["trace"] = _encodable(_last(self.trace, TRACE_CHARACTERS_MAX))
+        text, trace = self.text, self.trace
+        if len(text) > TEXT_CHARACTERS_MAX:
+            text = text[: TEXT_CHARACTERS_MAX - 1] + _CUT
+        if len(trace) > TRACE_CHARACTERS_MAX:  # its end says what was wrong
+            trace = _CUT + trace[1 - TRACE_CHARACTERS_MAX :]
+        values["text"] = text.encode(errors="backslashreplace").decode()
+        if trace:
+            values["trace"] = trace.encode(errors="backslashreplace").decode()
         else:
             del values["trace"]
         return json.dumps(values).encode() + b"\n"
@@ -216,19 +221,6 @@ class LogLine:
 
 
 _ADAPTER = TypeAdapter(LogLine)
-
-
-def _first(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + _CUT
-
-
-def _last(text: str, most: int) -> str:
-    """Return the end of a traceback, which says what was wrong."""
-    return text if len(text) <= most else _CUT + text[1 - most :]
-
-
-def _encodable(text: str) -> str:
-    return text.encode(errors="backslashreplace").decode()
 
 
 KEPT_SECONDS = 14 * 24 * 3600.0

@@ -53,7 +53,9 @@ class LogWriter:
 
     def __init__(self, place: LogPlace, owner: str) -> None:
         self._place = place
-        self._stem = f"{_plain(owner)}-{secrets.token_hex(4)}"
+        # The owner's name may have any characters.
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "_", owner)[:_NAME_CHARACTERS].strip(".") or "process"
+        self._stem = f"{plain}-{secrets.token_hex(4)}"
         self._lines = deque[bytes]()
         self._queued_bytes = 0
         # Reentrant: a signal handler may log while its thread holds the lock.
@@ -126,11 +128,6 @@ class LogWriter:
 
     def _name(self, number: int) -> str:
         return f"{self._stem}-{number:06d}{ENDING}"
-
-
-def _plain(owner: str) -> str:
-    """Return a file name that begins like the owner's name, which may have any characters."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "_", owner)[:_NAME_CHARACTERS].strip(".") or "process"
 
 
 PACKAGE = "downpour"
@@ -248,17 +245,14 @@ class PrintedLines:
             lines.append(self._begun)
             self._begun = ""
         for line in lines:
-            self._tell(line)
+            last = line.rstrip("\r").rpartition("\r")[2]
+            if last.strip():
+                self._say(last)
 
     def writelines(self, lines: Collection[str]) -> None:
         """Write several texts."""
         for line in lines:
             self.write(line)
-
-    def _tell(self, line: str) -> None:
-        last = line.rstrip("\r").rpartition("\r")[2]
-        if last.strip():
-            self._say(last)
 
     def __getattr__(self, name: str) -> Any:
         """Return any other attribute of the stream."""

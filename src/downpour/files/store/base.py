@@ -89,6 +89,27 @@ def check_bare_name(name: str) -> str:
     return name
 
 
+def described(name: str, content: Buffer) -> PublishedFile:
+    """Return the size and checksum of a file with this content."""
+    checksum = xxhash.xxh3_128_hexdigest(content)
+    return PublishedFile(name=name, size_bytes=len(content), checksum=checksum)
+
+
+def check_size(file: PublishedFile, size_bytes: int) -> None:
+    """Raise FileCorrupt if a file does not have the published size."""
+    if size_bytes != file.size_bytes:
+        reason = f"holds {size_bytes} bytes, but {file.size_bytes} were published"
+        raise FileCorrupt(file.name, reason)
+
+
+def check_content(file: PublishedFile, content: Buffer) -> None:
+    """Raise FileCorrupt if a file's content does not have the published checksum."""
+    checksum = xxhash.xxh3_128_hexdigest(content)
+    if checksum != file.checksum:
+        reason = f"has checksum {checksum}, but {file.checksum} was published"
+        raise FileCorrupt(file.name, reason)
+
+
 class MemoryStore:
     """The files of one experiment, as bytes in a dictionary.
 
@@ -111,38 +132,29 @@ class MemoryStore:
 
     def view(self, file: PublishedFile) -> memoryview:
         """Check a file's size and return its bytes; see `Store.view`."""
-        content = self._files.get(check_bare_name(file.name))
-        if content is None:
-            raise FileMissing(file.name)
-        if len(content) != file.size_bytes:
-            reason = f"holds {len(content)} bytes, but {file.size_bytes} were published"
-            raise FileCorrupt(file.name, reason)
+        content = self._content(file.name)
+        check_size(file, len(content))
         return memoryview(content)
 
     def read(self, file: PublishedFile) -> memoryview:
         """Check a file's size and checksum and return its bytes; see `Store.read`."""
         view = self.view(file)
-        checksum = xxhash.xxh3_128_hexdigest(view)
-        if checksum != file.checksum:
-            raise FileCorrupt(
-                file.name, f"has checksum {checksum}, but {file.checksum} was published"
-            )
+        check_content(file, view)
         return view
 
     def read_unchecked(self, name: str, *, limit_bytes: int) -> bytes:
         """Return the first bytes of a file if only its name is known."""
-        content = self._files.get(check_bare_name(name))
-        if content is None:
-            raise FileMissing(name)
-        return content[:limit_bytes]
+        return self._content(name)[:limit_bytes]
 
     def describe(self, name: str) -> PublishedFile:
         """Return the size and checksum of a file if only its name is known; raises FileMissing."""
+        return described(name, self._content(name))
+
+    def _content(self, name: str) -> bytes:
         content = self._files.get(check_bare_name(name))
         if content is None:
             raise FileMissing(name)
-        checksum = xxhash.xxh3_128_hexdigest(content)
-        return PublishedFile(name=name, size_bytes=len(content), checksum=checksum)
+        return content
 
     def __contains__(self, name: str) -> bool:
         """Whether a published file has that name."""

@@ -33,7 +33,13 @@ from downpour.base.errors import (
     StoreError,
 )
 from downpour.base.values import PublishedFile
-from downpour.files.store.base import Buffer, check_bare_name
+from downpour.files.store.base import (
+    Buffer,
+    check_bare_name,
+    check_content,
+    check_size,
+    described,
+)
 from downpour.files.store.publish import RetryPolicy
 from downpour.host.extras import require
 from downpour.host.paths import checked_url
@@ -343,7 +349,7 @@ class ObjectFiles:
         content = b"".join(chunks)
         put = partial(self._bucket.put_new, key, content, mark=new_mark())
         self._retry_policy.call_through_outage(put)
-        file = _described(name, content)
+        file = described(name, content)
         self._cache.keep(file.checksum, content)
         return file
 
@@ -363,7 +369,7 @@ class ObjectFiles:
     def describe(self, name: str) -> PublishedFile:
         """Return the size and checksum of a file if only its name is known."""
         key = self._key(name)
-        return _described(name, self._retry_policy.call(partial(self._bucket.get, key)))
+        return described(name, self._retry_policy.call(partial(self._bucket.get, key)))
 
     def list(self) -> list[str]:
         """Return the names of all published files, sorted."""
@@ -389,16 +395,14 @@ class ObjectFiles:
 
     def _fetched(self, key: str, file: PublishedFile, *, verified: bool) -> memoryview:
         content = self._bucket.get(key)
-        if len(content) != file.size_bytes:
-            reason = f"holds {len(content)} bytes, but {file.size_bytes} were published"
-            raise FileCorrupt(file.name, reason)
-        checksum = xxhash.xxh3_128_hexdigest(content)
-        if checksum == file.checksum:
-            self._cache.keep(checksum, content)
-        elif verified:
-            raise FileCorrupt(
-                file.name, f"has checksum {checksum}, but {file.checksum} was published"
-            )
+        check_size(file, len(content))
+        try:
+            check_content(file, content)
+        except FileCorrupt:
+            if verified:
+                raise
+        else:
+            self._cache.keep(file.checksum, content)
         return memoryview(content)
 
 
@@ -455,8 +459,3 @@ class FileCache:
                 return
             Path(path).unlink(missing_ok=True)
             left_bytes -= size_bytes
-
-
-def _described(name: str, content: bytes) -> PublishedFile:
-    checksum = xxhash.xxh3_128_hexdigest(content)
-    return PublishedFile(name=name, size_bytes=len(content), checksum=checksum)

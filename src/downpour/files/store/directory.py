@@ -14,7 +14,6 @@ import errno
 import functools
 import mmap
 import os
-import re
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,14 +21,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import xxhash
-
 from downpour.base.errors import FileCorrupt, FileMissing
 from downpour.base.values import PublishedFile
-from downpour.files.store.base import Buffer, check_bare_name
+from downpour.files.store.base import Buffer, check_bare_name, check_content, check_size, described
 from downpour.files.store.publish import TEMPORARY_PREFIX, RetryPolicy, publish, reading, writing
-
-MOUNTS = Path("/proc/self/mountinfo")
 
 _NETWORK = frozenset(
     {"9p", "afs", "beegfs", "ceph", "cifs", "gpfs", "lustre", "nfs", "nfs4", "smb3", "virtiofs"}
@@ -45,7 +40,7 @@ _MEANINGS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Mount:
     """A mounted file system."""
 
@@ -69,37 +64,26 @@ class Mount:
         return {option: _MEANINGS[option] for option in self.options if option in _MEANINGS}
 
 
-def find_mount(path: Path, mounts: Path = MOUNTS) -> Mount | None:
+def find_mount(path: Path) -> Mount | None:
     """Return the mount of a folder, or None if this system does not tell."""
+    import psutil
+
     try:
-        lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
+        partitions = psutil.disk_partitions(all=True)
     except OSError:
         return None
-    return innermost(lines, path.resolve())
+    mounts = [Mount(Path(p.mountpoint), p.fstype, tuple(p.opts.split(","))) for p in partitions]
+    return innermost(mounts, path.resolve())
 
 
-def innermost(lines: Iterable[str], path: Path) -> Mount | None:
-    """Return the mount that serves an absolute path; later lines cover earlier ones."""
+def innermost(mounts: Iterable[Mount], path: Path) -> Mount | None:
+    """Return the mount that serves an absolute path; later mounts cover earlier ones."""
     best: Mount | None = None
-    for line in lines:
-        mount = _parsed(line)
-        if mount is None or not path.is_relative_to(mount.point):
-            continue
-        if best is None or mount.point.is_relative_to(best.point):
+    for mount in mounts:
+        is_inside = best is None or mount.point.is_relative_to(best.point)
+        if path.is_relative_to(mount.point) and is_inside:
             best = mount
     return best
-
-
-def _parsed(line: str) -> Mount | None:
-    """Read a line as in proc(5): `36 35 98:0 /root /point options [tags] - kind source options`."""
-    # The dash is there because the number of tags before it varies.
-    front, dash, back = line.partition(" - ")
-    fields, about = front.split(), back.split()
-    if not dash or len(fields) < 6 or len(about) < 3:
-        return None
-    point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4])
-    options = tuple(dict.fromkeys([*fields[5].split(","), *about[2].split(",")]))
-    return Mount(point=Path(point), kind=about[0], options=options)
 
 
 _WINDOW_BYTES = 2**20
@@ -167,9 +151,7 @@ class DirectoryStore:
 
         def look() -> PublishedFile:
             with self._opened(name) as descriptor, open(descriptor, "rb", closefd=False) as file:
-                content = file.read()
-            checksum = xxhash.xxh3_128_hexdigest(content)
-            return PublishedFile(name=name, size_bytes=len(content), checksum=checksum)
+                return described(name, file.read())
 
         return self._retry_policy.call(look)
 
@@ -213,9 +195,7 @@ class DirectoryStore:
     def _mapped(self, file: PublishedFile) -> memoryview:
         with self._opened(file.name) as descriptor:
             size_bytes = os.fstat(descriptor).st_size
-            if size_bytes != file.size_bytes:
-                reason = f"holds {size_bytes} bytes, but {file.size_bytes} were published"
-                raise FileCorrupt(file.name, reason)
+            check_size(file, size_bytes)
             if size_bytes == 0:  # an empty file cannot be mapped
                 return memoryview(b"")
             # On a local disk, this would only cost a second pass over the file.
@@ -225,13 +205,11 @@ class DirectoryStore:
 
     def _verified(self, file: PublishedFile) -> memoryview:
         view = self._mapped(file)
-        checksum = xxhash.xxh3_128_hexdigest(view)
-        if checksum != file.checksum:
-            # Release it before the next attempt, which remaps the file.
-            view.release()
-            raise FileCorrupt(
-                file.name, f"has checksum {checksum}, but {file.checksum} was published"
-            )
+        try:
+            check_content(file, view)
+        except FileCorrupt:
+            view.release()  # before the next attempt, which remaps the file
+            raise
         return view
 
     @contextlib.contextmanager

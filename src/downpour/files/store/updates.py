@@ -209,7 +209,8 @@ def compress(
         if not form.is_compressed(entry):
             continue
         with np.errstate(over="ignore", invalid="ignore"):
-            due = np.subtract(model[name], trained[name], dtype=_exact(entry)).ravel()
+            exact = np.promote_types(entry.dtype, np.float32)
+            due = np.subtract(model[name], trained[name], dtype=exact).ravel()
             due = due.astype(np.float32, copy=False)
             if codec.feedback is not None and name in unsent:
                 due += np.float32(codec.feedback) * unsent[name]
@@ -250,10 +251,6 @@ def moved_by(model: Parameters, update: ParameterFile) -> Parameters:
         else:
             np.copyto(tensor, update.tensors[name])
     return Parameters(tensors=tensors, metadata=model.metadata, layout=model.layout)
-
-
-def _exact(entry: TensorEntry) -> np.dtype[Any]:
-    return np.promote_types(entry.dtype, np.float32)
 
 
 def _difference(layout: Layout, reference: Layout) -> str:

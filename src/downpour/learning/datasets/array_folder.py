@@ -199,14 +199,13 @@ def open_array_folder(root: Path, key: str, names: Iterable[str]) -> ArrayFolder
 def damage(root: Path, key: str, names: Iterable[str]) -> str | None:
     """Return why a folder cannot be opened, or None if it can."""
     try:
-        _LOOKS.call(partial(open_array_folder, root, key, tuple(names)), when=_is_of_the_folder)
+        _LOOKS.call(
+            partial(open_array_folder, root, key, tuple(names)),
+            when=lambda error: isinstance(error, FileMissing | FileCorrupt),
+        )
     except (FileMissing, FileCorrupt) as error:
         return str(error)
     return None
-
-
-def _is_of_the_folder(error: BaseException) -> bool:
-    return isinstance(error, FileMissing | FileCorrupt)
 
 
 def _make(folder: Path, arrays: Mapping[str, NDArray[Any]], facts_text: bytes) -> None:

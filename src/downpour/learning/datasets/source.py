@@ -75,7 +75,12 @@ def _place(field: str, url: str) -> tuple[Bucket, str]:
 def _found(field: str, url: str) -> list[Found]:
     """Return the one object that a URL names, or all below it."""
     bucket, name = _place(field, url)
-    found = [one for one in bucket.found(name) if _is_file(one.key)]
+    found = [
+        one
+        for one in bucket.found(name)
+        # Some programs make empty objects that end in a slash, for folders.
+        if not one.key.endswith("/") and {"", ".", ".."}.isdisjoint(one.key.split("/"))
+    ]
     # A folder may have an object of its name beside it in a store, and cannot on a disk.
     single = [one for one in found if one.key == name]
     if not found:
@@ -91,11 +96,6 @@ def _naming(field: str, url: str) -> Iterator[None]:
         raise SpecError(field, url, f"cannot be fetched: {error}") from None
     except OSError as error:
         raise SpecError(field, url, f"cannot be kept here: {error.strerror or error}") from None
-
-
-def _is_file(key: str) -> bool:
-    # Some programs make empty objects that end in a slash, for folders.
-    return not key.endswith("/") and all(part not in {"", ".", ".."} for part in key.split("/"))
 
 
 def _fetch(bucket: Bucket, found: list[Found], folder: Path) -> None:

@@ -23,7 +23,7 @@ from downpour.learning.intra_worker.helper_process import (
 from downpour.learning.intra_worker.shared_network import SharedNetwork
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training import numerics
-from downpour.learning.training.step import BatchPart, Step, StepHelp, add_gradient
+from downpour.learning.training.step import BatchPart, StepHelp, TrainingStep, add_gradient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class TeamStep:
     helpers: Sequence[HelperProcess]
     network: SharedNetwork
     job: HelperJob
-    step: Step
+    step: TrainingStep
 
     def job_of(self, parts: Sequence[JobPart]) -> HelperJob:
         """Return the job of some parts."""

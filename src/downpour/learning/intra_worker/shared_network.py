@@ -7,7 +7,7 @@ helpers' results have separate places: one for each gradient, of all parameters 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
@@ -63,7 +63,9 @@ class SharedNetwork:
 
     def __init__(self, network: nn.Module, memory: int, gradients: int) -> None:
         self._trained = [value for value in network.parameters() if value.requires_grad]
-        state, size = _placed(_tensors(network), 0)
+        # A sparse buffer, say, stays each side's own: it is constant.
+        shared = filter(is_plain, (*network.parameters(), *network.buffers()))
+        state, size = _placed(shared, 0)
         self._gradients: list[list[Tensor]] = []
         rows: list[list[_Place]] = []
         for _ in range(gradients):
@@ -140,11 +142,6 @@ class SharedNetwork:
             place.like.dtype
         )
         return bytes_.as_strided(place.like.size(), _strides(place.like))
-
-
-def _tensors(network: nn.Module) -> Iterator[Tensor]:
-    """Yield what both sides share. A sparse buffer, say, stays each side's own: it is constant."""
-    yield from filter(is_plain, (*network.parameters(), *network.buffers()))
 
 
 def _placed(tensors: Iterable[Tensor], offset: int) -> tuple[list[_Place], int]:

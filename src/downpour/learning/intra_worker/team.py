@@ -20,7 +20,7 @@ from downpour.learning.intra_worker.shared_network import ProcessGone, SharedNet
 from downpour.learning.shipping.receiving import folder_in_use
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training import numerics
-from downpour.learning.training.step import Step
+from downpour.learning.training.step import TrainingStep
 
 log = logging.getLogger(__name__)
 
@@ -123,10 +123,11 @@ class Team:
             if not helper.wait_until_ready(seconds):
                 raise TimeoutError(f"a helper is still not ready after {seconds:g} s")
 
-    def gradient(self, step: Step) -> list[Tensor] | None:
+    def gradient(self, step: TrainingStep) -> list[Tensor] | None:
         """Compute a step's gradient with the helpers, if all are ready; see `StepHelp`."""
         self.processes = 1
-        if self._division is None or self._shared is None or not self._is_ready():
+        ready = self.is_whole and all(one.wait_until_ready(0.0) for one in self._helpers)
+        if self._division is None or self._shared is None or not ready:
             return None
         self.steps_helped += 1
         job = HelperJob(
@@ -155,9 +156,6 @@ class Team:
         elif self._ran_short(wait=False):
             self._take_fewer()
         return losses
-
-    def _is_ready(self) -> bool:
-        return self.is_whole and all(helper.wait_until_ready(0.0) for helper in self._helpers)
 
     def _ran_short(self, *, wait: bool) -> bool:
         return any(helper.ran_short(wait=wait) for helper in self._helpers)

@@ -39,7 +39,11 @@ __all__ = ["NETWORKS", "build", "check_fit", "check_model", "check_travels", "ou
 def build(spec: Spec, facts: DatasetFacts) -> nn.Module:
     """Build the spec's network for a dataset, on the CPU, seeded by the spec."""
     check_model(spec)
-    return call_builder(_builder(spec), spec, facts)
+    if ":" in spec.model:
+        builder = load_factory("model", spec.model)
+    else:
+        builder = NETWORKS.get(spec.model) or vision_builder(spec.model)
+    return call_builder(builder, spec, facts)
 
 
 def check_model(spec: Spec) -> None:
@@ -59,9 +63,3 @@ def check_model(spec: Spec) -> None:
             raise SpecError(
                 "model", spec.model, f"known are {own}, package.module:factory and {others}{meant}"
             )
-
-
-def _builder(spec: Spec) -> Callable[..., nn.Module]:
-    if ":" in spec.model:
-        return load_factory("model", spec.model)
-    return NETWORKS.get(spec.model) or vision_builder(spec.model)

@@ -74,7 +74,7 @@ def call_builder(builder: Callable[..., Any], spec: Spec, facts: DatasetFacts) -
             raise _blamed(error, spec) from error
         if not isinstance(model, nn.Module):
             raise SpecError("model", spec.model, "its factory must return a torch.nn.Module")
-        if _unsized(model):
+        if any(map(is_lazy, model.state_dict().values())):
             _tried(model, spec, facts)
     return model
 
@@ -84,11 +84,6 @@ def _blamed(error: BaseException, spec: Spec) -> SpecError:
     if spec.model_options and isinstance(error, TypeError | ValueError | AssertionError):
         return SpecError("model_options", spec.model_options, describe_error(error))
     return SpecError("model", spec.model, f"cannot be built: {describe_error(error)}")
-
-
-def _unsized(model: nn.Module) -> list[str]:
-    """Return the names of lazy parameters, which have no size before the first example."""
-    return [name for name, value in model.state_dict().items() if is_lazy(value)]
 
 
 def _refuse_unknown_options(

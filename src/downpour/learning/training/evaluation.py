@@ -110,7 +110,8 @@ class Sums:
 
     def means(self) -> dict[str, float | tuple[float, ...]]:
         """Return the means: a number, or one for each class."""
-        return {name: _mean(total, count) for name, (total, count) in self._totals.items()}
+        means = {name: (t / count).tolist() for name, (t, count) in self._totals.items()}
+        return {name: tuple(m) if isinstance(m, list) else float(m) for name, m in means.items()}
 
     def _number(self, name: str, value: object) -> Tensor:
         if isinstance(value, Tensor):
@@ -130,11 +131,6 @@ def _is_number(value: object) -> TypeGuard[SupportsFloat]:
     """Whether a value is a number of Python, numpy or others, or an array without dimensions."""
     is_odd = isinstance(value, bool | np.bool_ | np.complexfloating)
     return isinstance(value, SupportsFloat) and not is_odd and not getattr(value, "ndim", 0)
-
-
-def _mean(total: Tensor, count: Tensor) -> float | tuple[float, ...]:
-    mean = (total / count).tolist()
-    return tuple(mean) if isinstance(mean, list) else float(mean)
 
 
 def _measured(

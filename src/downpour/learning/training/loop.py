@@ -41,8 +41,8 @@ from downpour.learning.training.parameters import (
     parameters_of,
 )
 from downpour.learning.training.step import (
-    Step,
     StepHelp,
+    TrainingStep,
     advice,
     cutting,
     kept_on_host,
@@ -180,7 +180,8 @@ class ShardTraining:
                 raise
             self._loaded.repeats = False
             name = self._spec.trained_code[1]
-            log.warning("%s may give different bytes each time: %s", name, _operation(error))
+            operation = str(error).partition(", but you set")[0]  # without torch's advice
+            log.warning("%s may give different bytes each time: %s", name, operation)
             return False
         return True
 
@@ -196,7 +197,7 @@ class ShardTraining:
 
     def _step(self) -> None:
         start, stop = (self._place_after(self._steps_done + more) for more in (0, 1))
-        step = Step(
+        step = TrainingStep(
             loaded=self._loaded,
             model=self._model,
             indices=self._order[start:stop],
@@ -295,11 +296,6 @@ class ShardTraining:
     def _identity(self) -> NDArray[np.int64]:
         task = self._task
         return np.array([task.round, task.shard, self._size], dtype=np.int64)
-
-
-def _operation(error: RuntimeError) -> str:
-    """Say which operation has no kernel that repeats its bits, without torch's advice."""
-    return str(error).partition(", but you set")[0]
 
 
 def _part(part: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:

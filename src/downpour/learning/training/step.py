@@ -41,7 +41,7 @@ class BatchPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class TrainingStep:
     """The step of a training that is to come: what its gradient follows from.
 
     Args:
@@ -82,7 +82,7 @@ class Step:
 class StepHelp(Protocol):
     """A way to compute a step's gradient other than part after part, such as with helpers."""
 
-    def gradient(self, step: Step) -> list[Tensor] | None:
+    def gradient(self, step: TrainingStep) -> list[Tensor] | None:
         """Add the gradients of all parts, in order, to the parameters' own.
 
         Returns:
@@ -97,7 +97,7 @@ def cutting(spec: Spec) -> Any:
     return None if how in {"data", "auto"} else ARRANGEMENTS[ARRANGEMENTS.check(how)]
 
 
-def train_step(step: Step, optimizers: Optimizers, *ways: StepHelp | None) -> Tensor:
+def train_step(step: TrainingStep, optimizers: Optimizers, *ways: StepHelp | None) -> Tensor:
     """Take a step; returns its loss.
 
     That is the mean over examples, or the sum and the count [2] if the task counts something else.
