@@ -70,7 +70,7 @@ def test_the_variable_adds_a_prefix(own_module: Path, monkeypatch: pytest.Monkey
     assert source_file("allowed_probe") == own_module
 
 
-def test_what_a_module_merely_imports_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_imported_function_is_no_factory(monkeypatch: pytest.MonkeyPatch) -> None:
     """An allowed module does not open the doors of all that it uses."""
     monkeypatch.setenv(VARIABLE, "allowed_probe")
     with pytest.raises(SpecError, match="allows modules under allowed_probe"):
@@ -94,7 +94,7 @@ def test_dangerous_and_malformed_names_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["allowed_probe:nothing", "allowed_probe:answer"])
-def test_what_is_not_there_or_not_callable_is_refused(
+def test_a_missing_or_uncallable_factory_is_refused(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A name that leads to no function is the user's mistake, in one line."""
@@ -119,7 +119,7 @@ def test_a_folder_of_ones_own_is_searched_last(
     assert os.environ[FOLDERS] == str(folder)
 
 
-def test_what_is_no_module_is_not_allowed() -> None:
+def test_only_names_of_modules_are_allowed() -> None:
     """A file's name or a factory's is another thing."""
     wrongs: list[Any] = ["lab.py:make", "lab/nets", "", "my lab", 3, None]
     for wrong in wrongs:

@@ -25,13 +25,13 @@ def test_the_innermost_line_outside_of_libraries_is_named() -> None:
     assert "(test_blame.py:" in describe_error(pythons.value)
 
 
-def test_what_downpour_says_itself_stays_as_it_is() -> None:
+def test_an_error_of_downpour_stays_unchanged() -> None:
     """It names field and value already."""
     error = SpecError("model", "lab:Net", "is none")
     assert describe_error(error) == str(error)
 
 
-def test_it_is_one_line_however_long_the_error_is() -> None:
+def test_a_long_error_is_one_line() -> None:
     """Also where it says nothing, and where it was never raised."""
     line = describe_error(ValueError("first\nsecond  third " + "x" * 10_000))
     assert line.startswith("ValueError: first second third x")

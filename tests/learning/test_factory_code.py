@@ -43,7 +43,7 @@ ALL |= {"mine/deep/more.py", "helpers.py"}
 
 
 @pytest.mark.usefixtures("project")
-def test_what_a_module_imports_of_its_project_belongs_to_it() -> None:
+def test_imports_of_the_project_belong_to_the_code() -> None:
     """Relative and absolute, inside functions, packages on the way; no libraries, no strangers."""
     assert set(code_of("model", NETS)) == ALL
     assert set(code_of("model", "helpers:build")) == ALL
@@ -77,7 +77,7 @@ def test_another_file_is_other_code(project: Path, file: str) -> None:
     check_code("model", NETS, known)
 
 
-def test_what_was_imported_counts_and_not_what_lies_there_now(project: Path) -> None:
+def test_the_imported_code_counts_after_a_change(project: Path) -> None:
     """A process goes on with what it has read, and takes nothing that means something else."""
     known = fixed_code({"model": NETS}, {})
     importlib.import_module("mine.nets")

@@ -70,7 +70,7 @@ def test_only_what_is_trained_counts(spec: Spec) -> None:
     assert versions_of(Spec(dataset=spec.model)) == {}
 
 
-def test_what_differs_is_said_and_nothing_else(spec: Spec) -> None:
+def test_only_different_versions_are_listed(spec: Spec) -> None:
     """A worker has the same, another version, or none; none but a project's own is looked at."""
     noted = versions_of(spec)
     assert differences(noted) == ()

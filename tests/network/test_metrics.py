@@ -123,7 +123,7 @@ def test_a_source_that_fails_costs_the_scrape_alone(capsys: pytest.CaptureFixtur
     assert capsys.readouterr() == ("", "")
 
 
-def test_who_says_nothing_holds_up_nobody() -> None:
+def test_a_silent_client_delays_no_other() -> None:
     """Neither the next scrape nor the end."""
     with serving() as url:
         host, port = url.removeprefix("http://").removesuffix("/metrics").split(":")
@@ -197,7 +197,7 @@ def test_an_endpoint_that_never_started_leaves_nothing_open() -> None:
     endpoint_at(some, "127.0.0.1", port, OPEN).close()
 
 
-def test_where_the_service_asks_for_certificates_so_does_the_endpoint(tmp_path: Path) -> None:
+def test_the_endpoint_demands_the_certificates_of_its_service(tmp_path: Path) -> None:
     """A member's is accepted; without one nothing can be read, and who is silent waits alone."""
     issue(["127.0.0.1"], tmp_path, days=2)
     cert, key, ca = (tmp_path / name for name in ("127.0.0.1.pem", "127.0.0.1-key.pem", "ca.pem"))

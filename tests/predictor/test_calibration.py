@@ -77,9 +77,7 @@ def test_a_tracker_is_adaptive_conformal_inference(drift: Callable[[int], float]
 
 
 @given(st.lists(st.floats(-0.2, 0.2), min_size=1, max_size=300), st.integers(0, 50))
-def test_whatever_comes_out_the_promise_is_missed_by_how_far_the_offset_went(
-    outcomes: list[float], others: int
-) -> None:
+def test_the_coverage_error_is_bounded_by_the_offset(outcomes: list[float], others: int) -> None:
     """A worker's outcomes may be anything, also chosen to do harm, and beside them those of others.
 
     The share of them above a quantile is off by the own offset over the steps (Gibbs and Candès

@@ -93,7 +93,7 @@ def test_many_at_once_is_one_by_one(name: str, fitted: Fitted, traces: Traces) -
     suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=12, deadline=None
 )
 @given(told=st.lists(st.tuples(st.dictionaries(st.sampled_from(FEATURES), NUMBERS), NUMBERS)))
-def test_whatever_is_missing_or_mad_the_answers_are_sane(
+def test_missing_or_absurd_features_give_sane_forecasts(
     name: str, fitted: Fitted, told: list[tuple[dict[str, float], float]]
 ) -> None:
     """Features may be absent, NaN, infinite or negative, and so may observed times."""
@@ -119,7 +119,7 @@ def test_no_task_is_predicted_to_end_before_its_last_report(
 
 
 @pytest.mark.parametrize("name", ["ewma", "ridge", "trees", "lstm", "selector"])
-def test_what_a_worker_took_is_learned_whatever_the_unit(name: str, fitted: Fitted) -> None:
+def test_a_workers_durations_are_learned_in_any_unit(name: str, fitted: Fitted) -> None:
     """Seconds a thousand times longer, or tasks a thousand times larger, scale the predictions."""
     answers = []
     for seconds, samples in ((10.0, 3200.0), (10_000.0, 3200.0), (10.0, 3.2)):

@@ -40,7 +40,7 @@ def test_the_latest_report_counts_and_the_one_before_is_kept() -> None:
     assert math.isnan(found[f.ASSIGNED][1])
 
 
-def test_what_cannot_be_counts_as_missing() -> None:
+def test_an_impossible_value_counts_as_missing() -> None:
     """Negative, infinite, and reports that are earlier than the one before them."""
     found = row(
         {"n_samples": -1.0, "cpu_util": math.inf, "p10_elapsed_s": 5.0, "p25_elapsed_s": 4.0}

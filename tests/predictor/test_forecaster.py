@@ -36,11 +36,9 @@ class Oracle:
         self.broken = False
 
     def predict(self, worker: str, features: Features) -> Forecast:
-        """Predict one task."""
         return self.predict_many([(worker, features)])[0]
 
     def predict_many(self, requests: Sequence[Request]) -> list[Forecast]:
-        """Predict many."""
         if self.broken:
             raise ArithmeticError("no weights")
         self.asked = list(requests)
@@ -48,7 +46,6 @@ class Oracle:
         return [Forecast.of((0.5 * t, t, 2 * t, 3 * t)) for t in times]
 
     def observe(self, worker: str, features: Features, seconds: float) -> None:
-        """Remember."""
         self.observed.append((worker, features, seconds))
 
 
@@ -73,7 +70,6 @@ class Story:
         )
 
     def happen(self, event: on.Event) -> None:
-        """Let it happen."""
         self.forecaster.follow(self.core, event, self.core.handle(event))
 
     def beat(self, at_seconds: float, worker: str = "ada", steps: int = 0) -> None:
@@ -87,7 +83,6 @@ class Story:
         )
 
     def publish(self, at_seconds: float, worker: str) -> None:
-        """Let a worker's update be there."""
         update = Update(
             file=FILE, samples=1, steps=1, loss=1.0,
             load_seconds=0.0, train_seconds=1.0, publish_seconds=0.0,
@@ -139,7 +134,7 @@ def test_a_predictor_is_told_the_last_report_and_one_well_before(story: Story) -
     assert (running["p29_cpu_util"], running["p29_iowait"]) == (0.5, 0.125)
 
 
-def test_what_took_how_long_is_learned(story: Story) -> None:
+def test_durations_are_learned(story: Story) -> None:
     """From the assignment to the report, as it is predicted."""
     story.beat(15.0, steps=50)
     story.publish(21.0, "ada")
@@ -197,7 +192,7 @@ def test_a_predictor_that_fails_is_set_aside_with_one_warning(
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-def test_what_a_worker_takes_to_start_is_not_learned(story: Story) -> None:
+def test_start_up_is_not_learned(story: Story) -> None:
     """It happens once: the next task must not be expected to take that long."""
     begins = Progress(attempt=attempt("ada"), steps_done=0, steps_total=0, elapsed_seconds=0.0)
     for at in (11.0, 17.0):

@@ -46,9 +46,7 @@ def test_without_a_cluster_only_the_order_of_magnitude_is_known() -> None:
 
 
 @pytest.mark.parametrize("name", ["lstm", "ridge", "selector"])
-def test_who_joins_a_cluster_is_predicted_as_one_of_its_workers(
-    name: str, trained: Trained
-) -> None:
+def test_a_new_worker_is_predicted_as_its_cluster(name: str, trained: Trained) -> None:
     """Half of them need a second for a task, half of them two. Once it reports, that counts."""
     predictor = make(name, trained)
     for _ in range(10):

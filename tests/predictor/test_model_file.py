@@ -21,7 +21,7 @@ def refusal(path: Path) -> str:
     return str(caught.value)
 
 
-def test_what_is_written_is_read_again(trained: Trained, tmp_path: Path) -> None:
+def test_a_written_model_is_read_again(trained: Trained, tmp_path: Path) -> None:
     """Up to half precision of the large arrays; the same content gives the same bytes."""
     one, other = tmp_path / "one", tmp_path / "other"
     assert write_trained(one, trained) == one.stat().st_size
@@ -67,7 +67,7 @@ def test_files_of_other_versions_and_for_other_inputs_are_refused(
     assert "weights that are not finite" in refusal(path)
 
 
-def test_where_it_cannot_be_written_says_why(trained: Trained, tmp_path: Path) -> None:
+def test_an_unwritable_path_is_named(trained: Trained, tmp_path: Path) -> None:
     """A folder that is not there."""
     with pytest.raises(SpecError, match="cannot be written"):
         write_trained(tmp_path / "none" / "p", trained)

@@ -24,7 +24,6 @@ class Constant:
         self.asked = 0
 
     def predict(self, workers: Sequence[str], tasks: Array) -> Array:  # noqa: ARG002
-        """Answer, or raise."""
         self.asked += 1
         if self.error:
             raise self.error
@@ -46,7 +45,7 @@ def run(selector: Selector, seconds: Array) -> Online:
     return predictor
 
 
-def test_where_names_are_not_machines_the_median_is_taken() -> None:
+def test_the_median_serves_names_that_are_not_machines() -> None:
     """Delays without memory: the history of a name predicts nothing."""
     delays = np.exp(np.random.default_rng(1).normal(2, 0.6, (40, 16)))
     trained = Lstm(read_trained().lstm)
@@ -58,7 +57,7 @@ def test_where_names_are_not_machines_the_median_is_taken() -> None:
     assert selector.chosen() == "median"
 
 
-def test_where_workers_differ_the_median_is_not_taken() -> None:
+def test_the_median_does_not_serve_different_workers() -> None:
     """The same delays, if each worker keeps its own."""
     own = np.exp(np.random.default_rng(1).normal(2, 0.6, 16))
     selector = Selector({"median": Median(), "ewma": Ewma()})
@@ -99,7 +98,7 @@ def test_a_broken_member_is_set_aside_with_one_warning(
     assert selector.chosen() == "sound"
 
 
-def test_where_the_last_member_fails_its_error_is_told() -> None:
+def test_the_error_of_the_last_member_is_raised() -> None:
     """No other member is left that could answer."""
     selector = Selector({"only": Constant([], error=RuntimeError("no weights"))})
     with pytest.raises(RuntimeError, match="no weights"):

@@ -29,7 +29,7 @@ def counted(*jobs: StageOutcomes) -> dict[str, Coverage]:
     return {one.tasks: one for one in coverages("it", [{"assignment": job} for job in jobs])}
 
 
-def test_who_is_right_on_average_is_still_off_for_each_worker() -> None:
+def test_an_average_forecast_misses_each_worker() -> None:
     """A worker is too slow by as much as another is too fast: over all, half are above a median."""
     noise = np.random.default_rng(0).normal(0, 0.1, 2 * TASKS)
     workers = np.repeat([4, 7], TASKS)
@@ -55,7 +55,7 @@ def test_workers_of_the_same_name_in_two_jobs_are_two() -> None:
     assert found["all"].count == 2 * TASKS
 
 
-def test_what_has_just_begun_is_counted_apart() -> None:
+def test_new_tasks_are_counted_apart() -> None:
     """A worker's first task is far above all quantiles, its later ones below."""
     since = np.array([np.nan, np.nan, 0, 1, 2, 3, 4, 5, 19, 20])
     noise = np.where(since == 0, 1.0, -1.0)

@@ -26,20 +26,17 @@ class Knows:
         self.observed: list[tuple[str, float]] = []
 
     def predict(self, worker: str, features: Features) -> Forecast:
-        """Never asked."""
         raise NotImplementedError
 
     def predict_many(self, requests: Sequence[Request]) -> list[Forecast]:
-        """Tell what will be."""
         outcome = next(self.told)[: len(requests)] * self.factor
         return [Forecast.of(seconds * np.array([0.9, 1, 1.1, 1.2])) for seconds in outcome]
 
     def observe(self, worker: str, features: Features, seconds: float) -> None:
-        """Remember."""
         self.observed.append((worker, features["p25_elapsed_s"] / seconds))
 
 
-def test_who_knows_everything_is_never_wrong(traces: Traces) -> None:
+def test_a_perfect_forecast_is_never_wrong(traces: Traces) -> None:
     """And who is a tenth above the truth has an error of 10 % and still ranks all rightly."""
     perfect = Knows(traces, 1.0)
     found = list(scores("it", [replay_job(lambda: perfect, traces, traces.jobs[0])]))

@@ -78,7 +78,7 @@ def test_state_may_be_missing(tmp_path: Path) -> None:
     assert read_traces(write(tmp_path / "t.npz", told)).jobs
 
 
-def test_what_is_no_trace_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_file_without_a_trace_is_refused_in_one_line(tmp_path: Path) -> None:
     """Nothing there, not a zip file, a cut one, columns of other shapes, no rows."""
     assert "no such file" in refusal(tmp_path / "none.npz")
     text = tmp_path / "text.npz"

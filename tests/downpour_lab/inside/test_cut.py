@@ -33,7 +33,6 @@ class Block(nn.Module):
         self.one, self.other = nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return their sum."""
         summed: Tensor = self.one(x) + self.other(x)
         return summed
 
@@ -48,7 +47,6 @@ class Residual(nn.Module):
         self.head = nn.Sequential(nn.ReLU(inplace=True), nn.Dropout(0.2), nn.Linear(4, 4))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return four numbers an example."""
         maps = self.blocks(self.stem(x).tanh())
         shown: Tensor = self.head(maps.mean((2, 3)))
         return shown
@@ -70,7 +68,6 @@ class Whole(nn.Module):
         self.dense = nn.Linear(64, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return four numbers an example."""
         shown: Tensor = self.dense(x.flatten(1)) + x.sum()
         return shown
 
@@ -83,7 +80,6 @@ class Chancy(nn.Module):
         self.hidden, self.dense = nn.Linear(64, 8), nn.Linear(8, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return four numbers an example."""
         shown: Tensor = self.dense(torch.tanh(self.hidden(x.flatten(1))) * random.random())
         return shown
 
@@ -201,7 +197,6 @@ class Around(nn.Module):
         self.flat, self.dense, self.last = nn.Flatten(), nn.Linear(64, 64), nn.Tanh()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return 64 numbers an example."""
         flat = self.flat(x)
         shown: Tensor = self.last(self.dense(flat) + flat)
         return shown

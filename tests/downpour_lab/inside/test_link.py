@@ -56,7 +56,7 @@ def test_each_slot_keeps_its_tensor(ends: tuple[Link, Link]) -> None:
     assert all(map(torch.equal, there[1:], sent[1:]))
 
 
-def test_what_arrives_can_be_changed_in_place(ends: tuple[Link, Link]) -> None:
+def test_a_received_tensor_can_change_in_place(ends: tuple[Link, Link]) -> None:
     """And the sender's tensor stays as it is."""
     one, other = ends
     sent = torch.ones(3)

@@ -138,7 +138,7 @@ def test_the_fold_takes_the_weighted_differences_from_the_model(
 
 @every_codec
 @pytest.mark.parametrize("rule", AGGREGATORS)
-def test_what_no_update_changes_stays_to_the_bit(
+def test_unchanged_numbers_stay_to_the_bit(
     random: np.random.Generator, name: str, rule: str
 ) -> None:
     """The sign of a zero, too."""

@@ -24,7 +24,7 @@ def test_nothing_is_wrong_with_good_updates(contribute: Any) -> None:
     assert examine(store, opened(store, base), parts, known={}) == {}
 
 
-def test_what_is_known_is_not_looked_at_again(contribute: Any) -> None:
+def test_a_refused_shard_is_not_read_again(contribute: Any) -> None:
     """A shard with a reason keeps it, and costs no second wait."""
     store = MemoryStore()
     base, *parts = contribute(store, [{"w": np.zeros(3)}] * 3)
@@ -32,7 +32,7 @@ def test_what_is_known_is_not_looked_at_again(contribute: Any) -> None:
     assert examine(store, opened(store, base), parts, known={2: "gone"}) == {2: "gone"}
 
 
-def test_what_the_model_has_and_is_not_finite_is_nobodys_fault(contribute: Any) -> None:
+def test_a_non_finite_constant_of_the_model_blames_no_shard(contribute: Any) -> None:
     """A mask of -inf is what it was; the same in another place is a fault."""
     store = MemoryStore()
     mask, moved = np.array([0, -np.inf, 0]), np.array([0, -np.inf, -np.inf])

@@ -158,7 +158,7 @@ def trained_from(model: Update, random: np.random.Generator) -> Update:
 
 @pytest.mark.parametrize("rule", AGGREGATORS)
 @pytest.mark.parametrize("shards", [3, 7, 10])
-def test_what_is_not_trained_never_moves(
+def test_untrained_numbers_never_move(
     contribute: Any, random: np.random.Generator, rule: str, shards: int
 ) -> None:
     """Frozen parameters are the same to the bit after a hundred rounds."""
@@ -388,7 +388,6 @@ class Healing(MemoryStore):
         self.stale = stale
 
     def view(self, file: PublishedFile) -> memoryview:
-        """Return altered bytes at first."""
         content = bytearray(super().view(file))
         if not file.name.startswith(self.stale):
             return memoryview(content)
@@ -397,12 +396,11 @@ class Healing(MemoryStore):
         return memoryview(content)
 
     def read(self, file: PublishedFile) -> memoryview:
-        """Return what was published."""
         return MemoryStore.view(self, file)
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_what_was_stale_is_summed_again(contribute: Any, times: int) -> None:
+def test_a_stale_file_is_summed_again(contribute: Any, times: int) -> None:
     """A file that is whole when it is read again costs a second pass, not an attempt."""
     store = Healing(times=times)
     model = model_of(store, {"w": np.zeros(3, np.float32)})
@@ -411,7 +409,7 @@ def test_what_was_stale_is_summed_again(contribute: Any, times: int) -> None:
 
 
 @pytest.mark.parametrize("stale", ["model", "update"])
-def test_what_stays_stale_is_refused(stale: str) -> None:
+def test_a_file_that_stays_stale_is_refused(stale: str) -> None:
     """A file that differs in every pass is not waited for without end, and is named."""
     store = Healing(10**6, stale)
     model = model_of(store, {"w": np.zeros(3)})

@@ -44,7 +44,6 @@ class Counting(MemoryStore):
         self.opened: list[str] = []
 
     def view(self, file: PublishedFile) -> memoryview:
-        """Note it, and open it."""
         self.opened.append(file.name)
         return super().view(file)
 
@@ -83,7 +82,6 @@ class Round:
         self.parts = [self.update(shard, random) for shard in sorted(shards)]
 
     def update(self, shard: int, random: np.random.Generator, name: str = "u") -> Contribution:
-        """Publish a shard's update."""
         tensors, metadata, layout = trained(self.tensors, random), dict[str, str](), None
         if self.compression != WHOLE:
             model = decode(self.store.view(self.model), "model")
@@ -95,11 +93,9 @@ class Round:
         return Contribution(shard=shard, samples=samples, loss=1.0, file=file)
 
     def base(self) -> Base:
-        """Open the model."""
         return Base.opened(self.store, self.model, self.compression, self.began)
 
     def gathering(self, **options: int) -> Gathering:
-        """Begin to gather."""
         return Gathering(self.store, self.base(), **options)
 
     def folded(

@@ -92,7 +92,7 @@ def test_a_file_that_has_all_the_weight_is_taken_as_it_is(place: int) -> None:
 
 @pytest.mark.parametrize("factor", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("base", [0.0, math.inf])
-def test_what_is_not_finite_shows_with_any_factor(factor: float, base: float) -> None:
+def test_a_non_finite_number_shows_with_any_factor(factor: float, base: float) -> None:
     """Also a file that does not count must be finite."""
     source, _ = source_of({"w": np.array([1, np.nan, 3], np.float32)}, factor)
     assert not mean_of({"w": np.array([1, base, 3], np.float32)}, [[source]]).sound
@@ -100,7 +100,7 @@ def test_what_is_not_finite_shows_with_any_factor(factor: float, base: float) ->
 
 @pytest.mark.parametrize("constant", [-math.inf, math.inf, math.nan])
 @pytest.mark.parametrize("groups", [1, 2])
-def test_what_is_not_finite_in_the_base_is_a_constant(constant: float, groups: int) -> None:
+def test_a_non_finite_number_of_the_base_is_a_constant(constant: float, groups: int) -> None:
     """A causal mask stays what it is, and what lies beside it is averaged."""
     mask = np.array([0, constant, 2], np.float32)
     files = [source_of({"w": mask + np.float32(step)})[0] for step in (1, 2)]

@@ -27,7 +27,7 @@ def published(store: DirectoryStore, name: str) -> PublishedFile:
     return store.put_new(name, encode(NUMBERS, ABOUT))
 
 
-def test_what_is_kept_says_what_its_file_says(store: DirectoryStore) -> None:
+def test_a_cached_version_equals_its_file(store: DirectoryStore) -> None:
     """Tensors, metadata and layout are those that a reader of the file finds."""
     file = published(store, "model")
     versions = Versions(store)

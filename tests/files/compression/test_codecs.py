@@ -83,7 +83,7 @@ def test_the_size_follows_from_the_count_alone(name: str, count: int) -> None:
 
 @every_codec
 @given(numbers=NUMBERS)
-def test_what_comes_back_is_near_to_what_was_sent(name: str, numbers: Numbers) -> None:
+def test_decoded_numbers_are_near_the_encoded_ones(name: str, numbers: Numbers) -> None:
     """Within the codec's bound; and zeros are zeros."""
     found = there_and_back(name, numbers)
     assert np.all(np.abs(found - numbers) <= BOUNDS[name](numbers) + 1e-37)
@@ -101,7 +101,7 @@ def test_equal_numbers_give_equal_bytes(name: str, numbers: Numbers) -> None:
 @every_codec
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [0, 4095, 5000])
-def test_what_is_not_finite_is_refused(name: str, bad: float, place: int) -> None:
+def test_non_finite_numbers_are_refused(name: str, bad: float, place: int) -> None:
     """No bytes are made of it."""
     numbers = np.zeros(5001, np.float32)
     numbers[place] = bad
@@ -137,7 +137,7 @@ def test_with_its_error_memory_a_codec_sends_everything_in_the_end(name: str) ->
 
 
 @pytest.mark.parametrize("name", ["int3", "terngrad"])
-def test_what_is_rounded_at_random_is_right_on_average(name: str) -> None:
+def test_random_rounding_is_right_on_average(name: str) -> None:
     """A number's neighbors decide how it is rounded; over many of them its mean is itself."""
     random, tries, kept = np.random.default_rng(5), 4000, 0.3
     total = np.zeros(3 * 128, np.float32)
@@ -215,7 +215,7 @@ def test_other_bytes_do_no_harm(name: str, data: st.DataObject) -> None:
     decoded(name, noise, count)
 
 
-def test_what_no_codec_writes_shows_as_nan() -> None:
+def test_foreign_bytes_decode_to_nan() -> None:
     """Which the sum refuses."""
     encoded = CODECS["topk"].encode(np.ones(64, np.float32))
     encoded[-1] |= 15

@@ -53,7 +53,7 @@ def test_long_text_keeps_its_beginning_and_a_long_traceback_its_end() -> None:
         line().to_bytes()[:-9],
     ],
 )
-def test_what_is_no_line_is_none(written: bytes) -> None:
+def test_a_damaged_line_is_none(written: bytes) -> None:
     """A crash has cut it off, another program wrote it, or no clock shows its time."""
     assert LogLine.of(written) is None
 

@@ -21,7 +21,6 @@ class Memory:
         self.takes: int | None = 1 << 30
 
     def append(self, name: str, gained: bytes) -> int:
-        """Take some of the bytes."""
         if self.takes is None:
             raise SharedDirectoryError("memory", "is full")
         taken = gained[: self.takes]
@@ -29,20 +28,16 @@ class Memory:
         return len(taken)
 
     def pieces(self) -> list[Piece]:
-        """Return what there is."""
         return [Piece(name, len(held), 0.0) for name, held in self.content.items()]
 
     def read(self, name: str, begin: int) -> bytes:
-        """Return a piece."""
         return self.content[name][begin:]
 
     def remove(self, name: str) -> None:
-        """Forget a piece."""
         del self.content[name]
 
     @property
     def whole(self) -> bytes:
-        """All pieces in a row."""
         return b"".join(self.content[name] for name in sorted(self.content))
 
 
@@ -54,7 +49,6 @@ class Stuck(Memory):
         self.called, self.answers = Event(), Event()
 
     def append(self, name: str, gained: bytes) -> int:
-        """Wait for the server."""
         self.called.set()
         self.answers.wait()
         return super().append(name, gained)

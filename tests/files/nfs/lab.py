@@ -75,7 +75,6 @@ class Guest:
         return str(output)
 
     def downpour(self, *words: object, status: int | None = 0, seconds: float = 90) -> str:
-        """Run a command of ours."""
         program = (sys.executable, "-m", "downpour.cli")
         return self.run(*program, *words, status=status, seconds=seconds)
 
@@ -97,7 +96,6 @@ class Guest:
         return self._pool.submit(self.python, code, seconds)
 
     def halt(self) -> None:
-        """Pull the plug."""
         group = int((self._lab.folder / f"g{self.number}.pgid").read_text())
         os.killpg(group, signal.SIGKILL)
 
@@ -137,14 +135,12 @@ class Lab:
             guest.python(setup)
 
     def down(self) -> None:
-        """Stop and remove everything."""
         self._tool("down")
         subprocess.run(["umount", "--lazy", self.export], check=False, capture_output=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     @contextmanager
     def server_paused(self) -> Iterator[None]:
-        """Let the server stand still."""
         server = int((self.folder / "ganesha.pid").read_text())
         os.kill(server, signal.SIGSTOP)
         try:
@@ -166,7 +162,6 @@ class Lab:
 
     @contextmanager
     def disk_full(self) -> Iterator[None]:
-        """Leave the server no room."""
         filler = self.export / "filler"
         try:
             with filler.open("wb") as file:

@@ -46,7 +46,6 @@ class Cluster:
         return "--manager", self.manager.address, "--token-file", TOKEN
 
     def submit(self) -> str:
-        """Hand the experiment in."""
         overrides = ("--name", SPEC.name, "--shards", SPEC.shards, "--epochs", SPEC.epochs)
         said = self.workers[0].downpour("submit", *overrides, *self.words)
         return next(line for line in said.splitlines() if line.startswith(f"{SPEC.name}-"))

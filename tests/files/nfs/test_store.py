@@ -66,7 +66,7 @@ def published(guest: Guest, experiment: str, size_bytes: int = 1_000_000) -> str
     return "PublishedFile(name={!r}, size_bytes={!r}, checksum={!r})".format(*made)
 
 
-def test_what_was_asked_for_too_early_is_found_at_once(anna: Guest, bert: Guest) -> None:
+def test_a_file_requested_too_early_is_found_at_once(anna: Guest, bert: Guest) -> None:
     """A client remembers for half a minute that there was no such folder, unless it lists."""
     early = "out = [(shared.experiments / 'early' / 'f').exists(), shared.datasets.is_dir()]"
     assert bert.python(early) == [False, True]

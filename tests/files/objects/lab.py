@@ -55,7 +55,6 @@ class S3Server:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process finds it by."""
         return environment(self.endpoint)
 
     @property
@@ -64,7 +63,6 @@ class S3Server:
         return {**os.environ, **self.environment}
 
     def make_bucket(self, name: str) -> None:
-        """Make a bucket."""
         request = urllib.request.Request(f"{self.endpoint}/{name}", method="PUT")  # noqa: S310
         urllib.request.urlopen(request).close()  # noqa: S310 - loopback
 

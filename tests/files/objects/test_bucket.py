@@ -56,7 +56,7 @@ def test_an_object_is_what_was_put(bucket: Bucket, tmp_path: Path) -> None:
     assert (tmp_path / "fetched").read_bytes() == b"22"
 
 
-def test_what_is_not_there_is_missing(bucket: Bucket) -> None:
+def test_a_missing_object_is_missing(bucket: Bucket) -> None:
     """Reading says so by name; removing does not mind; a folder without objects is empty."""
     with pytest.raises(FileMissing, match="never"):
         bucket.get("a/never")
@@ -209,7 +209,7 @@ def test_a_server_that_is_away_is_an_outage(set_env: SetEnv) -> None:
 @pytest.mark.parametrize(
     "url", ["s3://", "s3:///a", "ftp://a/b", "s3://a b", "s3://a//b", "s3://a?x=1", "s3:/a", ""]
 )
-def test_what_names_no_bucket_is_refused(url: str) -> None:
+def test_a_url_without_a_bucket_is_refused(url: str) -> None:
     """With what is accepted."""
     with pytest.raises(SpecError, match="must look like s3://BUCKET/PREFIX"):
         checked_url("shared", url)
@@ -220,7 +220,7 @@ def test_a_prefix_needs_no_slash_at_its_end() -> None:
     assert checked_url("shared", "gs://bucket/a/b/") == "gs://bucket/a/b"
 
 
-def test_what_the_environment_lacks_is_said() -> None:
+def test_missing_credentials_are_named() -> None:
     """Azure's account, here."""
     with pytest.raises(SpecError, match="Account must be specified"):
         Bucket.at("az://container/x")

@@ -50,7 +50,6 @@ class Machines:
         return process
 
     def run(self, machine: str, *words: str) -> tuple[int, str, str]:
-        """Run a command to its end."""
         done = forked.run(self._words(words), self._of(machine))
         return done.returncode, done.stdout, done.stderr
 

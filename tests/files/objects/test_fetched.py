@@ -144,7 +144,7 @@ def test_a_tasks_own_data_may_be_there(put: Callable[[str, bytes], object]) -> N
         ("s3://bucket/place/text", "is not a .npz file"),
     ],
 )
-def test_what_cannot_be_read_is_one_line(
+def test_an_unreadable_url_is_one_line(
     put: Callable[[str, bytes], object], tmp_path: Path, url: str, reason: str
 ) -> None:
     """It names the field, the URL and what is accepted."""

@@ -35,7 +35,7 @@ def test_two_places_have_two_folders(cloud: Cloud, tmp_path: Path) -> None:
     assert seen_location("s3://a/b-c").root != seen_location("s3://a-b/c").root
 
 
-def test_what_one_machine_publishes_another_reads(cloud: Cloud) -> None:
+def test_a_published_file_is_read_on_another_machine(cloud: Cloud) -> None:
     """An experiment's files, and the proof that a worker sees the manager's place."""
     manager, worker = cloud.on("manager", create=True), cloud.on("worker")
     file = manager.create_experiment("x").put_new("model", [b"bytes"])

@@ -48,7 +48,6 @@ class Failing(Bucket):
     makes_them = False
 
     def put_new(self, key: str, content: bytes | Path, *, mark: str = "") -> None:
-        """Create an object, or refuse to."""
         if not Failing.away or Failing.makes_them:
             super().put_new(key, content, mark=mark)
         if Failing.away:
@@ -143,7 +142,7 @@ def test_a_reader_can_list_whose_records_there_are(cloud: Cloud, tmp_path: Path)
     assert recorded_in(SharedDirectory(tmp_path)) == set()
 
 
-def test_what_need_not_be_durable_takes_no_request(cloud: Cloud) -> None:
+def test_a_volatile_entry_takes_no_request(cloud: Cloud) -> None:
     """It comes with the next commit that must be."""
     first, second = cloud.on("first", create=True), cloud.on("second", create=True)
     journal = begun(first)
@@ -180,7 +179,7 @@ def test_files_of_a_machine_that_led_before_are_replaced(cloud: Cloud) -> None:
     assert term_of(segments(first.experiment_path("one"))[-1]) == 2
 
 
-def test_what_a_replaced_manager_still_puts_does_not_count(cloud: Cloud) -> None:
+def test_late_objects_of_a_replaced_manager_do_not_count(cloud: Cloud) -> None:
     """Its objects are of its term, below the first one of its successor."""
     first, second, third = (cloud.on(name, create=True) for name in ("first", "second", "third"))
     journal = begun(first)
@@ -264,7 +263,7 @@ STEPS = st.lists(st.sampled_from(["durable", "quick", "anew", "away", "lost answ
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(steps=STEPS)
-def test_whatever_fails_the_bucket_holds_what_was_durable(
+def test_the_bucket_holds_every_durable_entry_after_any_failure(
     steps: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Requests fail before and after they are carried out; a caller that tries again succeeds."""

@@ -40,7 +40,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return STORES[request.param](tmp_path)
 
 
-def test_what_was_put_can_be_viewed_and_read(store: Store) -> None:
+def test_published_bytes_can_be_viewed_and_read(store: Store) -> None:
     """The chunks come back joined, by both doors, with size and checksum as they were reported."""
     file = store.put_new("a", [b"one ", bytearray(b"two "), memoryview(b""), memoryview(b"three")])
     whole = b"one two three"
@@ -48,6 +48,14 @@ def test_what_was_put_can_be_viewed_and_read(store: Store) -> None:
     assert file == PublishedFile(name="a", size_bytes=len(whole), checksum=checksum)
     assert bytes(store.view(file)) == whole
     assert bytes(store.read(file)) == whole
+
+
+def test_chunks_may_change_after_publishing(store: Store) -> None:
+    """The store keeps a copy."""
+    chunk = bytearray(b"before")
+    file = store.put_new("a", [chunk])
+    chunk[:] = b"after!"
+    assert bytes(store.read(file)) == b"before"
 
 
 def test_an_empty_file_is_a_file(store: Store) -> None:
@@ -178,7 +186,6 @@ class BothStores(RuleBasedStateMachine):
         )
 
     def teardown(self) -> None:
-        """Remove the folder."""
         self._folder.cleanup()
 
     @rule(
@@ -206,7 +213,6 @@ class BothStores(RuleBasedStateMachine):
 
     @invariant()
     def lists_agree(self) -> None:
-        """Both hold the same names."""
         self._same(lambda store: store.list())
 
     def _same(self, act: Callable[[Store], object]) -> object:

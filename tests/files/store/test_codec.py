@@ -38,7 +38,9 @@ def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
 
 
 @given(tensors=parameters, facts=metadata)
-def test_what_is_encoded_is_decoded(tensors: dict[str, Array], facts: dict[str, str]) -> None:
+def test_encoded_tensors_decode_to_themselves(
+    tensors: dict[str, Array], facts: dict[str, str]
+) -> None:
     """Every dtype, scalars, empty tensors and any text come back as they were."""
     file = decode(joined(tensors, facts), "file")
     assert_same(file.tensors, tensors)

@@ -24,7 +24,6 @@ class Later:
         self.calls = 0
 
     def __call__(self, _seconds: float) -> None:
-        """Count the sleeps."""
         self.calls += 1
         if self.calls == 3 and callable(self._happening):
             self._happening()

@@ -53,7 +53,7 @@ def test_terms_rise_and_the_highest_says_who_is_in_office(shared: SharedDirector
     assert highest_term(shared.terms) == 3
 
 
-def test_who_lost_the_lock_unawares_learns_of_the_later_term(shared: SharedDirectory) -> None:
+def test_a_holder_that_lost_its_lock_learns_of_the_later_term(shared: SharedDirectory) -> None:
     """As where a network file system has given it to somebody else."""
     first = Lease(shared)
     first.claim("first:1")
@@ -61,7 +61,7 @@ def test_who_lost_the_lock_unawares_learns_of_the_later_term(shared: SharedDirec
     assert not first.is_leader
 
 
-def test_who_cannot_see_the_terms_does_not_know_whether_it_leads(shared: SharedDirectory) -> None:
+def test_leadership_is_unknown_without_the_terms(shared: SharedDirectory) -> None:
     """It goes on for the time being, and must not act on that."""
     lease = Lease(shared)
     lease.claim("first:1")

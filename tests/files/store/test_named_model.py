@@ -81,7 +81,7 @@ def test_a_path_is_a_path_also_through_a_link(
         ("pipe", "no such file"),
     ],
 )
-def test_what_is_no_model_is_refused(
+def test_a_name_without_a_model_is_refused(
     shared: SharedDirectory,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

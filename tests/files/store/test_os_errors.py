@@ -43,7 +43,7 @@ SUBMITTED = on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=plain_
 
 @pytest.mark.parametrize("number", OF_THE_DIRECTORY)
 @pytest.mark.parametrize("told", [reading, writing])
-def test_what_a_file_server_or_a_disk_says_is_of_the_directory(
+def test_an_error_of_server_or_disk_is_the_directorys(
     tmp_path: Path, told: Callable[..., object], number: int
 ) -> None:
     """Whether a file is read or written; a lack of descriptors passes like an outage."""
@@ -53,7 +53,7 @@ def test_what_a_file_server_or_a_disk_says_is_of_the_directory(
 
 @pytest.mark.parametrize("number", OF_ONE_FILE + OF_THIS_PROCESS)
 @pytest.mark.parametrize("told", [reading, writing])
-def test_what_speaks_of_one_name_or_of_this_process_is_not(
+def test_an_error_of_one_name_or_process_is_not_the_directorys(
     tmp_path: Path, told: Callable[..., object], number: int
 ) -> None:
     """To wait for the directory would not help."""
@@ -133,7 +133,7 @@ def a_folder(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [a_fifo, a_link, a_socket, a_folder])
-def test_what_is_no_regular_file_holds_nobody_up(
+def test_an_irregular_file_delays_no_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], None]
 ) -> None:
     """In a file's place it is corrupt, for everybody who reads there; its writer is not awaited."""

@@ -221,7 +221,7 @@ def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert names_in(tmp_path) == ["a"]
 
 
-def test_what_was_written_into_a_folder_that_is_another_one_by_now_is_lost(
+def test_a_file_in_a_replaced_folder_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its name will never be there, so it is not waited for."""

@@ -84,7 +84,7 @@ def test_with_the_directory_there_may_be_another_patience_than_with_a_file() -> 
         assert at_least <= sum(slept) <= at_least + 1
 
 
-def test_who_insists_waits_for_the_directory_alone() -> None:
+def test_insisting_callers_wait_for_the_directory_alone() -> None:
     """What a file's own error leads to does not change by waiting."""
     look, calls = looks_until(2)
     with pytest.raises(FileMissing):

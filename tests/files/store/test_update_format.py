@@ -77,7 +77,7 @@ def test_the_file_alone_says_what_it_holds(name: str) -> None:
     assert bool(unsent) == (codec.feedback is not None)
 
 
-def test_what_was_left_unsent_is_added_to_the_next_difference() -> None:
+def test_an_unsent_part_is_added_to_the_next_difference() -> None:
     """Times the codec's factor."""
     form = UpdateFormat.of(model_file(), FILE, "topk")
     unsent = {"c.bias": np.array([0, 0, 0, 1, 0], np.float32)}

@@ -28,7 +28,7 @@ def store(tmp_path: Path) -> DirectoryStore:
     return DirectoryStore(tmp_path, patience_seconds=0)
 
 
-def test_what_was_published_is_found_as_it_was(store: DirectoryStore) -> None:
+def test_a_published_update_is_found(store: DirectoryStore) -> None:
     """Numbers and files are those of the report; only the seconds are not known."""
     file, state = publish_work(store, ATTEMPT, WORK)
     [(attempt, update)] = find_updates(store, [ATTEMPT, replace(ATTEMPT, shard=0)])
@@ -71,7 +71,7 @@ def test_only_what_is_asked_for_is_found(store: DirectoryStore) -> None:
 
 @pytest.mark.parametrize("part", [0, 1], ids=["update", "optimizer state"])
 @pytest.mark.parametrize("at", [-1, -8, 40])
-def test_what_was_altered_is_left_aside(store: DirectoryStore, part: int, at: int) -> None:
+def test_an_altered_update_is_skipped(store: DirectoryStore, part: int, at: int) -> None:
     """No report says what its checksum was; the file itself does."""
     file = publish_work(store, ATTEMPT, WORK)[part]
     assert file is not None
@@ -97,7 +97,7 @@ def test_an_update_that_never_had_an_optimizer_state_is_found(store: DirectorySt
     assert update.optimizer_state is None
 
 
-def test_what_was_cut_short_or_is_another_tasks_is_left_aside(store: DirectoryStore) -> None:
+def test_a_short_or_foreign_update_is_skipped(store: DirectoryStore) -> None:
     """A name alone proves nothing."""
     whole = publish_work(store, replace(ATTEMPT, shard=9), WORK)[0]
     content = (store.path / whole.name).read_bytes()

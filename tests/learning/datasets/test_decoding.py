@@ -113,7 +113,7 @@ def test_class_numbers_are_taken_as_they_are(labels: NDArray[Any], classes: int)
     assert decode(np.zeros((len(labels), 2)), labels).classes == classes
 
 
-def test_what_is_strange_is_remarked_on() -> None:
+def test_classes_without_examples_are_remarked() -> None:
     """Classes without training examples; else nothing."""
     x = np.zeros((40, 2))
     assert decode(x, np.arange(40) % 4).remarks == ()

@@ -81,7 +81,7 @@ def test_a_reason_that_begins_by_announcing_others_is_told_in_full(tmp_path: Pat
         found_or_downloaded(SPEC, "Set", (None, tmp_path), present, fail)
 
 
-def test_what_another_machine_fetched_meanwhile_is_not_fetched_again(
+def test_a_download_of_another_machine_is_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An NFS client that asked too early believes that it is missing until it lists the folder."""

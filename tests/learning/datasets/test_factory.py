@@ -69,7 +69,7 @@ def test_options_reach_the_factory_and_the_name(tmp_path: Path) -> None:
         (spec_of("files_of", what=["nowhere.csv"]), "dataset"),
     ],
 )
-def test_what_does_not_fit_is_refused(tmp_path: Path, spec: Spec, field: str) -> None:
+def test_wrong_options_and_results_are_refused(tmp_path: Path, spec: Spec, field: str) -> None:
     """Options that the factory does not take, and results that are no arrays."""
     with pytest.raises(SpecError) as refusal:
         prepare(spec, tmp_path)
@@ -106,7 +106,7 @@ def test_a_factory_that_names_its_files_is_not_called_again(
     assert prepare(spec, tmp_path) == before
 
 
-def test_what_a_dictionary_holds_besides_is_named(tmp_path: Path) -> None:
+def test_unknown_arrays_of_a_factory_are_named(tmp_path: Path) -> None:
     """It would be dropped otherwise, and the user would believe that it was used."""
     with pytest.raises(SpecError, match="cannot use attention_mask; accepted are numeric"):
         prepare(spec_of("masked"), tmp_path)

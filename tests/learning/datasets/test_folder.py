@@ -16,6 +16,7 @@ from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
 from downpour.learning.datasets import SOURCES, check_source, open_prepared, prepare
 from downpour.learning.datasets.decoding import Decoded, decoded
+from downpour.learning.datasets.images import resized
 
 
 def draw(path: Path, level: int, mode: str = "L", size: tuple[int, int] = (8, 8)) -> None:
@@ -126,7 +127,7 @@ def test_chest_x_rays_as_they_are_published(tmp_path: Path) -> None:
     assert np.array_equal(dataset.train.x[:, 25, 25, 0] > 128, dataset.train.y == 1)
 
 
-def test_what_is_no_file_among_images_is_named(tmp_path: Path) -> None:
+def test_a_folder_among_images_is_named(tmp_path: Path) -> None:
     """A link to nothing, a FIFO and a folder of that name; nothing waits for the FIFO's writer."""
     root = tmp_path / "images"
     for number in range(5):
@@ -297,3 +298,18 @@ def test_bombs_and_damaged_images_are_named(tmp_path: Path, content: bytes) -> N
     (root / "a" / "bad.png").write_bytes(content)
     with pytest.raises(SpecError, match=r"^data_path = 'a/bad\.png': cannot be decoded: ."):
         prepare(spec_of(root), tmp_path)
+
+
+def test_a_plain_image_stays_plain() -> None:
+    """Every size of an image of one color is of that color."""
+    images = np.full((3, 10, 14, 3), 77, np.uint8)
+    for size in (4, 20):
+        assert np.array_equal(resized(images, size), np.full((3, size, size, 3), 77))
+
+
+def test_shrinking_averages_rather_than_skips() -> None:
+    """A fine checkerboard becomes gray: the antialiasing is on."""
+    board = (np.indices((32, 32)).sum(axis=0) % 2 * 255).astype(np.uint8)[None, :, :, None]
+    small = resized(board, 8)
+    assert small.min() > 100
+    assert small.max() < 155

@@ -175,7 +175,7 @@ def test_a_head_that_cannot_be_true_is_refused_before_anything_is_read(
     assert "\n" not in str(refusal.value)
 
 
-def test_what_has_no_room_in_memory_is_refused_by_size(
+def test_arrays_larger_than_memory_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A small file may hold more than any machine has, for zeros pack well."""
@@ -222,7 +222,7 @@ def test_a_damaged_file_is_refused_wherever_the_damage_is(
     assert refused == {"data_path"}
 
 
-def test_what_is_no_npz_file_is_seen_before_anything_starts(tmp_path: Path) -> None:
+def test_another_kind_of_file_is_refused_before_the_start(tmp_path: Path) -> None:
     """check_source refuses a missing path and a file of another kind."""
     path = tmp_path / "set.npz"
     spec = Spec.make({"dataset": "npz", "data_path": str(path)})

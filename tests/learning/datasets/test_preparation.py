@@ -48,7 +48,6 @@ class Counted:
         """Accept all."""
 
     def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> SourceFiles:
-        """Find what was given."""
         del spec, data_dir, downloads
         self.looks += 1
         return SourceFiles(fingerprint=(self.fingerprint,), read=self._read)
@@ -65,7 +64,6 @@ class Gone(Counted):
     """A source whose files are not on this machine."""
 
     def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> SourceFiles:
-        """Find nothing."""
         del spec, data_dir, downloads
         raise SpecError("data_path", "set.npz", "no such file or folder")
 
@@ -92,7 +90,7 @@ def test_ten_that_start_together_decode_once(tmp_path: Path) -> None:
     assert source.reads == 1
 
 
-def test_what_changes_the_content_changes_the_name(tmp_path: Path) -> None:
+def test_other_content_has_another_name(tmp_path: Path) -> None:
     """Limits and the examples themselves count; what only steers training does not."""
     base = prepare(Spec.make({}), tmp_path, source=Counted())
     assert (
@@ -126,7 +124,7 @@ def test_a_changed_file_is_another_dataset(tmp_path: Path) -> None:
     assert prepare(spec, tmp_path / "datasets") != before
 
 
-def test_what_an_experiment_began_with_needs_no_source(tmp_path: Path) -> None:
+def test_an_intact_folder_needs_no_source(tmp_path: Path) -> None:
     """A manager that resumes on a machine without the files opens the folder that is there."""
     key = prepare(Spec.make({}), tmp_path, source=Counted())
     nowhere = Gone()

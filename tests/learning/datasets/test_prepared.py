@@ -46,7 +46,7 @@ def test_only_bare_names_are_opened(tmp_path: Path, name: str) -> None:
         open_prepared(tmp_path, name)
 
 
-def test_what_is_not_there_is_missing(tmp_path: Path, key: str) -> None:
+def test_a_missing_object_is_missing(tmp_path: Path, key: str) -> None:
     """A folder or one of its files."""
     with pytest.raises(FileMissing):
         open_prepared(tmp_path, "nothing")

@@ -104,7 +104,6 @@ class Drawing(nn.Module):
         self.noise = Noise()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the outputs."""
         hidden = self.noise(torch.relu_(self.noise(self.hidden(x.flatten(1)))))
         shown: Tensor = self.dense(hidden)
         return shown
@@ -114,7 +113,6 @@ class Noise(nn.Module):
     """Scales what it sees by chance."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return it scaled."""
         by = random.random() + np.random.random()  # noqa: NPY002 - the global one
         return x * (by + torch.rand(()))
 

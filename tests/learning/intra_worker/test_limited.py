@@ -44,7 +44,6 @@ class Hungry(nn.Module):
         self.first, self.last = nn.Linear(features, 16), nn.Linear(16, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the outputs."""
         wide = self.first(x.flatten(1)).repeat(1, self.often)
         for _ in range(6):
             wide = torch.tanh(wide)

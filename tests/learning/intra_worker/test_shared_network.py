@@ -69,7 +69,7 @@ def test_a_gradient_travels_and_is_added(memory: int) -> None:
     assert mine.spare.weight.grad is None
 
 
-def test_what_is_frozen_has_no_gradient(memory: int) -> None:
+def test_a_frozen_parameter_has_no_gradient(memory: int) -> None:
     """Nor a place for one; its values are shared."""
     mine, its = Network(frozen=True), Network(frozen=True)
     here = SharedNetwork(mine, memory, 1).fill().attach()

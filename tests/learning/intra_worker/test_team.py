@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from downpour.base.errors import OutOfMemory
+from downpour.cluster.worker.system import ProcessSampler
 from downpour.core.spec import Spec
 from downpour.learning.intra_worker import helper_process
 from downpour.learning.intra_worker import team as own_team
@@ -269,3 +270,15 @@ def test_a_helper_that_dies_within_a_step_costs_no_byte(
     monkeypatch.setattr(Classification, "loss", loss)
     assert same(trained(training), trained(made.alone()))
     assert not team.is_whole
+
+
+def test_the_memory_of_helpers_counts_as_their_workers(trainer: Make) -> None:
+    """Memory, and no longer once they have ended."""
+    sampler = ProcessSampler()
+    alone = sampler.sample().memory_bytes
+    _, team = trainer().helped()
+    assert set(team.pids) <= helper_process.PIDS
+    assert sampler.sample().memory_bytes > alone + 50_000_000
+    team.close()
+    assert not helper_process.PIDS & set(team.pids)
+    assert sampler.sample().cpu_share >= 0

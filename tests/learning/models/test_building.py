@@ -152,7 +152,7 @@ def test_an_error_in_a_factory_is_told_with_its_line(
     assert "\n" not in str(refusal.value)
 
 
-def test_what_a_factory_draws_follows_from_the_seed(tmp_path: Path, allowing: Allow) -> None:
+def test_the_draws_of_a_factory_follow_from_the_seed(tmp_path: Path, allowing: Allow) -> None:
     """Whether it asks torch, Python or numpy; and the process's generators go on undisturbed."""
     body = (
         "import random\nimport numpy\n"
@@ -221,9 +221,7 @@ def _extra(model: nn.Module) -> None:
         (_extra, r"counter\._extra_state, a dict; Downpour only sends tensors"),
     ],
 )
-def test_what_workers_could_not_train_is_refused(
-    spoil: Callable[[nn.Module], None], why: str
-) -> None:
+def test_an_untrainable_network_is_refused(spoil: Callable[[nn.Module], None], why: str) -> None:
     """In one line, before anything is trained."""
 
     class Net(nn.Module):

@@ -58,7 +58,7 @@ def test_images_are_decoded_once_as_far_as_the_room_goes(
     assert folder._pixels(pets / "cat" / "b.png")[0, 0, 0] == 50
 
 
-def test_what_is_no_folder_of_images_is_refused(pets: Path) -> None:
+def test_a_folder_without_class_images_is_refused(pets: Path) -> None:
     """A folder that is not there, one without classes, and a file that is damaged."""
     for root in (pets / "none", pets / "cat"):
         with pytest.raises(SpecError, match="holds <class>/<image>"):

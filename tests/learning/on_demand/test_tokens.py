@@ -46,7 +46,7 @@ def test_a_file_is_not_read_whole(tmp_path: Path) -> None:
     assert not windows[len(windows) - 1][1].any()
 
 
-def test_what_cannot_be_windows_is_refused_by_name(tmp_path: Path) -> None:
+def test_tokens_without_a_window_are_refused(tmp_path: Path) -> None:
     """No file, half a token, too few tokens, no integers, no row."""
     (tmp_path / "odd.bin").write_bytes(b"123")
     np.zeros(8, np.uint16).tofile(tmp_path / "few.bin")

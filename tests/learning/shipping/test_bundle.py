@@ -35,7 +35,7 @@ def packed_text(text: str) -> tuple[bytes, str]:
 
 
 @given(files=FILES)
-def test_what_is_packed_comes_out_to_the_byte(files: dict[str, bytes]) -> None:
+def test_a_bundle_unpacks_to_the_byte(files: dict[str, bytes]) -> None:
     """Line ends, blanks and byte order marks too: each file has a digest elsewhere."""
     made = Bundle.of(files)
     assert dict(Bundle.unpacked(made.packed(), made.digest).files) == files
@@ -159,7 +159,7 @@ def test_a_bomb_is_not_unpacked() -> None:
         Bundle.unpacked(bytes(bundle.PACKED_BYTES_MAX + 1), "0" * 64)
 
 
-def test_what_follows_the_end_is_refused() -> None:
+def test_bytes_after_the_end_are_refused() -> None:
     """Neither a second member of the gzip file nor anything else."""
     made = Bundle.of({"lab.py": b"x = 1"})
     for more in (b"x", made.packed()):

@@ -43,7 +43,6 @@ class Cluster:
         self.manager.says(r"^manager at (\S+),")
 
     def worker(self, name: str, *words: str, **variables: str) -> Process:
-        """Start a worker on a machine."""
         own = str(self.tmp_path / f"own-{name}")
         named = ["--manager", self.address, "--name", name, *words]
         process = self._process("worker", *named, **{"DOWNPOUR_LOCAL": own, **variables})
@@ -51,7 +50,6 @@ class Cluster:
         return process
 
     def run(self, spec: Spec, look: Callable[[Status], Any] = lambda _: None) -> Result:
-        """Run an experiment to its end."""
         with Client(self.address, shared=self.shared) as client:
             return client.wait(client.submit(spec), on_status=look)
 

@@ -35,14 +35,14 @@ def test_a_project_is_shipped_to_the_byte(tmp_path: Path, allowing: Allow) -> No
     assert both.files.keys() == PROJECT.keys() | {"shipped_data.py"}
 
 
-def test_what_is_ours_or_installed_is_not_shipped(tmp_path: Path, allowing: Allow) -> None:
+def test_installed_code_is_not_shipped(tmp_path: Path, allowing: Allow) -> None:
     """Each machine has it, or has to install it."""
     assert bundle_of(fixed(model="digits-cnn")) is None
     allowing(written(tmp_path / "site-packages", PROJECT), "shipped_lab")
     assert bundle_of(fixed(model=FACTORY)) is None
 
 
-def test_what_cannot_be_shipped_is_named(tmp_path: Path, allowing: Allow) -> None:
+def test_an_unshippable_file_is_named(tmp_path: Path, allowing: Allow) -> None:
     """One line says why; workers then need the files."""
     allowing(tmp_path, "shipped_lab")
     for extra, content, why in (

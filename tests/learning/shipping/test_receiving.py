@@ -171,7 +171,7 @@ def test_spawned_processes_find_the_same_code(shipment: Shipment) -> None:
     assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "(2, 1)\n"
 
 
-def test_what_came_along_is_no_factory(shipment: Shipment) -> None:
+def test_a_shipped_module_is_no_factory(shipment: Shipment) -> None:
     """An allowed module imports it, as it might any other; a spec cannot name it."""
     run(*shipment.of({**PROJECT, "shipped_helpers.py": b"DEPTH = 1\ndef build(): return 9\n"}))
     with pytest.raises(SpecError, match="allows modules under shipped_lab on this machine"):
@@ -302,7 +302,7 @@ def test_a_machine_without_a_folder_of_its_own_uses_a_temporary_one(
 @given(
     texts=st.lists(st.text("ab=1 \n\r\té", max_size=20), min_size=1, max_size=4),
 )
-def test_whatever_the_files_hold_arrives_to_the_byte(shipment: Shipment, texts: list[str]) -> None:
+def test_any_text_arrives_to_the_byte(shipment: Shipment, texts: list[str]) -> None:
     """As comments, so that they can be imported; a carriage return would end one."""
     lines = [text.replace("\n", " ").replace("\r", " ") for text in texts]
     files = {**PROJECT, "shipped_lab/layers.py": "".join(f"#{x}\r\n" for x in lines).encode()}

@@ -24,12 +24,10 @@ class Wrapped(nn.Module):
         self.first, self.last = nn.Linear(3, 8), nn.Linear(8, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return a height for each point."""
         height: Tensor = self.last(self.spoilt(torch.tanh(self.first(x))))
         return height
 
     def spoilt(self, hidden: Tensor) -> Tensor:
-        """Return what the last layer sees."""
         return hidden
 
 
@@ -39,7 +37,6 @@ class Spoilt(Plane):  # type: ignore[misc]
     network: type[nn.Module] = Wrapped
 
     def model(self) -> nn.Module:
-        """Return the network."""
         return self.network()
 
 
@@ -54,7 +51,6 @@ class Restless(Spoilt):
             self.generator = np.random.default_rng()
 
         def spoilt(self, hidden: Tensor) -> Tensor:
-            """Scale."""
             return hidden * self.generator.random()
 
 
@@ -65,7 +61,6 @@ class Timed(Spoilt):
         """Scales by the time."""
 
         def spoilt(self, hidden: Tensor) -> Tensor:
-            """Scale."""
             return hidden * (time.perf_counter() % 1)
 
 
@@ -78,7 +73,6 @@ class Counting(Spoilt):
         calls = 0
 
         def spoilt(self, hidden: Tensor) -> Tensor:
-            """Scale."""
             self.calls += 1
             return hidden / self.calls
 
@@ -96,7 +90,6 @@ class Hiding(Spoilt):
             self.register_buffer("mean", torch.zeros(8), persistent=False)
 
         def spoilt(self, hidden: Tensor) -> Tensor:
-            """Move the mean, and subtract it."""
             self.mean = 0.5 * self.mean + 0.5 * hidden.detach().mean(dim=0)
             return hidden - self.mean
 
@@ -108,7 +101,6 @@ class Viewing(Spoilt):
         """Views a transposed tensor."""
 
         def spoilt(self, hidden: Tensor) -> Tensor:
-            """View it."""
             return hidden.t().view(-1, 8)
 
 
@@ -123,7 +115,6 @@ class Normal(Spoilt):
             self.normal = nn.BatchNorm1d(8)
 
         def spoilt(self, hidden: Tensor) -> Tensor:
-            """Normalize."""
             shown: Tensor = self.normal(hidden)
             return shown
 
@@ -132,7 +123,6 @@ class AllFrozen(Spoilt):
     """Has nothing to train."""
 
     def model(self) -> nn.Module:
-        """Freeze everything."""
         return Wrapped().requires_grad_(requires_grad=False)
 
 
@@ -140,7 +130,6 @@ class Sparse(Spoilt):
     """Has a sparse buffer."""
 
     def model(self) -> nn.Module:
-        """Add it."""
         network = Wrapped()
         network.register_buffer("edges", torch.eye(3).to_sparse())
         return network
@@ -150,7 +139,6 @@ class Lazy(Spoilt):
     """Has a layer without a size."""
 
     def model(self) -> nn.Module:
-        """Return a lazy layer."""
         return nn.LazyLinear(1)
 
 
@@ -158,7 +146,6 @@ class Half(Spoilt):
     """Has parameters that files do not hold."""
 
     def model(self) -> nn.Module:
-        """Return bfloat16."""
         return Wrapped().bfloat16()
 
 
@@ -169,7 +156,6 @@ class Extra(Spoilt):
         """Has extra state."""
 
         def get_extra_state(self) -> Any:
-            """Return what is no tensor."""
             return {"calls": 1}
 
         def set_extra_state(self, state: Any) -> None:
@@ -180,7 +166,6 @@ class Nothing(Spoilt):
     """Its factory forgets to return the network."""
 
     def model(self) -> Any:
-        """Return nothing."""
         Wrapped()
 
 
@@ -188,7 +173,6 @@ class Unnamed(Spoilt):
     """Puts its layers into a list that torch does not look into."""
 
     def model(self) -> nn.Module:
-        """Hide a layer."""
 
         class Listed(nn.Module):
             def __init__(self) -> None:
@@ -206,7 +190,6 @@ class Wide(Spoilt):
     """Compares outputs of another width than the targets."""
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Take heights for classes."""
         x, y = batch
         return nn.functional.cross_entropy(model(x), y.squeeze(1).long() % 5 + 1)
 
@@ -215,7 +198,6 @@ class Early(Spoilt):
     """Its evaluation fails, not its training."""
 
     def metrics(self, model: nn.Module, batch: Any) -> Mapping[str, Any]:
-        """Ask for what is not there."""
         x, _ = batch
         return {"error": model.accuracy(x)}  # type: ignore[operator]
 
@@ -245,7 +227,6 @@ class Diverges(Spoilt):
     """Its loss grows in each step, and is infinite after many."""
 
     def rate(self, done: float) -> float:
-        """Learn faster and faster."""
         return 10 ** (30 * done)
 
 
@@ -256,7 +237,6 @@ class Elsewhere(Spoilt):
         """Scales by what another machine has otherwise."""
 
         def spoilt(self, hidden: Tensor) -> Tensor:
-            """Scale by the process's number."""
             return hidden * (1 + os.getpid() % 7)
 
 
@@ -281,7 +261,6 @@ class Growing(Spoilt):
     kept: list[Any] = []  # noqa: RUF012
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Keep the batch."""
         self.kept.append(batch)
         shown: Tensor = super().loss(model, batch)
         return shown
@@ -291,7 +270,6 @@ class Leaving(Spoilt):
     """Ends the process where a loss is asked for."""
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:  # noqa: ARG002 - as a task's must be
-        """Leave."""
         sys.exit("no more")
 
 
@@ -299,7 +277,6 @@ class Interrupting(Spoilt):
     """Raises what Ctrl-C does."""
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:  # noqa: ARG002 - as a task's must be
-        """Interrupt."""
         raise KeyboardInterrupt
 
 
@@ -317,7 +294,6 @@ class Boundless(Spoilt):
     """Has too many examples."""
 
     def examples(self, part: str) -> Any:  # noqa: ARG002 - as a task's must be
-        """Return them."""
         return Countless()
 
 
@@ -325,11 +301,9 @@ class Measuring(Spoilt):
     """Measures something besides its loss."""
 
     def metrics(self, model: nn.Module, batch: Any) -> Mapping[str, Any]:
-        """Return it."""
         return {"loss": self.loss(model, batch), **self.measured(model)}
 
     def measured(self, model: nn.Module) -> Mapping[str, Any]:  # noqa: ARG002 - others need it
-        """Return what is measured."""
         return {}
 
 
@@ -337,7 +311,6 @@ class Overflowing(Measuring):
     """A number that no float holds."""
 
     def measured(self, model: nn.Module) -> Mapping[str, Any]:  # noqa: ARG002
-        """Return it."""
         return {"huge": 10**400}
 
 
@@ -345,7 +318,6 @@ class Meddling(Measuring):
     """Changes the network while it measures."""
 
     def measured(self, model: nn.Module) -> Mapping[str, Any]:
-        """Change it."""
         next(model.parameters()).add_(1)
         return {}
 
@@ -354,7 +326,6 @@ class Talkative(Measuring):
     """Measures too much."""
 
     def measured(self, model: nn.Module) -> Mapping[str, Any]:  # noqa: ARG002
-        """Return it."""
         return {f"number {n}": 1.0 for n in range(20_000)}
 
 
@@ -362,7 +333,6 @@ class Reserved(Spoilt):
     """A buffer with the one name that files have for themselves."""
 
     def model(self) -> nn.Module:
-        """Return the network."""
         model = super().model()
         model.register_buffer("__metadata__", torch.ones(1))
         return model
@@ -372,11 +342,9 @@ class Stream(IterableDataset[Any]):
     """Points without an index, which say how many there are."""
 
     def __iter__(self) -> Iterator[Any]:
-        """Go through them."""
         return iter([(np.zeros(2), np.zeros(1))] * 60)
 
     def __len__(self) -> int:
-        """Return how many there are."""
         return 60
 
 
@@ -401,7 +369,6 @@ class Overshooting(Spoilt):
             self.register_buffer("steps", torch.zeros(()))
 
         def spoilt(self, hidden: Tensor) -> Tensor:
-            """Count."""
             self.steps += self.training
             return hidden
 

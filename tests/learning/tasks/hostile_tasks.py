@@ -57,7 +57,6 @@ class Hostile(Task):
         return self.hostile == method
 
     def model(self) -> nn.Module:
-        """Return a line."""
         return _returned(self.what) if self._is("model") else nn.Linear(1, 1)
 
     def examples(self, part: str) -> Any:
@@ -68,42 +67,34 @@ class Hostile(Task):
         return [(torch.full((1,), i / 8), torch.ones(1)) for i in range(8)]
 
     def loss(self, model: nn.Module, batch: Any) -> Any:
-        """Return the mean squared error."""
         if self._is("loss"):
             return _returned(self.what)
         return nn.functional.mse_loss(model(batch[0]), batch[1])
 
     def collate(self, examples: list[Any]) -> Any:
-        """Stack them."""
         return _returned(self.what) if self._is("collate") else super().collate(examples)
 
     def metrics(self, model: nn.Module, batch: Any) -> Mapping[str, Any]:
-        """Measure one number."""
         del model, batch
         return _returned(self.what) if self._is("metrics") else {"one": 1.0}
 
     def predict(self, model: nn.Module, batch: Any) -> Any:
-        """Return the outputs."""
         return _returned(self.what) if self._is("predict") else model(batch[0])
 
     def labels(self) -> Any:
-        """Return two classes."""
         return _returned(self.what) if self._is("labels") else [0, 1] * 4
 
     def groups(self, model: nn.Module) -> Any:
-        """Return one group."""
         if self._is("groups"):
             return _returned(self.what)
         return [{"params": list(model.parameters())}]
 
     def optimizer(self, groups: list[dict[str, Any]]) -> Any:
-        """Return plain SGD."""
         if self._is("optimizer"):
             return _returned(self.what)
         return torch.optim.SGD(groups, lr=0.1)
 
     def rate(self, done: float) -> Any:
-        """Stay at the rate."""
         del done
         return _returned(self.what) if self._is("rate") else 1.0
 
@@ -112,7 +103,6 @@ class HostileStep(Hostile):
     """The same with a step of its own."""
 
     def step(self, model: nn.Module, optimizers: Mapping[str, Optimizer], batch: Any) -> Any:
-        """Do what the loop does."""
         if self._is("step"):
             return _returned(self.what)
         for one in optimizers.values():

@@ -36,7 +36,6 @@ class Lookahead(Plane):
     """An optimizer that counts beside its state."""
 
     def optimizer(self, groups: list[dict[str, Any]]) -> Optimizer:
-        """Return it."""
         return Returning(groups, lr=0.1)
 
 
@@ -48,7 +47,6 @@ class Words(nn.Module):
         self.words, self.last = nn.Embedding(10, 3, sparse=True), nn.Linear(3, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return a number an example."""
         height: Tensor = self.last(self.words((x.abs() * 3).long().clamp(max=9)).sum(1))
         return height
 
@@ -61,7 +59,6 @@ class SparseWords(Plane):
         self.kind = kind
 
     def model(self) -> nn.Module:
-        """Return it."""
         return Words()
 
     def optimizer(self, groups: list[dict[str, Any]]) -> Mapping[str, Optimizer] | None:
@@ -112,7 +109,6 @@ class Odd:
     """Makes batches, and is no function."""
 
     def __call__(self, examples: list[Any]) -> Any:
-        """Return a batch."""
         return default_collate(examples)
 
 
@@ -128,17 +124,14 @@ class Idioms(Plane):
 
     @staticmethod
     def collate(examples: list[Any]) -> Any:
-        """Return a batch."""
         return default_collate(examples)
 
     @classmethod
     def loss(cls, model: nn.Module, batch: Any) -> Tensor:
-        """Return the mean squared error."""
         x, y = batch
         return mse_loss(model(x), y)
 
     def metrics(self, model: nn.Module, batch: Any) -> Mapping[str, Any]:
-        """Return numbers of numpy."""
         del model, batch
         return {
             "float": np.float32(0.5),
@@ -152,7 +145,6 @@ class Loading(Plane):
     """A loader instead of its dataset."""
 
     def examples(self, part: str) -> Any:
-        """Return it."""
         return DataLoader(super().examples(part), batch_size=4)  # type: ignore[arg-type]
 
 
@@ -160,5 +152,4 @@ class Grouping(Plane):
     """A set, which has a length and no order."""
 
     def examples(self, part: str) -> Any:
-        """Return it."""
         return set(range(len(super().examples(part))))

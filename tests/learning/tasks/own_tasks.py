@@ -22,7 +22,6 @@ class Plane(Task):
         self.width = width
 
     def model(self) -> nn.Module:
-        """Return a network with dropout."""
         network = nn.Sequential(
             nn.Linear(3, self.width), nn.Tanh(), nn.Dropout(0.2), nn.Linear(self.width, 1)
         )
@@ -30,13 +29,11 @@ class Plane(Task):
         return network
 
     def examples(self, part: str) -> list[Any]:
-        """Return points and their heights."""
         generator = np.random.default_rng(len(part))
         x = generator.normal(size=(EXAMPLES, 3)).astype(np.float32)
         return list(zip(x, x.sum(axis=1, keepdims=True), strict=True))
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Return the mean squared error."""
         x, y = batch
         return nn.functional.mse_loss(model(x), y)
 
@@ -65,7 +62,6 @@ class Noisy(Plane):
     """Examples are augmented by all three generators' draws."""
 
     def examples(self, part: str) -> Any:
-        """Return points that move."""
         return Shaken(super().examples(part))
 
 
@@ -91,7 +87,6 @@ class Sided(Plane):
     """Points have a class: which side of a plane they are on."""
 
     def labels(self) -> list[int]:
-        """Return the side of each point."""
         return [int(y[0] > 0) for _, y in self.examples("train")]
 
 
@@ -111,7 +106,6 @@ class Grouped(Plane):
         return torch.optim.Adadelta(groups, lr=1.0)
 
     def rate(self, done: float) -> float:
-        """Fall in a straight line."""
         return 1 - done
 
 
@@ -127,7 +121,6 @@ class Shadowed(Grouped):
     """A frozen parameter follows one that is trained, as moving averages do."""
 
     def step(self, model: nn.Module, optimizers: Mapping[str, Optimizer], batch: Any) -> Tensor:
-        """Change what is frozen."""
         loss = self.loss(model, batch)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizers["optimizer"].step()
@@ -167,7 +160,6 @@ class Scheduled(Plane):
     """One of torch's schedulers, which would have no effect."""
 
     def optimizer(self, groups: list[dict[str, Any]]) -> Optimizer:
-        """Attach it, as scripts do."""
         optimizer = torch.optim.SGD(groups, lr=0.1)
         self.scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
         return optimizer
@@ -177,7 +169,6 @@ class Duel(Plane):
     """Two networks with an optimizer each, and a step of its own."""
 
     def model(self) -> nn.Module:
-        """Return both."""
         return nn.ModuleDict({"left": nn.Linear(3, 1), "right": nn.Linear(3, 1)})
 
     def optimizer(self, groups: list[dict[str, Any]]) -> Mapping[str, Optimizer]:
@@ -187,7 +178,6 @@ class Duel(Plane):
         return {"left": torch.optim.Adam(first), "right": torch.optim.SGD(second, lr=0.1)}
 
     def step(self, model: nn.Module, optimizers: Mapping[str, Optimizer], batch: Any) -> Tensor:
-        """Train both in turn."""
         losses = []
         for name, optimizer in optimizers.items():
             optimizer.zero_grad()
@@ -198,11 +188,9 @@ class Duel(Plane):
         return sum(losses[1:], losses[0])
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Return the sum of both losses."""
         return super().loss(model["left"], batch) + super().loss(model["right"], batch)  # type: ignore[index]
 
     def metrics(self, model: nn.Module, batch: Any) -> Mapping[str, Any]:
-        """Nothing."""
         del model, batch
         return {}
 
@@ -211,7 +199,6 @@ class Several(Plane):
     """The loss of each example."""
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Forget to take the mean."""
         x, y = batch
         return torch.square(model(x) - y)
 
@@ -220,7 +207,6 @@ class Number(Plane):
     """The loss as a number."""
 
     def loss(self, model: nn.Module, batch: Any) -> Any:
-        """Return a float."""
         return super().loss(model, batch).item()
 
 
@@ -244,7 +230,6 @@ class Endless(Plane):
     """A loss that is NaN."""
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Divide nothing by nothing."""
         return super().loss(model, batch) * 0.0 / 0.0
 
 
@@ -252,7 +237,6 @@ class Failing(Plane):
     """A loss with a mistake in it."""
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Ask for a third part."""
         x, y, weights = batch
         loss: Tensor = (nn.functional.mse_loss(model(x), y) * weights).mean()
         return loss
@@ -271,7 +255,6 @@ class Worded(Plane):
     """A metric that is no number."""
 
     def metrics(self, model: nn.Module, batch: Any) -> Mapping[str, Any]:
-        """Return a word."""
         del model, batch
         return {"grade": "good"}
 
@@ -280,7 +263,6 @@ class Listed(Plane):
     """A metric for each example."""
 
     def metrics(self, model: nn.Module, batch: Any) -> Mapping[str, Any]:
-        """Forget to take the mean."""
         x, y = batch
         return {"error": (model(x) - y).abs()}
 
@@ -289,7 +271,6 @@ class Forgetful(Grouped):
     """Groups that leave the biases out."""
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Return the first group alone."""
         return super().groups(model)[:1]
 
 
@@ -297,7 +278,6 @@ class Double(Grouped):
     """Groups that name a parameter twice."""
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Return the first group twice."""
         first, second = super().groups(model)
         return [first, second, first]
 
@@ -306,7 +286,6 @@ class Collecting(torch.optim.SGD):
     """Keeps a set for each parameter."""
 
     def step(self, closure: Any = None) -> Any:
-        """Remember the step in a set."""
         for group in self.param_groups:
             for value in group["params"]:
                 self.state[value].setdefault("seen", set()).add(1)
@@ -317,7 +296,6 @@ class Remembering(Plane):
     """An optimizer with state that no file can hold."""
 
     def optimizer(self, groups: list[dict[str, Any]]) -> Optimizer:
-        """Return one that keeps a set."""
         return Collecting(groups, lr=0.1)
 
 
@@ -325,7 +303,6 @@ class Wild(Plane):
     """A rate that is none."""
 
     def rate(self, done: float) -> float:
-        """Return a negative number."""
         del done
         return -1.0
 
@@ -338,7 +315,6 @@ class Lacking(Task):
     """Has a network and nothing else."""
 
     def model(self) -> nn.Module:
-        """Return a layer."""
         return nn.Linear(1, 1)
 
 
@@ -346,7 +322,6 @@ class Strange(Plane):
     """A loss with other arguments."""
 
     def loss(self, batch: Any) -> Tensor:  # type: ignore[override]
-        """Take the batch alone."""
         del batch
         return torch.zeros(())
 
@@ -355,7 +330,6 @@ class Columns(Plane):
     """All points and all heights, instead of examples."""
 
     def examples(self, part: str) -> Any:
-        """Return two arrays."""
         points = super().examples(part)
         return np.stack([x for x, _ in points]), np.stack([y for _, y in points])
 
@@ -364,7 +338,6 @@ class Empty(Plane):
     """No test examples."""
 
     def examples(self, part: str) -> list[Any]:
-        """Return training examples only."""
         return super().examples(part) if part == "train" else []
 
 
@@ -379,7 +352,6 @@ class Mislabeled(Plane):
     """Too few labels."""
 
     def labels(self) -> list[int]:
-        """Return two."""
         return [0, 1]
 
 
@@ -387,7 +359,6 @@ class Overlabeled(Plane):
     """Labels of both parts."""
 
     def labels(self) -> list[int]:
-        """Return twice as many."""
         return [0, 1] * EXAMPLES
 
 
@@ -397,7 +368,6 @@ class Growing(Plane):
     extra = 0
 
     def examples(self, part: str) -> list[Any]:
-        """Return one more each time."""
         Growing.extra += 1
         return super().examples(part) + super().examples(part)[: self.extra]
 
@@ -406,7 +376,6 @@ class Generated(Plane):
     """Examples that come one after the other."""
 
     def examples(self, part: str) -> Any:
-        """Return an iterator."""
         return iter(super().examples(part))
 
 
@@ -422,7 +391,6 @@ class Unnamed(Plane):
     """Metrics without names."""
 
     def metrics(self, model: nn.Module, batch: Any) -> Any:
-        """Return a list."""
         del model, batch
         return [1.0]
 
@@ -431,7 +399,6 @@ class Numbered(Plane):
     """Metrics by number."""
 
     def metrics(self, model: nn.Module, batch: Any) -> Any:
-        """Return a number for a name."""
         del model, batch
         return {1: 1.0}
 
@@ -440,7 +407,6 @@ class Foreign(Plane):
     """Groups with a parameter that no file would hold."""
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Add one."""
         mine = [value for value in model.parameters() if value.requires_grad]
         return [{"params": [*mine, nn.Parameter(torch.zeros(3))]}]
 
@@ -449,7 +415,6 @@ class Mistyped(Plane):
     """A group with an option that torch would ignore."""
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Say learning_rate for lr."""
         mine = [value for value in model.parameters() if value.requires_grad]
         return [{"params": mine, "learning_rate": 0.5}]
 
@@ -458,7 +423,6 @@ class Ungrouped(Plane):
     """Parameters in place of groups."""
 
     def groups(self, model: nn.Module) -> Any:
-        """Return them."""
         return model.parameters()
 
 
@@ -466,7 +430,6 @@ class Calling(Plane):
     """An optimizer that calls the loss."""
 
     def optimizer(self, groups: list[dict[str, Any]]) -> Optimizer:
-        """Return LBFGS."""
         return torch.optim.LBFGS(groups)
 
 

@@ -166,7 +166,7 @@ def test_batches_are_collated_in_their_order(tmp_path: Path) -> None:
     assert np.array_equal(y[0].numpy(), task.examples("train")[5][1])
 
 
-def test_what_a_great_many_examples_take_is_said() -> None:
+def test_the_memory_of_very_many_examples_is_remarked() -> None:
     """Their indices alone are gigabytes; the line names the field that helps."""
     facts = DatasetFacts(
         train_samples=300_000_000,

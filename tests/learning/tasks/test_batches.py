@@ -27,7 +27,6 @@ class Encoding(UserDict[str, Tensor]):
     """What a tokenizer returns: no dictionary, but it moves itself."""
 
     def to(self, device: str) -> Encoding:
-        """Move it."""
         return Encoding({name: value.to(device) for name, value in self.data.items()})
 
 
@@ -112,7 +111,6 @@ class Together(Damaged):
     limit = 20
 
     def __getitems__(self, indices: list[int]) -> list[int]:
-        """Return some."""
         if len(indices) > self.limit:
             raise ValueError("too many")
         return [self[index] for index in indices]

@@ -81,7 +81,7 @@ def tried(root: Path, name: str, fields: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("name", "fields", "why"), TOLD, ids=[one[0] for one in TOLD])
-def test_it_is_told(
+def test_a_broken_training_is_refused(
     tmp_path: Path,
     name: str,
     fields: dict[str, Any],
@@ -94,7 +94,7 @@ def test_it_is_told(
 
 
 @pytest.mark.parametrize("name", NOT_TOLD)
-def test_it_is_not_told(tmp_path: Path, name: str) -> None:
+def test_an_unseen_defect_passes(tmp_path: Path, name: str) -> None:
     """Two steps do not show it; the attempt fails later, or a round comes out otherwise."""
     tried(tmp_path, f"broken_tasks:{name}", {})
 

@@ -27,7 +27,7 @@ def test_binary_cross_entropy_takes_one_logit_in_either_shape(shape: tuple[int, 
     assert loss.item() == pytest.approx(math.log(2))
 
 
-def test_what_is_right() -> None:
+def test_correct_outputs_follow_from_the_loss() -> None:
     """The largest logit wins; a binary logit is a yes above 0; targets may be many."""
     logits = torch.tensor([[0.1, 0.9], [2.0, -1.0]])
     assert correct(logits, torch.tensor([1, 1]), CROSS).tolist() == [True, False]

@@ -136,7 +136,7 @@ def test_an_optimizer_s_counter_goes_on_in_the_next_round(tmp_path: Path) -> Non
     assert counts == [training.steps_total, 2 * training.steps_total]
 
 
-def test_what_is_drawn_once_is_the_same_for_all(tmp_path: Path) -> None:
+def test_a_split_drawn_once_is_the_same_for_all(tmp_path: Path) -> None:
     """Processes that make the task agree about a split at random, and its parts share nothing."""
     one, other = loaded(tmp_path, "Halves"), loaded(tmp_path, "Halves")
     parts = {part: one.examples(part) for part in ("train", "test")}
@@ -150,7 +150,7 @@ def test_what_is_drawn_once_is_the_same_for_all(tmp_path: Path) -> None:
     assert one.data.labels.tolist() == [int(parts["train"][i][1][0] > 0) for i in range(30)]
 
 
-def test_what_is_frozen_is_in_no_update(tmp_path: Path) -> None:
+def test_frozen_parameters_are_in_no_update(tmp_path: Path) -> None:
     """Neither parameters nor snapshots hold it."""
     task = loaded(tmp_path, "Plane")
     network = task.network()
@@ -241,7 +241,7 @@ def test_the_rate_is_the_task_s(tmp_path: Path) -> None:
         ("Calling", r"LBFGS calls the loss itself, so the task needs its own step\(\)"),
     ],
 )
-def test_what_is_wrong_with_a_task_is_one_line(tmp_path: Path, name: str, why: str) -> None:
+def test_a_mistake_in_a_task_is_one_line(tmp_path: Path, name: str, why: str) -> None:
     """Before a worker has heard of it, with the line of the user's file where there is one."""
     with pytest.raises(SpecError, match=why) as refusal:
         tried(tmp_path, name, last_batch="rest")
@@ -282,7 +282,7 @@ def test_a_step_is_the_same_whether_it_opens_the_examples_or_not(tmp_path: Path,
     assert len(bytes_of) == 1
 
 
-def test_what_is_set_apart_of_a_task_is_read_from_its_training_examples(tmp_path: Path) -> None:
+def test_validation_examples_of_a_task_are_training_examples(tmp_path: Path) -> None:
     """With augmentation, drawn alike at every evaluation."""
     task = loaded(tmp_path, "Noisy")
     found = [evaluate_on(task.network(), task, np.arange(9), "validation") for _ in range(2)]

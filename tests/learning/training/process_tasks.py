@@ -22,17 +22,14 @@ class Plain(downpour.Task):
     began = time.monotonic()
 
     def model(self) -> nn.Module:
-        """Return a layer."""
         return nn.Linear(4, 2)
 
     def examples(self, part: str) -> Any:
-        """Return the same examples each time."""
         del part
         generator = torch.Generator().manual_seed(0)
         return [(torch.randn(4, generator=generator), i % 2) for i in range(48)]
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Return the loss, scaled."""
         Plain.steps += 1
         if time.monotonic() - self.began > 1e12 or dt.datetime.now(tz=dt.UTC).year < 2000:
             raise TimeoutError
@@ -48,7 +45,6 @@ class Hashes(Plain):
     """Hashes text, which each process does otherwise."""
 
     def scale(self) -> float:
-        """Return what a bucket gets."""
         return 1 + hash("word") % 997
 
 
@@ -65,7 +61,6 @@ class Ordered(Plain):
     """Builds layers in the order of a set."""
 
     def model(self) -> nn.Module:
-        """Return layers in any order."""
         names = {f"layer {number}" for number in range(12)}
         layers = {name: nn.Linear(4, 4) for name in names}
         return nn.Sequential(*(layers[name] for name in sorted(names)), nn.Linear(4, 2))
@@ -78,7 +73,6 @@ class Unseeded(Plain):
         self.factor = np.random.default_rng().random()
 
     def scale(self) -> float:
-        """Return what was drawn at first."""
         return 1 + self.factor
 
 
@@ -86,7 +80,6 @@ class Numbered(Plain):
     """Depends on the number of the process."""
 
     def scale(self) -> float:
-        """Return the number, but small."""
         return 1 + os.getpid() % 997
 
 
@@ -94,7 +87,6 @@ class Configured(Plain):
     """Depends on the environment."""
 
     def scale(self) -> float:
-        """Return a variable."""
         return float(os.environ.get("LAB_SCALE", "1"))
 
 
@@ -110,7 +102,6 @@ class Dated(Plain):
     """Depends on the date."""
 
     def scale(self) -> float:
-        """Return the day of the year."""
         return float(dt.datetime.now(tz=dt.UTC).timetuple().tm_yday)
 
 
@@ -134,7 +125,6 @@ class Cached(Plain):
     """Keeps what it drew at first use."""
 
     def examples(self, part: str) -> Any:
-        """Return examples, augmented."""
         return Noisy(super().examples(part))
 
 

@@ -30,7 +30,6 @@ class Always(nn.Module):
         self.logits = nn.Parameter(torch.tensor(logits))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return [b, len(logits)]."""
         return self.logits.expand(len(x), -1)
 
 
@@ -114,7 +113,6 @@ class Wide(nn.Module):
         self.wide, self.narrow = nn.Linear(64, 32_000), nn.Linear(32_000, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return four numbers an example."""
         self.seen.append(len(x))
         narrow: Tensor = self.narrow(self.wide(x.flatten(1)))
         return narrow

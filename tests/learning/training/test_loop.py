@@ -284,7 +284,7 @@ class Masked(nn.Module):
         return mixed
 
 
-def test_what_was_infinite_before_may_be_infinite_after(dataset: PreparedDataset) -> None:
+def test_an_infinite_constant_may_stay_infinite(dataset: PreparedDataset) -> None:
     """A mask that stays what it is is a constant; one that changes has come out wrong."""
     task = LocalTask(indices=np.arange(32), round=0, shard=0)
     kept = finished(ShardTraining(load(Spec.make(BASE), dataset), Masked(spoils=False), task))
@@ -302,12 +302,11 @@ class Drawing(nn.Module):
         self.dense = nn.Linear(64, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return four numbers an example."""
         shown: Tensor = self.dense(x.flatten(1) * random.random()) * np.random.random()
         return shown
 
 
-def test_what_python_and_numpy_draw_is_handed_over_too(dataset: PreparedDataset) -> None:
+def test_python_and_numpy_draws_survive_a_hand_over(dataset: PreparedDataset) -> None:
     """A step draws the same in every process, and other numbers than the step before."""
     spec = Spec.make({**BASE, "model": "lab:Drawing"})
     task = LocalTask(indices=np.arange(90), round=0, shard=0)

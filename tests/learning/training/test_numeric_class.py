@@ -19,7 +19,7 @@ def test_one_machine_is_one_numeric_class() -> None:
 @pytest.mark.parametrize(
     "variable", ["ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_CBWR"]
 )
-def test_what_torch_is_told_to_use_is_part_of_it(
+def test_variables_of_torch_are_part_of_the_class(
     monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     """Each of these variables changes bytes; one that is not set is not named."""
@@ -31,7 +31,7 @@ def test_what_torch_is_told_to_use_is_part_of_it(
     assert f"{variable}=AVX2" in numeric_class("cpu").instruction_set
 
 
-def test_what_torch_says_it_uses_is_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_instructions_of_torch_are_part_of_the_class(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not what the processor could do."""
     before = numeric_class("cpu")
     assert torch.backends.cpu.get_cpu_capability() in before.instruction_set

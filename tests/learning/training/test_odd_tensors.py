@@ -116,7 +116,6 @@ class Observed(nn.Module):
             self(torch.zeros(2, 64))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return four numbers an example."""
         shown: Tensor = self.dense(x.flatten(1))
         self.seen(self.dense.weight)
         return shown
@@ -147,7 +146,6 @@ class Lowest(nn.Module):
         self.register_buffer("low", torch.tensor([torch.inf, 0.0, -torch.inf]))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return four numbers an example."""
         shown: Tensor = self.dense(x.flatten(1))
         self.calls += self.training
         if self.calls > self.after:
@@ -186,7 +184,6 @@ class Scripted(nn.Module):
         self.dense = nn.Linear(64, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return four numbers an example."""
         shown: Tensor = self.dense(x.flatten(1)).relu()
         return shown
 
@@ -197,7 +194,6 @@ class Caching(Scripted):
     table: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return four numbers an example."""
         if self.table is None:
             self.table = torch.ones(4)
         return super().forward(x) * self.table
@@ -225,7 +221,6 @@ class Refusing(Scripted):
         setattr(self, method, self.refuse)
 
     def refuse(self, *_: Any, **__: Any) -> Any:
-        """Raise it."""
         raise NotImplementedError("not in this network")
 
 

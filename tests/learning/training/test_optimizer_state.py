@@ -101,7 +101,6 @@ class Estimating(SGD):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Scale the step by d."""
         del closure
         for group in self.param_groups:
             group["k"] += 1
@@ -139,7 +138,6 @@ class Global(SGD):
         super().__init__(groups, lr=0.1)
 
     def step(self, closure: Any = None) -> Any:
-        """Take longer steps each time."""
         seen: Any = self.state.setdefault("all", {"steps": 0})  # type: ignore[call-overload]
         seen["steps"] += 1
         for group in self.param_groups:
@@ -182,11 +180,9 @@ class Own(Task):
         return [{"params": list(one.parameters())} for one in layers]
 
     def optimizer(self, groups: Groups) -> Any:
-        """Return it."""
         return self.kind(groups)
 
     def step(self, model: nn.Module, optimizers: Any, batch: Any) -> Tensor:
-        """Exist, for LBFGS."""
         raise NotImplementedError
 
 
@@ -263,7 +259,6 @@ class Secretive(SGD):
         holder["kept"] = kept
 
     def step(self, closure: Any = None) -> Any:
-        """Change it."""
         super().step(closure)
         kept = self.param_groups[0].get("kept", vars(self).get("kept"))
         if isinstance(kept, set):
@@ -284,7 +279,7 @@ class Secretive(SGD):
         (None, "state", "its optimizer keeps kept of 0.weight, a torch.bfloat16 tensor: other"),
     ],
 )
-def test_what_cannot_be_carried_is_refused_by_its_name(kept: Any, where: str, why: str) -> None:
+def test_unwritable_optimizer_state_is_refused_by_name(kept: Any, where: str, why: str) -> None:
     """Once a step has changed it; until then nobody misses it."""
     model = network()
     task = Own(lambda groups: Secretive(groups, kept, where), apart=False)
@@ -299,7 +294,6 @@ class Late(SGD):
     """Takes another group in its first step."""
 
     def step(self, closure: Any = None) -> Any:
-        """Add it."""
         super().step(closure)
         if len(self.param_groups) == 1:
             self.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})

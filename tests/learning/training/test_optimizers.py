@@ -90,7 +90,6 @@ class Branches(nn.Module):
         self.early, self.late = nn.Linear(3, 1), nn.Linear(3, 1)
 
     def forward(self, x: Tensor, *, both: bool) -> Tensor:
-        """Return a number an example."""
         early: Tensor = self.early(x)
         return early + self.late(x) if both else early
 

@@ -29,7 +29,7 @@ def network() -> nn.Module:
     )
 
 
-def test_what_is_taken_can_be_loaded_into_another_network() -> None:
+def test_parameters_load_into_another_network() -> None:
     """Names, types, shapes and bits agree for every memory layout, read-only or not."""
     source, target = network(), network()
     arrays = parameters_of(source)
@@ -56,14 +56,14 @@ def test_arrays_of_another_network_are_refused(change: dict[str, NDArray[Any]]) 
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_what_is_not_finite_is_named(value: float) -> None:
+def test_a_non_finite_parameter_is_named(value: float) -> None:
     """The parameter's name stands in the error; integers are always finite."""
     check_finite({"count": np.array(3)})
     with pytest.raises(NonFinite, match="weight"):
         check_finite({"weight": np.array([1.0, value])})
 
 
-def test_what_is_trained_is_no_constant() -> None:
+def test_a_trained_parameter_is_no_constant() -> None:
     """A buffer or a frozen parameter that holds infinities is one; a trainable parameter is not."""
     model = network()
     model.register_buffer("mask", torch.tensor([0.0, -torch.inf]))

@@ -74,7 +74,7 @@ def test_kernels_that_repeat_are_asked_for_where_a_spec_wants_that() -> None:
     assert filling.fill_uninitialized_memory
 
 
-def test_what_is_on_the_host_stays_where_it_is() -> None:
+def test_host_tensors_stay_on_the_host() -> None:
     """The gradient is what it is without; nothing is copied."""
     network = nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True), nn.Linear(8, 1))
     x = torch.randn(4, 8)

@@ -34,7 +34,7 @@ def given() -> Arrays:
     return {**arrays, "head.weight": arrays["tied"]}
 
 
-def test_what_the_file_holds_is_copied_with_buffers_and_masks(given: Arrays) -> None:
+def test_the_tensors_of_a_file_are_copied_with_buffers_and_masks(given: Arrays) -> None:
     """A whole file leaves nothing to say."""
     given["norm.running_mean"] += 3
     net = Net()
@@ -43,7 +43,7 @@ def test_what_the_file_holds_is_copied_with_buffers_and_masks(given: Arrays) -> 
         np.testing.assert_array_equal(array, given[name])
 
 
-def test_what_it_lacks_keeps_its_draw_and_what_is_left_is_told(given: Arrays) -> None:
+def test_missing_tensors_keep_their_draw_and_extra_ones_are_remarked(given: Arrays) -> None:
     """As where a body begins from another network's, and the head is new."""
     for name in ("body.weight", "body.bias", "norm.weight", "norm.bias"):
         given[f"other.{name}"] = given.pop(name)

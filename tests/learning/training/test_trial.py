@@ -32,12 +32,10 @@ class Plain(nn.Module):
         self.hidden, self.dense = nn.Linear(64, 8), nn.Linear(8, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return four numbers an example."""
         shown: Tensor = self.dense(self.noisy(torch.relu(self.hidden(x.flatten(1)))))
         return shown
 
     def noisy(self, hidden: Tensor) -> Tensor:
-        """Return what the last layer sees."""
         return hidden
 
 
@@ -45,7 +43,6 @@ class Dropping(Plain):
     """Draws from torch."""
 
     def noisy(self, hidden: Tensor) -> Tensor:
-        """Drop half."""
         return nn.functional.dropout(hidden, 0.5)
 
 
@@ -53,7 +50,6 @@ class Drawing(Plain):
     """Draws from Python's and numpy's global generators."""
 
     def noisy(self, hidden: Tensor) -> Tensor:
-        """Scale by chance."""
         return hidden * random.random() * np.random.random()
 
 
@@ -65,7 +61,6 @@ class Restless(Plain):
         self.generator = np.random.default_rng()
 
     def noisy(self, hidden: Tensor) -> Tensor:
-        """Scale by chance."""
         return hidden * self.generator.random()
 
 
@@ -85,7 +80,6 @@ class Counting(Plain):
     calls = 0
 
     def noisy(self, hidden: Tensor) -> Tensor:
-        """Scale by the number of calls."""
         self.calls += 1
         return hidden / self.calls
 
@@ -99,7 +93,6 @@ class Hiding(Plain):
         self.register_buffer("mean", torch.zeros(8), persistent=False)
 
     def noisy(self, hidden: Tensor) -> Tensor:
-        """Take the mean so far away."""
         self.mean = 0.9 * self.mean + 0.1 * hidden.detach().mean(dim=0)
         return hidden - self.mean
 
@@ -112,7 +105,6 @@ class Viewing(nn.Module):
         self.conv, self.dense = nn.Conv2d(1, 3, 3), nn.Linear(108, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return four numbers an example."""
         shown: Tensor = self.dense(self.conv(x).view(len(x), 108))
         return shown
 
@@ -121,7 +113,6 @@ class Failing(Plain):
     """Raises in training alone."""
 
     def noisy(self, hidden: Tensor) -> Tensor:
-        """Look for what is not there."""
         return hidden if not self.training else {"a": hidden}["b"]
 
 
@@ -133,7 +124,6 @@ class Normal(Plain):
         self.norm = nn.BatchNorm1d(8)
 
     def noisy(self, hidden: Tensor) -> Tensor:
-        """Normalize."""
         shown: Tensor = self.norm(hidden)
         return shown
 
@@ -150,9 +140,7 @@ def trial(
 
 
 @pytest.mark.parametrize("network", [Plain, Dropping, Drawing, Viewing, Normal])
-def test_what_trains_to_the_same_bytes_passes(
-    dataset: PreparedDataset, network: type[nn.Module]
-) -> None:
+def test_a_repeatable_network_passes(dataset: PreparedDataset, network: type[nn.Module]) -> None:
     """Its draws from the global generators repeat."""
     trial(dataset, network)
 
@@ -215,7 +203,7 @@ def test_own_networks_pass(dataset: PreparedDataset, model: str, optimizer: str)
         (Plain, {"learning_rate": 1e38}, "learning_rate", "too large: .* by step"),
     ],
 )
-def test_what_cannot_be_is_told_with_its_place_and_cause(
+def test_a_network_that_cannot_train_is_refused_with_place_and_cause(
     dataset: PreparedDataset,
     network: type[nn.Module],
     fields: dict[str, Any],

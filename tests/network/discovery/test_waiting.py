@@ -31,7 +31,6 @@ class Late:
         self.error, self.failures, self.calls = error, failures, 0
 
     def __call__(self) -> str:
-        """Answer, or fail."""
         self.calls += 1
         if self.calls <= self.failures:
             raise self.error
@@ -64,7 +63,7 @@ def test_a_manager_that_starts_is_waited_for(
         SpecError("token_file", "x", "is not text"),
     ],
 )
-def test_what_waiting_does_not_mend_is_told_at_once(error: DownpourError) -> None:
+def test_a_lasting_error_is_raised_at_once(error: DownpourError) -> None:
     """There is one try."""
     late = Late(error)
     with pytest.raises(type(error)):

@@ -70,20 +70,17 @@ class FakeManager:
     disturbances: list[tuple[str, str, str]] = field(default_factory=list)
 
     def describe(self) -> ManagerInfo:
-        """Always the same."""
         self.before("describe")
         return ManagerInfo(
             protocol=PROTOCOL, version="0", presence_file="here", heartbeat_seconds=1.0
         )
 
     def register_worker(self, registration: Registration) -> Registered:
-        """Any worker is welcome."""
         self.before("registerWorker")
         self.workers.append(registration.name)
         return Registered(worker=registration.name)
 
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
-        """Nothing that runs is wanted."""
         self.before("heartbeat")
         unwanted = tuple(progress.attempt for progress in heartbeat.running)
         return HeartbeatReply(known=heartbeat.worker in self.workers, unwanted=unwanted)
@@ -98,7 +95,6 @@ class FakeManager:
     def report_failure(
         self, worker: str, attempt: AttemptId, kind: FailureKind, reason: str
     ) -> None:
-        """Keep it, too."""
         self.before("report_failure")
         self.failures[attempt] = (kind, f"{worker}: {reason}")
 
@@ -110,7 +106,6 @@ class FakeManager:
         self.snapshots[attempt] = snapshot
 
     def leave(self, worker: str, reason: str) -> None:
-        """Forget a worker."""
         self.before(f"leave: {reason}")
         self.workers.remove(worker)
 
@@ -130,24 +125,20 @@ class FakeManager:
         return Status(change=after_change + 1, experiment=summary)
 
     def list_experiments(self, before: str, limit: int) -> tuple[ExperimentSummary, ...]:
-        """In the order of submission."""
         self.before(f"list_experiments before {before!r}")
         known = list(self.specs)
         earlier = known[: known.index(before)] if before else known
         return tuple(map(self._summary, earlier[-limit:]))
 
     def cancel(self, experiment: str) -> None:
-        """Known experiments only."""
         self.before("cancel")
         self.cancelled.add(self._summary(experiment).experiment)
 
     def disturbed(self, experiment: str, who: str, what: str) -> None:
-        """Keep what is said."""
         self.before("disturbed")
         self.disturbances.append((self._summary(experiment).experiment, who, what))
 
     def results(self, experiment: str, from_line: int, wait_seconds: float) -> RecordPage:
-        """One line, wherever the reader stands."""
         self.before(f"results, waiting {wait_seconds:g} s")
         summary = self._summary(experiment)
         return RecordPage(lines=("{}",), next_line=from_line + 1, experiment=summary)
@@ -173,7 +164,6 @@ class Served:
     server: Server
 
     def client(self, **options: Any) -> ManagerClient:
-        """A client of its own connections."""
         return ManagerClient(self.server.address, **options)
 
     def raw(self) -> socket.socket:
@@ -182,7 +172,6 @@ class Served:
         return socket.create_connection(address, timeout=20)
 
     def assert_well(self) -> None:
-        """A well-behaved stranger is still served."""
         with self.client() as client:
             assert client.submit("well") == "experiment-well"
 

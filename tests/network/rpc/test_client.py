@@ -107,21 +107,17 @@ class FakeWorker:
         return WorkerInfo(protocol=PROTOCOL, version="0", name="w1", running=running)
 
     def train(self, task: TaskMessage) -> None:
-        """One at a time."""
         if self.tasks:
             raise Refused("task", f"busy with {self.tasks[0].id}", busy=True)
         self.tasks.append(task)
 
     def cancel(self, attempt: AttemptId) -> None:
-        """Note it."""
         self.heard.append(attempt)
 
     def hand_over(self, attempt: AttemptId) -> None:
-        """Hand nothing over."""
         del attempt
 
     def drain(self) -> None:
-        """Note it."""
         self.heard.append("drain")
 
 
