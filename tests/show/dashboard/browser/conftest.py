@@ -1,4 +1,7 @@
-"""A real browser, a server that plays frames, and a visitor who minds errors and requests."""
+"""A real browser, a server that plays frames, and a visitor who minds errors and requests.
+
+Its tests are slow ones, so they run when the page changes, or when a merge draws them.
+"""
 
 from __future__ import annotations
 

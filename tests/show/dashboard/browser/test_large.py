@@ -8,6 +8,8 @@ from tests.show.dashboard.browser.conftest import Visit, until
 from tests.show.dashboard.browser.made_frames import made_run
 from tests.show.dashboard.browser.played_server import Playbook, PlayedServer
 
+pytestmark = pytest.mark.slow
+
 ZOOM = """seconds => new Promise(done => {
   const { page } = downpour, { timeline } = page, costs = [], begin = performance.now();
   const first = timeline.frames;
@@ -35,7 +37,6 @@ ZOOM = """seconds => new Promise(done => {
 })"""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 390])
 def test_a_thousand_workers_and_a_hundred_rounds(
     visit: Visit, server: PlayedServer, playbook: Playbook, width: int

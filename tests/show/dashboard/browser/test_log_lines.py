@@ -17,6 +17,8 @@ from tests.show.dashboard.served import served
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = "<img src=x onerror=\"document.title='caught'\"><b>bold</b>"
 TRACE = "\n".join(
     ["Traceback (most recent call last):", *["  in forward"] * 60, "OSError: no luck"]

@@ -26,6 +26,8 @@ from tests.show.dashboard.browser.conftest import Visit, until
 from tests.show.dashboard.records import large_record, texts
 from tests.show.dashboard.served import served
 
+pytestmark = pytest.mark.slow
+
 ROWS_SEEN = """() => {
   window.seen = {};
   const look = () => {

@@ -15,6 +15,8 @@ from tests.show.dashboard.browser.played_server import Playbook, PlayedServer
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
+pytestmark = pytest.mark.slow
+
 DUMP = """tables => {
   const all = tables.attempts, columns = ["worker", "round", "shard", "attempt", "begin", "end",
     "outcome", "q10", "q50", "q90", "previous", "next"];

@@ -13,6 +13,8 @@ from tests.show.dashboard.browser.played_server import Playbook, PlayedServer
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def run(playbook: Playbook) -> MadeRun:

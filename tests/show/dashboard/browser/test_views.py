@@ -10,6 +10,8 @@ from tests.show.dashboard.browser.conftest import Visit, shown, until
 from tests.show.dashboard.browser.made_frames import made_run
 from tests.show.dashboard.browser.played_server import Playbook, PlayedServer
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = "<img src=x onerror=\"document.title='caught'\"><b>bold</b>"
 NO_SCROLL = "document.documentElement.scrollWidth <= window.innerWidth"
 
