@@ -1,15 +1,12 @@
-"""MNIST and its relatives, and CIFAR-10, in torchvision's layout."""
+"""MNIST and its relatives in torchvision's layout, and the binary version of CIFAR-10."""
 
 from __future__ import annotations
 
-import pickle
 import sys
-from hashlib import md5
 from pathlib import Path
 
 import numpy as np
 import pytest
-from torchvision.datasets import CIFAR10
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
@@ -39,7 +36,7 @@ def test_the_cache_is_searched_after_the_data_folder(tmp_path: Path) -> None:
     assert open_prepared(tmp_path, key).facts.train_samples == 30
 
 
-@pytest.mark.parametrize(("spec", "folder"), [(MNIST, "MNIST"), (CIFAR, "cifar-10-batches-py")])
+@pytest.mark.parametrize(("spec", "folder"), [(MNIST, "MNIST"), (CIFAR, "cifar-10-batches-bin")])
 def test_a_failed_download_ends_in_one_line_with_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: Spec, folder: str
 ) -> None:
@@ -62,25 +59,28 @@ def test_a_damaged_file_is_refused_by_its_folder(tmp_path: Path, content: bytes)
         prepare(MNIST, tmp_path, tmp_path)
 
 
-def write_batches(folder: Path, monkeypatch: pytest.MonkeyPatch, records: int = 4) -> None:
-    """Write small batches whose red, green and blue are 10, 20 and 30; torchvision expects them."""
+def test_a_pickle_beside_the_files_is_not_opened(tmp_path: Path) -> None:
+    """Torchvision itself would prefer one, as older releases left it."""
+    write_idx(tmp_path / "MNIST")
+    processed = tmp_path / "MNIST" / "processed"
+    processed.mkdir()
+    for name in ("training.pt", "test.pt"):
+        (processed / name).write_bytes(b"no pickle")
+    assert open_prepared(tmp_path, prepare(MNIST, tmp_path, tmp_path)).facts.train_samples == 30
+
+
+def write_batches(folder: Path, records: int = 4) -> None:
+    """Write six small batch files whose red, green and blue are 10, 20 and 30."""
     folder.mkdir(parents=True)
     planes = np.repeat(np.array([10, 20, 30], np.uint8), 1024)
-    batch = {"data": np.tile(planes, (records, 1)), "labels": list(range(records))}
-    contents = {name: pickle.dumps(batch) for name, _ in CIFAR10.train_list + CIFAR10.test_list}
-    contents["batches.meta"] = pickle.dumps({"label_names": [str(n) for n in range(10)]})
-    for name, content in contents.items():
-        (folder / name).write_bytes(content)
-    sums = {name: md5(content).hexdigest() for name, content in contents.items()}  # noqa: S324
-    for listed in ("train_list", "test_list"):
-        named = [[name, sums[name]] for name, _ in getattr(CIFAR10, listed)]
-        monkeypatch.setattr(CIFAR10, listed, named)
-    monkeypatch.setattr(CIFAR10, "meta", {**CIFAR10.meta, "md5": sums["batches.meta"]})
+    for name in [*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]:
+        content = b"".join(bytes([label % 10]) + planes.tobytes() for label in range(records))
+        (folder / f"{name}.bin").write_bytes(content)
 
 
-def test_batches_become_color_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_become_color_images(tmp_path: Path) -> None:
     """Five batches make the training set; planes become channels at the end."""
-    write_batches(tmp_path / "data" / "cifar-10-batches-py", monkeypatch)
+    write_batches(tmp_path / "data" / "cifar-10-batches-bin")
     dataset = open_prepared(tmp_path, prepare(CIFAR, tmp_path, tmp_path / "data"))
     assert dataset.train.x.shape == (20, 32, 32, 3)
     assert dataset.train.x[7, 3, 5].tolist() == [10, 20, 30]
@@ -89,14 +89,12 @@ def test_batches_become_color_images(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert dataset.mean / 255 == pytest.approx([0.4914, 0.4822, 0.4465])
 
 
-def test_a_batch_of_another_checksum_is_not_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It could be any pickle."""
-    write_batches(tmp_path / "cifar-10-batches-py", monkeypatch)
-    (tmp_path / "cifar-10-batches-py" / "data_batch_3").write_bytes(pickle.dumps({}))
-    monkeypatch.setattr(pickle, "load", lambda *_, **__: pytest.fail("a pickle was opened"))
-    with pytest.raises(SpecError, match=r"cifar-10-batches-py/ cannot be read: .*corrupted"):
+def test_a_cut_file_is_refused(tmp_path: Path) -> None:
+    """A batch that ends inside a record is named."""
+    write_batches(tmp_path / "cifar-10-batches-bin")
+    path = tmp_path / "cifar-10-batches-bin" / "data_batch_3.bin"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(SpecError, match=r"data_batch_3\.bin"):
         prepare(CIFAR, tmp_path, tmp_path)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -153,67 +154,113 @@ _IDX_FILES = tuple(
     f"raw/{stem}-ubyte"
     for stem in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
 )
-_BATCH_FILES = (*(f"data_batch_{n}" for n in range(1, 6)), "test_batch", "batches.meta")
 
 
 @dataclass(frozen=True, slots=True)
-class VisionSet:
-    """A dataset of torchvision, in the layout of torchvision.
+class IdxSource:
+    """MNIST or a relative, in torchvision's layout and read by torchvision.
 
     It is in the data folder or in the download cache. torchvision downloads it only if it is in
-    neither, so that a machine without a network can train on files that a user put there. The files
-    of CIFAR-10 are pickles, which torchvision opens only if their checksums are the known ones.
+    neither, so that a machine without a network can train on files that a user put there.
     """
 
-    name: str  # its class in torchvision.datasets
+    name: str  # torchvision's class of the set, and its folder
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
-    folder: str = ""  # of its files; by default called as the class
-    files: tuple[str, ...] = _IDX_FILES
 
     def check(self, spec: Spec, data_dir: Path | None) -> None:
         """Pass: whether a download works shows only when it is tried."""
 
     def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> SourceFiles:
-        """Find the files in the data folder or the cache, or download them there."""
-        places, folder = (data_dir, downloads), self.folder or self.name
-        paths = found_or_downloaded(spec, folder, places, self._present, self._fetch)
-        root = data_dir if data_dir is not None and data_dir in paths[0].parents else downloads
-        return SourceFiles(fingerprint=fingerprint(paths), read=lambda: self._read(spec, root))
-
-    def _present(self, folder: Path) -> list[Path] | None:
-        paths = [folder / name for name in self.files]
-        return paths if all(path.is_file() for path in paths) else None
+        """Find the four files in the data folder or the cache, or download them there."""
+        places = (data_dir, downloads)
+        present = partial(_present, names=_IDX_FILES)
+        paths = found_or_downloaded(spec, self.name, places, present, self._fetch)
+        return SourceFiles(fingerprint=fingerprint(paths), read=lambda: self._read(spec, paths))
 
     def _fetch(self, root: Path) -> None:
-        self._open(root, download=True)
-
-    def _open(self, root: Path, **options: bool) -> Any:
         from torchvision import datasets
 
-        return getattr(datasets, self.name)(str(root), **options)
+        getattr(datasets, self.name)(str(root), download=True)
 
-    def _read(self, spec: Spec, root: Path) -> Arrays:
+    def _read(self, spec: Spec, paths: list[Path]) -> Arrays:
+        # Not by torchvision's class, which prefers pickles in a folder beside these files.
+        from torchvision.datasets.mnist import read_image_file, read_label_file
+
+        train_x, train_y, test_x, test_y = map(str, paths)
         try:
-            train, test = (self._open(root, train=is_train) for is_train in (True, False))
+            return Arrays(
+                train_x=read_image_file(train_x).numpy(),
+                train_y=read_label_file(train_y).numpy(),
+                test_x=read_image_file(test_x).numpy(),
+                test_y=read_label_file(test_y).numpy(),
+                mean=self.mean,
+                std=self.std,
+            )
         except Exception as error:  # noqa: BLE001 - torchvision raises anything about damage
             reason = " ".join(str(error).split()) or type(error).__name__
-            where = f"{self.folder or self.name}/ cannot be read: {reason}"
-            raise SpecError("dataset", spec.dataset, where) from None
-        return Arrays(
-            train_x=np.asarray(train.data),
-            train_y=np.asarray(train.targets),
-            test_x=np.asarray(test.data),
-            test_y=np.asarray(test.targets),
-            mean=self.mean,
-            std=self.std,
-        )
+            accepted = f"{self.name}/ cannot be read: {reason}"
+            raise SpecError("dataset", spec.dataset, accepted) from None
 
 
-CIFAR10 = VisionSet(
-    "CIFAR10",
-    mean=(0.4914, 0.4822, 0.4465),
-    std=(0.2470, 0.2435, 0.2616),
-    folder="cifar-10-batches-py",
-    files=_BATCH_FILES,
-)
+def _present(folder: Path, names: tuple[str, ...]) -> list[Path] | None:
+    paths = [folder / name for name in names]
+    return paths if all(path.is_file() for path in paths) else None
+
+
+FOLDER = "cifar-10-batches-bin"
+URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
+
+_NAMES = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin")
+_RECORD_BYTES = 1 + 3 * 32 * 32
+
+
+class Cifar10:
+    """60,000 color images, 32 x 32; a record is a label, then the red, green and blue planes.
+
+    torchvision's own CIFAR-10 is the pickled version. We open no pickle here, not even a checked
+    one: another process could exchange the file after the check. So the files must be in
+    `cifar-10-batches-bin/` under the data folder. Otherwise torchvision's downloader fetches the
+    binary archive into the cache and checks its MD5.
+    """
+
+    def check(self, spec: Spec, data_dir: Path | None) -> None:
+        """Pass: whether a download works shows only when it is tried."""
+
+    def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> SourceFiles:
+        """Find the six files in the data folder or the cache, or download them there."""
+        present = partial(_present, names=_NAMES)
+        paths = found_or_downloaded(spec, FOLDER, (data_dir, downloads), present, _fetch)
+        return SourceFiles(fingerprint=fingerprint(paths), read=lambda: _read_records(paths))
+
+
+def _fetch(root: Path) -> None:
+    from torchvision.datasets.utils import download_and_extract_archive
+
+    download_and_extract_archive(URL, str(root), md5=MD5)
+
+
+def _read_records(paths: list[Path]) -> Arrays:
+    parts = [_records(path) for path in paths]
+    train = np.concatenate(parts[:-1])
+    test = parts[-1]
+    return Arrays(
+        train_x=_images(train),
+        train_y=train[:, 0],
+        test_x=_images(test),
+        test_y=test[:, 0],
+        mean=(0.4914, 0.4822, 0.4465),
+        std=(0.2470, 0.2435, 0.2616),
+    )
+
+
+def _records(path: Path) -> NDArray[np.uint8]:
+    content = np.fromfile(path, np.uint8)
+    if content.size == 0 or content.size % _RECORD_BYTES:
+        raise SpecError("dataset", path.name, f"should hold records of {_RECORD_BYTES} bytes")
+    return content.reshape(-1, _RECORD_BYTES)
+
+
+def _images(records: NDArray[np.uint8]) -> NDArray[Any]:
+    return records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)

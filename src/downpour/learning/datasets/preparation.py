@@ -29,7 +29,7 @@ from downpour.files.store.publish import writing
 from downpour.host.paths import FolderLock
 from downpour.learning.datasets.array_folder import damage, flush, read_facts, write_array_folder
 from downpour.learning.datasets.arrays import Factory, Npz
-from downpour.learning.datasets.built_in import CIFAR10, Digits, VisionSet
+from downpour.learning.datasets.built_in import Cifar10, Digits, IdxSource
 from downpour.learning.datasets.decoding import Decoded, decoded
 from downpour.learning.datasets.images import Folder
 from downpour.learning.datasets.prepared import ARRAYS
@@ -45,10 +45,10 @@ _SOURCES_FOLDER = "sources"
 
 SOURCES: dict[str, DataSource] = {
     "digits": Digits(),
-    "mnist": VisionSet("MNIST", mean=(0.1307,), std=(0.3081,)),
-    "fashion-mnist": VisionSet("FashionMNIST", mean=(0.2860,), std=(0.3530,)),
-    "kmnist": VisionSet("KMNIST"),
-    "cifar10": CIFAR10,
+    "mnist": IdxSource("MNIST", mean=(0.1307,), std=(0.3081,)),
+    "fashion-mnist": IdxSource("FashionMNIST", mean=(0.2860,), std=(0.3530,)),
+    "kmnist": IdxSource("KMNIST"),
+    "cifar10": Cifar10(),
     "npz": Npz(),
     "folder": Folder(),
 }
