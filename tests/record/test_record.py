@@ -43,13 +43,12 @@ SECOND = WorkerLeftLine(worker="w-1", reason="no heartbeat for 10 s", lost=False
 finite = st.floats(allow_nan=False, allow_infinity=False)
 BY_TYPE = {
     "float": finite,
-    "Measured": finite,
-    "dict[str, Measured]": st.dictionaries(st.text(), finite),
-    "tuple[Measured, ...]": st.lists(finite).map(tuple),
+    "dict[str, float]": st.dictionaries(st.text(), finite),
+    "tuple[float, ...]": st.lists(finite).map(tuple),
     "tuple[Sample, ...]": st.lists(
         st.builds(Sample, at_seconds=finite, cpu_share=finite, io_wait=finite)
     ).map(tuple),
-    "StoredSpec": st.just(Spec().model_dump(mode="json")),
+    "dict[str, Any]": st.just(Spec().model_dump(mode="json")),
 }
 
 

@@ -16,8 +16,6 @@ from itertools import accumulate, starmap
 from pathlib import Path
 from threading import Lock
 
-from pydantic import ValidationError
-
 from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError
 from downpour.core.node.journal import Line
 from downpour.files.store.directory import open_regular, read_regular
@@ -26,18 +24,16 @@ from downpour.files.store.publish import publish, reading
 from downpour.record.journal import (
     PIECE_BYTES,
     first_number,
-    lacks_fields,
     lines_from,
     lines_with,
     segments,
     term_of,
 )
-from downpour.record.record_lines import Dated, RecordLine, from_fields, to_fields
+from downpour.record.record_lines import LACKS_FIELD, Dated, RecordLine, from_fields, to_fields
 from downpour.record.view import View
 
 PAGE_LINES_MAX = 1000
 PAGE_BYTES_MAX = 4_000_000
-_NO_FACT = "is not a fact of an experiment"
 
 
 class RecordReader:
@@ -256,12 +252,12 @@ def parse_lines(lines: Iterable[str], source: str = "record") -> list[Dated]:
         try:
             fields = json.loads(line)
             at_seconds, fact = _finite(fields["at"]), from_fields(fields)
-        except ValidationError as error:
-            older = ": an older build of Downpour wrote it" if lacks_fields(error) else ""
-            raise FileCorrupt(source, f"line {number} {_NO_FACT}{older}") from None
         # `json` raises RecursionError for brackets nested by the thousand.
-        except (ValueError, OverflowError, TypeError, KeyError, RecursionError):
-            raise FileCorrupt(source, f"line {number} {_NO_FACT}") from None
+        except (ValueError, OverflowError, TypeError, KeyError, RecursionError) as error:
+            is_older = str(error).startswith(LACKS_FIELD)
+            older = ": an older build of Downpour wrote it" if is_older else ""
+            reason = f"line {number} is not a fact of an experiment{older}"
+            raise FileCorrupt(source, reason) from None
         if fact is not None:
             facts.append((at_seconds, fact))
     return facts

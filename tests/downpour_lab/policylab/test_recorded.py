@@ -22,6 +22,7 @@ from downpour.record.record_lines import (
 from downpour_lab.policylab.recorded import RecordedRun
 from downpour_lab.policylab.rerun import Tactic
 from tests.downpour_lab.policylab.recordings import TASK_SECONDS, machines, recorded
+from tests.specs import stored_spec
 
 RECORDED = Path(__file__).parents[2] / "recorded"
 WAIT = Tactic(policy="wait", mode="sync")
@@ -49,7 +50,9 @@ def test_a_real_record_is_read() -> None:
     lines = read_record(RECORDED / "handoff" / "record.jsonl")
     at, submitted = lines[0]
     assert isinstance(submitted, SubmittedLine)
-    spec = {"shards": submitted.shards}  # the recorded one names a file of data that is not there
+    spec = stored_spec(
+        shards=submitted.shards
+    )  # the recorded one names a file of data that is not there
     run = RecordedRun.of("uneven", [(at, replace(submitted, spec=spec)), *lines[1:]])
     assert len(run.workers) > 1
     assert run.seconds > 0

