@@ -42,6 +42,8 @@ SECOND = WorkerLeftLine(worker="w-1", reason="no heartbeat for 10 s", lost=False
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 BY_TYPE = {
+    "Count": st.integers(0, 2**31 - 1),
+    "Size": st.integers(0, 2**62),
     "float": finite,
     "dict[str, float]": st.dictionaries(st.text(), finite),
     "tuple[float, ...]": st.lists(finite).map(tuple),

@@ -9,7 +9,6 @@ journal otherwise. No decision depends on a record.
 from __future__ import annotations
 
 import json
-import math
 import zlib
 from collections.abc import Iterable, Iterator
 from itertools import accumulate, starmap
@@ -29,7 +28,7 @@ from downpour.record.journal import (
     segments,
     term_of,
 )
-from downpour.record.record_lines import LACKS_FIELD, Dated, RecordLine, from_fields, to_fields
+from downpour.record.record_lines import LACKS_FIELD, Dated, RecordLine, dated, to_fields
 from downpour.record.view import View
 
 PAGE_LINES_MAX = 1000
@@ -250,10 +249,9 @@ def parse_lines(lines: Iterable[str], source: str = "record") -> list[Dated]:
     facts = []
     for number, line in enumerate(lines, start=1):
         try:
-            fields = json.loads(line)
-            at_seconds, fact = _finite(fields["at"]), from_fields(fields)
+            at_seconds, fact = dated(json.loads(line))
         # `json` raises RecursionError for brackets nested by the thousand.
-        except (ValueError, OverflowError, TypeError, KeyError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             is_older = str(error).startswith(LACKS_FIELD)
             older = ": an older build of Downpour wrote it" if is_older else ""
             reason = f"line {number} is not a fact of an experiment{older}"
@@ -261,9 +259,3 @@ def parse_lines(lines: Iterable[str], source: str = "record") -> list[Dated]:
         if fact is not None:
             facts.append((at_seconds, fact))
     return facts
-
-
-def _finite(number: float) -> float:
-    if not math.isfinite(number):
-        raise ValueError
-    return float(number)

@@ -12,7 +12,7 @@ import dataclasses
 import math
 import re
 from dataclasses import dataclass
-from typing import Any, NamedTuple, get_args
+from typing import Annotated, Any, NamedTuple, get_args
 
 import msgspec
 
@@ -23,6 +23,9 @@ from downpour.core.spec import REQUIRED
 SHARD_CLASSES_MAX = 5_000
 """The most counts in a line, a few bytes each: a record has one such line, and people read it."""
 
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+"""A number that a column of the live page can hold."""
+Size = Annotated[int, msgspec.Meta(ge=0)]
 _MEASURED = "loss", "metrics", "class_accuracy"
 """Fields with numbers that may be NaN or infinite; both are null in JSON, which has neither."""
 LACKS_FIELD = "Object missing required field"
@@ -117,9 +120,9 @@ class PreparedLine:
 class AttemptLine:
     """Something about an attempt at a shard."""
 
-    round: int
-    shard: int
-    attempt: int
+    round: Count
+    shard: Count
+    attempt: Count
     worker: str
 
 
@@ -134,7 +137,7 @@ class AssignedLine(AttemptLine):
     """
 
     reason: str
-    from_step: int = 0
+    from_step: Count = 0
     share: float = 1.0
     q10_seconds: float | None = None
     q50_seconds: float | None = None
@@ -162,8 +165,8 @@ class ForeseenLine(AttemptLine):
 class SavedLine(AttemptLine):
     """An attempt published a snapshot after `step` steps; the next worker continues from it."""
 
-    step: int
-    bytes: int
+    step: Count
+    bytes: Size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,14 +207,14 @@ class UpdatedLine(AttemptLine):
     in the worker's process, if it repeated them.
     """
 
-    samples: int
-    steps: int
+    samples: Count
+    steps: Count
     loss: float
     load_seconds: float
     train_seconds: float
     publish_seconds: float
     completion_seconds: float
-    bytes: int
+    bytes: Size
     checksum: str
     processes: int = 1
     shortages: int = 0
@@ -437,14 +440,29 @@ def from_fields(fields: dict[str, Any]) -> RecordLine | None:
     Raises:
         ValueError: a field is missing or of another type.
     """
-    kind = KINDS.get(fields["kind"])
-    if kind is None:
+    if msgspec.convert(fields["kind"], str) not in KINDS:
         return None
     measured = {name: _measured(fields[name]) for name in _MEASURED if name in fields}
-    line = msgspec.convert({**fields, **measured}, kind)
+    values = {**fields, **measured} if measured else fields
+    line = msgspec.convert(values, KINDS[fields["kind"]])
     if isinstance(line, SubmittedLine) and (lacking := set(REQUIRED) - set(line.spec)):
         raise ValueError(f"{LACKS_FIELD} `{min(lacking)}` in the spec")
     return line
+
+
+def dated(fields: Any) -> tuple[float, RecordLine | None]:
+    """Turn the plain fields of a line into its time and its fact.
+
+    Raises:
+        ValueError: it is no line of a record.
+    """
+    try:
+        at, line = msgspec.convert(fields["at"], float), from_fields(fields)
+    except (TypeError, KeyError, OverflowError, RecursionError) as error:
+        raise ValueError(repr(error)) from None
+    if not math.isfinite(at):
+        raise ValueError(f"a line at {at}")
+    return at, line
 
 
 def _measured(value: Any) -> Any:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.experiments.page_server.event_stream import event
-from downpour.record.record import line_text, parse_lines, read_record
+from downpour.record.record import line_text, read_record
 from downpour.record.record_lines import (
     AggregatedLine,
     AssignedLine,
@@ -95,7 +95,9 @@ LINES = st.one_of(
         elapsed_seconds=SECONDS,
         **QUANTILES,
     ),
-    st.builds(SavedLine, **TASK, worker=WORKER, step=st.integers(0), bytes=st.integers(0)),
+    st.builds(
+        SavedLine, **TASK, worker=WORKER, step=st.integers(0, 1000), bytes=st.integers(0, 10**9)
+    ),
     st.builds(
         UpdatedLine,
         **TASK,
@@ -169,15 +171,6 @@ def test_each_frame_has_only_what_has_changed(lines: list[Any]) -> None:
         changed.see(model.since(before, model.line))
         assert before == 0 or changed.rows_seen <= 16
         assert set(model.since(model.line, model.line)) == {"seq"}
-
-
-@given(st.lists(LINES, max_size=30))
-def test_frequent_lines_are_taken_as_the_records_types_take_them(lines: list[Any]) -> None:
-    """They are read without pydantic, and mean the same after a round trip through it."""
-    texts = [json.dumps(line) for line in as_read(lines)]
-    again = [json.loads(line_text(at, line)) for at, line in parse_lines(texts)]
-    one, other = folded([json.loads(text) for text in texts]), folded(again)
-    assert seen_at_once(one).shown == seen_at_once(other).shown
 
 
 JUNK = st.recursive(

@@ -8,51 +8,6 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 Fields = Mapping[str, Any]
-_WHOLE_MAX = 2**31 - 1
-_EXACT = 2**53
-
-
-def whole(value: Any) -> int:
-    """Return a whole number, at least 0, that a column can hold."""
-    if type(value) is not int or not 0 <= value <= _WHOLE_MAX:
-        raise ValueError(f"not a whole number: {value!r:.50}")
-    return value
-
-
-def number(value: Any) -> float:
-    """Return a finite number."""
-    if type(value) is float and value - value == 0:  # neither NaN nor infinite
-        return value
-    if type(value) is int and -_EXACT <= value <= _EXACT:
-        return float(value)
-    raise ValueError(f"not a number: {value!r:.50}")
-
-
-def measured(value: Any) -> float | None:
-    """Return a number; None for NaN or infinity, which JSON cannot express."""
-    return None if value is None else number(value)
-
-
-def text(value: Any) -> str:
-    """Return a text."""
-    if type(value) is not str:
-        raise ValueError(f"not a text: {value!r:.50}")
-    return value
-
-
-def task_of(fields: Fields) -> tuple[int, int, int]:
-    """Return the round, the shard and the attempt of a line."""
-    return whole(fields["round"]), whole(fields["shard"]), whole(fields["attempt"])
-
-
-def quantiles(fields: Fields) -> tuple[float, float, float] | None:
-    """Return the forecast of a line; None if it has none."""
-    low, middle, high = map(fields.get, ("q10_seconds", "q50_seconds", "q90_seconds"))
-    if low is None or middle is None or high is None:
-        return None
-    return number(low), number(middle), number(high)
-
-
 Key = TypeVar("Key", bound=Hashable)
 Row = Sequence[Any]
 """A row as the page receives it; its first columns are its key."""
@@ -183,10 +138,6 @@ class AttemptColumns:
     An attempt takes tens of bytes, and its number is its index. Blocks of a few thousand attempts
     hold the columns. Once all attempts of a block have ended, we compress it. We then unpack it
     only for a new viewer.
-
-    We read the frequent kinds of lines without pydantic, which would take most of the time of
-    opening a long record. The functions above accept the same values as the lines' own types, as
-    `to_fields` writes them. For anything else they raise ValueError.
     """
 
     def __init__(self) -> None:

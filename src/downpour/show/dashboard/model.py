@@ -1,6 +1,5 @@
 """Folds the lines of a record into the tables that the page draws; pure.
 
-We read frequent kinds of lines as they are (`columns.py`), the others as the record's own types.
 Every row knows the line that changed it last, so `since` can tell what has changed after any line.
 A viewer's whole state is therefore the number of a line.
 """
@@ -8,43 +7,39 @@ A viewer's whole state is therefore the number of a line.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from downpour.base.states import BLAMELESS, ExperimentState
 from downpour.core.spec import Meetings
 from downpour.record.record_lines import (
-    KINDS,
     AggregatedLine,
+    AssignedLine,
+    AttemptFailedLine,
+    AttemptLine,
     CancelledLine,
     ContradictedLine,
     DroppedLine,
     EvaluatedLine,
     FailedLine,
     FinishedLine,
+    ForeseenLine,
     HandOverAskedLine,
     PreparedLine,
     RecordLine,
+    ResourcesUsedLine,
+    SavedLine,
     SubmittedLine,
+    UpdatedLine,
     WorkerJoinedLine,
     WorkerLeftLine,
-    from_fields,
+    dated,
 )
 from downpour.record.result_parts import NOT_VERIFIED, first_of
 from downpour.record.tables import Verification
 from downpour.record.timeline import decision
-from downpour.show.dashboard.columns import (
-    Fields,
-    RowTable,
-    measured,
-    number,
-    quantiles,
-    task_of,
-    text,
-    whole,
-)
-from downpour.show.dashboard.results import Results, WorkerTable, size_of
-from downpour.show.dashboard.rounds import Rounds, Waited, time_left
+from downpour.show.dashboard.columns import Fields, RowTable
+from downpour.show.dashboard.results import Results, WorkerTable
+from downpour.show.dashboard.rounds import Rounds, Task, Waited, time_left
 
 Frame = dict[str, Any]
 DECISIONS_MAX = 20_000
@@ -74,14 +69,6 @@ class RecordTables:
         self._results = Results()
         self._decisions: RowTable[int] = RowTable(DECISIONS_MAX)
         self._decided = 0
-        self._frequent: Mapping[str, Callable[[float, Fields], None]] = {
-            "assigned": self._assigned,
-            "foreseen": self._foreseen,
-            "saved": self._saved,
-            "updated": self._updated,
-            "resources-used": self._resources_used,
-            "attempt-failed": self._attempt_failed,
-        }
 
     def take(self, fields: Fields) -> None:
         """Fold the next line; it counts even if this refuses it.
@@ -91,22 +78,16 @@ class RecordTables:
         """
         self.line += 1
         try:
-            at, kind = number(fields["at"]), text(fields["kind"])
-            if self._start is None:
-                self._start = at
-            relative = round(at - self._start, 3)
-            take = self._frequent.get(kind)
-            if take is not None:
-                take(relative, fields)
-            elif kind in KINDS:
-                line = from_fields(dict(fields))
-                if line is not None:
-                    self._take_typed(at, relative, line)
-            else:
-                self._note_unknown(kind)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            at, line = dated(fields)
+        except ValueError as error:
             raise ValueError(f"line {self.line} is not a fact of an experiment") from error
-        self._last_at = relative
+        if self._start is None or isinstance(line, SubmittedLine):
+            self._start = at
+        self._last_at = round(at - self._start, 3)
+        if line is None:
+            self._note_unknown(fields["kind"])
+        else:
+            self._take(self._last_at, line)
 
     def set_clock(self, begins: float) -> None:
         """Set where the record's clock begins, in seconds of unix time."""
@@ -217,69 +198,22 @@ class RecordTables:
             self._unknown[kind[:40]] = None
             self._about_line = self.line
 
-    def _assigned(self, at: float, fields: Fields) -> None:
-        task, name = task_of(fields), text(fields["worker"])
-        share, step = number(fields.get("share", 1.0)), whole(fields.get("from_step", 0))
-        forecast, reason = quantiles(fields), text(fields["reason"])
-        worker = self._workers.named(name)
-        attempt, is_copy = self._rounds.assigned(task, at, (worker.number, share, step), self.line)
-        if forecast is not None:
-            self._rounds.foreseen(task, (0.0, 0.0, *forecast), self.line)
-        self._workers.began(worker.number, attempt, self.line)
-        self._results.began()
-        if is_copy:
-            said = f"round {task[0] + 1} shard {task[1]} also to {name}: {reason}"
-            self._decide(at, "copy", said, attempt)
-
-    def _foreseen(self, _: float, fields: Fields) -> None:
-        task, forecast = task_of(fields), quantiles(fields)
-        elapsed, done = number(fields["elapsed_seconds"]), number(fields["done"])
-        if forecast is not None:
-            self._rounds.foreseen(task, (elapsed, done, *forecast), self.line)
-
-    def _saved(self, _: float, fields: Fields) -> None:
-        task_of(fields)
-        self._results.saved(size_of(fields))
-
-    def _updated(self, at: float, fields: Fields) -> None:
-        task, name = task_of(fields), text(fields["worker"])
-        samples, seconds = whole(fields["samples"]), number(fields["train_seconds"])
-        measured(fields["loss"])
-        size, repeated = size_of(fields), text(fields.get("trial", ""))
-        worker = self._workers.named(name)
-        worker.tasks_done += 1
-        worker.samples_per_second = round(samples / seconds, 1) if seconds > 1e-6 else None
-        worker.changed = self.line
-        self._rounds.updated(task, at, self.line)
-        self._results.updated(size)
-        before = self._unverified()
-        self._verification.updated(name, worker.numeric_class, repeated)
-        if self._unverified() != before:
-            self._about_line = self.line
-
-    def _resources_used(self, _: float, fields: Fields) -> None:
-        task_of(fields)
-        name, samples = text(fields["worker"]), fields["samples"]
-        if not samples:
-            return
-        _, share, memory, *_ = samples[-1]
-        used = round(number(share), 2), round(number(memory))
-        worker = self._workers.named(name)
-        worker.cpu_share, worker.memory_bytes = used
-        worker.changed = self.line
-
-    def _attempt_failed(self, at: float, fields: Fields) -> None:
-        task, name = task_of(fields), text(fields["worker"])
-        failure, reason = text(fields["failure"]), text(fields["reason"])
-        attempt = self._rounds.failed(task, at, failure, self.line)
-        if failure not in BLAMELESS:
-            where = f"round {task[0] + 1} shard {task[1]}"
-            self._decide(at, "fail", f"{name} failed at {where}: {failure}: {reason}", attempt)
-
-    def _take_typed(self, wall: float, at: float, line: RecordLine) -> None:
+    def _take(self, at: float, line: RecordLine) -> None:  # noqa: C901, PLR0912 - an arm a line
         match line:
+            case AssignedLine():
+                self._assigned(at, line)
+            case ForeseenLine():
+                self._foresee(line, line.elapsed_seconds, line.done)
+            case SavedLine():
+                self._results.saved(line.bytes)
+            case UpdatedLine():
+                self._updated(at, line)
+            case ResourcesUsedLine():
+                self._workers.used(line, self.line)
+            case AttemptFailedLine():
+                self._attempt_failed(at, line)
             case SubmittedLine():
-                self._submitted(wall, line)
+                self._submitted(line)
             case PreparedLine():
                 self._prepared(at, line)
             case WorkerJoinedLine() | WorkerLeftLine():
@@ -296,18 +230,51 @@ class RecordTables:
         if made is not None:
             attempt = None
             if isinstance(line, HandOverAskedLine | ContradictedLine):
-                attempt = self._rounds.number_of((line.round, line.shard, line.attempt))
+                attempt = self._rounds.number_of(_task(line))
             self._decide(at, made.kind, str(made), attempt)
 
-    def _submitted(self, wall: float, line: SubmittedLine) -> None:
-        self._start, spec = wall, line.spec
+    def _assigned(self, at: float, line: AssignedLine) -> None:
+        worker = self._workers.named(line.worker)
+        told = worker.number, line.share, line.from_step
+        attempt, is_copy = self._rounds.assigned(_task(line), at, told, self.line)
+        self._foresee(line, 0.0, 0.0)
+        self._workers.began(worker.number, attempt, self.line)
+        self._results.began()
+        if is_copy:
+            where = f"round {line.round + 1} shard {line.shard}"
+            self._decide(at, "copy", f"{where} also to {line.worker}: {line.reason}", attempt)
+
+    def _foresee(self, line: AssignedLine | ForeseenLine, elapsed: float, done: float) -> None:
+        low, middle, high = line.q10_seconds, line.q50_seconds, line.q90_seconds
+        if low is not None and middle is not None and high is not None:
+            forecast = elapsed, done, low, middle, high
+            self._rounds.foreseen(_task(line), forecast, self.line)
+
+    def _updated(self, at: float, line: UpdatedLine) -> None:
+        worker = self._workers.named(line.worker)
+        worker.trained(line, self.line)
+        self._rounds.updated(_task(line), at, self.line)
+        self._results.updated(line.bytes)
+        before = self._unverified()
+        self._verification.updated(line.worker, worker.numeric_class, line.trial)
+        if self._unverified() != before:
+            self._about_line = self.line
+
+    def _attempt_failed(self, at: float, line: AttemptFailedLine) -> None:
+        attempt = self._rounds.failed(_task(line), at, line.failure, self.line)
+        if line.failure not in BLAMELESS:
+            where = f"{line.worker} failed at round {line.round + 1} shard {line.shard}"
+            self._decide(at, "fail", f"{where}: {line.failure}: {line.reason}", attempt)
+
+    def _submitted(self, line: SubmittedLine) -> None:
+        spec = line.spec
         self._meetings = Meetings.of(spec)
         self._rounds.shards = line.shards
         self._about |= {
             "id": line.experiment,
             "name": line.name,
             "reason": None,
-            "start": wall,
+            "start": self._start,
             "prepared_at": None,
             "ended_at": None,
             "mode": spec.get("mode", "sync"),
@@ -394,3 +361,7 @@ class RecordTables:
     def _stopped(self, attempt: int, line: int) -> None:
         worker, *_ = self._rounds.attempt_at(attempt)
         self._workers.stopped(worker, attempt, line)
+
+
+def _task(line: AttemptLine) -> Task:
+    return line.round, line.shard, line.attempt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +27,7 @@ from downpour.record.record_lines import (
 )
 from downpour.record.result_parts import Measure, number
 from downpour.record.timeline import decision
-from downpour.show.dashboard.columns import Fields, Row, RowTable, measured
+from downpour.show.dashboard.columns import Row, RowTable
 
 
 class Results:
@@ -123,15 +124,7 @@ class Results:
 
 def finite(value: float) -> float | None:
     """Return a number as JSON can hold it, with as many digits as people may want."""
-    return measured(round(value, 6)) if value - value == 0 else None
-
-
-def size_of(fields: Fields) -> int:
-    """Return the bytes that a line reports."""
-    size = fields["bytes"]
-    if type(size) is not int or size < 0:
-        raise ValueError(f"not a size: {size!r:.50}")
-    return size
+    return round(value, 6) if math.isfinite(value) else None
 
 
 WorkerActivity = Literal["training", "idle", "lost", "left"]
@@ -154,6 +147,13 @@ class WorkerRow:
     cpu_share: float | None = None
     memory_bytes: int | None = None
     running: dict[int, None] = field(default_factory=dict)
+
+    def trained(self, update: UpdatedLine, line: int) -> None:
+        """Note an update that counts."""
+        seconds, samples = update.train_seconds, update.samples
+        self.tasks_done += 1
+        self.samples_per_second = round(samples / seconds, 1) if seconds > 1e-6 else None
+        self.changed = line
 
     def row(self) -> Row:
         """Return the row as the page receives it."""
@@ -203,6 +203,13 @@ class WorkerTable:
         if worker.running.pop(attempt, attempt) is None and not worker.running:
             if worker.state == "training":
                 worker.state = "idle"
+            worker.changed = line
+
+    def used(self, resources: ResourcesUsedLine, line: int) -> None:
+        """Note what a worker's process used last."""
+        if resources.samples:
+            worker, last = self.named(resources.worker), resources.samples[-1]
+            worker.cpu_share, worker.memory_bytes = round(last.cpu_share, 2), last.memory_bytes
             worker.changed = line
 
     def since(self, after: int, upto: int) -> Iterator[Row]:

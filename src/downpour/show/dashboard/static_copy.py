@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from downpour.record.record_lines import Dated, from_fields, to_fields
+from downpour.record.record_lines import AttemptLine, Dated, dated, to_fields
 from downpour.show.dashboard.columns import Fields
 from downpour.show.dashboard.model import Frame, RecordTables
 from downpour.show.dashboard.results import Told, histories
@@ -105,15 +105,11 @@ def _tasks(lines: Iterable[Fields], start: float) -> dict[str, list[Told]]:
     """Return the history of each task by its round, from 1, and its shard."""
     tasks: dict[str, list[Told]] = {}
     for fields in lines:
-        if "shard" not in fields or "round" not in fields:
-            continue
-        try:
-            line = from_fields(dict(fields))
-        except (ValueError, TypeError, KeyError):
-            continue
-        if line is not None:
-            key = f"{fields['round'] + 1}/{fields['shard']}"
-            tasks.setdefault(key, []).extend(histories([(fields["at"], line)], start))
+        with suppress(ValueError):  # leave it out, as the served page does
+            at, line = dated(fields)
+            if isinstance(line, AttemptLine):
+                key = f"{line.round + 1}/{line.shard}"
+                tasks.setdefault(key, []).extend(histories([(at, line)], start))
     return tasks
 
 
