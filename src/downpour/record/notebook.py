@@ -1,21 +1,16 @@
-"""How a notebook shows a value; `show/notebook.py` supplies the code, from above."""
+"""How a notebook shows a result; `show/notebook.py` supplies the drawings, from above."""
 
 from __future__ import annotations
 
 import os
 from base64 import b64encode
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import singledispatch
-from html import escape
-from typing import TYPE_CHECKING
+from typing import Any
 
 from downpour.base.errors import SpecError
 from downpour.files.store.publish import explain
 from downpour.host.paths import path_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 _FRAME_PIXELS = 640
 """The height of a page in a notebook."""
@@ -54,37 +49,5 @@ class NotebookPage:
             raise SpecError("path", str(file), explain(error)) from None
 
 
-@singledispatch
-def html_of(value: object) -> str:
-    """Return a value as HTML: its tables if they were imported, else its own short text."""
-    return f"<pre>{escape(repr(value))}</pre>"
-
-
-@singledispatch
-def plot_of(value: object) -> Figure:
-    """Draw how a value developed.
-
-    Raises:
-        TypeError: its figures have not been imported.
-    """
-    raise TypeError(f"cannot draw {value!r}")
-
-
-@singledispatch
-def timeline_of(value: object) -> Figure:
-    """Draw a value's events over time.
-
-    Raises:
-        TypeError: its figures have not been imported.
-    """
-    raise TypeError(f"cannot draw {value!r}")
-
-
-@singledispatch
-def page_of(value: object) -> NotebookPage:
-    """Return a page that shows a value.
-
-    Raises:
-        TypeError: its page has not been imported.
-    """
-    raise TypeError(f"cannot show {value!r}")
+DRAWINGS: dict[str, Callable[[Any], Any]] = {}
+"""What draws a result, by the name of its method."""

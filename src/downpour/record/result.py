@@ -28,7 +28,7 @@ from downpour.host.extras import require
 from downpour.host.paths import path_of
 from downpour.host.text import one_line
 from downpour.record.mitigation import Stragglers, costs_of, stragglers_of
-from downpour.record.notebook import NotebookPage, html_of, page_of, plot_of, timeline_of
+from downpour.record.notebook import DRAWINGS, NotebookPage
 from downpour.record.record import parse_lines, read_record
 from downpour.record.record_lines import FailedLine, FinishedLine, PreparedLine, RecordLine
 from downpour.record.result_parts import (
@@ -165,7 +165,7 @@ class Result:
         return one_line(f"<Result {self.experiment}: {', '.join(parts)}>")
 
     def _repr_html_(self) -> str:
-        return html_of(self)
+        return str(DRAWINGS["html"](self))
 
     def plot(self) -> Figure:
         """Draw metrics and losses by epoch; a notebook shows the figure.
@@ -173,7 +173,8 @@ class Result:
         Raises:
             MissingPackage: Matplotlib is not installed.
         """
-        return plot_of(self)
+        drawn: Figure = DRAWINGS["plot"](self)
+        return drawn
 
     def timeline(self) -> Figure:
         """Draw when each worker trained each shard; a notebook shows the figure.
@@ -181,7 +182,8 @@ class Result:
         Raises:
             MissingPackage: Matplotlib is not installed.
         """
-        return timeline_of(self)
+        drawn: Figure = DRAWINGS["timeline"](self)
+        return drawn
 
     def page(self) -> NotebookPage:
         """Return the page of `downpour dashboard` with this experiment inside; a notebook shows it.
@@ -189,7 +191,8 @@ class Result:
         Raises:
             SpecError: this machine does not see the experiment's folder.
         """
-        return page_of(self)
+        drawn: NotebookPage = DRAWINGS["page"](self)
+        return drawn
 
     @property
     def part(self) -> Part:
@@ -348,7 +351,7 @@ def result_of(tables: Tables, folder: Path | None = None) -> Result:
     submitted = tables.submitted
     if submitted is None:
         raise FileCorrupt(str(folder or "record"), "the record has no submission")
-    prepared, ended = tables.prepared or _NOT_PREPARED, tables.ended
+    prepared, ended = tables.prepared, tables.ended
     costs = costs_of(tables)
     lossless = all(cost.lossless for cost in costs.values())
     if lossless and submitted.spec.get("policy", "wait") == "wait":
@@ -358,20 +361,15 @@ def result_of(tables: Tables, folder: Path | None = None) -> Result:
         experiment=submitted.experiment,
         name=submitted.name,
         spec=submitted.spec,
-        shards=len(prepared.shard_samples) or submitted.shards,
+        shards=(len(prepared.shard_samples) if prepared else 0) or submitted.shards,
         state=state_of(tables),
         reason=reason_of(tables),
         asked_wrongly=isinstance(ended, FailedLine) and ended.asked_wrongly,
-        train_samples=prepared.train_samples,
-        test_samples=prepared.test_samples,
-        classes=prepared.classes,
-        parameters=prepared.parameters,
+        **_of_preparation(prepared),
         rounds=rounds_of(tables, costs),
         epochs=epochs_of(tables, costs),
         tasks=tasks_of(tables),
         failures=failures_of(tables),
-        prepare_seconds=prepared.prepare_seconds,
-        split_seconds=prepared.split_seconds,
         total_seconds=finished.total_seconds if finished else tables.now - tables.begin,
         model_file=folder / finished.file if folder and finished else None,
         stragglers=stragglers_of(costs.values()) if costs else None,
@@ -380,11 +378,18 @@ def result_of(tables: Tables, folder: Path | None = None) -> Result:
         worker_changes=worker_changes(tables),
         best=best_of(tables, folder),
         tested=test_of(tables),
-        dataset=(*_remarks(prepared), *_sent(tables)),
+        dataset=(*(_remarks(prepared) if prepared else ()), *_sent(tables)),
         spans=attempt_spans(tables),
         disturbed_seconds=disturbed_seconds(tables),
         folder=folder,
     )
+
+
+def _of_preparation(prepared: PreparedLine | None) -> dict[str, Any]:
+    sizes = "train_samples", "test_samples", "classes", "parameters"
+    seconds = "prepare_seconds", "split_seconds"
+    fields = {name: getattr(prepared, name, 0) for name in sizes}
+    return fields | {name: getattr(prepared, name, 0.0) for name in seconds}
 
 
 def _remarks(prepared: PreparedLine) -> Iterator[str]:
@@ -414,21 +419,6 @@ def _sent(tables: Tables) -> Iterator[str]:
         if codec != "none" and sizes:
             fewer = f"{model / max(sizes):.3g} times fewer than the model's {model:,}"
             yield f"{what} ({codec}): {max(sizes):,} bytes each, {fewer}"
-
-
-_NOT_PREPARED = PreparedLine(
-    train_samples=0,
-    test_samples=0,
-    classes=0,
-    shard_samples=(),
-    prepare_seconds=0.0,
-    split_seconds=0.0,
-    bytes=0,
-    parameters=0,
-    numeric_class="",
-    dataset="",
-    checksum="",
-)
 
 
 def _columns(row_type: type[RoundResult | TaskResult], rows: list[dict[str, Any]]) -> list[str]:

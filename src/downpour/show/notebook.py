@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from downpour.base.errors import SpecError
 from downpour.host.extras import require
 from downpour.record import Result
-from downpour.record.notebook import NotebookPage, html_of, page_of, plot_of, timeline_of
+from downpour.record.notebook import DRAWINGS, NotebookPage
 from downpour.show.figures.result_figure import result_figure
 from downpour.show.figures.timeline_figure import timeline_figure
 from downpour.show.tables.cells import SafeConsole
@@ -27,7 +27,6 @@ _AS_TYPED = (
 """Notebooks break long lines and space them out, which takes the columns of a table apart."""
 
 
-@html_of.register
 def _as_table(result: Result) -> str:
     console = SafeConsole(file=io.StringIO(), record=True, width=_COLUMNS, force_jupyter=False)
     console.print(result_table(result))
@@ -35,19 +34,16 @@ def _as_table(result: Result) -> str:
     return console.export_html(inline_styles=True, code_format=code_format)
 
 
-@plot_of.register(Result)
 def _plot(result: Result) -> Figure:
     require("Result.plot", "report")
     return result_figure(result)
 
 
-@timeline_of.register(Result)
 def _timeline(result: Result) -> Figure:
     require("Result.timeline", "report")
     return timeline_figure(result.spans, result.disturbed_seconds)
 
 
-@page_of.register
 def _page(result: Result) -> NotebookPage:
     from downpour.show.dashboard.static_copy import static_page
 
@@ -55,3 +51,6 @@ def _page(result: Result) -> NotebookPage:
         accepted = "needs the experiment's folder; read the result with Result.read(FOLDER)"
         raise SpecError("page", result.experiment, accepted)
     return NotebookPage(static_page([result.folder], result.name))
+
+
+DRAWINGS.update(html=_as_table, plot=_plot, timeline=_timeline, page=_page)
