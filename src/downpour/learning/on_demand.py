@@ -84,8 +84,8 @@ class ImageFolder:
         self.remarks = found.remarks
         for remark in self.remarks:
             log.warning("%s: %s", root, remark)
-        self.labels: list[int] = found.files.labels.tolist()
-        self._paths = found.files.paths
+        self.labels: list[int] = found.labels.tolist()
+        self._paths = found.paths
         self._size = size
         self._channels = channels
         self._transform = transform or (lambda image: image.float() / 255)

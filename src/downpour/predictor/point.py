@@ -122,30 +122,14 @@ class Median(Point):
         self._median = None
 
 
-class LastValue(Point):
-    """Predicts each worker's last time per sample."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._last: dict[str, float] = {}
-        self._cluster = Median()
-
-    def predicted_rate(self, worker: str) -> float | None:
-        """Return the worker's last time, or the cluster's median for a new worker."""
-        last = self._last.get(worker)
-        return self._cluster.predicted_rate(worker) if last is None else last
-
-    def observe_rate(self, worker: str, log_seconds: float) -> None:
-        """Replace the worker's last time."""
-        self._last[worker] = log_seconds
-        self._cluster.observe_rate(worker, log_seconds)
-
-
 _FADING = 0.5
 
 
 class Ewma(Point):
-    """Predicts an exponentially weighted mean of each worker's log times per sample."""
+    """Predicts an exponentially weighted mean of each worker's log times per sample.
+
+    A new worker has the cluster's median.
+    """
 
     def __init__(self, rate: float = _FADING) -> None:
         """Give each new time the weight `rate`, and all earlier times together the rest."""
@@ -162,5 +146,16 @@ class Ewma(Point):
     def observe_rate(self, worker: str, log_seconds: float) -> None:
         """Move the worker's mean toward its latest time."""
         mean = self._means.get(worker, log_seconds)
-        self._means[worker] = mean + self._rate * (log_seconds - mean)
+        self._means[worker] = self._moved(mean, log_seconds)
         self._cluster.observe_rate(worker, log_seconds)
+
+    def _moved(self, mean: float, latest: float) -> float:
+        return mean + self._rate * (latest - mean)
+
+
+class LastValue(Ewma):
+    """Predicts each worker's last time per sample."""
+
+    def _moved(self, mean: float, latest: float) -> float:
+        del mean
+        return latest

@@ -59,22 +59,19 @@ _GRAY_MODES = frozenset({"1", "L", "LA"})
 
 @dataclass(frozen=True, slots=True)
 class ImageFiles:
-    """Files and their class numbers."""
+    """The images of class folders with their class numbers, and remarks about left-out files."""
 
     paths: list[Path]
     labels: NDArray[np.int64]
+    remarks: tuple[str, ...] = ()
 
     def taken(self, order: NDArray[np.int64]) -> ImageFiles:
         """Return some of the files, in this order."""
         return ImageFiles([self.paths[index] for index in order], self.labels[order])
 
-
-@dataclass(frozen=True, slots=True)
-class ClassImages:
-    """The images of class folders, and remarks about left-out files, one line each."""
-
-    files: ImageFiles
-    remarks: tuple[str, ...]
+    def shuffled(self) -> ImageFiles:
+        """Return all files in a random order, which is always the same."""
+        return self.taken(random_order(len(self.paths), len(self.paths)))
 
 
 def class_folders(root: Path) -> list[str]:
@@ -82,7 +79,7 @@ def class_folders(root: Path) -> list[str]:
     return [entry.name for entry in entries(root) if entry.is_dir()]
 
 
-def images_in(root: Path, classes: list[str]) -> ClassImages:
+def images_in(root: Path, classes: list[str]) -> ImageFiles:
     """Return the images of each class, sorted by name; a class without a folder has none."""
     paths: list[Path] = []
     labels: list[int] = []
@@ -95,8 +92,7 @@ def images_in(root: Path, classes: list[str]) -> ClassImages:
         paths += images
         labels += [label] * len(images)
     others += [entry for entry in entries(root) if not entry.is_dir()]
-    files = ImageFiles(paths, np.asarray(labels, dtype=np.int64))
-    return ClassImages(files, tuple(_left_out(root, others)))
+    return ImageFiles(paths, np.asarray(labels, dtype=np.int64), tuple(_left_out(root, others)))
 
 
 def check_every_class(root: Path, classes: list[str], *, field: str) -> None:
@@ -233,7 +229,8 @@ class Folder:
         """List the images that the limits leave."""
         del downloads
         found = _found(_parts_of(named_path(spec, data_dir)))
-        train, test = _limited(found.train, spec.train_limit), _limited(found.test, spec.test_limit)
+        limited = (found.train, spec.train_limit), (found.test, spec.test_limit)
+        train, test = (ImageFiles(f.paths[:limit], f.labels[:limit]) for f, limit in limited)
         files = fingerprint(train.paths + test.paths, field="data_path")
         return SourceFiles(
             # The last two decide about facts of the prepared dataset, with any limits.
@@ -308,7 +305,7 @@ def _found(parts: _Parts) -> _Found:
     whole = images_in(parts.train, classes)
     remarks = parts.remarks + whole.remarks
     if parts.test is None:
-        train, test = map(whole.files.taken, held_out(whole.files.labels, len(whole.files.paths)))
+        train, test = map(whole.taken, held_out(whole.labels, len(whole.paths)))
         if not test.paths:
             count = len(train.paths)
             remarks += (f"a fifth of each class is held out for tests: {count} images are too few",)
@@ -319,15 +316,7 @@ def _found(parts: _Parts) -> _Found:
             raise SpecError("data_path", f"{parts.test.name}/{name}", accepted)
     measured = images_in(parts.test, classes)
     remarks += tuple(f"{parts.test.name}/: {remark}" for remark in measured.remarks)
-    return _Found(tuple(classes), _shuffled(whole.files), _shuffled(measured.files), remarks)
-
-
-def _shuffled(part: ImageFiles) -> ImageFiles:
-    return part.taken(random_order(len(part.paths), len(part.paths)))
-
-
-def _limited(part: ImageFiles, limit: int | None) -> ImageFiles:
-    return ImageFiles(part.paths[:limit], part.labels[:limit])
+    return _Found(tuple(classes), whole.shuffled(), measured.shuffled(), remarks)
 
 
 def _read(train: ImageFiles, test: ImageFiles, found: _Found, size: int | None) -> Arrays:
