@@ -10,17 +10,8 @@ from hypothesis import strategies as st
 
 from downpour.record import Result, Stragglers
 from downpour.record.mitigation import costs_of, stragglers_of
-from downpour.record.record_lines import (
-    AggregatedLine,
-    AssignedLine,
-    AttemptFailedLine,
-    PreparedLine,
-    RecordLine,
-    ResizedLine,
-    SavedLine,
-    UpdatedLine,
-)
-from downpour.record.tables import Tables
+from downpour.record.record_lines import Dated, ResizedLine
+from tests.record.lines import aggregated, assigned, failed, folded, prepared, saved, updated
 
 HANDOFF = Path(__file__).parents[1] / "recorded" / "handoff"
 ENDS = ("lost", "handed_over", "withdrawn", "task")
@@ -88,55 +79,54 @@ def test_without_a_prediction_nothing_is_estimated() -> None:
 
 def test_a_round_that_is_cut_to_measure_is_compared_with_the_uncut() -> None:
     """Two took ten seconds for three and one hundred: with two hundred each, one takes twenty."""
-    record: list[tuple[float, RecordLine]] = [(0.0, prepared(200, 200))]
+    record: list[Dated] = [(0.0, prepared(200, 200))]
     record.append((0.0, ResizedLine(round=0, samples=(300, 100), reason="bob is slow")))
     record += plain(10.0, 10.0)
-    found = stragglers_of(costs_of(Tables.of(record)).values())
+    found = stragglers_of(costs_of(folded(*record)).values())
     assert (found.ideal_seconds, found.wait_seconds) == (10.0, 20.0)
     assert (found.mitigation, found.extra_work) == (1.0, 0.0)
 
 
 def test_what_a_snapshot_saved_of_a_lost_attempt_is_no_extra_work() -> None:
     """Six seconds are on disk when the worker dies in the eighth: two are lost."""
-    record: list[tuple[float, RecordLine]] = [(0.0, prepared(100)), (0.0, assigned(0, 0, "ann"))]
-    saved = SavedLine(round=0, shard=0, attempt=0, worker="ann", step=60, bytes=1)
-    record += [(6.0, saved), (8.0, ended(0, 0, "ann", "lost"))]
+    record: list[Dated] = [(0.0, prepared(100)), (0.0, assigned(0, 0, "ann"))]
+    record += [(6.0, saved(0, 0, 60)), (8.0, failed(0, 0, "lost", "ann"))]
     record += [(8.0, assigned(0, 1, "bob", from_step=60)), (12.0, updated(0, 1, "bob"))]
-    record.append((12.0, AGGREGATED))
-    [cost] = costs_of(Tables.of(record)).values()
+    record.append((12.0, aggregated()))
+    [cost] = costs_of(folded(*record)).values()
     assert (cost.useful_seconds, cost.lost_seconds, cost.decided) == (10.0, 2.0, False)
     assert stragglers_of([cost]).mitigation is None
 
 
 def test_noise_is_not_divided_by_noise() -> None:
     """A move that cost 0.1 s where waiting would have cost 0.05 s is no -200 % of anything."""
-    record: list[tuple[float, RecordLine]] = [(0.0, prepared(100, 100))]
+    record: list[Dated] = [(0.0, prepared(100, 100))]
     record += [(0.0, assigned(0, 0, "ann")), (0.0, assigned(1, 0, "bob"))]
-    record += [(2.0, assigned(0, 1, "cid")), (2.1, ended(0, 1, "cid", "withdrawn"))]
-    record += [(10.0, updated(0, 0, "ann")), (10.1, updated(1, 0, "bob")), (10.1, AGGREGATED)]
-    [cost] = costs_of(Tables.of(record)).values()
+    record += [(2.0, assigned(0, 1, "cid")), (2.1, failed(0, 1, "withdrawn", "cid"))]
+    record += [(10.0, updated(0, 0, "ann")), (10.1, updated(1, 0, "bob")), (10.1, aggregated())]
+    [cost] = costs_of(folded(*record)).values()
     assert cost.decided
     assert stragglers_of([cost]).mitigation is None
 
 
 def test_a_copy_that_is_stopped_is_no_move() -> None:
     """Its work is lost, but the shard stays with whom it was; one that starts elsewhere moves."""
-    record: list[tuple[float, RecordLine]] = [(0.0, prepared(100, 100))]
+    record: list[Dated] = [(0.0, prepared(100, 100))]
     record += [(0.0, assigned(0, 0, "ann")), (0.0, assigned(1, 0, "bob"))]
-    record += [(2.0, assigned(0, 1, "cid")), (5.0, ended(0, 1, "cid", "withdrawn"))]
-    record += [(5.0, ended(1, 0, "bob", "withdrawn")), (5.0, assigned(1, 1, "cid"))]
-    record += [(9.0, updated(0, 0, "ann")), (10.0, updated(1, 1, "cid")), (10.0, AGGREGATED)]
-    [cost] = costs_of(Tables.of(record)).values()
+    record += [(2.0, assigned(0, 1, "cid")), (5.0, failed(0, 1, "withdrawn", "cid"))]
+    record += [(5.0, failed(1, 0, "withdrawn", "bob")), (5.0, assigned(1, 1, "cid"))]
+    record += [(9.0, updated(0, 0, "ann")), (10.0, updated(1, 1, "cid")), (10.0, aggregated())]
+    [cost] = costs_of(folded(*record)).values()
     assert (cost.moves, cost.decided) == (1, True)
     assert (cost.useful_seconds, cost.lost_seconds) == (14.0, 8.0)
 
 
 def test_a_refused_update_is_work_that_is_lost() -> None:
     """It had been accepted, but the one that was made anew counts."""
-    record: list[tuple[float, RecordLine]] = [(0.0, prepared(100)), (0.0, assigned(0, 0, "ann"))]
-    record += [(5.0, updated(0, 0, "ann")), (6.0, ended(0, 0, "ann", "store"))]
-    record += [(6.0, assigned(0, 1, "bob")), (10.0, updated(0, 1, "bob")), (10.0, AGGREGATED)]
-    [cost] = costs_of(Tables.of(record)).values()
+    record: list[Dated] = [(0.0, prepared(100)), (0.0, assigned(0, 0, "ann"))]
+    record += [(5.0, updated(0, 0, "ann")), (6.0, failed(0, 0, "store", "ann"))]
+    record += [(6.0, assigned(0, 1, "bob")), (10.0, updated(0, 1, "bob")), (10.0, aggregated())]
+    [cost] = costs_of(folded(*record)).values()
     assert (cost.useful_seconds, cost.lost_seconds, cost.seconds) == (4.0, 5.0, 10.0)
 
 
@@ -147,7 +137,7 @@ SECONDS = st.floats(min_value=0.1, max_value=1000.0)
 def test_where_nothing_was_done_nothing_is_mitigated(seconds: list[float]) -> None:
     """However slow the slowest is; and no work is lost."""
     record = [(0.0, prepared(*[100] * len(seconds))), *plain(*seconds)]
-    [cost] = costs_of(Tables.of(record)).values()
+    [cost] = costs_of(folded(*record)).values()
     assert cost.lossless
     assert cost.wait_seconds == pytest.approx(cost.seconds)
     found = stragglers_of([cost])
@@ -157,7 +147,7 @@ def test_where_nothing_was_done_nothing_is_mitigated(seconds: list[float]) -> No
 @given(st.data())
 def test_extra_work_is_never_negative_and_all_work_is_accounted_for(data: st.DataObject) -> None:
     """However attempts end, their seconds are either useful or lost."""
-    record: list[tuple[float, RecordLine]] = [(0.0, prepared(100, 100, 100))]
+    record: list[Dated] = [(0.0, prepared(100, 100, 100))]
     spent = 0.0
     for shard in range(3):
         now, step = 0.0, 0
@@ -165,91 +155,23 @@ def test_extra_work_is_never_negative_and_all_work_is_accounted_for(data: st.Dat
         for number, end in enumerate((*ends, "")):
             seconds = data.draw(SECONDS)
             spent += seconds
-            record.append((now, assigned(shard, number, f"w{number}", step)))
+            record.append((now, assigned(shard, number, f"w{number}", from_step=step)))
             if data.draw(st.booleans()):
                 step += 1
-                saved = SavedLine(
-                    round=0, shard=shard, attempt=number, worker="w", step=step, bytes=1
-                )
-                record.append((now + data.draw(st.floats(0.0, 1.0)) * seconds, saved))
+                at = now + data.draw(st.floats(0.0, 1.0)) * seconds
+                record.append((at, saved(shard, number, step)))
             now += seconds
-            made = ended(shard, number, "w", end) if end else updated(shard, number, "w")
+            made = failed(shard, number, end, "w") if end else updated(shard, number, "w")
             record.append((now, made))
-    record.append((1e6, AGGREGATED))
-    [cost] = costs_of(Tables.of(sorted(record, key=lambda told: told[0]))).values()
+    record.append((1e6, aggregated()))
+    [cost] = costs_of(folded(*sorted(record, key=lambda told: told[0]))).values()
     assert cost.lost_seconds >= 0
     assert cost.useful_seconds + cost.lost_seconds == pytest.approx(spent)
 
 
-AGGREGATED = AggregatedLine(
-    round=0,
-    version=1,
-    file="m",
-    bytes=1,
-    seconds=0.0,
-    train_seconds=1.0,
-    loss=0.0,
-    summed="",
-    whole=True,
-    checksum="",
-)
-
-
-def plain(*seconds: float) -> list[tuple[float, RecordLine]]:
+def plain(*seconds: float) -> list[Dated]:
     """Return the lines of shards that were trained once, each by another worker."""
-    record: list[tuple[float, RecordLine]] = [
-        (0.0, assigned(shard, 0, f"w{shard}")) for shard in range(len(seconds))
-    ]
+    record: list[Dated] = [(0.0, assigned(shard, 0, f"w{shard}")) for shard in range(len(seconds))]
     made = ((after, updated(shard, 0, f"w{shard}")) for shard, after in enumerate(seconds))
     record += sorted(made, key=lambda told: told[0])
-    return [*record, (max(seconds), AGGREGATED)]
-
-
-def prepared(*samples: int) -> PreparedLine:
-    """Say how large the shards are."""
-    return PreparedLine(
-        train_samples=sum(samples),
-        test_samples=1,
-        classes=2,
-        shard_samples=samples,
-        prepare_seconds=0.0,
-        split_seconds=0.0,
-        bytes=1,
-        parameters=1,
-        numeric_class="",
-        dataset="",
-        checksum="",
-    )
-
-
-def assigned(shard: int, attempt: int, worker: str, from_step: int = 0) -> AssignedLine:
-    """Give a shard to a worker."""
-    return AssignedLine(
-        round=0, shard=shard, attempt=attempt, worker=worker, reason="", from_step=from_step
-    )
-
-
-def ended(shard: int, attempt: int, worker: str, how: str) -> AttemptFailedLine:
-    """Return the line of an attempt that failed."""
-    return AttemptFailedLine(
-        round=0, shard=shard, attempt=attempt, worker=worker, failure=how, reason=""
-    )
-
-
-def updated(shard: int, attempt: int, worker: str) -> UpdatedLine:
-    """Let an attempt publish."""
-    return UpdatedLine(
-        round=0,
-        shard=shard,
-        attempt=attempt,
-        worker=worker,
-        samples=100,
-        steps=100,
-        loss=1.0,
-        load_seconds=0.0,
-        train_seconds=1.0,
-        publish_seconds=0.0,
-        completion_seconds=1.0,
-        bytes=1,
-        checksum="",
-    )
+    return [*record, (max(seconds), aggregated())]

@@ -22,12 +22,11 @@ from downpour.record.record_lines import (
     CancelledLine,
     FailedLine,
     FinishedLine,
-    PreparedLine,
     RecordLine,
     SubmittedLine,
-    WorkerJoinedLine,
 )
 from downpour.record.view import View, aggregating, observed
+from tests.record.lines import joined, prepared
 from tests.specs import plain_spec
 
 FILE = PublishedFile(name="model-1", size_bytes=7, checksum="abc")
@@ -37,20 +36,8 @@ PREPARED = on.Prepared(
     at_seconds=1.0, experiment="one", dataset="d", shard_samples=(3, 4), model=FILE
 )
 AGGREGATED = on.Aggregated(at_seconds=2.0, experiment="one", round=4, model=FILE)
-KNOWN = PreparedLine(
-    train_samples=7,
-    test_samples=2,
-    classes=2,
-    shard_samples=(3, 4),
-    prepare_seconds=0.5,
-    split_seconds=0.25,
-    bytes=7,
-    parameters=3,
-    numeric_class="",
-    dataset="",
-    checksum="",
-)
-JOINED = WorkerJoinedLine(worker="ann", address="here:1", numeric_class="x")
+KNOWN = prepared(3, 4)
+JOINED = joined("ann")
 
 
 def told(*entries: Journaled) -> list[tuple[float, RecordLine]]:

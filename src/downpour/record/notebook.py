@@ -50,4 +50,4 @@ class NotebookPage:
 
 
 DRAWINGS: dict[str, Callable[[Any], Any]] = {}
-"""What draws a result, by the name of its method."""
+"""The functions that draw a result, by the name of its method."""

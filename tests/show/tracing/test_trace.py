@@ -22,28 +22,34 @@ from downpour.record.record import read_record
 from downpour.record.record_lines import (
     AggregatedLine,
     AssignedLine,
-    AttemptFailedLine,
     CancelledLine,
+    Dated,
     DisturbedLine,
     EvaluatedLine,
     RecordLine,
     ResizedLine,
-    SavedLine,
-    SubmittedLine,
     UpdatedLine,
     WorkerJoinedLine,
-    WorkerLeftLine,
     WorkerRequestedLine,
 )
 from downpour.record.tables import Tables
 from downpour.record.timeline import attempt_spans
 from downpour.show.tracing.trace import trace_lines
 from downpour.show.tracing.tracks import TraceEvent, Track, lanes
-from tests.record.test_timeline import assigned, failed, updated
-from tests.specs import stored_spec
+from tests.record.lines import (
+    aggregated,
+    assigned,
+    dated,
+    failed,
+    joined,
+    left,
+    saved,
+    submitted,
+    updated,
+)
 
 RECORDED = Path(__file__).parents[2] / "recorded"
-Record = Sequence[tuple[float, RecordLine]]
+Record = Sequence[Dated]
 Event = dict[str, Any]
 
 REQUIRED: dict[str, dict[str, type]] = {
@@ -270,14 +276,14 @@ def test_a_trace_can_be_made_while_the_experiment_runs(
 
 def test_failures_and_workers_that_go_are_seen_at_once() -> None:
     """A worker that came later, too; each on the track of its worker."""
-    record: list[tuple[float, RecordLine]] = [
-        (1.0, WorkerJoinedLine(worker="a", address="[::1]:70", numeric_class="")),
+    record: list[Dated] = [
+        (1.0, joined("a", address="[::1]:70")),
         (2.0, assigned(0)),
         (3.0, failed(0, 0)),
-        (3.0, WorkerLeftLine(worker="a", reason="silent", lost=True)),
-        (4.0, WorkerJoinedLine(worker="b", address="n1:70", numeric_class="")),
+        (3.0, left("a", "silent", lost=True)),
+        (4.0, joined("b", address="n1:70")),
         (4.0, assigned(0, attempt=1, worker="b")),
-        (5.0, WorkerLeftLine(worker="b", reason="asked to", lost=False)),
+        (5.0, left("b", "asked to")),
         (5.0, failed(0, 1, "withdrawn")),
         (6.0, WorkerRequestedLine(reason="too few")),
         (6.0, DisturbedLine(who="b", what="is killed")),
@@ -301,17 +307,10 @@ def test_failures_and_workers_that_go_are_seen_at_once() -> None:
 
 def test_an_arrow_begins_at_the_attempt_whose_snapshot_went_on() -> None:
     """Not at one in between that saved nothing, nor where a failed shard begins anew."""
-    saved = SavedLine(round=0, shard=0, attempt=0, worker="a", step=5, bytes=1)
-    again = [
-        AssignedLine(round=0, shard=0, attempt=n, worker=worker, reason="", from_step=step)
-        for n, worker, step in ((1, "b", 5), (2, "c", 5), (3, "d", 0))
-    ]
-    record: list[tuple[float, RecordLine]] = [(0.0, assigned(0)), (1.0, saved), (2.0, failed(0, 0))]
-    for number, line in enumerate(again, 1):
-        end = AttemptFailedLine(
-            round=0, shard=0, attempt=number, worker=line.worker, failure="lost", reason=""
-        )
-        record += [(3.0 * number, line), (3.0 * number + 1, end)]
+    record: list[Dated] = [(0.0, assigned(0)), (1.0, saved(0, 0, 5)), (2.0, failed(0, 0))]
+    for number, worker, step in ((1, "b", 5), (2, "c", 5), (3, "d", 0)):
+        again, end = assigned(0, number, worker, from_step=step), failed(0, number, worker=worker)
+        record += [(3.0 * number, again), (3.0 * number + 1, end)]
     events = traced(record)
     arrows = [
         (around(events, s)[0]["args"]["attempt"], around(events, f)[0]["args"]["attempt"])
@@ -324,7 +323,7 @@ def test_an_arrow_begins_at_the_attempt_whose_snapshot_went_on() -> None:
 
 def test_an_attempt_that_took_no_time_still_has_its_arrow() -> None:
     """It is drawn a microsecond long, because an arrow to an empty slice would be lost."""
-    record: list[tuple[float, RecordLine]] = [
+    record: list[Dated] = [
         (0.0, assigned(0)),
         (0.0, failed(0, 0, "handed_over")),
         (0.0, assigned(0, attempt=1, worker="b")),
@@ -337,7 +336,7 @@ def test_an_attempt_that_took_no_time_still_has_its_arrow() -> None:
 
 def test_attempts_that_overlap_take_a_second_track() -> None:
     """A worker that a new manager has given something else may be believed to do both."""
-    record: list[tuple[float, RecordLine]] = [
+    record: list[Dated] = [
         (0.0, assigned(0)),
         (1.0, assigned(1)),
         (2.0, updated(0)),
@@ -353,22 +352,10 @@ def test_versions_out_of_step_take_the_updates_that_they_name() -> None:
     """A round lasts until the last version that has an update of it."""
 
     def version(number: int, *parts: tuple[int, int]) -> AggregatedLine:
-        return AggregatedLine(
-            round=number - 1,
-            version=number,
-            file="",
-            bytes=1,
-            seconds=0.5,
-            train_seconds=1.0,
-            loss=math.nan,
-            parts=parts,
-            staleness=(0,) * len(parts),
-            summed="",
-            whole=True,
-            checksum="",
-        )
+        staleness = (0,) * len(parts)
+        return aggregated(number - 1, loss=math.nan, parts=parts, staleness=staleness)
 
-    record: list[tuple[float, RecordLine]] = [
+    record: list[Dated] = [
         (0.0, assigned(0)),
         (0.0, assigned(1, worker="b")),
         (1.0, updated(0)),
@@ -386,7 +373,7 @@ def test_versions_out_of_step_take_the_updates_that_they_name() -> None:
 
 def test_an_update_that_was_lost_waits_no_longer() -> None:
     """A manager that crashed had accepted it; its file is gone."""
-    record: list[tuple[float, RecordLine]] = [
+    record: list[Dated] = [
         (0.0, assigned(0)),
         (1.0, updated(0)),
         (2.0, failed(0, 0, "store")),
@@ -397,18 +384,16 @@ def test_an_update_that_was_lost_waits_no_longer() -> None:
     assert [e["args"]["outcome"] for e in attempts(events)] == ["failed"]
 
 
-@pytest.mark.parametrize("lines", [[], [SubmittedLine], [SubmittedLine, CancelledLine]])
-def test_an_experiment_that_has_not_begun_has_a_trace_without_attempts(lines: list[type]) -> None:
+@pytest.mark.parametrize(
+    "lines", [[], [submitted()], [submitted(), CancelledLine(reason="enough")]]
+)
+def test_an_experiment_that_has_not_begun_has_a_trace_without_attempts(
+    lines: list[RecordLine],
+) -> None:
     """It says which experiment it is of, and how it ended."""
-    told: dict[type, RecordLine] = {
-        SubmittedLine: SubmittedLine(
-            experiment="x-1", name="x", spec=stored_spec(), version="0", shards=2
-        ),
-        CancelledLine: CancelledLine(reason="enough"),
-    }
-    text = "".join(trace_lines([(3.0 + n, told[line]) for n, line in enumerate(lines)]))
+    text = "".join(trace_lines(dated(*lines)))
     events = events_of(text)
-    assert json.loads(text)["otherData"]["experiment"] == ("x-1" if lines else "")
+    assert json.loads(text)["otherData"]["experiment"] == ("e" if lines else "")
     assert not attempts(events)
     assert instants(events) == ([("cancelled", 1_000_000, "enough")] if len(lines) > 1 else [])
 
@@ -416,7 +401,7 @@ def test_an_experiment_that_has_not_begun_has_a_trace_without_attempts(lines: li
 def test_names_from_elsewhere_stay_one_line_of_plain_text() -> None:
     """Workers name themselves, and errors are quoted from their programs."""
     odd = 'a"\n\x1b[31m\ud800</script>'
-    record: list[tuple[float, RecordLine]] = [(0.0, assigned(0, worker=odd))]
+    record: list[Dated] = [(0.0, assigned(0, worker=odd))]
     (named,) = [n for p, n in names(traced(record), "process_name").items() if p > 1]
     assert named.isprintable()
     assert named.startswith('a" ')
