@@ -134,7 +134,9 @@ MODELS: list[tuple[str, ...]] = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("row", MODELS, ids=lambda row: row[1])
-def test_what_a_manager_sees_is_refused(bad: Refused, row: tuple[str, ...]) -> None:
+def test_a_manager_refuses_values_that_only_it_can_check(
+    bad: Refused, row: tuple[str, ...]
+) -> None:
     """One line all the same, and status 2."""
     command, text, *named = row
     Path("file.toml").write_text(text + "\n", "utf-8")

@@ -129,6 +129,6 @@ def test_a_type_error_inside_is_not_taken_for_the_calls() -> None:
         ("zzz", "the nearest are "),
     ],
 )
-def test_what_is_close_is_proposed(unknown: str, line: str) -> None:
+def test_a_close_name_is_proposed(unknown: str, line: str) -> None:
     """By its letters, or by its initials."""
     assert nearest(unknown, ["epochs", "learning_rate", "seed"]).startswith(line)

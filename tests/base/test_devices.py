@@ -26,7 +26,7 @@ def test_a_spec_and_a_worker_take_what_people_type(name: str) -> None:
     "name",
     ["", "gpu", "CUDA", "cuda:", "cuda:01", "cuda:-1", "cuda:100", "cpu:0", "mps:0", "auto:1"],
 )
-def test_what_is_no_device_is_refused_alike_everywhere(name: str) -> None:
+def test_an_unknown_device_is_refused_alike_everywhere(name: str) -> None:
     """A spec and a worker's option say the same."""
     with pytest.raises(SpecError) as of_option:
         check_device(name)

@@ -131,7 +131,7 @@ def test_a_name_is_all_that_a_member_needs(family: Family) -> None:
         family["nothing"]
 
 
-def test_what_is_nearly_a_name_is_suggested() -> None:
+def test_a_close_member_is_suggested() -> None:
     """One line says what the field accepts."""
     with pytest.raises(
         SpecError, match=r"^policy = 'wiat': must be wait, .*; did you mean wait\?$"

@@ -19,7 +19,7 @@ def test_labels_are_keys_and_values() -> None:
     "labels",
     [["rack"], ["=3"], ["a b=3"], ["a=\x1b[2J"], ["a=" + "x" * 63], ["a=1", "a=2"], ["a=1"] * 17],
 )
-def test_what_is_no_label_is_refused(labels: list[str]) -> None:
+def test_a_malformed_label_is_refused(labels: list[str]) -> None:
     """Nor may a key come twice, or a hundred of them."""
     with pytest.raises(SpecError, match="label = "):
         checked_labels(labels)

@@ -68,7 +68,7 @@ def test_a_goal_says_which_of_two_values_is_better(text: str, *, minimised: bool
 
 
 @pytest.mark.parametrize("text", ["", "min:", " ", "a\nb", " loss"])
-def test_what_names_no_metric_is_no_goal(text: str) -> None:
+def test_a_goal_without_a_metric_is_refused(text: str) -> None:
     """Whoever reads it from a file says which field it was."""
     with pytest.raises(ValueError, match="names no metric"):
         Goal.of(text)

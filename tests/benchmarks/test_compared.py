@@ -85,7 +85,7 @@ def test_the_target_is_reached_when_it_is_first_said(parts: Any) -> None:
     assert parts.of_target(None, [run])["target_seconds"] == 6.0
 
 
-def test_what_was_measured_by_itself_joins_what_is_kept(compared: Any) -> None:
+def test_a_measurement_alone_joins_the_kept_ones(compared: Any) -> None:
     """A column stays until it is measured again, in the order of the peers."""
     kept = [{"peer": "downpour", "round_ms": 1.0, "lines": 3}]
     rows = [{"peer": "downpour", "lines": 4}, {"peer": "ddp", "lines": 5}]
@@ -128,7 +128,7 @@ def test_a_slow_worker_stands_still_three_quarters_of_the_time(
         ([("epoch", 11.0)], 0, 12.0, "no worker is known"),
     ],
 )
-def test_what_a_death_leads_to_is_told(
+def test_the_consequences_of_a_death_are_told(
     parts: Any, events: list[tuple[str, float]], status: int, ended: float, said: str
 ) -> None:
     """By what is printed after it, and by how the run ends."""
@@ -162,7 +162,7 @@ def test_every_process_of_a_run_is_counted_to_its_end(running: Any) -> None:
     assert 0.3 < sum(took.user.values()) < 3
 
 
-def test_what_is_left_of_a_run_that_has_ended_is_said(parts: Any) -> None:
+def test_leftovers_of_an_ended_run_are_named(parts: Any) -> None:
     """A journal or a checkpoint is not lost with the process."""
     run = ran(("killed", 11.0), status=-9, ended=12.0)
     assert parts.after_kill(run, "keeps a journal") == "stops after 1.0 s and keeps a journal"

@@ -144,7 +144,9 @@ def from_nowhere(bodies: list[Body]) -> list[Body]:
         ("downpour", without("assigned"), "whose attempt nobody assigned"),
     ],
 )
-def test_what_is_wrong_is_found(mode: str, doctor: Doctor, reason: str, tmp_path: Path) -> None:
+def test_the_checker_finds_each_doctored_entry(
+    mode: str, doctor: Doctor, reason: str, tmp_path: Path
+) -> None:
     """One reason at least says what it is."""
     assert any(reason in line for line in found(tmp_path, doctor(whole_run(mode))))
 

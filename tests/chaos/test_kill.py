@@ -39,7 +39,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("stage", SEEDS, indirect=True)
-def test_whatever_happens_the_model_is_the_same(stage: Stage, expected: bytes) -> None:
+def test_faults_leave_the_model_the_same(stage: Stage, expected: bytes) -> None:
     """Nothing is lost, nothing counts twice, and who watches sees the end."""
     client = stage.submit(*FLAGS)
     said = happen_until_done(stage, client, times=5)
@@ -51,7 +51,7 @@ def test_whatever_happens_the_model_is_the_same(stage: Stage, expected: bytes) -
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("compression", ["int8", "topk"])
 @pytest.mark.parametrize("stage", [4], indirect=True)
-def test_whatever_happens_nothing_that_was_not_sent_is_lost(
+def test_faults_lose_no_remainder_of_a_codec(
     stage: Stage, compression: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """What a shard still owes outlasts workers and managers, and the shard's moves."""

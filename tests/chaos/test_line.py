@@ -45,7 +45,7 @@ def test_it_carries_both_ways_and_tells_of_the_end(listener: socket.socket, line
         assert caller.recv(1) == b""
 
 
-def test_what_is_held_back_comes_later(listener: socket.socket, line: Line) -> None:
+def test_bytes_held_back_come_later(listener: socket.socket, line: Line) -> None:
     """Of connections that were there, and of those that are made meanwhile."""
     with call(line) as before:
         first, _ = listener.accept()
@@ -64,7 +64,7 @@ def test_what_is_held_back_comes_later(listener: socket.socket, line: Line) -> N
                 assert second.recv(6) == b"during"
 
 
-def test_what_is_snapped_breaks_and_nobody_gets_through(
+def test_a_snapped_line_breaks_connections_and_lets_nobody_through(
     listener: socket.socket, line: Line
 ) -> None:
     """Until it is mended."""

@@ -34,7 +34,7 @@ def test_every_planted_defect_is_played() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_whatever_is_cut_the_history_is_as_it_must_be(tmp_path: Path) -> None:
+def test_a_history_with_cuts_keeps_every_rule(tmp_path: Path) -> None:
     """And the model has the bytes of an undisturbed run; the script plays all modes and stores."""
     if reason := why_not("folder"):
         pytest.skip(reason)

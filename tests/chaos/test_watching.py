@@ -43,7 +43,7 @@ def test_a_workers_death_ends_when_its_own_task_is_given_out_again() -> None:
     assert until_reassignment(DEATH, "two", 5.0) == 1.0
 
 
-def test_who_trained_nothing_costs_nothing() -> None:
+def test_the_death_of_an_idle_worker_costs_nothing() -> None:
     """Neither who never had a task, nor who had lost it before its death."""
     assert until_reassignment(DEATH, "three", 5.0) is None
     assert until_reassignment(DEATH, "one", 5.9) is None

@@ -50,7 +50,7 @@ def submit(name: str, folder: Path) -> None:
 
 @pytest.mark.usefixtures("lab")
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_said_is_on_the_page(name: str, tmp_path: Path) -> None:
+def test_printed_lines_are_on_the_page(name: str, tmp_path: Path) -> None:
     """A user who searches the page for the words of a refusal finds what to do."""
     section = PAGE.partition("## Troubleshooting")[2].partition("\n## ")[0]
     cells = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)

@@ -136,7 +136,7 @@ def test_a_program_is_named_by_its_whole_path(
         ("a\0b", "must be a command, such as ./notify.sh"),
     ],
 )
-def test_what_is_no_command_is_refused(text: str, said: str) -> None:
+def test_a_malformed_command_is_refused(text: str, said: str) -> None:
     """Before anything is begun."""
     with pytest.raises(SpecError) as refused:
         checked_command(text)

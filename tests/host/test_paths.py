@@ -19,7 +19,7 @@ def test_text_and_paths_are_paths() -> None:
 
 
 @pytest.mark.parametrize("given", ["", 5, None, b"bytes", "nul\0", "~nobody-of-that-name/x"])
-def test_what_is_no_path_is_refused(given: object) -> None:
+def test_a_malformed_path_is_refused(given: object) -> None:
     """The line names the field; an empty path would be the current folder, which nobody meant."""
     with pytest.raises(SpecError, match=r"^shared = .*: must be a path"):
         path_of("shared", given)

@@ -12,7 +12,7 @@ from downpour.host.process import end_session
 LEAVES_ONE = "sleep 3600 >/dev/null & echo $!"
 
 
-def test_what_a_leader_has_left_behind_is_ended() -> None:
+def test_the_leftovers_of_a_session_leader_are_ended() -> None:
     """Its session outlives the leader, and is how the others are found."""
     command = ["/bin/sh", "-c", LEAVES_ONE]
     with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as leader:

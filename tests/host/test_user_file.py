@@ -57,7 +57,7 @@ def test_a_link_to_a_file_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("odd", ODD)
-def test_what_is_no_file_is_refused_at_once(tmp_path: Path, odd: str, reader: str) -> None:
+def test_a_path_that_is_no_file_is_refused_at_once(tmp_path: Path, odd: str, reader: str) -> None:
     """None of the commands waits for it, or reads it without end."""
     path = tmp_path / "odd"
     ODD[odd](path)

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(("profile", "hosts"), [("modem", 2), ("switch", 0), ("wifi", 201)])
-def test_what_cannot_be_meant_is_refused_with_what_is_accepted(profile: str, hosts: int) -> None:
+def test_a_senseless_option_is_refused_with_the_accepted_values(profile: str, hosts: int) -> None:
     """An unknown profile names the known ones, and a number of hosts its limits."""
     with pytest.raises(NoLab, match=r"there are switch, .*two-sites|from 1 to 200") as told:
         Lab(profile, hosts=hosts)

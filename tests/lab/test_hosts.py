@@ -48,7 +48,7 @@ def test_a_host_at_a_quarter_gets_a_quarter(make_lab: MakeLab) -> None:
     until("it gets more", lambda: float(host.run(sys.executable, "-c", BUSY)) > 0.32)
 
 
-def test_who_wants_more_memory_than_a_host_has_is_killed(make_lab: MakeLab) -> None:
+def test_a_process_that_exceeds_its_hosts_memory_is_killed(make_lab: MakeLab) -> None:
     """The rest of the host goes on, and another host is not affected."""
     host, other = make_lab("switch", 2)
     host.limit(memory_bytes=100_000_000)

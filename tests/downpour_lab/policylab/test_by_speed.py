@@ -21,7 +21,7 @@ def test_every_policy_is_tried_on_the_same_machines() -> None:
     assert seconds["handoff"] < 20
 
 
-def test_what_a_policy_costs_is_told() -> None:
+def test_the_cost_of_a_policy_is_told() -> None:
     """Dropping the slowest of two loses its half; waiting costs time only."""
     wait, drop = compare_policies([1, 0.25], policies=["wait", "backup"], rounds=2)
     assert wait.lost == wait.moves == 0

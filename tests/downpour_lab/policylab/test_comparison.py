@@ -180,7 +180,7 @@ def test_copies_and_what_is_dropped_are_extra_work() -> None:
     assert one.busy_seconds - one.useful_seconds == pytest.approx(10.0, abs=0.2)
 
 
-def test_whoever_goes_on_from_a_snapshot_saves_what_it_holds() -> None:
+def test_a_worker_that_continues_a_snapshot_saves_its_steps() -> None:
     """The copy begins after a quarter; what its first owner did until then counts."""
     conditions = ByHand(10.0, 10.0, 40.0, 10.0, standbys=1, rounds=1)
     policy = Policy(decide=copy_late, watches=True)
@@ -228,7 +228,7 @@ def test_figures_of_a_trial_by_hand() -> None:
     assert (trial.nodes, trial.published(2.0)) == (6, 4.0)
 
 
-def test_whoever_can_be_compared_is_listed_once() -> None:
+def test_each_comparable_policy_is_listed_once() -> None:
     """Policies, codes and oracles have no name in common."""
     assert len(set(contenders())) == len(contenders()) == len(POLICIES) + len(CODES) + len(ORACLES)
     for name in (*CODES, *ORACLES):
@@ -275,7 +275,7 @@ def test_a_slow_machine_more_costs_nothing_once_it_is_known(shards: int, speed: 
     assert later(speed, 1.0, 1.0, 1.0, 1.0) <= 1.05 * later(1.0, 1.0, 1.0, 1.0)
 
 
-def test_who_is_relieved_before_its_first_step_is_remembered() -> None:
+def test_a_worker_relieved_before_its_first_step_is_remembered() -> None:
     """At a thirtieth of the speed, a long step is not done by then; the machine is seldom tried."""
     handoff = Contender(name="handoff", standbys=0, snapshots=True)
 

@@ -28,9 +28,7 @@ SLOW = "host-0"
         (8, 1 / 30, "stands by"),
     ],
 )
-def test_what_a_machine_is_said_to_save_is_what_it_saves(
-    shards: int, speed: float, state: str
-) -> None:
+def test_the_told_saving_of_a_machine_is_its_saving(shards: int, speed: float, state: str) -> None:
     """Within a tenth of the time, by the views that the scheduler makes while it trains."""
     said: list[Saving] = []
 

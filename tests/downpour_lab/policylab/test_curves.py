@@ -56,7 +56,7 @@ def test_the_share_done_and_the_time_it_takes_belong_together(
         ((0.0, 1.0, 2.0), (0.0, 1.0, 1.0)),
     ],
 )
-def test_what_is_no_curve_is_refused(seconds: tuple[float, ...], done: tuple[float, ...]) -> None:
+def test_a_malformed_curve_is_refused(seconds: tuple[float, ...], done: tuple[float, ...]) -> None:
     """A task on it would never end, or end before it begins."""
     with pytest.raises(ValueError, match="curve"):
         Curve(seconds, done)

@@ -126,7 +126,7 @@ def test_a_figure_has_no_share_below_zero() -> None:
         assert accuracy.get_xlim()[1] == 100
 
 
-def test_what_costs_far_more_than_waiting_is_told_at_the_edge() -> None:
+def test_a_cost_far_above_waiting_stands_at_the_edge() -> None:
     """An arrow with its number: an axis down to it would hide what the others differ in."""
     axis = policy_figure([*two_scenarios("slow", seconds=45.0), *two_scenarios("x")]).axes[0]
     assert axis.get_xlim()[0] == -100

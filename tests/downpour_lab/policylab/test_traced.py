@@ -71,7 +71,7 @@ def test_a_machine_is_as_it_was_at_the_report_before(tmp_path: Path) -> None:
     assert later.seconds == pytest.approx(4.111, abs=1e-3)
 
 
-def test_who_stands_by_comes_from_another_job(tmp_path: Path) -> None:
+def test_a_standby_worker_comes_from_another_job(tmp_path: Path) -> None:
     """The same one for the same seed."""
     columns = made_up()
     twice = {name: np.concatenate([column, column]) for name, column in columns.items()}
