@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from downpour.base.errors import SpecError
 from downpour.cli.spec_options import parse_fields
 from downpour.core.spec import Spec
-from downpour.files.spec_file import read_spec
 from tests.badinput.conftest import Refused
 
 # Values as TOML has them, and what the line must say is accepted.
@@ -128,51 +126,52 @@ TABLES = {
 FLAGS = {"repeatable", "scale_rate", "flip", "nesterov", "channels_last"}
 
 
-ROWS = [
-    (field, value, f"a finite{accepted[1:]}" if accepted[:8] == "a number" else accepted)
-    if value in {"nan", "inf"}
-    else (field, value, accepted)
-    for field, (accepted, *all_) in FIELDS.items()
-    for value in all_
-]
-
-
-def typed() -> Iterator[tuple[str, str, str]]:
-    """Yield the rows that are as wrong on a command line, where all is text at first."""
-    for field, value, accepted in ROWS:
-        words = value.strip("'")
-        if field in TABLES | FLAGS:
-            continue
-        try:
-            Spec.make(parse_fields({field: words}))
-        except SpecError:
-            yield field, words, accepted
-
-
-def test_every_field_has_its_rows() -> None:
+def test_every_field_has_its_values() -> None:
     """A new field of the spec needs some, too."""
     assert FIELDS.keys() == Spec.model_fields.keys()
 
 
-@pytest.mark.parametrize(("field", "value", "accepted"), ROWS)
-def test_a_files_field_is_refused(
-    bad: Refused, tmp_path: Path, field: str, value: str, accepted: str
-) -> None:
-    """By the command line in one line, and in Python with the same sentence."""
-    file = tmp_path / "spec.toml"
-    file.write_text(f"{field} = {value}\n")
-    given = tomllib.loads(file.read_text())[field]
-    named = (f"{field} = ", repr(given)[:60], accepted)
-    bad(["run", str(file)], *named)
-    with pytest.raises(SpecError) as refused:
-        read_spec(file)
-    assert all(part in str(refused.value) for part in named)
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_field_refuses_values_by_one_rule(field: str) -> None:
+    """An option is text at first, and what it means is refused in the same words."""
+    accepted, *values = FIELDS[field]
+    for value in values:
+        finite = value in {"nan", "inf"} and accepted.startswith("a number")
+        words = f"a finite{accepted[1:]}" if finite else accepted
+        given = tomllib.loads(f"value = {value}")["value"]
+        with pytest.raises(SpecError) as refused:
+            Spec.make({field: given})
+        line = str(refused.value)
+        assert all(part in line for part in (f"{field} = ", repr(given)[:60], words)), line
+        if field not in TABLES | FLAGS and (text := _refusal(field, value.strip("'"))):
+            assert f"{field} = " in text
+            assert words in text
 
 
-@pytest.mark.parametrize(("field", "words", "accepted"), [*typed()])
-def test_an_option_is_refused(bad: Refused, field: str, words: str, accepted: str) -> None:
-    """By the same rule as in a file."""
-    bad(["run", f"--{field.replace('_', '-')}={words}"], f"{field} = ", accepted)
+def _refusal(field: str, words: str) -> str:
+    """Return the line that refuses an option's text; some texts mean a value that is fine."""
+    try:
+        Spec.make(parse_fields({field: words}))
+    except SpecError as error:
+        return str(error)
+    return ""
+
+
+DOORS = {
+    "file": ("run FILE", "epochs = 0"),
+    "option": ("run --epochs=0", ""),
+    "submitted file": ("submit FILE", "epochs = 0"),
+    "grid": ("grid FILE", 'name = "n"\nworkers = 1\nepochs = [1, 0]'),
+    "search": ("tune FILE", 'name = "n"\nworkers = 1\n[search]\nepochs = [1, 0]'),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_door_shows_the_line_of_the_rule(bad: Refused, door: str) -> None:
+    """Python raises it (`test_python.py`)."""
+    words, text = DOORS[door]
+    Path("FILE").write_text(f"{text}\n")
+    bad(words.split(), "epochs = 0: must be a whole number of at least 1")
 
 
 @pytest.mark.parametrize(
