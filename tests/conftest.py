@@ -143,12 +143,12 @@ def forked_clusters() -> Iterator[None]:
     by a manager that is in this process. They are what users have, and how they start is what
     `tests/cluster/launchers` shows.
     """
-    from downpour.cluster.launchers import forking
     from downpour.cluster.manager import rehearsal
+    from downpour.host import child
     from tests.chaos.forked import Forks
 
     with pytest.MonkeyPatch.context() as patched:
-        for module in (forking, rehearsal):
+        for module in (child, rehearsal):
             patched.setattr(module, "subprocess", Forks())
         yield
 

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 Downpour = Callable[..., Any]
 Refused = Callable[..., str]
 
@@ -46,27 +44,6 @@ def test_a_machine_added_later_is_told_alone(downpour: Downpour, tmp_path: Path)
     said = downpour("certs", "second", "--out", tmp_path).out
     assert re.findall(r"^On (\S+),", said, re.MULTILINE) == ["second"]
     assert "the authority" not in said
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        ([], "Missing argument 'NAME...'."),
-        ([""], "NAME = '': DNS names and IP addresses, separated by commas, such as "),
-        (["a b"], "NAME = 'a b': DNS names and IP addresses, separated by commas, such as "),
-        (["ca"], "NAME = 'ca': ca.pem is the authority's own file"),
-        (["first", "--days", "0"], "days = 0: must be from 1 to 3650"),
-        (["first", "--days", "x"], "Invalid value for '--days': 'x' is not a whole number"),
-        (["first", "first"], "NAME = 'first': first.pem would be written twice"),
-    ],
-)
-def test_what_cannot_be_is_told_in_one_line(
-    refused: Refused, tmp_path: Path, words: list[str], line: str
-) -> None:
-    """And nothing is written."""
-    folder = tmp_path / "certs"
-    assert refused("certs", *words, "--out", folder).startswith(line)
-    assert not folder.exists()
 
 
 def test_what_is_there_stays(downpour: Downpour, refused: Refused, tmp_path: Path) -> None:

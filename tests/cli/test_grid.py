@@ -36,34 +36,6 @@ def test_the_functions_are_found_where_the_commands_are() -> None:
     assert (drawings.report.__doc__ or "").startswith("Write tables, figures and a page")
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ('name = "g"\nworkers = []', "workers = []: must not be an empty list"),
-        ('name = "g"\nworkers = 1\nepoch = 3', "epoch = 3: no such field; did you mean epochs?"),
-        ('name = "g"\nworkers = 1\ndataset = "nowhere"', "dataset = 'nowhere': known are digits"),
-        ("\x00", "FILE = "),
-        ('name = "g"\n[search]\ntrials = 3', "search = '[search]': is for `downpour tune`"),
-    ],
-)
-def test_a_mistake_is_told_before_anything_starts(
-    refused: Callable[..., str], tmp_path: Path, text: str, line: str
-) -> None:
-    """One line and status 2; neither results nor a shared directory are made."""
-    path = tmp_path / "grid.toml"
-    path.write_text(text)
-    words = "grid", path, "--out", tmp_path / "out", "--shared", tmp_path / "shared"
-    assert refused(*words).startswith(line)
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_file_that_is_not_there_is_told(refused: Callable[..., str], tmp_path: Path) -> None:
-    """As with any other file of the command line."""
-    assert "must be a readable TOML file" in refused("grid", tmp_path / "none.toml")
-    with pytest.raises(Exception, match="readable TOML"):
-        Grid.from_file(tmp_path)
-
-
 def test_a_manager_takes_no_list_of_workers(
     refused: Callable[..., str], file: Path, tmp_path: Path
 ) -> None:

@@ -81,24 +81,6 @@ def test_nothing_is_overwritten(refused: Callable[..., str], tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["spec.toml"]
 
 
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (["--template", "frob"], "template = 'frob': must be classifier, regression, "),
-        (["FILE/in"], "cannot be written: Not a directory"),
-        (["FILE"], "cannot be written: File exists"),
-        ([""], "DIR = '': must be a path"),
-    ],
-)
-def test_a_mistake_is_told_in_one_line(
-    refused: Callable[..., str], tmp_path: Path, words: list[str], reason: str
-) -> None:
-    """Nothing is written then."""
-    (tmp_path / "FILE").touch()
-    words = [word.replace("FILE", str(tmp_path / "FILE")) for word in words]
-    assert reason in refused("init", *words)
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning:transformers")
 @pytest.mark.parametrize("template", TEMPLATES)

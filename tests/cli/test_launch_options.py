@@ -103,10 +103,7 @@ def test_workers_have_the_labels_by_which_their_engine_placed_them(
     ("words", "said"),
     [
         (("--place", "gpu=a40"), "place = ['gpu=a40']: needs --on slurm or ray"),
-        (("--on", "ssh", "--place", "gpu=a40"), "place = ['gpu=a40']: needs --on slurm or ray"),
-        (("--on", "slurm", "--place", "gpu"), "place = 'gpu': must be KEY=VALUE"),
         (("--on", "ray", "--place", "gpu=!in(x)"), "place = 'gpu=!in(x)': must be KEY=VALUE"),
-        (("--on", "slurm", "--place", "g=a|b"), "place = 'g=a|b': must be KEY=VALUE"),
         (("--on", "ray", "--place", "g=a", "--place", "g=b"), "place = 'g': is given twice"),
         (("--on", "ray", "--place", "g=a", "--cpus-per-worker", 0), "place = 'g=a': needs cpus_"),
         (
@@ -127,9 +124,7 @@ def test_a_place_that_no_engine_can_be_asked_for_is_refused(
     ("words", "said"),
     [
         (("--needs", "gpu"), "needs = 'gpu': the workers to start lack this label"),
-        (("--needs", "gpu,site=b", "--label", "gpu=a40"), "needs = 'site=b'"),
         (("--shard-needs", "1=['gpu']", "--shards", 2), "shard_needs.1 = 'gpu'"),
-        (("--label", "gpu"), "label = 'gpu': must be KEY=VALUE"),
     ],
 )
 def test_a_run_whose_workers_lack_what_it_needs_is_refused(
@@ -162,7 +157,6 @@ def test_what_is_trained_does_not_depend_on_where(spec: Callable[[str], Path]) -
         ("[launch]\non = 3\n", ("launch.on = 3", "must be text")),
         ('[launch]\non = "ss"\n', ("on = 'ss'", "must be local")),
         ("[launch]\nworkers = 1.5\n", ("launch.workers = 1.5", "must be a whole number")),
-        ("[launch]\nworkers = true\n", ("launch.workers = True", "must be a whole number")),
         ("[launch]\nworkers = 0\n", ("workers = 0", "at least 1")),
         ('[launch]\npartition = "all"\n', ("partition = 'all'", "needs --on slurm")),
         (

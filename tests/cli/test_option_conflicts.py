@@ -33,12 +33,6 @@ def test_one_of_two_is_enough() -> None:
         ("simulate --seed 1 --spread 0.1", "spread = 0.1: needs --workers"),
         ("simulate --workers 2 --seeds 3", "seeds = 3: changes nothing beside --workers"),
         ("simulate --workers 2 --story", "story = True: changes nothing beside --workers"),
-        ("run --dataset digits --data-path x", "data_path = 'x': dataset 'digits' has no path"),
-        ("run --optimizer adam --nesterov", "nesterov = True: is an option of sgd, not of adam"),
-        (
-            "run --workers 3 --standbys 1 --policy wait",
-            "standbys = 1: must be 0, because policy 'wait' never uses",
-        ),
     ],
 )
 def test_what_would_change_nothing_is_refused(

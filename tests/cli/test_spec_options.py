@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,52 +14,6 @@ from downpour.base.options import option
 from downpour.cli.parameters import command
 from downpour.cli.spec_options import AskedSpec, parse_fields
 from downpour.core.spec import Option, Spec
-
-MISTAKES = [
-    (["--learning-rate", "-1"], "learning_rate = -1: must be a number above 0"),
-    (["--learning-rate", "fast"], "learning_rate = 'fast': must be a number above 0"),
-    (["--epochs", "0"], "epochs = 0: must be a whole number of at least 1"),
-    (["--epochs", "1.5"], "epochs = 1.5: must be a whole number"),
-    (["--split", "thirds"], "split = 'thirds': must be random, class, equal or dirichlet(ALPHA)"),
-    (["--betas", "0.9"], "betas = 0.9: must be two numbers"),
-    (["--aggregate", "mean"], "aggregate = 'mean': must be average, weighted, samples or first"),
-    (["--model-options", "dropout"], "model_options = 'dropout': must be KEY=VALUE"),
-    (["--dataset", "npz"], "data_path = None: dataset 'npz' needs a path"),
-    (["--nesterov", "--momentum", "0"], "nesterov = True: needs a momentum above 0"),
-]
-FILES = [
-    ("lerning_rate = 1", "lerning_rate = 1: no such field; did you mean learning_rate?"),
-    ("learning_rate = -1", "learning_rate = -1: must be a number above 0"),
-    ("epochs = '3'", "epochs = '3': must be a whole number"),
-    ("epochs = = 3", "FILE = '"),
-]
-
-
-@pytest.mark.parametrize("command", ["run", "submit"])
-@pytest.mark.parametrize(("words", "line"), MISTAKES)
-def test_a_wrong_option_is_told_in_one_line(
-    refused: Callable[..., str], command: str, words: list[str], line: str
-) -> None:
-    """The field, the value and what is accepted; no process is started or called."""
-    assert refused(command, *words).startswith(line)
-
-
-@pytest.mark.parametrize(("text", "line"), FILES)
-def test_a_wrong_file_is_told_in_one_line(
-    refused: Callable[..., str], tmp_path: Path, text: str, line: str
-) -> None:
-    """The same line as for an option."""
-    file = tmp_path / "spec.toml"
-    file.write_text(text)
-    assert refused("run", file).startswith(line)
-
-
-def test_a_file_that_cannot_be_read_is_named(refused: Callable[..., str], tmp_path: Path) -> None:
-    """Missing, a folder, or not text."""
-    binary = tmp_path / "binary.toml"
-    binary.write_bytes(b"\xff\xfe\x00")
-    for path in (tmp_path / "missing.toml", tmp_path, binary):
-        assert refused("run", path).startswith(f"FILE = '{path}'")
 
 
 @dataclass(frozen=True, kw_only=True)

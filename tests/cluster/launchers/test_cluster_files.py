@@ -14,8 +14,8 @@ import pytest
 from downpour.base.errors import LaunchError, SharedDirectoryError
 from downpour.cluster.launchers import Ended, InlineCluster, Launcher, LaunchPlan, kind_of
 from downpour.cluster.launchers.cluster_files import ClusterFiles, ClusterInfo, StopRequest
-from downpour.cluster.launchers.engine_cluster import LocalEngine
 from downpour.cluster.launchers.supervisor import SupervisedPlan, Supervisor, stop
+from downpour.cluster.launchers.tether import LocalEngine
 from downpour.cluster.manager.options import ManagerOptions
 
 CLUSTER = ClusterInfo(on="local", hostname="n1", pid=7, workers=("worker-1",))

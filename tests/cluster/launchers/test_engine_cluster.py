@@ -15,7 +15,7 @@ from downpour import Client
 from downpour.base.errors import LaunchError
 from downpour.base.states import ExperimentState
 from downpour.cluster.launchers import Ended, LaunchPlan, PlacedCluster
-from downpour.cluster.launchers.forking import PAUSES_SECONDS
+from downpour.cluster.launchers.cluster import PAUSES_SECONDS
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.worker.options import WorkerOptions
 from downpour.core.spec import Spec

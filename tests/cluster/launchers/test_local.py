@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -48,23 +47,6 @@ def called(name: str) -> psutil.Process:
 
 
 @pytest.mark.slow
-def test_a_cluster_comes_up_and_goes_without_a_trace(tmp_path: Path) -> None:
-    """Inside the context a manager and its workers run; after it, none of their processes does."""
-    with (
-        LocalCluster(LaunchPlan(options(tmp_path), workers=3)) as cluster,
-        Client(cluster.address) as client,
-    ):
-        for status in client.watch():
-            if len(status.workers) == 3:
-                break
-        processes = running()
-        assert len(processes) == 5  # fork server, manager, three workers
-        cluster.check()
-    gone, alive = psutil.wait_procs(processes, timeout=PATIENCE_SECONDS)
-    assert not alive, gone
-
-
-@pytest.mark.slow
 def test_workers_hold_the_token_that_their_manager_asks_for(tmp_path: Path) -> None:
     """They are let in, and so is who holds it besides them; and it is in no command line."""
     credentials = Credentials(token="the token of this test")
@@ -94,24 +76,6 @@ def test_a_launcher_that_is_killed_takes_everything_with_it(tmp_path: Path) -> N
         launcher.kill()
     _, alive = psutil.wait_procs(processes, timeout=PATIENCE_SECONDS)
     assert not alive
-
-
-@pytest.mark.slow
-def test_a_worker_that_is_killed_costs_only_a_retry(tmp_path: Path) -> None:
-    """Another worker trains its shard, and the experiment finishes."""
-    with (
-        LocalCluster(LaunchPlan(options(tmp_path), workers=2)) as cluster,
-        Client(cluster.address) as client,
-    ):
-        experiment = client.submit(Spec(shards=2, epochs=60, batch_size=8))
-        for status in client.watch(experiment):
-            if any(task.steps_done for task in status.tasks) and len(status.workers) == 2:
-                break
-        victim = max(running(), key=lambda process: process.create_time())
-        victim.send_signal(signal.SIGKILL)
-        result = client.wait(experiment, check=cluster.check)
-    assert result.state == "finished"
-    assert len(result.tasks) == 120
 
 
 LONG = Spec(shards=2, epochs=28, batch_size=8)
@@ -148,19 +112,6 @@ def test_a_run_survives_each_process_that_it_starts(
     assert not running()
     # Nothing continues a run that has ended.
     assert not list(result.model_file.parent.glob("journal-*"))
-
-
-@pytest.mark.slow
-def test_the_only_worker_may_be_killed(tmp_path: Path) -> None:
-    """It is started again under its name."""
-    with (
-        LocalCluster(LaunchPlan(options(tmp_path), workers=1)) as cluster,
-        Client(cluster.address) as client,
-    ):
-        experiment = client.submit(Spec(shards=1, epochs=100))
-        next(status for status in client.watch(experiment) if status.workers)
-        called("worker-1").kill()
-        assert client.wait(experiment, check=cluster.check).state == "finished"
 
 
 def lives(pid: int) -> bool:

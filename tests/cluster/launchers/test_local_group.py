@@ -12,7 +12,7 @@ from threading import Event
 import pytest
 
 from downpour.base.devices import Devices
-from downpour.cluster.launchers.engine_cluster import numbered, on_a_card
+from downpour.cluster.launchers.tether import numbered, on_a_card
 from downpour.cluster.manager.manager import Manager
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from downpour.cluster.launchers.local import KEPT, new_log
+from downpour.cluster.launchers.cluster import KEPT, new_log
 
 NO_PROCESS = 999_999_999
 

@@ -39,18 +39,18 @@ def test_a_page_is_there_while_the_block_runs() -> None:
 
 def test_ctrl_c_is_for_the_parent_alone() -> None:
     """A terminal sends it to its own session, also while the page still imports what it needs."""
-    process = start_page(str(RECORDED), listen("127.0.0.1", 0, OPEN), Credentials())
-    assert os.getsid(process.pid) == process.pid
-    end_page(process)
-    assert process.returncode is not None
+    page = start_page(str(RECORDED), listen("127.0.0.1", 0, OPEN), Credentials())
+    assert os.getsid(page.process.pid) == page.process.pid
+    end_page(page)
+    assert page.process.returncode is not None
 
 
 def test_a_page_whose_folder_is_missing_ends_by_itself(capfd: pytest.CaptureFixture[str]) -> None:
     """With a line that says why; its parent goes on."""
-    process = start_page("/nowhere", listen("127.0.0.1", 0, OPEN), Credentials())
-    assert not is_served(process)
-    assert process.wait(100) == 2
-    end_page(process)
+    page = start_page("/nowhere", listen("127.0.0.1", 0, OPEN), Credentials())
+    assert not is_served(page)
+    assert page.process.wait(100) == 2
+    end_page(page)
     said = capfd.readouterr().err
     assert said == "downpour: the page has ended: FOLDER = '/nowhere': no such folder\n"
 
@@ -67,10 +67,10 @@ def test_nobody_is_sent_to_a_page_that_a_library_refuses(
         "uvicorn.Config.__init__ = older\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    process = start_page(str(RECORDED), listen("127.0.0.1", 0, OPEN), Credentials())
-    assert not is_served(process)
-    assert process.wait(100) == 1
-    end_page(process)
+    page = start_page(str(RECORDED), listen("127.0.0.1", 0, OPEN), Credentials())
+    assert not is_served(page)
+    assert page.process.wait(100) == 1
+    end_page(page)
     reason = "internal error: TypeError: unexpected ssl_context_factory"
     assert capfd.readouterr().err == f"downpour: the page has ended: {reason}\n"
 

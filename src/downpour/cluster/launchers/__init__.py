@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from downpour.base.family import Family, Member
 from downpour.cluster.launchers.base import Ended, Engine, Launcher, LaunchPlan, RunningCluster
+from downpour.cluster.launchers.cluster import LocalCluster, PlacedCluster
 from downpour.cluster.launchers.compose import ComposeEngine, ComposeOptions, on_compose
-from downpour.cluster.launchers.engine_cluster import PlacedCluster
 from downpour.cluster.launchers.inline import InlineCluster
 from downpour.cluster.launchers.kinds import LauncherKind, option
-from downpour.cluster.launchers.local import LocalCluster
 from downpour.cluster.launchers.ray import RayEngine, on_ray
 from downpour.cluster.launchers.ray_nodes import RayOptions
 from downpour.cluster.launchers.slurm import SlurmEngine, on_slurm
@@ -48,7 +47,7 @@ LAUNCHERS = Family(
     "on",
     "downpour.launchers",
     {
-        "local": Member("downpour.cluster.launchers.local:KIND", "processes of this machine"),
+        "local": Member("downpour.cluster.launchers.cluster:KIND", "processes of this machine"),
         "inline": Member(
             "downpour.cluster.launchers.inline:KIND", "threads of this process, for a debugger"
         ),

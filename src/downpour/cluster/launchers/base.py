@@ -1,8 +1,7 @@
 """The two interfaces of launchers, and a launcher's plan.
 
 A caller that trains holds a `RunningCluster`: a manager and its workers, wherever they run. An
-`Engine` does less: it starts single workers somewhere, and `engine_cluster.py` turns it into a
-cluster.
+`Engine` does less: it starts single workers somewhere, and `cluster.py` turns it into a cluster.
 """
 
 from __future__ import annotations

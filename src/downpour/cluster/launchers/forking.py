@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+import logging
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from threading import Condition, Thread
 from typing import IO, Any
 
 from downpour.base.errors import LaunchError
+from downpour.cluster.launchers.base import Ended, LaunchPlan
+from downpour.cluster.worker.options import WorkerOptions
+from downpour.host.child import Child
 from downpour.host.process import end_session
+
+logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 15.0
 """A fork server gives its workers five seconds to leave, and then its manager."""
@@ -35,35 +38,22 @@ class ForkServerProcess:
         self._pids: set[int] = set()
         self._news_ended = False
         self._changed = Condition()
-        with log.open("ab") as file:  # others append to it
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "downpour.cluster.launchers.forkserver"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=file,
-                env={**os.environ, **environment},
-                start_new_session=True,
-            )
-        pipe = self._process.stdout
+        module = "downpour.cluster.launchers.forkserver"
+        self._child = Child(module, log=log, answers=True, environment=environment)
+        pipe = self._child.process.stdout
         self._listener = Thread(target=self._listen, args=(pipe,), daemon=True)
         self._listener.start()
 
     @property
     def is_over(self) -> bool:
         """Whether it has ended, or is about to: its output ends shortly before it does."""
-        return self._news_ended or self._process.poll() is not None
+        return self._news_ended or self._child.process.poll() is not None
 
     def request(self, role: str, name: str, options: Mapping[str, Any]) -> None:
         """Ask for a process."""
         line = json.dumps({"role": role, "name": name, "options": options}) + "\n"
-        pipe = self._process.stdin
-        if pipe is None:
-            raise LaunchError("the fork server accepts no requests")
-        try:
-            pipe.write(line.encode())
-            pipe.flush()
-        except (BrokenPipeError, ValueError):  # ValueError: the pipe is closed
-            raise LaunchError(f"the fork server has died; see {self.log}") from None
+        if not self._child.tell(line.encode()):
+            raise LaunchError(f"the fork server has died; see {self.log}")
 
     def forget(self, name: str) -> None:
         """Forget the news of an ended process, because another one takes its name."""
@@ -108,14 +98,7 @@ class ForkServerProcess:
 
     def close(self) -> None:
         """Stop all processes that it has started; returns when they have ended or were killed."""
-        if self._process.stdin is not None:
-            with suppress(BrokenPipeError):  # a request that a dead fork server did not read
-                self._process.stdin.close()
-        try:
-            self._process.wait(CLOSE_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._child.end(CLOSE_SECONDS)
         # A child of a user's task holds the pipe open as long as it lives, so we don't wait for the
         # news to end. We end that child here, along with its worker's session.
         for pid in self._pids:
@@ -135,70 +118,53 @@ class ForkServerProcess:
             self._changed.notify_all()
 
 
-class LastWill:
-    """Runs a shell script once this process has died, unless the process revokes it.
-
-    The shell has a separate session and reads from a pipe whose other end this process holds. The
-    pipe ends with this process, however the process ends; then the shell runs its script. It takes
-    1 MB.
+class ForkEngine:
+    """Starts each worker as a fork of the process that forked the manager, and ends with it.
 
     Args:
-        script: the shell script.
-        environment: the shell's whole environment; None: this process's.
+        manager_host: the address at which the manager listens.
+        server: returns the running fork server; the cluster replaces one that dies.
     """
 
-    def __init__(self, script: str, environment: Mapping[str, str] | None = None) -> None:
-        # `revoke` writes a line. If the pipe ends without one, this process has died.
-        waits = f"trap '' HUP INT TERM; read word || {{ {script}\n}}"
-        self._shell = subprocess.Popen(  # noqa: S603 - words of this package
-            ["/bin/sh", "-c", waits],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-            start_new_session=True,
-        )
+    def __init__(self, manager_host: str, server: Callable[[], ForkServerProcess]) -> None:
+        self.manager_host = manager_host
+        self._server = server
+        self._servers: dict[str, ForkServerProcess] = {}
+        self._signals: dict[str, int] = {}
 
-    def __del__(self) -> None:
-        """Run the script now if the command has not cleaned up and no longer can."""
-        if self._shell.returncode is None:
-            self._shell.communicate()
+    def check(self, plan: LaunchPlan) -> None:
+        """Refuse nothing, because this machine is always available."""
 
-    def revoke(self) -> None:
-        """Drop the script, because this process has cleaned up."""
-        with suppress(BrokenPipeError):
-            self._shell.communicate(b"done\n")
+    def start(self, worker: WorkerOptions, environment: Mapping[str, str], log: Path) -> None:
+        """Ask for a worker; it has the fork server's environment and log."""
+        del environment, log
+        server = self._servers[worker.name] = self._server()
+        if number := self._signals.pop(worker.name, 0):
+            logger.warning("%s died from signal %d; restarting it", worker.name, number)
+            server.forget(worker.name)
+        try:
+            server.request("worker", worker.name, asdict(worker))
+        except LaunchError:
+            if not server.is_over:
+                raise
+            # The next look finds the fork server dead, and restarts everything.
 
+    def ended(self) -> Mapping[str, Ended]:
+        """Return the workers that have ended, also because their fork server has."""
+        over = {}
+        for name, server in list(self._servers.items()):
+            status = server.exit_status(name)
+            if status is not None and status >= 0:
+                over[name] = Ended(status)
+            elif status is not None or server is not self._server():
+                self._signals[name] = -(status or 0)
+                over[name] = Ended(None)
+        for name in over:
+            del self._servers[name]
+        return over
 
-PAUSES_SECONDS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
-"""The pauses before a worker's restarts: a rebooting host is back within minutes."""
-LASTING_SECONDS = 60.0
-"""A process that has run for this long counts as sound: we count its next restart as the first."""
+    def stop(self, name: str) -> None:
+        """Do nothing, because workers of this machine end with the command."""
 
-
-class Restarts:
-    """The restarts of one process; `count` is their number since it last ran for long.
-
-    Args:
-        now: returns seconds since some fixed moment.
-    """
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        self.count = 0
-        self._now = now
-        self._began_seconds = now()
-        self._due_seconds: float | None = None
-
-    def is_due(self) -> bool:
-        """Whether it is time to restart the ended process."""
-        if self._due_seconds is None:
-            if self._now() - self._began_seconds >= LASTING_SECONDS:
-                self.count = 0
-            pause = PAUSES_SECONDS[min(self.count, len(PAUSES_SECONDS) - 1)]
-            self._due_seconds = self._now() + pause
-        return self._due_seconds <= self._now()
-
-    def begin(self) -> None:
-        """Note a restart of the process."""
-        self.count += 1
-        self._began_seconds, self._due_seconds = self._now(), None
+    def close(self) -> None:
+        """Do nothing: the fork server ends its workers."""

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Self
 
 from downpour.base.errors import DownpourError, LaunchError, SpecError
 from downpour.cluster.launchers.base import LaunchPlan
+from downpour.cluster.launchers.cluster import new_log
 from downpour.cluster.launchers.kinds import LauncherKind
-from downpour.cluster.launchers.local import new_log
 from downpour.host.paths import Credentials, known_secrets
 
 if TYPE_CHECKING:

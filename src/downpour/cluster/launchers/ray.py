@@ -19,7 +19,7 @@ from downpour.base.devices import AUTO, CPU, Device
 from downpour.base.errors import LaunchError
 from downpour.base.values import merged
 from downpour.cluster.launchers.base import Ended, Launcher, LaunchPlan
-from downpour.cluster.launchers.engine_cluster import PlacedCluster
+from downpour.cluster.launchers.cluster import PlacedCluster
 from downpour.cluster.launchers.kinds import LauncherKind
 from downpour.cluster.launchers.ray_actor import WorkerProcess
 from downpour.cluster.launchers.ray_nodes import NodeWatch, RayOptions, reach, refuse_forgotten

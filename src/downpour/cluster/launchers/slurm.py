@@ -20,8 +20,7 @@ from pathlib import Path
 from downpour.base.errors import ComeAgain, LaunchError
 from downpour.cluster.launchers import slurm_script
 from downpour.cluster.launchers.base import Ended, Launcher, LaunchPlan
-from downpour.cluster.launchers.engine_cluster import PlacedCluster
-from downpour.cluster.launchers.forking import LastWill
+from downpour.cluster.launchers.cluster import PlacedCluster
 from downpour.cluster.launchers.kinds import LauncherKind
 from downpour.cluster.launchers.slurm_script import (
     JOB_NAME,
@@ -31,6 +30,7 @@ from downpour.cluster.launchers.slurm_script import (
     script,
 )
 from downpour.cluster.worker.options import WorkerOptions, training_environment
+from downpour.host.child import LastWill
 from downpour.host.text import one_line
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from downpour.base.errors import LaunchError
 from downpour.cluster.launchers.base import Launcher, LaunchPlan
-from downpour.cluster.launchers.engine_cluster import PlacedCluster
+from downpour.cluster.launchers.cluster import PlacedCluster
 from downpour.cluster.launchers.hosts import Host, read_hosts, with_needs
 from downpour.cluster.launchers.kinds import LauncherKind
 from downpour.cluster.launchers.slurm import reachable_host

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -25,9 +24,10 @@ from setproctitle import setproctitle
 from downpour.base.errors import DownpourError, LaunchError
 from downpour.cluster.launchers import kind_of
 from downpour.cluster.launchers.base import Launcher, LaunchPlan, RunningCluster
+from downpour.cluster.launchers.cluster import LASTING_SECONDS, PAUSES_SECONDS, PlacedCluster
 from downpour.cluster.launchers.cluster_files import ClusterFiles, ClusterInfo, StopRequest
-from downpour.cluster.launchers.engine_cluster import here
-from downpour.cluster.launchers.forking import LASTING_SECONDS, PAUSES_SECONDS
+from downpour.cluster.launchers.tether import LocalEngine
+from downpour.host.child import Child
 from downpour.host.process import waiting_for_leave
 from downpour.host.text import set_up_log
 from downpour.network.rpc import ManagerClient, Status, Trust, WorkerClient, parse_address
@@ -48,7 +48,9 @@ class SupervisedPlan:
     @property
     def launcher(self) -> Launcher:
         """The launcher of the plan; on this machine, one that restarts workers."""
-        return here if self.on == "local" else kind_of(self.on).launcher(self.options)
+        if self.on == "local":
+            return lambda plan: PlacedCluster(plan, LocalEngine(plan.manager.host))
+        return kind_of(self.on).launcher(self.options)
 
 
 class Supervisor:
@@ -211,24 +213,17 @@ def start(kept: SupervisedPlan) -> ClusterInfo:
         raise LaunchError(folder.taken(), asked_wrongly=True)
     log = folder.root / "logs" / "cluster"
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as written:
-        supervisor = subprocess.Popen(
-            [sys.executable, "-m", "downpour.cluster.launchers.supervisor"],
-            stdin=subprocess.PIPE,
-            stdout=written,
-            stderr=written,
-            start_new_session=True,  # neither Ctrl-C nor a closed terminal reaches it
-        )
+    supervisor = Child(__name__, log=log, starts_log=True)
     try:
-        _ask(supervisor, kept)
-        _wait_until_up(supervisor, folder, log)
+        supervisor.tell(TypeAdapter(SupervisedPlan).dump_json(kept), is_last=True)
+        _wait_until_up(supervisor, folder)
         cluster = _wait_for_workers(supervisor, folder)
     except BaseException:
-        supervisor.terminate()
-        supervisor.wait()
+        supervisor.process.terminate()
+        supervisor.process.wait()
         raise
     # A caller may outlive the supervisor, which must not remain as a zombie then.
-    Thread(target=supervisor.wait, daemon=True).start()
+    Thread(target=supervisor.process.wait, daemon=True).start()
     return cluster
 
 
@@ -248,25 +243,18 @@ def stop(folder: ClusterFiles, drain_seconds: float) -> ClusterInfo | None:
     return cluster
 
 
-def _ask(supervisor: subprocess.Popen[bytes], kept: SupervisedPlan) -> None:
-    with suppress(BrokenPipeError):  # one that has died says why in its log
-        if supervisor.stdin is not None:
-            supervisor.stdin.write(TypeAdapter(SupervisedPlan).dump_json(kept))
-            supervisor.stdin.close()
-
-
 def missing(cluster: ClusterInfo, workers: int) -> list[str]:
     """Return the names of the workers of a plan that have not registered."""
     planned = [f"worker-{number}" for number in range(1, workers + 1)]
     return [name for name in planned if name not in cluster.registered]
 
 
-def _wait_for_workers(supervisor: subprocess.Popen[bytes], folder: ClusterFiles) -> ClusterInfo:
+def _wait_for_workers(supervisor: Child, folder: ClusterFiles) -> ClusterInfo:
     """Wait until every worker has registered or ended for good, or until the time is up."""
     deadline = time.monotonic() + JOIN_SECONDS
     while True:
         cluster = folder.read()
-        if cluster is None or supervisor.poll() is not None:
+        if cluster is None or supervisor.process.poll() is not None:
             raise LaunchError(
                 f"the cluster ended right after its start; see {folder.root / 'logs'}"
             )
@@ -276,17 +264,14 @@ def _wait_for_workers(supervisor: subprocess.Popen[bytes], folder: ClusterFiles)
         time.sleep(_LOOK_AT_END_SECONDS)
 
 
-def _wait_until_up(
-    supervisor: subprocess.Popen[bytes], folder: ClusterFiles, log: Path
-) -> ClusterInfo:
+def _wait_until_up(supervisor: Child, folder: ClusterFiles) -> ClusterInfo:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
-        if supervisor.poll() is not None:
-            lines = log.read_text("utf-8", errors="replace").strip().splitlines()
-            reason = lines[-1].removeprefix("downpour: ") if lines else f"it ended; see {log}"
-            raise LaunchError(reason, asked_wrongly=supervisor.returncode == _ASKED_WRONGLY)
+        if supervisor.process.poll() is not None:
+            reason = supervisor.last_words or f"it ended; see {supervisor.log}"
+            raise LaunchError(reason, asked_wrongly=supervisor.process.returncode == _ASKED_WRONGLY)
         cluster = folder.read()
-        if cluster is not None and cluster.pid == supervisor.pid and cluster.state == "up":
+        if cluster is not None and cluster.pid == supervisor.process.pid and cluster.state == "up":
             return cluster
         time.sleep(_LOOK_AT_END_SECONDS)
-    raise LaunchError(f"the cluster is not up after {START_SECONDS:.0f} s; see {log}")
+    raise LaunchError(f"the cluster is not up after {START_SECONDS:.0f} s; see {supervisor.log}")

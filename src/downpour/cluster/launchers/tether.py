@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import time
 from collections import deque
@@ -13,11 +15,12 @@ from pathlib import Path
 from threading import Lock, Thread
 
 from downpour.base.errors import LaunchError
-from downpour.cluster.launchers.base import Ended
-from downpour.cluster.launchers.hosts import Host
+from downpour.cluster.launchers.base import Ended, LaunchPlan
+from downpour.cluster.launchers.hosts import SLOTS_MAX, Host
 from downpour.cluster.launchers.ssh_script import CANNOT_RUN, last_words, status_in, worker_script
 from downpour.cluster.worker.options import WorkerOptions
 from downpour.host.text import one_line
+from downpour.learning.devices import devices_for
 
 CLOSE_SECONDS = 60.0
 """A worker leaves within seconds; one whose host is gone never says so."""
@@ -156,3 +159,76 @@ def _end(host: Host, status: int | None, shell_status: int, words: str) -> Ended
     if status in CANNOT_RUN:
         return Ended(2, f"{host.name}: cannot run {host.python}")
     return Ended(status, f"{host.name}: {words}" if words else "")
+
+
+class LocalEngine(TetheredWorkers):
+    """Starts each worker with a separate shell; the manager listens at `manager_host`.
+
+    Each worker imports torch for itself, so a fork server (`forking.py`) starts them sooner. But
+    that one restarts no worker that has ended on its own.
+    """
+
+    def __init__(self, manager_host: str) -> None:
+        self.manager_host = manager_host
+        here = Host(socket.gethostname(), slots=SLOTS_MAX)
+        super().__init__([here], lambda _, script: ["/bin/sh", "-c", script])
+
+    def check(self, plan: LaunchPlan) -> None:
+        """Refuse nothing, because this machine is always available."""
+
+
+LOOK_SECONDS = 0.2
+
+
+def run_group(
+    worker: WorkerOptions, log: Path | None, wait: Callable[[float], bool]
+) -> Mapping[str, Ended]:
+    """Run workers until all have ended; returns how each one ended, by name.
+
+    Args:
+        worker: the options of all workers; the name must not be empty. See `numbered`.
+        log: the file that their output is appended to, each line with the worker's name; None:
+            standard error.
+        wait: called with the seconds to wait; returns early, and true, when a signal tells this
+            process to let its workers leave.
+    """
+    engine = LocalEngine(worker.manager)
+    over: dict[str, Ended] = {}
+    names = []
+    try:
+        for number in range(1, worker.count + 1):
+            one = on_a_card(numbered(worker, number))
+            engine.start(one, {}, log or os.dup(2))  # which may be a socket, without a path
+            names.append(one.name)
+        while len(over) < worker.count:
+            if wait(LOOK_SECONDS):
+                for name in names:
+                    engine.stop(name)
+            over |= engine.ended()
+    finally:
+        engine.close()
+    return over
+
+
+def numbered(worker: WorkerOptions, number: int) -> WorkerOptions:
+    """Return one worker's options out of several: its name ends with its number; ports count up."""
+
+    def counted(port: int) -> int:
+        return port + number - 1 if port else 0
+
+    metrics = worker.metrics_port
+    return replace(
+        worker,
+        name=f"{worker.name}-{number}",
+        count=1,
+        place=number - 1,
+        port=counted(worker.port),
+        metrics_port=counted(metrics) if metrics is not None else None,
+        ready_file=f"{worker.ready_file}-{number}" if worker.ready_file else "",
+    )
+
+
+def on_a_card(worker: WorkerOptions) -> WorkerOptions:
+    """Return the options with the device of this machine that this worker should take."""
+    devices = devices_for(worker.device)
+    return replace(worker, device=devices.spread(worker.device, worker.place))

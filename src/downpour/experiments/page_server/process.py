@@ -12,11 +12,10 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -27,6 +26,7 @@ from setproctitle import setproctitle
 from downpour.base.errors import DownpourError
 from downpour.cluster.launchers.cluster_files import ClusterFiles
 from downpour.experiments.page_server.server import PageServer, serve
+from downpour.host.child import Child
 from downpour.host.paths import Credentials
 from downpour.host.process import allow_many_descriptors
 from downpour.host.text import one_line
@@ -76,17 +76,17 @@ def page_beside(
     The location is a folder's path, or an object store's URL. This closes the listener. A thread
     calls `served` once the page answers.
     """
-    process = start_page(location, listener, credentials)
+    page = start_page(location, listener, credentials)
 
     def tell() -> None:
-        if is_served(process):
+        if is_served(page):
             served()
 
     Thread(target=tell, daemon=True).start()
     try:
         yield
     finally:
-        end_page(process)
+        end_page(page)
 
 
 def start_page(
@@ -95,7 +95,7 @@ def start_page(
     credentials: Credentials,
     *,
     follows_cluster: bool = False,
-) -> subprocess.Popen[bytes]:
+) -> Child:
     """Start a page's process; see `page_beside`.
 
     If it follows a cluster, it outlives this process, and ends after `downpour down` has ended the
@@ -105,15 +105,7 @@ def start_page(
     host = str(listener.getsockname()[0])
     descriptor = listener.fileno()
     log = Path(location) / PAGE_LOG if follows_cluster else None
-    with log.open("wb") if log else nullcontext() as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "downpour.experiments.page_server.process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            pass_fds=[descriptor],
-            start_new_session=True,  # Ctrl-C is for the parent, even while this one imports
-        )
+    child = Child(__name__, log=log, starts_log=True, answers=True, descriptors=[descriptor])
     request = PageRequest(
         location=location,
         host=host,
@@ -121,35 +113,23 @@ def start_page(
         credentials=credentials,
         follows_cluster=follows_cluster,
     )
-    assert process.stdin is not None  # noqa: S101 - a pipe, as asked for
-    with suppress(BrokenPipeError):  # if it has died, it has said why
-        process.stdin.write(request.to_line())
-        process.stdin.flush()
-        if follows_cluster:
-            process.stdin.close()
+    child.tell(request.to_line(), is_last=follows_cluster)  # one that has died has said why
     listener.close()
-    return process
+    return child
 
 
-def is_served(process: subprocess.Popen[bytes]) -> bool:
+def is_served(page: Child) -> bool:
     """Wait until a page answers; False if its process has ended instead, which has said why."""
-    assert process.stdout is not None  # noqa: S101 - a pipe, as started
-    with process.stdout as told:
+    assert page.process.stdout is not None  # noqa: S101 - a pipe, as started
+    with page.process.stdout as told:
         return bool(told.readline())
 
 
-def end_page(process: subprocess.Popen[bytes]) -> None:
+def end_page(page: Child) -> None:
     """Let a page's process end; it tells its viewers."""
-    assert process.stdin is not None  # noqa: S101 - pipes, as started
-    assert process.stdout is not None  # noqa: S101
-    with suppress(OSError):
-        process.stdin.close()
-    try:
-        process.wait(END_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    process.stdout.close()
+    page.end(END_SECONDS)
+    if page.process.stdout is not None:
+        page.process.stdout.close()
 
 
 def main() -> int:

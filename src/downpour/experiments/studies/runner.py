@@ -10,8 +10,6 @@ fail as well. The study keeps nothing of that run, so that the user can correct 
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -31,6 +29,7 @@ from downpour.experiments.studies.study import (
     StudyProgress,
     about,
 )
+from downpour.host.child import Child
 from downpour.network.rpc.messages import Status
 from downpour.record import Result
 from downpour.show.tables.progress import ProgressDisplay
@@ -104,24 +103,17 @@ def detach(command: str, folder: StudyFolder[Study], options: Sequence[str]) -> 
         folder.begin()
     log = folder.path / LOG_NAME
     words = [str(folder.study_file), "--out", str(folder.path), *options]
-    with log.open("ab") as file:
-        process = subprocess.Popen(  # noqa: S603 - this program itself
-            [sys.executable, "-m", "downpour.cli", command, *words],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=file,
-            start_new_session=True,  # neither Ctrl-C nor a closed terminal reaches it
-        )
+    study = Child("downpour.cli", [command, *words], log=log)
+    study.tell(b"", is_last=True)
     deadline = time.monotonic() + _START_SECONDS
     while holder(folder.path) is None and time.monotonic() < deadline:
-        if process.poll() is not None:
-            if process.returncode == 0:  # all runs had finished before
+        if (status := study.process.poll()) is not None:
+            if status == 0:  # all runs had finished before
                 break
-            lines = log.read_text("utf-8", errors="replace").strip().splitlines()
-            last = lines[-1].removeprefix("downpour: ") if lines else f"ended at once; see {log}"
-            raise LaunchError(last, asked_wrongly=process.returncode == 2)
+            last = study.last_words or f"ended at once; see {log}"
+            raise LaunchError(last, asked_wrongly=status == 2)
         time.sleep(_LOOK_SECONDS)
-    return process.pid
+    return study.process.pid
 
 
 OnKept = Callable[[Path], None]

@@ -1,4 +1,4 @@
-"""What a killed process could not clean up itself is cleaned up all the same."""
+"""A child process, and a last will: whatever a killed process could not clean up."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from downpour.cluster.launchers.forking import LastWill
+from downpour.host.child import Child, LastWill
 
 WRITE = """
 import sys, time
-from downpour.cluster.launchers.forking import LastWill
+from downpour.host.child import LastWill
 will = LastWill(f"echo cleaned > {sys.argv[1]}")
 print("ready", flush=True)
 time.sleep(600)
@@ -40,3 +40,22 @@ def test_who_has_cleaned_up_leaves_nothing_to_do(tmp_path: Path) -> None:
     will.revoke()
     assert will._shell.returncode == 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_child_hears_its_request_and_its_last_words_are_kept(tmp_path: Path) -> None:
+    """The module `calendar` refuses a year; what is told to an ended process is not taken."""
+    child = Child("calendar", ["no-year"], log=tmp_path / "log")
+    child.process.wait(60)
+    assert "invalid int value: 'no-year'" in child.last_words
+    assert not child.tell(b"x" * 2**20)
+    child.end(60)
+    assert child.process.returncode == 2
+
+
+def test_a_child_that_does_not_listen_is_killed() -> None:
+    """The end of its input tells it to end; this one sleeps instead."""
+    child = Child("timeit", ["-n1", "-r1", "import time; time.sleep(600)"], answers=True)
+    child.end(0.0)
+    assert child.process.returncode == -signal.SIGKILL
+    assert child.process.stdout is not None
+    child.process.stdout.close()

@@ -1,0 +1,374 @@
+"""A manager on this machine, and workers that an engine starts here or elsewhere.
+
+The launcher itself never imports torch: a fork server starts the manager, and on this machine the
+workers. All of them end with the launcher: on `close`, on an error, on Ctrl-C, and when someone
+kills it, because the fork server then reads the end of its input. The launcher restarts processes
+that die from a signal: a worker, the manager (which continues from its journal), or the fork server
+with all its children.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Collection
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+from downpour.base.errors import LaunchError
+from downpour.cluster.launchers.base import Ended, Engine, LaunchPlan
+from downpour.cluster.launchers.forking import ForkEngine, ForkServerProcess
+from downpour.cluster.launchers.kinds import LauncherKind
+from downpour.cluster.worker.options import training_environment
+from downpour.host.paths import Credentials, known_secrets
+from downpour.host.process import signal_group
+from downpour.learning import allowlist
+
+log = logging.getLogger(__name__)
+
+KEPT = 20
+_NAME = re.compile(r"\d{8}-\d{6}-\d{1,9}")
+
+
+def new_log(shared: Path) -> Path:
+    """Return the path of this process's log in a shared directory, and remove the oldest logs.
+
+    Other files stay where they are, and so do logs of processes that are alive on this machine.
+    """
+    folder = shared / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    written = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
+    for path in sorted(written, key=lambda path: path.name, reverse=True)[KEPT - 1 :]:
+        if not psutil.pid_exists(int(path.name.rpartition("-")[2])):
+            with suppress(OSError):  # another run has removed it, or it is another user's
+                path.unlink()
+    return folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+
+
+PAUSES_SECONDS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
+"""The pauses before a worker's restarts: a rebooting host is back within minutes."""
+LASTING_SECONDS = 60.0
+"""A process that has run for this long counts as sound: we count its next restart as the first."""
+
+
+class Restarts:
+    """The restarts of one process; `count` is their number since it last ran for long.
+
+    Args:
+        now: returns seconds since some fixed moment.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.count = 0
+        self._now = now
+        self._began_seconds = now()
+        self._due_seconds: float | None = None
+
+    def is_due(self) -> bool:
+        """Whether it is time to restart the ended process."""
+        if self._due_seconds is None:
+            if self._now() - self._began_seconds >= LASTING_SECONDS:
+                self.count = 0
+            pause = PAUSES_SECONDS[min(self.count, len(PAUSES_SECONDS) - 1)]
+            self._due_seconds = self._now() + pause
+        return self._due_seconds <= self._now()
+
+    def begin(self) -> None:
+        """Note a restart of the process."""
+        self.count += 1
+        self._began_seconds, self._due_seconds = self._now(), None
+
+
+START_SECONDS = 120.0
+MANAGER = "manager"
+RESTARTS_MAX = 10
+"""The restarts of a manager that keeps dying early: its next restart would fail, too."""
+
+
+class ManagerHost:
+    """A fork server and the manager that it forks, until `close`; keeps this process's log, too.
+
+    Only the launcher can tell which processes have died.
+    """
+
+    def __init__(self, plan: LaunchPlan, now: Callable[[], float]) -> None:
+        # Import it here: help texts import this module, and must not wait for numpy.
+        from downpour.files.logs.process_log import kept_log
+        from downpour.files.store import SharedDirectory
+
+        self._manager = plan.manager
+        self._environment = training_environment(plan.threads)
+        self._restarts = Restarts(now)
+        self._log_kept = ExitStack()
+        shared = Path(plan.manager.shared)
+        self.log = new_log(shared)
+        self.server = ForkServerProcess(self.log, self._environment)
+        try:
+            secrets = known_secrets(plan.manager.credentials)
+            kept = kept_log(SharedDirectory(shared), "launcher", secrets, owns_process=False)
+            self._log_kept.enter_context(kept)
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Stop workers and manager; returns when all have ended or were killed."""
+        try:
+            self.server.close()
+        finally:
+            self._log_kept.close()
+
+    def check(self) -> None:
+        """Restart what a signal has ended: the manager, or the fork server with its processes."""
+        if self.server.is_over:
+            log.warning(
+                "the fork server has died, so the launcher restarts all processes; see %s", self.log
+            )
+            self.server.close()
+            self.server = ForkServerProcess(self.log, self._environment)
+        elif (status := self.server.exit_status(MANAGER)) is None:
+            return
+        elif status >= 0:
+            raise self.server.error_of(MANAGER)
+        self._restart()
+
+    def _restart(self) -> None:
+        """Start a manager at the dead one's address; it continues where the dead one ended."""
+        if self._restarts.count >= RESTARTS_MAX:
+            raise self.server.error_of(MANAGER)
+        self._restarts.begin()
+        port = int(self.address.rpartition(":")[2])
+        self._manager = replace(self._manager, port=port, restarts=self._manager.restarts + 1)
+        log.warning("the manager has died, so the launcher starts another one")
+        self.server.forget(MANAGER)
+        self._start()
+
+    def _start(self) -> None:
+        self.server.request(MANAGER, MANAGER, asdict(self._manager))
+        self.address = self.server.wait_for_address(MANAGER, START_SECONDS)
+
+
+_LEFT, _ASKED_WRONGLY = 0, 2
+
+
+@dataclass(slots=True)
+class _Place:
+    """A worker's place: the worker that holds it, and the number of restarts.
+
+    A place that a policy asked for is `extra`; the launcher may give it back.
+    """
+
+    number: int
+    restarts: Restarts
+    last: Ended | None = None
+    is_to_restart: bool = False
+    extra: bool = False
+    idle_since_seconds: float | None = None
+    is_given_back: bool = False
+
+    def give_up(self) -> None:
+        """Never restart the worker."""
+        self.last, self.is_to_restart, self.is_given_back = Ended(None), False, True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the worker has ended for good."""
+        return self.last is not None and not self.is_to_restart
+
+
+class PlacedCluster:
+    """A cluster whose manager runs here, and whose workers an engine starts.
+
+    If a worker dies, the launcher restarts it under the same name: the first time at once, then
+    after growing pauses. It does not restart a worker that left as ordered (exit status 0), or one
+    whose user must fix something (exit status 2).
+    """
+
+    def __init__(
+        self, plan: LaunchPlan, engine: Engine, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._plan = plan
+        self._engine = engine
+        self._now = now
+        self._places: dict[str, _Place] = {}
+        self._wanted = 0
+        self._host: ManagerHost | None = None
+        self._running = ExitStack()
+
+    @property
+    def address(self) -> str:
+        """The manager's address, as this machine and the workers reach it."""
+        return self._host.address if self._host else ""
+
+    @property
+    def credentials(self) -> Credentials:
+        """The credentials of this cluster's processes."""
+        return self._plan.manager.credentials
+
+    @property
+    def log(self) -> Path:
+        """The file to which manager and workers write their logs."""
+        return self._host.log if self._host else Path()
+
+    @property
+    def workers(self) -> list[str]:
+        """The names of workers that run, or that the launcher will restart."""
+        return [name for name, place in self._places.items() if not place.is_over]
+
+    def __enter__(self) -> Self:
+        """Check the engine, then start the manager and all workers."""
+        self._engine.check(self._plan)
+        with ExitStack() as starting:
+            try:
+                self._plan = self._reachable()
+                self._host = ManagerHost(self._plan, self._now)
+            except BaseException:
+                self._engine.close()  # it may have reserved what the workers need
+                raise
+            starting.callback(self._host.close)
+            starting.callback(self._engine.close)  # before the manager ends
+            for _ in range(self._plan.workers):
+                self._add()
+            self._running = starting.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop the workers, then the manager."""
+        self._running.close()
+
+    def provide(self, wanted: int, idle: Collection[str] = ()) -> None:
+        """Start further workers, up to `wanted`, but at any time no more than the plan began with.
+
+        The launcher tells a further worker to leave once it has been idle for the plan's
+        `idle_seconds`.
+        """
+        while self._wanted < wanted:
+            self._wanted += 1
+            extra = [one for one in self._places.values() if one.extra and not one.is_given_back]
+            if len(extra) < self._plan.workers:
+                self._add(extra=True)
+        if self._plan.idle_seconds:
+            self._give_back(idle)
+
+    def check(self) -> None:
+        """Restart dead processes; raise LaunchError if the manager or all workers cannot go on."""
+        if self._host is not None:
+            self._host.check()
+        for name, ended in self._engine.ended().items():
+            self._note_end(self._places[name], ended)
+        for place in self._places.values():
+            if place.is_to_restart and place.restarts.is_due():
+                place.restarts.begin()
+                self._start(place)
+        if self._places and all(place.is_over for place in self._places.values()):
+            raise self._error_of_all()
+
+    def _give_back(self, idle: Collection[str]) -> None:
+        now = self._now()
+        for name, place in self._places.items():
+            if not place.extra or place.is_given_back:
+                continue
+            if name not in idle:
+                place.idle_since_seconds = None
+            elif place.idle_since_seconds is None:
+                place.idle_since_seconds = now
+            elif now - place.idle_since_seconds >= self._plan.idle_seconds:
+                place.is_given_back = True
+                self._engine.stop(name)
+
+    def _add(self, *, extra: bool = False) -> None:
+        number = len(self._places) + 1
+        place = _Place(number, Restarts(self._now), extra=extra)
+        self._places[self._plan.worker(number, "").name] = place
+        self._start(place)
+
+    def _start(self, place: _Place) -> None:
+        place.last, place.is_to_restart = None, False
+        try:
+            worker = self._plan.worker(place.number, self.address)
+            environment = training_environment(self._plan.threads) | allowlist.environment()
+            self._engine.start(worker, environment, self.log)
+        except LaunchError as error:
+            self._note_end(place, Ended(error.exit_status, str(error)))
+
+    def _note_end(self, place: _Place, ended: Ended) -> None:
+        place.last = ended
+        place.is_to_restart = not (self._is_final(ended) or place.is_given_back)
+        if place.is_to_restart:
+            place.restarts.is_due()  # the pause begins now
+
+    def _is_final(self, ended: Ended) -> bool:
+        return ended.status in {_LEFT, _ASKED_WRONGLY}
+
+    def _error_of_all(self) -> LaunchError:
+        """Return the error for when no worker is left: the first reason that a worker gave."""
+        for name, place in self._places.items():
+            if place.last is not None and place.last.status != _LEFT:
+                wrong = place.last.status == _ASKED_WRONGLY
+                reason = place.last.reason or f"it exited with status {place.last.status}"
+                return LaunchError(f"{name}: {reason}; see {self.log}", asked_wrongly=wrong)
+        return LaunchError(f"all workers have left; see {self.log}")
+
+    def _reachable(self) -> LaunchPlan:
+        """Return the plan with an address that the workers can reach, and a token."""
+        # Import it here: help texts import this module, and must not wait for numpy.
+        from downpour.files.store.presence import make_token
+
+        plan = self._plan.reached_at(self._engine.manager_host)
+        if plan.manager.credentials != self._plan.manager.credentials:
+            make_token(Path(plan.manager.credentials.token_file))
+        return plan
+
+
+class LocalCluster(PlacedCluster):
+    """A context manager: inside it, a manager and its workers are running."""
+
+    def __init__(self, plan: LaunchPlan, now: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(plan, ForkEngine(plan.manager.host, lambda: self._server), now)
+
+    @property
+    def _server(self) -> ForkServerProcess:
+        assert self._host is not None  # noqa: S101 - it is running
+        return self._host.server
+
+    def close(self) -> None:
+        """Stop workers and manager; returns when all have ended or were killed."""
+        self._running.close()
+
+    def provide(self, wanted: int, idle: Collection[str] = ()) -> None:
+        """Start further workers, up to `wanted`, but no more than the plan began with."""
+        del idle  # they end with this process anyway
+        super().provide(wanted)
+
+    def process_of(self, name: str) -> int | None:
+        """Return the current process of the manager or a worker; None while it has none."""
+        return self._server.process_of(name)
+
+    def kill(self, name: str, *, again: bool) -> None:
+        """Kill the manager or a worker, as a crash would.
+
+        With `again`, the launcher restarts a worker; otherwise the worker stays away, like a
+        machine that died. The launcher always restarts the manager.
+        """
+        if name in self._places and not again:
+            self._places[name].give_up()
+        process = self.process_of(name)
+        if process is not None:
+            signal_group(process, signal.SIGKILL)
+
+    def _is_final(self, ended: Ended) -> bool:
+        return ended.status is not None
+
+    def _error_of_all(self) -> LaunchError:
+        return self._server.error_of(min(self._places))
+
+
+KIND = LauncherKind(title="Local", make=lambda _: LocalCluster)
