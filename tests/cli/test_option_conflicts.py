@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from downpour.base.errors import SpecError
-from downpour.cli.options import refuse_both
+from downpour.cli.common import refuse_both
 
 TRACES = Path(__file__).parents[2] / "traces"
 

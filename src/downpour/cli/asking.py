@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from downpour.base.errors import Refused, SpecError, StoreError, Unreachable
-from downpour.cli.options import SHARED
+from downpour.cli.common import SHARED
 from downpour.cli.printing import note
 from downpour.host.paths import Credentials
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from downpour.base import options as base
 from downpour.base.errors import SpecError, Unreachable
 from downpour.base.options import argument, flag, option
-from downpour.cli import options
+from downpour.cli import common
 from downpour.cli.asking import client_of, find, stored
-from downpour.cli.options import SHARED
+from downpour.cli.common import SHARED
 from downpour.cli.parameters import command
 from downpour.cli.printing import (
     SpecOnce,
@@ -52,7 +52,7 @@ class ManagerCall:
     """The options of each command that calls a manager."""
 
     manager: str = base.manager()
-    shared: Path | str | None = options.shared_if_seen()
+    shared: Path | str | None = common.shared_if_seen()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +61,12 @@ class SubmitOptions(ManagerCall):
 
     connect_seconds: float = base.connect_seconds(value=CONNECT_SECONDS)
     watch: bool = flag("Wait for its end, then print the result.")
-    tensorboard: Path | None = options.tensorboard()
-    resume: str | None = options.resume()
+    tensorboard: Path | None = common.tensorboard()
+    resume: str | None = common.resume()
 
 
 @command
-def submit(given: SubmitOptions, credentials: Credentials, asked: AskedSpec) -> None:
+def submit(options: SubmitOptions, credentials: Credentials, request: AskedSpec) -> None:
     """Submit an experiment to a manager, and print its ID.
 
     Without --shards, it gets one shard for each worker that the manager has now. The command also
@@ -74,11 +74,11 @@ def submit(given: SubmitOptions, credentials: Credentials, asked: AskedSpec) -> 
     --resume reads the experiment's folder in the shared directory, so this machine must have that
     directory. It refuses code that has changed since.
     """
-    spec, tensorboard = asked.spec, given.tensorboard
-    if asked.file is None and given.resume is None and spec == Spec():
+    spec, tensorboard = request.spec, options.tensorboard
+    if request.file is None and options.resume is None and spec == Spec():
         accepted = "name a spec file, or give its fields as options"
         raise SpecError("FILE", None, accepted)
-    if tensorboard is not None and not given.watch:
+    if tensorboard is not None and not options.watch:
         later = "needs --watch; `downpour results ID --tensorboard DIR` writes them later"
         raise SpecError("tensorboard", str(tensorboard), later)
     from downpour.core.resolve import explained
@@ -86,13 +86,13 @@ def submit(given: SubmitOptions, credentials: Credentials, asked: AskedSpec) -> 
     from downpour.experiments.running.watching import event_files
 
     with (
-        client_of(given.manager, credentials, given.shared, given.connect_seconds) as client,
+        client_of(options.manager, credentials, options.shared, options.connect_seconds) as client,
         Follower(event_files(tensorboard)) as follower,
     ):
         experiment = client.submit(spec)
         say(experiment)
         resolved = ResolvedSpec.make(client.results(experiment).spec)
-        if not given.watch:
+        if not options.watch:
             why = explained(spec, resolved)
             print_spec(resolved, [why] if why is not None else [])
             return
@@ -109,27 +109,27 @@ class StatusOptions(ManagerCall):
     """The options of `downpour status`."""
 
     experiment: str = _any_experiment()
-    as_json: bool = options.as_json()
+    as_json: bool = common.as_json()
 
 
 @command
-def status(given: StatusOptions, credentials: Credentials) -> None:
+def status(options: StatusOptions, credentials: Credentials) -> None:
     """Show the workers and the experiment, as they are now.
 
     If you name no manager and none answers, the command reads the record in the shared directory.
     The manager of a `downpour run` answers only its own command.
     """
     try:
-        with client_of(given.manager, credentials, given.shared) as client:
-            now = client.status(given.experiment)
+        with client_of(options.manager, credentials, options.shared) as client:
+            now = client.status(options.experiment)
     except Unreachable:
-        found = () if given.manager else stored(given.shared or SHARED, 1, given.experiment)
+        found = () if options.manager else stored(options.shared or SHARED, 1, options.experiment)
         if not found:
             raise
         from downpour.network.rpc.messages import Status
 
         now = Status(change=0, experiment=found[-1])
-    if given.as_json:
+    if options.as_json:
         print_json(asdict(now))
         return
     from downpour.show.tables.live import status_view
@@ -146,7 +146,7 @@ class WatchOptions(ManagerCall):
 
 
 @command
-def watch(given: WatchOptions, credentials: Credentials) -> None:
+def watch(options: WatchOptions, credentials: Credentials) -> None:
     """Show the workers and the experiment until it ends.
 
     Without an ID it shows the active experiment, or the next that becomes active.
@@ -156,10 +156,10 @@ def watch(given: WatchOptions, credentials: Credentials) -> None:
     from downpour.show.tables.live import status_view
 
     with (
-        client_of(given.manager, credentials, given.shared, given.connect_seconds) as client,
+        client_of(options.manager, credentials, options.shared, options.connect_seconds) as client,
         Live(console=out(), refresh_per_second=4) as live,
     ):
-        for now in client.watch(given.experiment):
+        for now in client.watch(options.experiment):
             live.update(status_view(now))
 
 
@@ -168,33 +168,33 @@ class ListOptions(ManagerCall):
     """The options of `downpour list`."""
 
     last: int = option(_LISTED, "List the last N experiments; 0: all.", "N")
-    as_json: bool = options.as_json()
+    as_json: bool = common.as_json()
 
 
 @command
-def list_experiments(given: ListOptions, credentials: Credentials) -> None:
+def list_experiments(options: ListOptions, credentials: Credentials) -> None:
     """List the manager's last experiments, oldest first.
 
     If you name no manager and none answers, the command reads the records in the shared directory.
     It lists them by the time of the last write, or by ID if they are in an object store. Runs of
     `downpour run` are among them.
     """
-    last = given.last
+    last = options.last
     if last < 0:
         raise SpecError("--last", last, "must be a number, 0 or above; 0 lists all")
     # One more tells us whether others exist.
     most = last + 1 if last else None
     try:
-        with client_of(given.manager, credentials, given.shared) as client:
+        with client_of(options.manager, credentials, options.shared) as client:
             experiments = client.experiments(most)
     except Unreachable:
-        experiments = stored(given.shared or SHARED, most) if not given.manager else ()
+        experiments = stored(options.shared or SHARED, most) if not options.manager else ()
         if not experiments:
             raise
     if last and len(experiments) > last:
         note(f"only the last {last} experiments are listed; --last 0 lists all")
         experiments = experiments[-last:]
-    if given.as_json:
+    if options.as_json:
         print_json([asdict(one) for one in experiments])
         return
     from downpour.show.tables.live import experiments_table
@@ -206,52 +206,52 @@ def list_experiments(given: ListOptions, credentials: Credentials) -> None:
 class CancelOptions(ManagerCall):
     """The options of `downpour cancel`."""
 
-    experiment: str = options.experiment()
+    experiment: str = common.experiment()
 
 
 @command
-def cancel(given: CancelOptions, credentials: Credentials) -> None:
+def cancel(options: CancelOptions, credentials: Credentials) -> None:
     """Stop an experiment; its files stay.
 
     The command prints the experiment's state, which is another one if the experiment had ended.
     """
-    with client_of(given.manager, credentials, given.shared) as client:
-        client.cancel(given.experiment)
-        now = client.status(given.experiment).experiment
+    with client_of(options.manager, credentials, options.shared) as client:
+        client.cancel(options.experiment)
+        now = client.status(options.experiment).experiment
     if now is not None:
-        note(f"{given.experiment} is {now.state}")
+        note(f"{options.experiment} is {now.state}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultsOptions:
     """The options of `downpour results`."""
 
-    experiment: str = options.experiment()
-    shared: Path | str | None = options.shared_if_seen()
+    experiment: str = common.experiment()
+    shared: Path | str | None = common.shared_if_seen()
     manager: str = base.manager()
-    tensorboard: Path | None = options.tensorboard()
-    as_json: bool = options.as_json()
-    as_csv: bool = options.as_csv()
+    tensorboard: Path | None = common.tensorboard()
+    as_json: bool = common.as_json()
+    as_csv: bool = common.as_csv()
 
 
 @command
-def results(given: ResultsOptions, credentials: Credentials) -> None:
+def results(options: ResultsOptions, credentials: Credentials) -> None:
     """Print an experiment's results, even while it runs.
 
     The command reads them from the shared directory or, if that lacks the experiment, from the
     manager. With an object store it asks the manager first, because a training manager knows more
     than the store. The beginning of an ID is enough if it is unique.
     """
-    check_format(as_json=given.as_json, as_csv=given.as_csv)
+    check_format(as_json=options.as_json, as_csv=options.as_csv)
     from downpour.record import Result
 
-    found = find(given.experiment, given.shared, given.manager, credentials)
-    if given.tensorboard is not None:
+    found = find(options.experiment, options.shared, options.manager, credentials)
+    if options.tensorboard is not None:
         from downpour.show.event_files import write_events
 
-        write_events(found.record, given.tensorboard)
+        write_events(found.record, options.tensorboard)
     result = Result.from_record(found.record, found.folder)
-    print_result(result, as_json=given.as_json, as_csv=given.as_csv)
+    print_result(result, as_json=options.as_json, as_csv=options.as_csv)
 
 
 def _stay(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from downpour.base import options
+from downpour.base import options as base
 from downpour.base.errors import SpecError
 from downpour.base.options import argument, option
 from downpour.base.values import PAGE_PORT
@@ -102,17 +102,17 @@ class DashboardOptions:
         default="the shared directory",
         reads="location",
     )
-    shared: Path | str = options.location()
+    shared: Path | str = base.location()
     host: str = option(
         _HERE,
         "The address to listen on. If other machines can reach it, the page asks for the token.",
         "ADDRESS",
     )
-    port: int = options.port(value=PAGE_PORT)
+    port: int = base.port(value=PAGE_PORT)
 
 
 @command
-def dashboard(given: DashboardOptions, credentials: Credentials) -> None:
+def dashboard(options: DashboardOptions, credentials: Credentials) -> None:
     """Show experiments as a live page until Ctrl-C.
 
     The page only reads records, so you can run it on any machine that sees the folder or the
@@ -126,12 +126,12 @@ def dashboard(given: DashboardOptions, credentials: Credentials) -> None:
     outlive_readers()
     allow_many_descriptors()
     trust = Trust.load(credentials)
-    place = str(given.folder or given.shared)
-    with listen_for_page(given.host, given.port, trust) as listener:
+    place = str(options.folder or options.shared)
+    with listen_for_page(options.host, options.port, trust) as listener:
 
         def ready(server: PageServer) -> None:
             on_leaving(lambda _: server.leave())
             on_interrupt(server.leave)
             note(f"page at {page_url(listener, trust)}, of {place}")
 
-        serve(place, listener, trust, given.host, ready)
+        serve(place, listener, trust, options.host, ready)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from downpour.base.errors import MissingPackage, SpecError, did_you_mean
 from downpour.base.options import argument, option
-from downpour.cli import options
+from downpour.cli import common
+from downpour.cli.common import RESULTS, SHARED
 from downpour.cli.drawings import check_figure, figure_option
-from downpour.cli.options import RESULTS, SHARED
 from downpour.cli.parameters import command
 from downpour.cli.printing import err, note, out, say
 from downpour.host.extras import require
@@ -32,12 +32,12 @@ class DemoOptions:
         default=False,
     )
     to: Path | None = figure_option("Draw the figure", "./results/demo-NAME.png")
-    shared: Path = options.shared()
+    shared: Path = common.shared()
     epochs: int | None = option(None, "Train for this many epochs.", "N", default="the demo's")
 
 
 @command
-def demo(given: DemoOptions) -> None:
+def demo(options: DemoOptions) -> None:
     """Show what Downpour does, in about a minute.
 
     A demo trains a small network twice on this machine: two policies, two splits, with a crash and
@@ -50,7 +50,7 @@ def demo(given: DemoOptions) -> None:
     """
     from downpour.experiments.demos.lessons import DEMOS
 
-    name = given.name
+    name = options.name
     if not name:
         for known, one in DEMOS.items():
             say(f"{known:<12}{one.about}")
@@ -59,11 +59,11 @@ def demo(given: DemoOptions) -> None:
         *others, last = DEMOS
         accepted = f"must be {', '.join(others)} or {last}{did_you_mean(name, DEMOS)}"
         raise SpecError("demo", name, accepted)
-    check_figure("to", given.to)
-    fewer = {} if given.epochs is None else {"epochs": given.epochs}
+    check_figure("to", options.to)
+    fewer = {} if options.epochs is None else {"epochs": options.epochs}
     for act in DEMOS[name].acts:
         act.check(fewer)
-    _play(DEMOS[name], given.to or RESULTS / f"demo-{name}.png", given.shared, fewer)
+    _play(DEMOS[name], options.to or RESULTS / f"demo-{name}.png", options.shared, fewer)
 
 
 def _play(demo: Demo, figure: Path, shared: Path, fewer: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ import typer
 from downpour.base import options as base
 from downpour.base.errors import SpecError
 from downpour.base.options import argument, option
-from downpour.cli import options
+from downpour.cli import common
 from downpour.cli.parameters import command
 from downpour.cli.printing import err, out, print_json, say
 from downpour.cluster.launchers.hosts import read_hosts
@@ -56,11 +56,11 @@ class DoctorOptions:
     ssh_config: str | None = option(
         None, "The configuration of ssh.", "FILE", default="~/.ssh/config"
     )
-    as_json: bool = options.as_json()
+    as_json: bool = common.as_json()
 
 
 @command
-def doctor(given: DoctorOptions, credentials: Credentials) -> None:
+def doctor(options: DoctorOptions, credentials: Credentials) -> None:
     """Check the shared directory, devices, and hosts by ssh.
 
     The command checks the shared directory as this machine sees it, and lets each accelerator
@@ -71,12 +71,12 @@ def doctor(given: DoctorOptions, credentials: Credentials) -> None:
     """
     from downpour.cluster.operations.doctor import is_healthy
 
-    reports = _reports(given.hosts, given.ssh_config, given.shared)
-    findings = _findings(given.shared, given.manager, credentials)
+    reports = _reports(options.hosts, options.ssh_config, options.shared)
+    findings = _findings(options.shared, options.manager, credentials)
     healthy = is_healthy(findings) and all(one.verdict != "failed" for one in reports)
-    if given.as_json:
+    if options.as_json:
         checks = [{"check": name, **asdict(finding)} for name, finding in findings.items()]
-        seen = {"hosts": [asdict(one) for one in reports]} if given.hosts else {}
+        seen = {"hosts": [asdict(one) for one in reports]} if options.hosts else {}
         print_json({"healthy": healthy, "checks": checks, **seen})
     else:
         out().print(_table(findings))
@@ -178,7 +178,7 @@ class CertsOptions:
 
 
 @command
-def certs(given: CertsOptions) -> None:
+def certs(options: CertsOptions) -> None:
     """Make certificates for mutual TLS, one for each machine.
 
     The first call in a folder also makes an authority. Later calls use it to add machines. The
@@ -187,7 +187,7 @@ def certs(given: CertsOptions) -> None:
     require("downpour certs", "certs")
     from downpour.cluster.operations.certificates import issue
 
-    issued = issue(given.names, given.folder, days=given.days)
+    issued = issue(options.names, options.folder, days=options.days)
     for line in _report(issued):
         out().print(line, highlight=False, markup=False, soft_wrap=True)
 
@@ -210,8 +210,8 @@ def _report(issued: Issued) -> list[str]:
 
 def _usage(one: Certified, authority: Path) -> list[str]:
     """Return lines that name the three files as options, and as variables."""
-    given = {"cert": one.certificate, "key": one.key, "ca": authority}
-    paths = {word: shlex.quote(str(path)) for word, path in given.items()}
+    options = {"cert": one.certificate, "key": one.key, "ca": authority}
+    paths = {word: shlex.quote(str(path)) for word, path in options.items()}
     options = " ".join(f"--tls-{word} {path}" for word, path in paths.items())
     variables = " ".join(f"DOWNPOUR_TLS_{word.upper()}={path}" for word, path in paths.items())
     return [f"    {options}", "", "or in its environment:", "", f"    export {variables}"]

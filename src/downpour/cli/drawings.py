@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from downpour.base import options as base
 from downpour.base.errors import FileCorrupt, FileMissing, SpecError
 from downpour.base.options import argument, option
-from downpour.cli import options
+from downpour.cli import common
 from downpour.cli.asking import find
-from downpour.cli.options import RESULTS, allow_code, allow_own_code
+from downpour.cli.common import RESULTS, allow_code, allow_own_code
 from downpour.cli.parameters import command
 from downpour.cli.printing import err, note, out, print_json, say
 from downpour.core.spec import Spec
@@ -39,11 +39,11 @@ class ReportOptions:
         default="FOLDER/report, or ./results/ID for one experiment",
         flag="--out",
     )
-    tensorboard: Path | None = options.tensorboard()
+    tensorboard: Path | None = common.tensorboard()
 
 
 @command
-def report(given: ReportOptions) -> None:
+def report(options: ReportOptions) -> None:
     """Write tables, figures and a page of the results.
 
     Means over repetitions come with 95 % intervals by Student's t. Tables are Markdown, CSV and
@@ -56,14 +56,14 @@ def report(given: ReportOptions) -> None:
     from downpour.show.pages.report import write_report
     from downpour.show.tables.terminal_tables import study_table
 
-    study, usual = _study(given.folder)
-    if given.tensorboard is not None:
-        _write_events(given.folder, given.tensorboard)
+    study, usual = _study(options.folder)
+    if options.tensorboard is not None:
+        _write_events(options.folder, options.tensorboard)
     with Progress(console=err(), disable=not err().is_terminal, transient=True) as bars:
         bar = bars.add_task("figures", total=None)
         page = write_report(
             study,
-            given.out_dir or usual,
+            options.out_dir or usual,
             lambda done, total: bars.update(bar, completed=done, total=total),
         )
     for subgrid in study.subgrids:
@@ -115,7 +115,7 @@ _STANDARD_OUTPUT = Path("-")
 class TraceOptions:
     """The options of `downpour trace`."""
 
-    experiment: str = options.experiment()
+    experiment: str = common.experiment()
     to: Path | None = option(
         None,
         "The file to write; - is standard output. It may replace an earlier trace, but no other "
@@ -123,12 +123,12 @@ class TraceOptions:
         "FILE",
         default="./results/ID/trace.json",
     )
-    shared: Path | str | None = options.shared_if_seen()
+    shared: Path | str | None = common.shared_if_seen()
     manager: str = base.manager()
 
 
 @command
-def trace(given: TraceOptions, credentials: Credentials) -> None:
+def trace(options: TraceOptions, credentials: Credentials) -> None:
     """Write a timeline of an experiment, even while it runs.
 
     Open the file at ui.perfetto.dev or in chrome://tracing; both read it on your machine. The
@@ -138,11 +138,11 @@ def trace(given: TraceOptions, credentials: Credentials) -> None:
     """
     from downpour.show.tracing.trace import TRACE_NAME, trace_lines, write_trace
 
-    found = find(given.experiment, given.shared, given.manager, credentials)
-    if given.to == _STANDARD_OUTPUT:
+    found = find(options.experiment, options.shared, options.manager, credentials)
+    if options.to == _STANDARD_OUTPUT:
         sys.stdout.writelines(trace_lines(found.record))
         return
-    file = given.to or RESULTS / found.experiment / TRACE_NAME
+    file = options.to or RESULTS / found.experiment / TRACE_NAME
     write_trace(found.record, file)
     say(str(file))
 
@@ -187,14 +187,14 @@ class SplitsOptions:
         default=False,
     )
     to: Path | None = figure_option("Also draw a figure", "not drawn")
-    shared: Path = options.shared()
+    shared: Path = common.shared()
     data_dir: Path | None = base.data_dir()
-    allow: tuple[str, ...] = options.allow()
-    as_json: bool = options.as_json()
+    allow: tuple[str, ...] = common.allow()
+    as_json: bool = common.as_json()
 
 
 @command
-def splits(given: SplitsOptions) -> None:
+def splits(options: SplitsOptions) -> None:
     """Show how a split cuts the training data into shards.
 
     The manager makes the same shards, with the spec's seed, limits and validation. This command
@@ -210,23 +210,23 @@ def splits(given: SplitsOptions) -> None:
     dataset without classes has only sizes. If the shared directory exists, the command leaves the
     prepared data there for a run; otherwise it removes them.
     """
-    if given.to is not None:
+    if options.to is not None:
         require("downpour splits --to", "report")
-        check_figure("to", given.to)
-    allow_code(given.allow, given.file)
-    spec = read_spec(given.file)
-    if given.shards is not None:
-        spec = spec.replace(shards=given.shards)
-    allow_own_code(spec, given.file)
+        check_figure("to", options.to)
+    allow_code(options.allow, options.file)
+    spec = read_spec(options.file)
+    if options.shards is not None:
+        spec = spec.replace(shards=options.shards)
+    allow_own_code(spec, options.file)
     from downpour.experiments.running.cutting import cuts_of, shards_for
 
     number = shards_for(spec)
-    cuts = cuts_of(spec, given.split, number, given.shared, given.data_dir)
+    cuts = cuts_of(spec, options.split, number, options.shared, options.data_dir)
     if spec.shards is None:
         note(f"shards = {number}, as `downpour run` would take here; --shards takes another number")
-    _print(cuts, spec, as_json=given.as_json)
-    if given.to is not None:
-        _draw(cuts, given.to)
+    _print(cuts, spec, as_json=options.as_json)
+    if options.to is not None:
+        _draw(cuts, options.to)
 
 
 def _print(cuts: Sequence[SplitCut], spec: Spec, *, as_json: bool) -> None:

@@ -25,15 +25,15 @@ class InitOptions:
 
 
 @command
-def init(given: InitOptions) -> None:
+def init(options: InitOptions) -> None:
     """Write a small project to start from.
 
     It holds a task, a spec and a README. The task trains right away on examples that it makes;
     replace them with yours. The command overwrites no files. It prints the commands that train the
     project and, if packages are missing, the one that installs them.
     """
-    template = given.template
-    folder = given.folder or Path(template)
+    template = options.template
+    folder = options.folder or Path(template)
     write_template(template, folder)
     if missing := [package for package in NEEDED.get(template, ()) if not is_installed(package)]:
         say(f"pip install {' '.join(missing)}")

@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from downpour.base.options import OptionText, flag, option, options_of
-from downpour.cli.options import refuse_unused
+from downpour.cli.common import refuse_unused
 from downpour.cli.parameters import CommandPart, Values, parameter
 from downpour.cluster.launchers import LAUNCHERS, LaunchPlan, kind_of
 from downpour.cluster.launchers.launching import Launching, checked_table, owners, planning

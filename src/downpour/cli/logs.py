@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from downpour.base import options as base
 from downpour.base.errors import SpecError, did_you_mean
 from downpour.base.options import argument, flag, option
-from downpour.cli import options
+from downpour.cli import common
 from downpour.cli.asking import find
-from downpour.cli.options import SHARED
+from downpour.cli.common import SHARED
 from downpour.cli.parameters import command
 from downpour.cli.printing import note, out
 from downpour.host.paths import Credentials
@@ -58,13 +58,13 @@ class LogsOptions:
         "N",
         default=f"all with an ID or --since, else {_LAST}",
     )
-    shared: Path | str | None = options.shared_if_seen()
+    shared: Path | str | None = common.shared_if_seen()
     manager: str = base.manager()
     follow: bool = flag("Keep printing new lines until you press Ctrl-C.", flag="--follow -f")
 
 
 @command
-def logs(given: LogsOptions, credentials: Credentials) -> None:
+def logs(options: LogsOptions, credentials: Credentials) -> None:
     """Print the logs of all processes of a cluster.
 
     Manager, workers and launcher keep their logs in the shared directory, along with your code's
@@ -75,19 +75,21 @@ def logs(given: LogsOptions, credentials: Credentials) -> None:
     from downpour.files.store.shared_directory import seen_location
     from downpour.record.logs import LogFilter, exported_seconds, span_of
 
-    last = given.last
-    wanted = LogFilter(begin=_begin(given.since), level=_checked(given.level), of=given.worker)
+    last = options.last
+    wanted = LogFilter(
+        begin=_begin(options.since), level=_checked(options.level), of=options.worker
+    )
     if last is not None and last < 0:
         raise SpecError("last", last, "must be a number, 0 or above; 0 prints all")
-    if given.experiment:
-        found = find(given.experiment, given.shared, given.manager, credentials)
+    if options.experiment:
+        found = find(options.experiment, options.shared, options.manager, credentials)
         begin, end = span_of(found.experiment, found.record)
         end = max(end, exported_seconds(found.folder))
         wanted = replace(wanted, begin=max(begin, wanted.begin), end=end)
-    most = last if last is not None else 0 if given.experiment or given.since else _LAST
-    where = given.shared or SHARED
+    most = last if last is not None else 0 if options.experiment or options.since else _LAST
+    where = options.shared or SHARED
     printer = _Printer(logs_of(seen_location(where)), wanted, str(where))
-    printer.run(most, follow=given.follow)
+    printer.run(most, follow=options.follow)
 
 
 class _Printer:

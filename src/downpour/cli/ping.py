@@ -7,7 +7,7 @@ from pathlib import Path
 
 from downpour.base.errors import SpecError
 from downpour.base.options import argument, flag
-from downpour.cli import options
+from downpour.cli import common
 from downpour.cli.parameters import command
 from downpour.cli.printing import say
 from downpour.host.paths import Credentials
@@ -26,12 +26,12 @@ class PingOptions:
         variable="DOWNPOUR_MANAGER",
         default="that of the leader in the shared directory",
     )
-    shared: Path | str | None = options.shared_if_seen()
+    shared: Path | str | None = common.shared_if_seen()
     worker: bool = flag("Call a worker, not a manager.")
 
 
 @command
-def ping(given: PingOptions, credentials: Credentials) -> None:
+def ping(options: PingOptions, credentials: Credentials) -> None:
     """Check whether a manager, or a worker, answers.
 
     Prints who answers. Without an answer, it prints the reason in one line and exits with a status
@@ -41,8 +41,8 @@ def ping(given: PingOptions, credentials: Credentials) -> None:
     from downpour.network.rpc import Trust, WorkerClient, parse_address
 
     trust = Trust.load(credentials)
-    address = given.address
-    if given.worker:
+    address = options.address
+    if options.worker:
         if not address:
             raise SpecError("HOST:PORT", address, "must be the worker's address with --worker")
         where = parse_address(address)
@@ -51,7 +51,7 @@ def ping(given: PingOptions, credentials: Credentials) -> None:
             doing = f", training {info.running}" if info.running else ""
             line = f"worker {info.name} at {where}, downpour {info.version}{doing}"
     else:
-        managers = managers_for(address, given.shared, trust, timeout_seconds=_TIMEOUT_SECONDS)
+        managers = managers_for(address, options.shared, trust, timeout_seconds=_TIMEOUT_SECONDS)
         with managers.first() as manager:
             managers.check(manager)
             line = f"manager at {manager.address}, downpour {manager.describe().version}"

@@ -17,7 +17,7 @@ from downpour.base.devices import check_device
 from downpour.base.errors import ComeAgain, DownpourError, SpecError
 from downpour.base.options import flag, option
 from downpour.base.values import checked_labels
-from downpour.cli import options as cli_options
+from downpour.cli import common
 from downpour.cli.dashboard import page_on, page_socket
 from downpour.cli.exit_status import SIGNALLED, outlive_readers
 from downpour.cli.parameters import command
@@ -87,8 +87,8 @@ class ServingOptions:
         "file that --token-file names.",
         title="Trust",
     )
-    dashboard: bool = cli_options.dashboard()
-    dashboard_port: int | None = cli_options.dashboard_port()
+    dashboard: bool = common.dashboard()
+    dashboard_port: int | None = common.dashboard_port()
 
 
 @command

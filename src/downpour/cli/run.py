@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from downpour.base import options as base
 from downpour.base.options import option
-from downpour.cli import options
+from downpour.cli import common
+from downpour.cli.common import allow_code, allow_own_code
 from downpour.cli.dashboard import page_on, page_socket
 from downpour.cli.launch_options import LaunchOptions, dry_run, workers
-from downpour.cli.options import allow_code, allow_own_code
 from downpour.cli.parameters import command
 from downpour.cli.printing import SpecOnce, check_format, err, note, print_result, say
 from downpour.cli.spec_options import FoundSpec, SpecRequest
@@ -35,10 +35,10 @@ class RunOptions:
         text="Worker processes; also the number of shards if the spec gives none.",
         default="one a shard, but no more than this machine's cores",
     )
-    shared: Path = options.shared()
+    shared: Path = common.shared()
     data_dir: Path | None = base.data_dir()
     patience: float = base.patience()
-    tensorboard: Path | None = options.tensorboard()
+    tensorboard: Path | None = common.tensorboard()
     log: tuple[str, ...] = option(
         (),
         "Also log each epoch: csv:FILE, mlflow, wandb (offline) or trackio. Repeatable.",
@@ -60,17 +60,17 @@ class RunOptions:
         "WHO@WHEN",
         default=False,
     )
-    dashboard: bool = options.dashboard()
-    dashboard_port: int | None = options.dashboard_port()
-    allow: tuple[str, ...] = options.allow()
-    resume: str | None = options.resume()
-    as_json: bool = options.as_json()
-    as_csv: bool = options.as_csv()
+    dashboard: bool = common.dashboard()
+    dashboard_port: int | None = common.dashboard_port()
+    allow: tuple[str, ...] = common.allow()
+    resume: str | None = common.resume()
+    as_json: bool = common.as_json()
+    as_csv: bool = common.as_csv()
     dry_run: bool = dry_run()
 
 
 @command
-def run(given: RunOptions, asked: FoundSpec, launching: LaunchOptions) -> None:
+def run(options: RunOptions, request: FoundSpec, launching: LaunchOptions) -> None:
     """Train with workers that this command starts.
 
     The spec comes from FILE, from options, or both. Without FILE, the command trains the one spec
@@ -79,36 +79,36 @@ def run(given: RunOptions, asked: FoundSpec, launching: LaunchOptions) -> None:
     training begins, the command prints the experiment's ID and the fields that differ from the
     defaults.
     """
-    check_format(as_json=given.as_json, as_csv=given.as_csv)
-    spec = asked.spec
+    check_format(as_json=options.as_json, as_csv=options.as_csv)
+    spec = request.spec
     launching.check(spec)
-    disturbances = Disturbances.of(given.slow, given.kill)
-    allow_code(given.allow, asked.file)
-    allow_own_code(spec, asked.file)
-    if given.resume is not None:
+    disturbances = Disturbances.of(options.slow, options.kill)
+    allow_code(options.allow, request.file)
+    allow_own_code(spec, request.file)
+    if options.resume is not None:
         spec = _with_code_here(spec)
-    if given.dry_run:
-        _show_plan(spec, str(given.shared.absolute()), launching)
+    if options.dry_run:
+        _show_plan(spec, str(options.shared.absolute()), launching)
         return
     from downpour.experiments.running.surroundings import Surroundings
     from downpour.files.store import SharedDirectory
 
     place = Surroundings.of(
-        given.shared, given.data_dir, given.patience, launching.launcher, launching.on
+        options.shared, options.data_dir, options.patience, launching.launcher, launching.on
     )
     place = replace(place, disturbances=disturbances)
     # Credentials in the environment belong to another cluster.
     nobody = Credentials()
-    listener = page_socket(nobody, given.dashboard_port, wanted=given.dashboard)
+    listener = page_socket(nobody, options.dashboard_port, wanted=options.dashboard)
     if listener is not None:  # the page reads an existing folder
-        SharedDirectory.open(given.shared, create=True)
-    with page_on(listener, given.shared, nobody):
-        result = _trained(replace(asked, spec=spec), launching.workers, place, given)
-    print_result(result, as_json=given.as_json, as_csv=given.as_csv)
+        SharedDirectory.open(options.shared, create=True)
+    with page_on(listener, options.shared, nobody):
+        result = _trained(replace(request, spec=spec), launching.workers, place, options)
+    print_result(result, as_json=options.as_json, as_csv=options.as_csv)
 
 
 def _trained(
-    asked: SpecRequest, workers: int | None, place: Surroundings, given: RunOptions
+    request: SpecRequest, workers: int | None, place: Surroundings, options: RunOptions
 ) -> Result:
     """Train, and show the progress; leave out the spec if a program reads the output."""
     from downpour.experiments.running.surroundings import explained
@@ -117,17 +117,17 @@ def _trained(
     from downpour.host.event_command import command_for
     from downpour.show.tables.progress import LINE_SECONDS, ProgressDisplay
 
-    spec, quiet = asked.spec, given.as_json or given.as_csv
-    remarks = [asked.remark] if asked.remark else []
+    spec, quiet = request.spec, options.as_json or options.as_csv
+    remarks = [request.remark] if request.remark else []
     remarks += [] if workers is not None else [explained(spec, is_here=place.is_here)]
     with ProgressDisplay(err(), line_seconds=LINE_SECONDS) as display:
         shown = SpecOnce(display.show, spec, remarks)
         watching = Watching(
             on_resolved=shown.resolved,
             on_status=display.show if quiet else shown.status,
-            on_event=command_for(given.on_event),
-            tensorboard=given.tensorboard,
-            loggers=given.log,
+            on_event=command_for(options.on_event),
+            tensorboard=options.tensorboard,
+            loggers=options.log,
             progress=False,
             note=note,
         )

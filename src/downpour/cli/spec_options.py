@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from downpour.base.devices import NAMES
 from downpour.base.errors import SpecError
 from downpour.base.options import OptionText
-from downpour.cli.options import SHARED
+from downpour.cli.common import SHARED
 from downpour.cli.parameters import CommandPart, Values, parameter
 from downpour.core.families import FAMILIES
 from downpour.core.spec import TABLES, Spec

@@ -13,9 +13,9 @@ import typer
 
 from downpour.base import options as base
 from downpour.base.options import argument, flag, option, words_of
-from downpour.cli import options
+from downpour.cli import common
+from downpour.cli.common import RESULTS, allow_code, refuse_both
 from downpour.cli.launch_options import LaunchOptions, refuse_own_data
-from downpour.cli.options import RESULTS, allow_code, refuse_both
 from downpour.cli.parameters import command
 from downpour.cli.printing import err, note, out, print_json
 from downpour.cluster.launchers.launching import Launching
@@ -42,7 +42,7 @@ class StudyOptions:
     out_dir: Path | None = option(
         None, "The folder for results.", "DIR", default="./results/NAME", flag="--out"
     )
-    shared: Path = options.shared()
+    shared: Path = common.shared()
     data_dir: Path | None = base.data_dir()
     manager: str = option(
         "",
@@ -50,14 +50,14 @@ class StudyOptions:
         "HOST:PORT",
         default="new processes on this machine",
     )
-    tensorboard: Path | None = options.tensorboard()
+    tensorboard: Path | None = common.tensorboard()
     on_event: str = base.on_event()
-    allow: tuple[str, ...] = options.allow()
+    allow: tuple[str, ...] = common.allow()
     detach: bool = flag(
         "Run in the background, without this terminal; DIR/log.txt shows the progress.",
     )
     status: bool = flag("Only show the progress; starts nothing.")
-    as_json: bool = options.as_json()
+    as_json: bool = common.as_json()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class StudyRun(Generic[StudyT]):
 
     name: str
     study: StudyT
-    given: StudyOptions
+    options: StudyOptions
     credentials: Credentials
     launching: Launching
     tables: Callable[[StudyFolder[StudyT]], list[RenderableType]]
@@ -94,16 +94,16 @@ class StudyRun(Generic[StudyT]):
         from downpour.experiments.studies import StudyFolder
         from downpour.experiments.studies.folder import status_of
 
-        given, study = self.given, self.study
-        folder = StudyFolder((given.out_dir or RESULTS / study.name).absolute(), study)
+        options, study = self.options, self.study
+        folder = StudyFolder((options.out_dir or RESULTS / study.name).absolute(), study)
         folder.check()
         now = status_of(folder)
-        if given.status or now.running or (given.detach and not now.progress.left):
+        if options.status or now.running or (options.detach and not now.progress.left):
             self._print(folder)
             return
-        for run in study.samples() if not given.manager else ():
+        for run in study.samples() if not options.manager else ():
             self.launching.check(run.spec)
-        if given.detach:
+        if options.detach:
             self._detach(folder)
         else:
             is_successful = self._run(folder)
@@ -120,7 +120,7 @@ class StudyRun(Generic[StudyT]):
         from downpour.experiments.client import Client
 
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        manager = self.given.manager
+        manager = self.options.manager
         if not manager:
             yield None
             return
@@ -129,11 +129,11 @@ class StudyRun(Generic[StudyT]):
 
     def _event_writer(self, kept: Iterable[Path]) -> OnKept | None:
         """Write event files of the records in `kept`; returns a function that writes later ones."""
-        if self.given.tensorboard is None:
+        if self.options.tensorboard is None:
             return None
         from downpour.show.event_files import EndedRuns
 
-        runs = EndedRuns(self.given.tensorboard)
+        runs = EndedRuns(self.options.tensorboard)
         for record in kept:
             runs.write(record)
         return runs.write
@@ -142,9 +142,9 @@ class StudyRun(Generic[StudyT]):
         from downpour.experiments.studies.folder import LOG_NAME
         from downpour.experiments.studies.runner import detach
 
-        given = replace(self.given, out_dir=None, allow=(), detach=False, as_json=False)
-        words = [*words_of(given), *words_of(self.credentials)]
-        words += [] if given.manager else self.launching.words()
+        options = replace(self.options, out_dir=None, allow=(), detach=False, as_json=False)
+        words = [*words_of(options), *words_of(self.credentials)]
+        words += [] if options.manager else self.launching.words()
         process = detach(self.name, folder, words)
         log = folder.path / LOG_NAME
         note(f"process {process} runs the study and writes {log}; `kill {process}` stops it")
@@ -155,11 +155,11 @@ class StudyRun(Generic[StudyT]):
         from downpour.experiments.studies import Embedded, Remote, run_study
         from downpour.experiments.studies.runner import StudyDisplay
 
-        given, launching = self.given, self.launching
-        on_kept, event_command = self._event_writer(folder.records()), command_for(given.on_event)
+        options, launching = self.options, self.launching
+        on_kept, event_command = self._event_writer(folder.records()), command_for(options.on_event)
         with self._client() as client, StudyDisplay(err(), note) as display:
             where = Surroundings.of(
-                given.shared, given.data_dir, on=launching.launcher, on_name=launching.on
+                options.shared, options.data_dir, on=launching.launcher, on_name=launching.on
             )
             backend = (
                 Embedded(where, event_command)
@@ -177,7 +177,7 @@ class StudyRun(Generic[StudyT]):
 
         status = status_of(folder)
         files = self.files(folder) if self.files is not None else []
-        if self.given.as_json:
+        if self.options.as_json:
             named: dict[str, Any] = {"files": list(map(str, files))} if self.files else {}
             print_json({**status.to_dict(), **named})
             return
@@ -189,7 +189,7 @@ class StudyRun(Generic[StudyT]):
 
 @command
 def grid(
-    context: typer.Context, given: GridOptions, credentials: Credentials, launching: LaunchOptions
+    context: typer.Context, options: GridOptions, credentials: Credentials, launching: LaunchOptions
 ) -> None:
     """Run a grid of experiments, or its missing runs.
 
@@ -204,26 +204,26 @@ def grid(
     the file. While another process runs the grid, the command shows its progress. `downpour report
     DIR` writes tables and figures of the results.
     """
-    checked = _checked(context, given, given.file)
+    checked = _checked(context, options, options.file)
     require("downpour grid", "report")
     from downpour.experiments.studies import Grid
 
     StudyRun(
         name="grid",
-        study=Grid.from_file(given.file),
-        given=checked,
+        study=Grid.from_file(options.file),
+        options=checked,
         credentials=credentials,
         launching=launching,
         tables=_tables_of_grid,
     ).run()
 
 
-def _checked(context: typer.Context, given: StudyOptions, file: Path) -> StudyOptions:
+def _checked(context: typer.Context, options: StudyOptions, file: Path) -> StudyOptions:
     """Refuse options that exclude each other; return all, with the event command's whole path."""
-    refuse_both(detach=given.detach, status=given.status)
-    refuse_own_data(context, given.manager)
-    allow_code(given.allow, file)
-    return replace(given, on_event=checked_command(given.on_event) if given.on_event else "")
+    refuse_both(detach=options.detach, status=options.status)
+    refuse_own_data(context, options.manager)
+    allow_code(options.allow, file)
+    return replace(options, on_event=checked_command(options.on_event) if options.on_event else "")
 
 
 def _tables_of_grid(folder: StudyFolder[Grid]) -> list[RenderableType]:
@@ -236,7 +236,7 @@ def _tables_of_grid(folder: StudyFolder[Grid]) -> list[RenderableType]:
 
 @command
 def tune(
-    context: typer.Context, given: TuneOptions, credentials: Credentials, launching: LaunchOptions
+    context: typer.Context, options: TuneOptions, credentials: Credentials, launching: LaunchOptions
 ) -> None:
     """Search for settings of high accuracy.
 
@@ -256,16 +256,16 @@ def tune(
     The search compares runs by their results on the test examples, so the best run's result is too
     optimistic for other examples.
     """
-    checked = _checked(context, given, given.file)
-    if not given.status:
+    checked = _checked(context, options, options.file)
+    if not options.status:
         require("downpour tune", "tune")
     from downpour.experiments.studies import Search
     from downpour.experiments.studies.search import draw_search, search_files
 
     StudyRun(
         name="tune",
-        study=Search.from_file(given.file),
-        given=checked,
+        study=Search.from_file(options.file),
+        options=checked,
         credentials=credentials,
         launching=launching,
         tables=_tables_of_search,

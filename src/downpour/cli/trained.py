@@ -15,8 +15,8 @@ import typer
 
 from downpour.base import options as base
 from downpour.base.options import argument, flag, option
-from downpour.cli import options
-from downpour.cli.options import allow_code
+from downpour.cli import common
+from downpour.cli.common import allow_code
 from downpour.cli.parameters import command
 from downpour.cli.printing import check_format, err, out, print_json, say
 from downpour.host.text import one_line
@@ -52,31 +52,31 @@ class EvaluateOptions:
         "KEY=VALUE",
         default=False,
     )
-    shared: Path = options.shared()
+    shared: Path = common.shared()
     data_dir: Path | None = base.data_dir()
-    allow: tuple[str, ...] = options.allow()
-    as_json: bool = options.as_json()
+    allow: tuple[str, ...] = common.allow()
+    as_json: bool = common.as_json()
 
 
 @command
-def evaluate(given: EvaluateOptions) -> None:
+def evaluate(options: EvaluateOptions) -> None:
     """Measure a trained model on test examples.
 
     The loss and metrics are the ones that training reports after its last round.
     """
-    allow_code(given.allow)
+    allow_code(options.allow)
     from downpour.cli.spec_options import parse_fields
     from downpour.experiments.trained_model.locating import find
     from downpour.experiments.trained_model.predicting import measure
 
-    fields = parse_fields({"task_options": [*given.task_options]})
+    fields = parse_fields({"task_options": [*options.task_options]})
     measured = measure(
-        find(given.model, given.shared),
-        data=given.data,
-        data_dir=given.data_dir,
+        find(options.model, options.shared),
+        data=options.data,
+        data_dir=options.data_dir,
         options=fields.get("task_options"),
     )
-    if given.as_json:
+    if options.as_json:
         print_json(asdict(measured))
     else:
         _print_measured(measured)
@@ -99,28 +99,28 @@ class PredictOptions:
         "task, the part that its examples() takes, such as test.",
         "INPUT",
     )
-    shared: Path = options.shared()
-    allow: tuple[str, ...] = options.allow()
-    as_json: bool = options.as_json()
+    shared: Path = common.shared()
+    allow: tuple[str, ...] = common.allow()
+    as_json: bool = common.as_json()
     as_csv: bool = flag("Print CSV, a row for each example.", flag="--csv")
 
 
 @command
-def predict(given: PredictOptions) -> None:
+def predict(options: PredictOptions) -> None:
     """Print a trained model's predictions, a row each.
 
     A built-in model gives the number of the class and its probability; it normalizes examples as in
     training. A task gives the result of its predict(model, batch), by default the network's output.
     """
-    check_format(as_json=given.as_json, as_csv=given.as_csv)
-    allow_code(given.allow)
+    check_format(as_json=options.as_json, as_csv=options.as_csv)
+    allow_code(options.allow)
     from downpour.experiments.trained_model.locating import find
     from downpour.experiments.trained_model.predicting import predict as predicted
 
-    said = predicted(find(given.model, given.shared), given.examples)
-    if given.as_json:
+    said = predicted(find(options.model, options.shared), options.examples)
+    if options.as_json:
         print_json(said.rows)
-    elif given.as_csv:
+    elif options.as_csv:
         writer = csv.DictWriter(sys.stdout, said.columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(said.rows)
@@ -150,12 +150,12 @@ class ExportOptions:
     to: Path | None = option(
         None, "A new or empty folder.", "DIR", default="ID-export in the current folder"
     )
-    shared: Path = options.shared()
-    allow: tuple[str, ...] = options.allow()
+    shared: Path = common.shared()
+    allow: tuple[str, ...] = common.allow()
 
 
 @command
-def export(given: ExportOptions) -> None:
+def export(options: ExportOptions) -> None:
     """Write a trained model into a separate folder.
 
     The folder gets the network's plain state_dict as model.safetensors, the spec, and the facts
@@ -163,12 +163,12 @@ def export(given: ExportOptions) -> None:
     the network has save_pretrained, as Hugging Face's networks do, that method writes
     DIR/pretrained. The command prints the paths of its files.
     """
-    allow_code(given.allow)
+    allow_code(options.allow)
     from downpour.experiments.trained_model.loading import export as write
     from downpour.experiments.trained_model.locating import find
 
-    found = find(given.model, given.shared)
-    for path in write(found, given.to or Path(f"{found.file.parent.name}-export")):
+    found = find(options.model, options.shared)
+    for path in write(found, options.to or Path(f"{found.file.parent.name}-export")):
         say(str(path))
 
 
@@ -179,8 +179,8 @@ _DIFFERS = 1
 class ReplayOptions:
     """The options of `downpour replay`."""
 
-    experiment: str = options.experiment()
-    shared: Path = options.shared()
+    experiment: str = common.experiment()
+    shared: Path = common.shared()
     data_dir: Path | None = base.data_dir()
     until: int | None = option(
         None,
@@ -195,12 +195,12 @@ class ReplayOptions:
         "DIR",
         default="nothing is kept",
     )
-    allow: tuple[str, ...] = options.allow()
-    as_json: bool = options.as_json()
+    allow: tuple[str, ...] = common.allow()
+    as_json: bool = common.as_json()
 
 
 @command
-def replay(given: ReplayOptions) -> None:
+def replay(options: ReplayOptions) -> None:
     """Retrain an ended experiment, and compare every byte.
 
     The record gives each task's first version, and the order in which updates became versions. One
@@ -208,7 +208,7 @@ def replay(given: ReplayOptions) -> None:
     checksum differs, the command names it, the worker that trained it, and that worker's numeric
     class. The exit status is then 1.
     """
-    allow_code(given.allow)
+    allow_code(options.allow)
     from downpour.cluster.worker.options import wait_passively
 
     wait_passively()  # before torch is imported
@@ -216,14 +216,14 @@ def replay(given: ReplayOptions) -> None:
 
     with _bar() as on_progress:
         outcome = made_again(
-            given.experiment,
-            shared=given.shared,
-            data_dir=given.data_dir,
-            until=given.until,
-            to=given.to,
+            options.experiment,
+            shared=options.shared,
+            data_dir=options.data_dir,
+            until=options.until,
+            to=options.to,
             on_progress=on_progress,
         )
-    if given.as_json:
+    if options.as_json:
         path = str(outcome.model_file) if outcome.model_file else None
         print_json({**asdict(outcome), "model_file": path, "same": outcome.same})
     else:

@@ -15,7 +15,7 @@ from downpour.base import options as base
 from downpour.base.devices import check_device
 from downpour.base.errors import DownpourError, SpecError
 from downpour.base.options import flag, option
-from downpour.cli import options
+from downpour.cli import common
 from downpour.cli.dashboard import page_socket, page_url
 from downpour.cli.launch_options import LaunchOptions, dry_run, workers
 from downpour.cli.parameters import command
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 class UpOptions:
     """The options of `downpour up`, beside those of the launcher."""
 
-    shared: Path = options.shared()
+    shared: Path = common.shared()
     workers: int | None = workers(
         text="How many workers.",
         default="one a slot of the hosts, or one a processor of this machine",
@@ -64,8 +64,8 @@ class UpOptions:
     patience: float = base.patience()
     on_event: str = base.on_event()
     metrics_port: int | None = base.metrics_port()
-    dashboard_port: int | None = options.dashboard_port()
-    dashboard: bool = options.dashboard()
+    dashboard_port: int | None = common.dashboard_port()
+    dashboard: bool = common.dashboard()
     service: bool = flag(
         "Let the user's own systemd keep the cluster: it starts it with the machine, without a "
         "login. `downpour down --service` removes the services, and --dry-run prints them.",
@@ -77,7 +77,7 @@ class UpOptions:
 
 
 @command
-def up(given: UpOptions, credentials: Credentials, launching: LaunchOptions) -> None:
+def up(options: UpOptions, credentials: Credentials, launching: LaunchOptions) -> None:
     """Start a manager and workers that keep running.
 
     A supervisor in the background restarts processes that die, and gives policies the workers that
@@ -85,35 +85,35 @@ def up(given: UpOptions, credentials: Credentials, launching: LaunchOptions) -> 
     From every machine that has the shared directory, `downpour ps` shows the processes and
     `downpour down` stops them. Unfinished experiments continue after the next `up`.
     """
-    check_device(given.device)
-    if given.threads < 1:
-        raise SpecError("threads", given.threads, "must be at least 1")
-    _check_manager(given)
-    _check_place(given, launching.on)
+    check_device(options.device)
+    if options.threads < 1:
+        raise SpecError("threads", options.threads, "must be at least 1")
+    _check_manager(options)
+    _check_place(options, launching.on)
     manager = ManagerOptions(
-        shared=str(given.shared.absolute()),
-        host=given.host or "127.0.0.1",
-        port=given.port,
-        data_dir=str(given.data_dir.absolute() if given.data_dir else ""),
-        patience=checked_patience(given.patience),
-        on_event=checked_command(given.on_event) if given.on_event else "",
-        metrics_port=given.metrics_port,
+        shared=str(options.shared.absolute()),
+        host=options.host or "127.0.0.1",
+        port=options.port,
+        data_dir=str(options.data_dir.absolute() if options.data_dir else ""),
+        patience=checked_patience(options.patience),
+        on_event=checked_command(options.on_event) if options.on_event else "",
+        metrics_port=options.metrics_port,
         credentials=credentials,
     )
     plan = LaunchPlan(
         manager,
-        _wanted(launching, given.device),
-        threads=given.threads,
-        device=given.device,
+        _wanted(launching, options.device),
+        threads=options.threads,
+        device=options.device,
         **launching.settings,
     )
-    if given.service:
-        _serve(plan, with_manager=not given.no_manager, dry_run=given.dry_run)
-    elif given.dry_run:
+    if options.service:
+        _serve(plan, with_manager=not options.no_manager, dry_run=options.dry_run)
+    elif options.dry_run:
         for line in launching.planned(plan).splitlines():
             say(line)
     else:
-        page = page_socket(credentials, given.dashboard_port, wanted=given.dashboard)
+        page = page_socket(credentials, options.dashboard_port, wanted=options.dashboard)
         _keep(plan, launching, page)
 
 
@@ -121,7 +121,7 @@ def up(given: UpOptions, credentials: Credentials, launching: LaunchOptions) -> 
 class DownOptions:
     """The options of `downpour down`."""
 
-    shared: Path = options.shared()
+    shared: Path = common.shared()
     drain_seconds: float = option(
         0.0,
         "How long workers may take to finish their tasks. Unfinished ones are saved, and continue "
@@ -132,7 +132,7 @@ class DownOptions:
 
 
 @command
-def down(given: DownOptions) -> None:
+def down(options: DownOptions) -> None:
     """Stop a cluster that keeps running.
 
     The command returns when all processes of the cluster are gone. You can run it on any machine
@@ -142,12 +142,12 @@ def down(given: DownOptions) -> None:
     from downpour.cluster.launchers import systemd
     from downpour.cluster.launchers.supervisor import stop
 
-    shared = given.shared
-    if given.service:
+    shared = options.shared
+    if options.service:
         names = systemd.disable(str(shared.absolute()))
         note(f"stopped {', '.join(names)}" if names else f"no service uses {shared}")
         return
-    seconds = checked_seconds("drain_seconds", given.drain_seconds)
+    seconds = checked_seconds("drain_seconds", options.drain_seconds)
     folder = ClusterFiles(shared.absolute())
     is_kept = folder.is_kept()
     with err().status("stopping"):
@@ -175,7 +175,7 @@ def _wanted(launching: Launching, device: str) -> int:
             return sum(host.slots for host in hosts)
         case "local":
             return devices_for(device).cards(device) or usable_cores()
-    raise SpecError("workers", workers, f"must be given with --on {launching.on}")
+    raise SpecError("workers", workers, f"must be options with --on {launching.on}")
 
 
 def _keep(plan: LaunchPlan, launching: Launching, page: socket.socket | None) -> None:
@@ -199,25 +199,25 @@ def _keep(plan: LaunchPlan, launching: Launching, page: socket.socket | None) ->
         _serve_page(plan, page)
 
 
-def _check_place(given: UpOptions, on: str) -> None:
+def _check_place(options: UpOptions, on: str) -> None:
     """Refuse options that need --on local, or that services cannot have."""
-    for name, value in {"host": given.host, "service": given.service}.items():
+    for name, value in {"host": options.host, "service": options.service}.items():
         if value and on != "local":
             raise SpecError(name, value, "works only on this machine, so it needs --on local")
-    if given.service and (given.dashboard or given.dashboard_port is not None):
+    if options.service and (options.dashboard or options.dashboard_port is not None):
         accepted = "cannot be combined with --service; run `downpour dashboard` for a page"
         raise SpecError("dashboard", value=True, accepted=accepted)
 
 
-def _check_manager(given: UpOptions) -> None:
+def _check_manager(options: UpOptions) -> None:
     """Refuse workers without a manager except as services, and metrics without a manager."""
-    if given.no_manager and not given.service:
+    if options.no_manager and not options.service:
         raise SpecError("no_manager", value=True, accepted="needs --service")
-    if given.metrics_port is None:
+    if options.metrics_port is None:
         return
-    if given.no_manager:
+    if options.no_manager:
         accepted = "the manager serves these metrics, and --no-manager starts none"
-        raise SpecError("metrics_port", given.metrics_port, accepted)
+        raise SpecError("metrics_port", options.metrics_port, accepted)
     require("--metrics-port", "metrics")
 
 
@@ -257,28 +257,28 @@ _ASK_SECONDS = 5.0
 class PsOptions:
     """The options of `downpour ps`."""
 
-    shared: Path = options.shared()
-    as_json: bool = options.as_json()
+    shared: Path = common.shared()
+    as_json: bool = common.as_json()
 
 
 @command
-def ps(given: PsOptions, credentials: Credentials) -> None:
+def ps(options: PsOptions, credentials: Credentials) -> None:
     """Show the processes of a cluster that keeps running.
 
     Each row has a process's machine, ID and state and, for a worker, its current task. The exit
     status is 1 if the process that keeps the cluster has died.
     """
-    folder = ClusterFiles(given.shared.absolute())
+    folder = ClusterFiles(options.shared.absolute())
     cluster, is_kept = folder.read(), folder.is_kept()
     rows = _processes(cluster, folder.root, credentials, is_kept=is_kept)
-    if given.as_json:
+    if options.as_json:
         about = asdict(cluster) | {"kept": is_kept} if cluster is not None else None
         print_json({"cluster": about, "processes": [asdict(row) for row in rows]})
     elif rows:
         out().print(_table(rows))
     else:
-        say(f"no cluster is up in {given.shared}")
-    if cluster is not None and not given.as_json:
+        say(f"no cluster is up in {options.shared}")
+    if cluster is not None and not options.as_json:
         if cluster.trouble:
             say(f"the supervisor restarts it: {cluster.trouble}")
         if not is_kept:

@@ -16,11 +16,11 @@ from downpour.base import options as base
 from downpour.base.errors import SpecError, did_you_mean
 from downpour.base.options import argument, flag, option
 from downpour.base.values import small_number
-from downpour.cli import options
+from downpour.cli import common
 from downpour.cli.asking import find
 from downpour.cli.commands import COMPARE, CommandKind
+from downpour.cli.common import allow_code, refuse_unused
 from downpour.cli.drawings import check_figure
-from downpour.cli.options import allow_code, refuse_unused
 from downpour.cli.parameters import command
 from downpour.cli.printing import check_format, err, note, out, print_json
 from downpour.host.extras import require
@@ -55,7 +55,7 @@ def contenders_of(policies: str, standbys: int, *, snapshots: bool) -> list[Cont
     return chosen
 
 
-def work_of(given: CompareOptions, contenders: Sequence[Contender]) -> Work:
+def work_of(options: CompareOptions, contenders: Sequence[Contender]) -> Work:
     """Pair each contender with each job; the jobs have enough machines for every contender."""
     from downpour_lab.policylab.traced import (
         Choice,
@@ -64,11 +64,11 @@ def work_of(given: CompareOptions, contenders: Sequence[Contender]) -> Work:
         scenarios_of,
     )
 
-    wished = [given.standbys, *(contender.standbys for contender in contenders)]
-    most = min(wished) if given.standbys < 0 else max(wished)
-    choice = Choice(jobs=given.jobs, rounds=given.rounds, standbys=most, seed=given.seed)
-    recordings = read_recordings(given.traces)
-    names = given.scenarios.split(",") if given.scenarios else scenarios_of(recordings)
+    wished = [options.standbys, *(contender.standbys for contender in contenders)]
+    most = min(wished) if options.standbys < 0 else max(wished)
+    choice = Choice(jobs=options.jobs, rounds=options.rounds, standbys=most, seed=options.seed)
+    recordings = read_recordings(options.traces)
+    names = options.scenarios.split(",") if options.scenarios else scenarios_of(recordings)
     conditions = [one for name in names for one in conditions_of(recordings, name.strip(), choice)]
     return [(contender, one) for one in conditions for contender in contenders]
 
@@ -151,12 +151,12 @@ def progress(total: int) -> AbstractContextManager[Callable[[str, str], Show]]:
     return shown()
 
 
-def is_experiment(given: Path) -> bool:
+def is_experiment(options: Path) -> bool:
     """Whether this is an experiment's ID rather than a trace file."""
-    return len(given.parts) == 1 and given.suffix != ".npz" and not given.exists()
+    return len(options.parts) == 1 and options.suffix != ".npz" and not options.exists()
 
 
-def compare_run(given: CompareOptions, credentials: Credentials) -> None:
+def compare_run(options: CompareOptions, credentials: Credentials) -> None:
     """Simulate an experiment under its own policy and mode and all others, and print the times."""
     from downpour.predictor import make, read_trained
     from downpour_lab.policylab.recorded import RecordedRun
@@ -169,20 +169,20 @@ def compare_run(given: CompareOptions, credentials: Credentials) -> None:
         tactics_for,
     )
 
-    names = _names(given.policies)
-    found = find(str(given.traces), given.shared, given.manager, credentials)
+    names = _names(options.policies)
+    found = find(str(options.traces), options.shared, options.manager, credentials)
     run = RecordedRun.of(found.experiment, found.record)
     trained = read_trained()
-    predictor = None if given.blind else lambda: make("selector", trained)
+    predictor = None if options.blind else lambda: make("selector", trained)
     tactics, reruns = tactics_for(run, names), []
     with progress(len(tactics) * run.rounds) as begin:
         for tactic in tactics:
             show = begin(tactic.policy, tactic.mode)
-            reruns.append(rerun(run, tactic, predictor, show, given.seed))
+            reruns.append(rerun(run, tactic, predictor, show, options.seed))
     rows = rerun_rows(run, reruns)
-    if given.as_json:
+    if options.as_json:
         print_json(rows)
-    elif given.as_csv:
+    elif options.as_csv:
         print(rerun_csv(rows), end="")  # noqa: T201 - for programs: no wrapping, no color
     else:
         out().print(rerun_table(run, rows))
@@ -272,20 +272,20 @@ class CompareOptions:
         "FILE",
     )
     data_dir: Path | None = base.data_dir()
-    allow: tuple[str, ...] = options.allow()
-    as_json: bool = options.as_json()
+    allow: tuple[str, ...] = common.allow()
+    as_json: bool = common.as_json()
     as_csv: bool = flag("Print CSV, a row for each policy and job.", flag="--csv")
     moving: float = _amount(0.01, "Cost of a hand-over, as a share of the median task.")
     saving: float = _amount(0.002, "Cost of a snapshot, as a share of the median task.")
     price: float = _amount(1.0, "Price of a node for an hour.")
     model_mb: float = _amount(5.0, "The model's size in MB.")
-    shared: Path | str | None = options.shared_if_seen()
+    shared: Path | str | None = common.shared_if_seen()
     manager: str = base.manager()
 
 
 @command
 def compare_policies(
-    context: typer.Context, given: CompareOptions, credentials: Credentials
+    context: typer.Context, options: CompareOptions, credentials: Credentials
 ) -> None:
     """Compare straggler policies in the same conditions.
 
@@ -297,40 +297,40 @@ def compare_policies(
     With the ID of one of your experiments, workers are as fast as its record says they were. The
     table shows how long the experiment would have taken with each policy and each mode.
     """
-    check_format(as_json=given.as_json, as_csv=given.as_csv)
-    if is_experiment(given.traces):
+    check_format(as_json=options.as_json, as_csv=options.as_csv)
+    if is_experiment(options.traces):
         refuse_unused(context, _OF_TRACES, "is for traces; an ID has its own conditions")
-        compare_run(given, credentials)
+        compare_run(options, credentials)
         return
     refuse_unused(context, {"shared", "manager"}, "needs an experiment's ID")
     require("downpour compare-policies", "report")
     from downpour_lab.policylab.comparison import Settings
     from downpour_lab.policylab.tables import Prices
 
-    _check_files(context, given)
-    _check_numbers(given)
+    _check_files(context, options)
+    _check_numbers(options)
     settings = Settings(
-        saving=given.saving,
-        moving=given.moving,
-        heartbeat_seconds=given.heartbeat_seconds,
-        seed=given.seed,
+        saving=options.saving,
+        moving=options.moving,
+        heartbeat_seconds=options.heartbeat_seconds,
+        seed=options.seed,
     )
-    contenders = contenders_of(given.policies, given.standbys, snapshots=given.snapshots)
-    work = work_of(given, contenders)
-    experiment = experiment_of(given.spec, given.data_dir)
-    trials = run_trials(work, settings, blind=given.blind)
-    trials = train_trials(trials, experiment, given.data_dir)
-    _print(trials, Prices(node_hour=given.price, model_mb=given.model_mb), given)
-    if given.figure is not None:
-        _draw(trials, given.figure)
+    contenders = contenders_of(options.policies, options.standbys, snapshots=options.snapshots)
+    work = work_of(options, contenders)
+    experiment = experiment_of(options.spec, options.data_dir)
+    trials = run_trials(work, settings, blind=options.blind)
+    trials = train_trials(trials, experiment, options.data_dir)
+    _print(trials, Prices(node_hour=options.price, model_mb=options.model_mb), options)
+    if options.figure is not None:
+        _draw(trials, options.figure)
 
 
-def _print(trials: list[Trial], prices: Prices, given: CompareOptions) -> None:
+def _print(trials: list[Trial], prices: Prices, options: CompareOptions) -> None:
     from downpour_lab.policylab.tables import csv_of, price_table, rows_of, scenario_table
 
-    if given.as_json:
+    if options.as_json:
         print_json(rows_of(trials, prices))
-    elif given.as_csv:
+    elif options.as_csv:
         print(csv_of(trials, prices), end="")  # noqa: T201 - for programs: no wrapping, no color
     else:
         for title, here in _sections(trials):
@@ -362,20 +362,20 @@ def _draw(trials: list[Trial], path: Path) -> None:
     note(f"drawn: {path}")
 
 
-def _check_files(context: typer.Context, given: CompareOptions) -> None:
+def _check_files(context: typer.Context, options: CompareOptions) -> None:
     """Refuse options that need a spec, a figure that cannot be written, and names of no modules."""
-    if given.spec is None:
+    if options.spec is None:
         refuse_unused(context, {"data_dir", "allow"}, "has no effect without --spec")
-    allow_code(given.allow, given.spec)
-    check_figure("figure", given.figure)
+    allow_code(options.allow, options.spec)
+    check_figure("figure", options.figure)
 
 
-def _check_numbers(given: CompareOptions) -> None:
+def _check_numbers(options: CompareOptions) -> None:
     """Refuse counts and amounts that are out of range."""
-    _check_counts(jobs=given.jobs, rounds=given.rounds)
-    _check_amounts(0.0, 1.0, moving=given.moving, saving=given.saving)
-    _check_amounts(0.0, inf, price=given.price, model_mb=given.model_mb)
-    _check_amounts(0.01, inf, heartbeat_seconds=given.heartbeat_seconds)
+    _check_counts(jobs=options.jobs, rounds=options.rounds)
+    _check_amounts(0.0, 1.0, moving=options.moving, saving=options.saving)
+    _check_amounts(0.0, inf, price=options.price, model_mb=options.model_mb)
+    _check_amounts(0.01, inf, heartbeat_seconds=options.heartbeat_seconds)
 
 
 def _check_counts(**counts: int) -> None:

@@ -15,10 +15,10 @@ import typer
 
 from downpour.base.errors import SpecError, did_you_mean
 from downpour.base.options import argument, flag, option
-from downpour.cli import options
+from downpour.cli import common
 from downpour.cli.commands import COMPARE, CommandKind
+from downpour.cli.common import refuse_unused
 from downpour.cli.help import Command, Group
-from downpour.cli.options import refuse_unused
 from downpour.cli.parameters import command
 from downpour.cli.printing import err, note, out, print_json
 from downpour.host.extras import require
@@ -85,13 +85,13 @@ class ScoreOptions:
 class OutputOptions:
     """How a command prints."""
 
-    as_json: bool = options.as_json()
+    as_json: bool = common.as_json()
 
 
 @app.command("score", cls=Command)
 @command
 def score(
-    context: typer.Context, given: ScoreOptions, fit: FitOptions, output: OutputOptions
+    context: typer.Context, options: ScoreOptions, fit: FitOptions, output: OutputOptions
 ) -> None:
     """Print how good each predictor is on traces.
 
@@ -114,25 +114,25 @@ def score(
     from downpour_lab.fitting.scoring import CrossValidation, coverages, judge_all, scores
     from downpour_lab.fitting.training_data import read_traces
 
-    if not given.retrain:
+    if not options.retrain:
         refuse_unused(context, {"nets", "epochs"}, "needs --retrain")
-    names = _names(given.only)
+    names = _names(options.only)
     settings = _settings(fit)
-    trace, trained = read_traces(given.traces), read_trained(given.predictor)
+    trace, trained = read_traces(options.traces), read_trained(options.predictor)
     validation = CrossValidation(
         names=names,
         trained=trained,
-        folds=_at_least("folds", given.folds, 2),
-        settings=settings if given.retrain else None,
-        by=given.by,
-        held_out=given.hold_out,
-        stress=given.stress,
+        folds=_at_least("folds", options.folds, 2),
+        settings=settings if options.retrain else None,
+        by=options.by,
+        held_out=options.hold_out,
+        stress=options.stress,
     )
     with _progress(validation.steps(trace)) as step:
-        judge: Judge = coverages if given.coverage else scores
+        judge: Judge = coverages if options.coverage else scores
         judged = judge_all(trace, validation, judge, step)
     _print(judged, as_json=output.as_json)
-    if not given.retrain and trained.traces == trace.checksum():
+    if not options.retrain and trained.traces == trace.checksum():
         _note_what_was_trained_on_these(names)
 
 
@@ -146,7 +146,7 @@ class TrainOptions:
 
 @app.command("train", cls=Command)
 @command
-def train(given: TrainOptions, fit: FitOptions) -> None:
+def train(options: TrainOptions, fit: FitOptions) -> None:
     """Train predictors on traces, and write them to a file.
 
     It trains the LSTM and the ridge regression, with one thread. With one build of torch, the same
@@ -156,10 +156,10 @@ def train(given: TrainOptions, fit: FitOptions) -> None:
     from downpour_lab.fitting.training import train as train_on
     from downpour_lab.fitting.training_data import prepare, read_traces
 
-    settings, file = _settings(fit), given.file
+    settings, file = _settings(fit), options.file
     if not file.parent.is_dir() or (file.exists() and not file.is_file()):
         raise SpecError("out", str(file), "must be a file in a folder that exists")
-    trace = read_traces(given.traces)
+    trace = read_traces(options.traces)
     jobs = [job.number for job in trace.jobs]
     with _progress(2 * len(jobs) + fit.nets * fit.epochs) as step:
         trained = train_on(prepare(trace, fit.seed, step), jobs, settings, step)

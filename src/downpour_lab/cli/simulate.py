@@ -13,9 +13,9 @@ import typer
 from downpour.base.errors import SpecError
 from downpour.base.options import flag, option
 from downpour.base.values import small_number
-from downpour.cli import options
+from downpour.cli import common
 from downpour.cli.commands import COMPARE, CommandKind
-from downpour.cli.options import refuse_unused
+from downpour.cli.common import refuse_unused
 from downpour.cli.parameters import command
 from downpour.cli.printing import err, note, out, print_json
 
@@ -32,36 +32,36 @@ if TYPE_CHECKING:
 _SHARDS_MAX = 100_000
 
 
-def timings_of(given: SimulateOptions) -> Timings:
+def timings_of(options: SimulateOptions) -> Timings:
     """Return the usual times, overridden by options."""
     from downpour_lab.simulated.disk import DiskTimings
     from downpour_lab.simulated.environment import Timings
 
-    seconds = {name: getattr(given, name) for name in _SECONDS}
-    for field, value in {**seconds, "sync_seconds": given.sync_seconds}.items():
+    seconds = {name: getattr(options, name) for name in _SECONDS}
+    for field, value in {**seconds, "sync_seconds": options.sync_seconds}.items():
         none = field in {"task_seconds", "heartbeat_seconds"} and value == 0
         if none or not 0 <= value < inf:
             accepted = "must be a number above 0" if none else "must be a number, 0 or above"
             raise SpecError(field.replace("_", "-"), value, accepted)
-    disk = DiskTimings(sync_seconds=given.sync_seconds)
+    disk = DiskTimings(sync_seconds=options.sync_seconds)
     return replace(Timings(patience=1.0, disk=disk), **seconds)
 
 
-def load_of(given: SimulateOptions, workers: int) -> Load:
+def load_of(options: SimulateOptions, workers: int) -> Load:
     """Return the load to put on the simulated cluster."""
     from downpour_lab.capacity import Load
 
-    timings = timings_of(given)
-    shards = workers if given.shards is None else given.shards
+    timings = timings_of(options)
+    shards = workers if options.shards is None else options.shards
     return Load(
         workers=at_least_one("workers", workers),
         shards=at_least_one("shards", shards, _SHARDS_MAX),
-        rounds=at_least_one("rounds", given.rounds),
+        rounds=at_least_one("rounds", options.rounds),
         timings=timings,
-        seed=given.seed or 0,
-        mode=given.mode,
-        policy=given.policy,
-        deaths_an_hour=_at_least_0("deaths-an-hour", given.deaths_an_hour),
+        seed=options.seed or 0,
+        mode=options.mode,
+        policy=options.policy,
+        deaths_an_hour=_at_least_0("deaths-an-hour", options.deaths_an_hour),
     )
 
 
@@ -177,7 +177,7 @@ class SimulateOptions:
         default="nowhere",
     )
     story: bool = flag("Print what happens, event by event.")
-    as_json: bool = options.as_json()
+    as_json: bool = common.as_json()
     workers: int | None = _capacity(None, "Simulate the speed of N workers.", "N")
     shards: int | None = _capacity(None, "Shards in a round.", "N", default="one a worker")
     rounds: int = _capacity(3, "Rounds to simulate.", "N")
@@ -200,7 +200,7 @@ class SimulateOptions:
 
 
 @command
-def simulate(context: typer.Context, given: SimulateOptions) -> None:
+def simulate(context: typer.Context, options: SimulateOptions) -> None:
     """Try faults, or the speed of a cluster, in virtual time.
 
     Each seed stands for a small cluster, an experiment, and faults. Managers and workers die, hang
@@ -212,15 +212,15 @@ def simulate(context: typer.Context, given: SimulateOptions) -> None:
     With --workers, the command estimates rounds and updates per hour, and the updates' staleness,
     in any mode and with any policy. Nothing fails unless --deaths-an-hour asks for it.
     """
-    _check_seeds(seed=given.seed or 0, from_seed=given.from_seed)
-    alone = given.seed is not None
-    _refuse_unused(context, capacity=given.workers is not None, alone=alone)
-    if given.workers is not None:
-        plan_capacity(load_of(given, given.workers), as_json=given.as_json)
-    elif given.seed is not None:
-        _replay(given.seed, given)
+    _check_seeds(seed=options.seed or 0, from_seed=options.from_seed)
+    alone = options.seed is not None
+    _refuse_unused(context, capacity=options.workers is not None, alone=alone)
+    if options.workers is not None:
+        plan_capacity(load_of(options, options.workers), as_json=options.as_json)
+    elif options.seed is not None:
+        _replay(options.seed, options)
     else:
-        _search(given.from_seed, at_least_one("seeds", given.seeds), given)
+        _search(options.from_seed, at_least_one("seeds", options.seeds), options)
 
 
 def _refuse_unused(context: typer.Context, *, capacity: bool, alone: bool) -> None:
@@ -238,7 +238,7 @@ def _refuse_unused(context: typer.Context, *, capacity: bool, alone: bool) -> No
 # Faults
 
 
-def _search(first: int, count: int, given: SimulateOptions) -> None:
+def _search(first: int, count: int, options: SimulateOptions) -> None:
     """Try seeds until one fails."""
     from rich.progress import Progress
 
@@ -255,14 +255,14 @@ def _search(first: int, count: int, given: SimulateOptions) -> None:
                 break
     took = time.perf_counter() - began
     changed = tally.changed() if not outcome.failure else []
-    if given.as_json:
+    if options.as_json:
         failure = _as_json(outcome) if outcome.failure else None
         print_json({**_as_json_of(tally), "seconds": took, "failure": failure, "changed": changed})
     else:
         _note_runs(tally, took)
-    if outcome.failure and not given.as_json:
-        _show_failure(outcome, shrunken(outcome.plan), story=given.story)
-    for seed in changed if not given.as_json else ():
+    if outcome.failure and not options.as_json:
+        _show_failure(outcome, shrunken(outcome.plan), story=options.story)
+    for seed in changed if not options.as_json else ():
         _print_lines((f"seed {seed} gives a different run the second time",))
     if outcome.failure or changed:
         raise typer.Exit(_FAILED)
@@ -299,19 +299,19 @@ def _never(tally: RunsTally) -> dict[str, list[str]]:
     return tally.never(messages(), kinds_of_refusals())
 
 
-def _replay(seed: int, given: SimulateOptions) -> None:
+def _replay(seed: int, options: SimulateOptions) -> None:
     from downpour_lab.faults.plan import plan_of
     from downpour_lab.trials.simulation import simulate as run
 
     plan = plan_of(seed)
-    if given.faults:
-        plan = plan.with_faults(_numbers(given.faults, len(plan.faults)))
-    outcome = run(plan, story=given.story, records=given.keep is not None)
-    if given.keep is not None:
-        _keep(outcome, given.keep)
-    if given.as_json:
+    if options.faults:
+        plan = plan.with_faults(_numbers(options.faults, len(plan.faults)))
+    outcome = run(plan, story=options.story, records=options.keep is not None)
+    if options.keep is not None:
+        _keep(outcome, options.keep)
+    if options.as_json:
         print_json(_as_json(outcome))
-    elif given.story:
+    elif options.story:
         _print_lines(outcome.story)
     else:
         took = f"{outcome.seconds:.1f} s of virtual time, {len(plan.faults)} faults"
