@@ -210,8 +210,8 @@ def _report(issued: Issued) -> list[str]:
 
 def _usage(one: Certified, authority: Path) -> list[str]:
     """Return lines that name the three files as options, and as variables."""
-    options = {"cert": one.certificate, "key": one.key, "ca": authority}
-    paths = {word: shlex.quote(str(path)) for word, path in options.items()}
+    files = {"cert": one.certificate, "key": one.key, "ca": authority}
+    paths = {word: shlex.quote(str(path)) for word, path in files.items()}
     options = " ".join(f"--tls-{word} {path}" for word, path in paths.items())
     variables = " ".join(f"DOWNPOUR_TLS_{word.upper()}={path}" for word, path in paths.items())
     return [f"    {options}", "", "or in its environment:", "", f"    export {variables}"]
