@@ -150,8 +150,6 @@ PLACES: list[tuple[str, ...]] = [
     ("run DIR", "FILE = ", "readable TOML file (Is a directory)"),
     ("run NOISE", "FILE = ", "not UTF-8 text"),
     ("report DIR", "FOLDER = ", "downpour grid"),
-    ("results ../x --shared DIR --manager NOBODY", "ID = '../x'", "downpour list"),
-    ("results nobody-1 --shared DIR --manager NOBODY", "ID = 'nobody-1'", "not in", "refused"),
     ("logs --level loud", "level = 'loud'", "must be one of debug, info, warning, error"),
     ("logs --since yesterday", "since = 'yesterday'", "must be a number and s, m, h or d"),
     ("logs --last -1", "last = -1", "must be a number, 0 or above"),
@@ -219,18 +217,11 @@ FIFOS: list[tuple[str, ...]] = [
 ]
 """A FIFO that has neither a reader nor a writer."""
 ADDRESSES: list[tuple[str, ...]] = [
-    ("submit --seed 1 --connect-seconds 0 --manager NOBODY", "127.0.0.1:1 cannot be reached"),
-    ("status --manager NOBODY", "127.0.0.1:1 cannot be reached"),
-    ("list --manager NOBODY", "127.0.0.1:1 cannot be reached"),
-    ("list --manager host:port", "manager = 'host:port'"),
     ("worker --shared DIR --manager host:port", "manager = 'host:port'"),
-    ("ping NOBODY", "127.0.0.1:1 cannot be reached"),
     ("ping NOBODY --worker", "127.0.0.1:1 cannot be reached"),
-    ("ping host:port", "host:port"),
     ("ping [::1", "[::1"),
     ("ping no.such.host.invalid:9090", "no.such.host.invalid", "cannot be reached"),
     ("doctor --manager host:port --shared DIR", "manager = 'host:port'"),
-    ("submit --seed 1 --manager NOBODY --tensorboard DIR", "tensorboard = ", "needs --watch"),
     ("submit", "FILE = None", "name a spec file"),
     ("manager --host 256.1.1.1 --port 0 --shared DIR", "256.1.1.1"),
     ("manager --host 0.0.0.0 --port 0 --shared DIR", "0.0.0.0", "token"),

@@ -14,7 +14,7 @@ from downpour.cli import common
 from downpour.cli.asking import find
 from downpour.cli.common import RESULTS, allow_code, allow_own_code
 from downpour.cli.parameters import command
-from downpour.cli.printing import err, note, out, print_json, say
+from downpour.cli.printing import note, out, print_json, progress_bar, say
 from downpour.core.spec import Spec
 from downpour.files.spec_file import read_spec
 from downpour.host.extras import require
@@ -51,20 +51,17 @@ def report(options: ReportOptions) -> None:
     replaces an earlier report in DIR and leaves other files alone.
     """
     require("downpour report", "report")
-    from rich.progress import Progress
-
     from downpour.show.pages.report import write_report
     from downpour.show.tables.terminal_tables import study_table
 
     study, usual = _study(options.folder)
     if options.tensorboard is not None:
         _write_events(options.folder, options.tensorboard)
-    with Progress(console=err(), disable=not err().is_terminal, transient=True) as bars:
-        bar = bars.add_task("figures", total=None)
+    with progress_bar("figures") as show:
         page = write_report(
             study,
             options.out_dir or usual,
-            lambda done, total: bars.update(bar, completed=done, total=total),
+            lambda done, total: show(completed=done, total=total),
         )
     for subgrid in study.subgrids:
         out().print(study_table(subgrid))

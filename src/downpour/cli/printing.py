@@ -7,7 +7,8 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from downpour.base.devices import AUTO
@@ -42,6 +43,17 @@ def err() -> Console:
     from downpour.show.tables.cells import SafeConsole
 
     return SafeConsole(stderr=True)
+
+
+@contextmanager
+def progress_bar(
+    name: str, total: float | None = None, columns: Iterable[Any] = (), **fields: Any
+) -> Iterator[Callable[..., None]]:
+    """Show a bar on a terminal; yields a function that sets its fields, such as `completed`."""
+    from rich.progress import Progress
+
+    with Progress(*columns, console=err(), disable=not err().is_terminal, transient=True) as bars:
+        yield functools.partial(bars.update, bars.add_task(name, total=total, **fields))
 
 
 def say(text: str) -> None:

@@ -18,7 +18,7 @@ from downpour.base.options import argument, flag, option
 from downpour.cli import common
 from downpour.cli.common import allow_code
 from downpour.cli.parameters import command
-from downpour.cli.printing import check_format, err, out, print_json, say
+from downpour.cli.printing import check_format, out, print_json, progress_bar, say
 from downpour.host.text import one_line
 
 if TYPE_CHECKING:
@@ -237,15 +237,8 @@ def replay(options: ReplayOptions) -> None:
 @contextmanager
 def _bar() -> Iterator[Callable[[float, int], None]]:
     """Show the number of trained tasks, on a terminal."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
     text = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[count]}")
-    columns = (*text, TimeRemainingColumn())
-    shown = err().is_terminal
-    with Progress(*columns, console=err(), disable=not shown, transient=True) as bars:
-        bar = bars.add_task("tasks", total=None, count="")
-
-        def show(done: float, tasks: int) -> None:
-            bars.update(bar, completed=done, total=tasks, count=f"{int(done)}/{tasks}")
-
-        yield show
+    with progress_bar("tasks", None, (*text, TimeRemainingColumn()), count="") as show:
+        yield lambda done, tasks: show(completed=done, total=tasks, count=f"{int(done)}/{tasks}")

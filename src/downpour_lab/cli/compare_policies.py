@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -22,14 +22,12 @@ from downpour.cli.commands import COMPARE, CommandKind
 from downpour.cli.common import allow_code, refuse_unused
 from downpour.cli.drawings import check_figure
 from downpour.cli.parameters import command
-from downpour.cli.printing import check_format, err, note, out, print_json
+from downpour.cli.printing import check_format, note, out, print_json, progress_bar
 from downpour.host.extras import require
 from downpour.host.paths import Credentials
 from downpour.host.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from downpour.core.spec import Spec
     from downpour_lab.policylab.comparison import Contender, Settings, Trial
     from downpour_lab.policylab.conditions import Conditions
@@ -122,38 +120,30 @@ def train_trials(trials: list[Trial], spec: Spec | None, data_dir: Path | None) 
     return trained
 
 
-def progress(total: int) -> AbstractContextManager[Callable[[str, str], Show]]:
+@contextmanager
+def progress(total: int) -> Iterator[Callable[[str, str], Show]]:
     """Show the share of finished rounds; each run reports its own share."""
-    from rich.progress import Progress
+    before = latest = 0
+    with progress_bar("rounds", total) as show_bar:
 
-    @contextmanager
-    def shown() -> Iterator[Callable[[str, str], Show]]:
-        before = 0
-        latest = 0
-        with Progress(console=err(), disable=not err().is_terminal, transient=True) as bars:
-            bar = bars.add_task("rounds", total=total)
+        def begin(policy: str, job: str) -> Show:
+            nonlocal before, latest
+            before, latest = before + latest, 0
+            show_bar(description=f"{policy}, {job}")
 
-            def begin(policy: str, job: str) -> Show:
-                nonlocal before, latest
-                before += latest
-                latest = 0
-                bars.update(bar, description=f"{policy}, {job}")
+            def show(rounds: int) -> None:
+                nonlocal latest
+                latest = rounds
+                show_bar(completed=before + rounds)
 
-                def show(rounds: int) -> None:
-                    nonlocal latest
-                    latest = rounds
-                    bars.update(bar, completed=before + rounds)
+            return show
 
-                return show
-
-            yield begin
-
-    return shown()
+        yield begin
 
 
-def is_experiment(options: Path) -> bool:
+def is_experiment(traces: Path) -> bool:
     """Whether this is an experiment's ID rather than a trace file."""
-    return len(options.parts) == 1 and options.suffix != ".npz" and not options.exists()
+    return len(traces.parts) == 1 and traces.suffix != ".npz" and not traces.exists()
 
 
 def compare_run(options: CompareOptions, credentials: Credentials) -> None:

@@ -20,7 +20,7 @@ from downpour.cli.commands import COMPARE, CommandKind
 from downpour.cli.common import refuse_unused
 from downpour.cli.help import Command, Group
 from downpour.cli.parameters import command
-from downpour.cli.printing import err, note, out, print_json
+from downpour.cli.printing import note, out, print_json, progress_bar
 from downpour.host.extras import require
 
 if TYPE_CHECKING:
@@ -170,11 +170,8 @@ def train(options: TrainOptions, fit: FitOptions) -> None:
 @contextmanager
 def _progress(steps: int) -> Iterator[Callable[[str], None]]:
     """Show a bar, with the name of the current step."""
-    from rich.progress import Progress
-
-    with Progress(console=err(), disable=not err().is_terminal, transient=True) as bars:
-        bar = bars.add_task("predictor", total=steps)
-        yield lambda doing: bars.update(bar, advance=1, description=doing)
+    with progress_bar("predictor", steps) as show:
+        yield lambda doing: show(advance=1, description=doing)
 
 
 def _note_what_was_trained_on_these(names: Sequence[str]) -> None:

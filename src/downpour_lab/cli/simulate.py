@@ -17,7 +17,7 @@ from downpour.cli import common
 from downpour.cli.commands import COMPARE, CommandKind
 from downpour.cli.common import refuse_unused
 from downpour.cli.parameters import command
-from downpour.cli.printing import err, note, out, print_json
+from downpour.cli.printing import note, out, print_json, progress_bar
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -67,14 +67,11 @@ def load_of(options: SimulateOptions, workers: int) -> Load:
 
 def plan_capacity(load: Load, *, as_json: bool) -> None:
     """Estimate the cluster's speed, and print it."""
-    from rich.progress import Progress
-
     from downpour_lab.capacity import estimate_capacity
 
     began = time.perf_counter()
-    with Progress(console=err(), disable=not err().is_terminal, transient=True) as bars:
-        bar = bars.add_task("rounds", total=load.rounds)
-        estimate = estimate_capacity(load, lambda rounds: bars.update(bar, completed=rounds))
+    with progress_bar("rounds", load.rounds) as show:
+        estimate = estimate_capacity(load, lambda rounds: show(completed=rounds))
     took = time.perf_counter() - began
     if as_json:
         load_shown = {
@@ -240,17 +237,13 @@ def _refuse_unused(context: typer.Context, *, capacity: bool, alone: bool) -> No
 
 def _search(first: int, count: int, options: SimulateOptions) -> None:
     """Try seeds until one fails."""
-    from rich.progress import Progress
-
     from downpour_lab.trials.seed_search import RunsTally, outcomes, shrunken
 
     began, tally = time.perf_counter(), RunsTally()
-    quiet = not err().is_terminal
-    with Progress(console=err(), disable=quiet, transient=True) as bars:
-        bar = bars.add_task("seeds", total=count)
+    with progress_bar("seeds", count) as show:
         for outcome in outcomes(range(first, first + count)):
             tally.take(outcome)
-            bars.update(bar, completed=tally.runs)
+            show(completed=tally.runs)
             if outcome.failure:
                 break
     took = time.perf_counter() - began

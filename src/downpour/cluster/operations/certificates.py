@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -91,6 +91,11 @@ _AUTHORITY_DAYS = 3650
 # A certificate's validity begins an hour ago, because machines' clocks may differ.
 _CLOCK_SKEW = timedelta(hours=1)
 _COMMON_NAME_MAX = 64
+_BOTH_SIDES = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+_USAGES = (
+    *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
+    *("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +178,7 @@ def _authority(folder: Path, now: datetime) -> tuple[_Authority, bool]:
         missing = "ca-key.pem" if there == ["ca.pem"] else "ca.pem"
         accepted = f"has {there[0]} but no {missing}; restore it, or choose another folder"
         raise SpecError("out", str(folder), accepted)
-    authority = _Authority.read(certificate, key)
-    authority.check(certificate, now)
-    return authority, False
+    return _Authority.read(certificate, key, now), False
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,95 +191,87 @@ class _Authority:
         """Make an authority that signs itself; a random part of its name makes it recognizable."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = _subject(f"downpour CA {os.urandom(4).hex()}")
-        until = now + timedelta(days=_AUTHORITY_DAYS)
-        builder = (
-            _begun(name, name, key.public_key(), now - _CLOCK_SKEW, until)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_key_usage(signs_certificates=True), critical=True)
-        )
-        return cls(builder.sign(key, hashes.SHA256()), key)
+        validity = now - _CLOCK_SKEW, now + timedelta(days=_AUTHORITY_DAYS)
+        constraints = x509.BasicConstraints(ca=True, path_length=0)
+        extensions = {constraints: True, _key_usage("key_cert_sign", "crl_sign"): True}
+        return cls(_signed(name, key.public_key(), validity, extensions, name, key), key)
 
     @classmethod
-    def read(cls, certificate: Path, key: Path) -> Self:
-        """Read an authority that an earlier call wrote."""
+    def read(cls, certificate: Path, key: Path, now: datetime) -> Self:
+        """Read an authority that an earlier call wrote; refuse one whose signature peers refuse."""
         try:
             loaded = x509.load_pem_x509_certificate(read_user_file(certificate))
         except ValueError:
             raise SpecError("out", str(certificate), "is not a certificate") from None
         if key.stat().st_mode & 0o077:
-            raise SpecError(
-                "out",
-                str(key),
-                "other users can read it; if you trust that none did, run chmod 600 on it",
-            )
+            accepted = "other users can read it; if you trust that none did, run chmod 600 on it"
+            raise SpecError("out", str(key), accepted)
         try:
             private = serialization.load_pem_private_key(read_user_file(key), password=None)
         except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it has a password
             private = None
         if not isinstance(private, ec.EllipticCurvePrivateKey):
             raise SpecError("out", str(key), "is not a key that this command made")
-        return cls(loaded, private)
-
-    def check(self, path: Path, now: datetime) -> None:
-        """Refuse to sign if peers would not accept the signature."""
-        if not _is_authority(self.certificate):
-            raise SpecError("out", str(path), "is not an authority that this command made")
-        if self.certificate.public_key() != self.key.public_key():
-            raise SpecError("out", str(path), "ca-key.pem is not its key")
-        until = self.certificate.not_valid_after_utc
+        if not _is_authority(loaded):
+            accepted = "is not an authority that this command made"
+            raise SpecError("out", str(certificate), accepted)
+        if loaded.public_key() != private.public_key():
+            raise SpecError("out", str(certificate), "ca-key.pem is not its key")
+        until = loaded.not_valid_after_utc
         if until <= now:
             accepted = f"expired on {until:%Y-%m-%d}; choose another folder to make a new authority"
-            raise SpecError("out", str(path), accepted)
+            raise SpecError("out", str(certificate), accepted)
+        return cls(loaded, private)
 
     def certify(self, machine: Machine, folder: Path, days: int, now: datetime) -> Certified:
         """Make a machine's key and certificate, and write them."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        made = self._signed(machine, key.public_key(), days, now)
+        key, signer = ec.generate_private_key(ec.SECP256R1()), self.certificate
+        since = max(now - _CLOCK_SKEW, signer.not_valid_before_utc)
+        until = min(now + timedelta(days=days), signer.not_valid_after_utc)
+        identifier = signer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier)
+        names = [
+            x509.DNSName(name) if isinstance(name, str) else x509.IPAddress(name)
+            for name in machine.names
+        ]
+        extensions = {
+            x509.BasicConstraints(ca=False, path_length=None): True,
+            _key_usage("digital_signature"): True,
+            x509.ExtendedKeyUsage(_BOTH_SIDES): False,
+            issuer: False,
+            x509.SubjectAlternativeName(names): False,
+        }
+        subject = _subject(str(machine.names[0])[:_COMMON_NAME_MAX])
+        made = _signed(
+            subject, key.public_key(), (since, until), extensions, signer.subject, self.key
+        )
         certificate_path, key_path = _files(machine, folder)
         _write_both(certificate_path, made, key_path, key)
         return Certified(machine, certificate_path, key_path, made.not_valid_after_utc)
 
-    def _signed(
-        self, machine: Machine, key: ec.EllipticCurvePublicKey, days: int, now: datetime
-    ) -> x509.Certificate:
-        since = max(now - _CLOCK_SKEW, self.certificate.not_valid_before_utc)
-        until = min(now + timedelta(days=days), self.certificate.not_valid_after_utc)
-        both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-        of_authority = self.certificate.extensions.get_extension_for_class(
-            x509.SubjectKeyIdentifier
-        )
-        issuer = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(of_authority.value)
-        subject = _subject(str(machine.names[0])[:_COMMON_NAME_MAX])
-        names = x509.SubjectAlternativeName([_general_name(name) for name in machine.names])
-        builder = (
-            _begun(subject, self.certificate.subject, key, since, until)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_key_usage(signs_certificates=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage(both), critical=False)
-            .add_extension(issuer, critical=False)
-            .add_extension(names, critical=False)
-        )
-        return builder.sign(self.key, hashes.SHA256())
 
-
-def _begun(
+def _signed(
     subject: x509.Name,
-    issuer: x509.Name,
     key: ec.EllipticCurvePublicKey,
-    since: datetime,
-    until: datetime,
-) -> x509.CertificateBuilder:
-    """Return a builder with the fields of every certificate."""
-    return (
+    validity: tuple[datetime, datetime],
+    extensions: Mapping[x509.ExtensionType, bool],
+    issuer: x509.Name,
+    issuer_key: ec.EllipticCurvePrivateKey,
+) -> x509.Certificate:
+    """Return a certificate; each extension says whether it is critical."""
+    builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(since)
-        .not_valid_after(until)
+        .not_valid_before(validity[0])
+        .not_valid_after(validity[1])
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
+    for extension, is_critical in extensions.items():
+        builder = builder.add_extension(extension, critical=is_critical)
+    return builder.sign(issuer_key, hashes.SHA256())
 
 
 def _is_authority(certificate: x509.Certificate) -> bool:
@@ -289,28 +284,12 @@ def _is_authority(certificate: x509.Certificate) -> bool:
         return False
 
 
-def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        encipher_only=False,
-        decipher_only=False,
-    )
+def _key_usage(*purposes: str) -> x509.KeyUsage:
+    return x509.KeyUsage(**{usage: usage in purposes for usage in _USAGES})
 
 
 def _subject(common_name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-
-
-def _general_name(name: Name) -> x509.GeneralName:
-    if isinstance(name, IPv4Address | IPv6Address):
-        return x509.IPAddress(name)
-    return x509.DNSName(name)
 
 
 def _write_both(
@@ -319,29 +298,20 @@ def _write_both(
     key_path: Path,
     key: ec.EllipticCurvePrivateKey,
 ) -> None:
-    """Write both files or neither."""
-    secret = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    _write_new(key_path, secret, 0o600)
+    """Write both files or neither, each with its permissions from the first moment on."""
+    pem, encryption = serialization.Encoding.PEM, serialization.NoEncryption()
+    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, encryption)
+    files = [(key_path, secret, 0o600), (certificate_path, certificate.public_bytes(pem), 0o644)]
+    written: list[Path] = []
     try:
-        public = certificate.public_bytes(serialization.Encoding.PEM)
-        _write_new(certificate_path, public, 0o644)
+        for path, content, mode in files:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            written.append(path)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
     except BaseException:
-        key_path.unlink()
-        raise
-
-
-def _write_new(path: Path, data: bytes, mode: int) -> None:
-    """Write a new file, with its permissions from the first moment on."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException:
-        path.unlink()
+        for path in written:
+            path.unlink()
         raise
