@@ -440,11 +440,14 @@ def from_fields(fields: dict[str, Any]) -> RecordLine | None:
     Raises:
         ValueError: a field is missing or of another type.
     """
-    if msgspec.convert(fields["kind"], str) not in KINDS:
+    kind = fields["kind"]
+    if kind not in KINDS:
+        msgspec.convert(kind, str)  # a later version's word
         return None
-    measured = {name: _measured(fields[name]) for name in _MEASURED if name in fields}
-    values = {**fields, **measured} if measured else fields
-    line = msgspec.convert(values, KINDS[fields["kind"]])
+    if "loss" in fields:
+        measured = {name: _measured(fields[name]) for name in _MEASURED if name in fields}
+        fields = {**fields, **measured}
+    line = msgspec.convert(fields, KINDS[kind])
     if isinstance(line, SubmittedLine) and (lacking := set(REQUIRED) - set(line.spec)):
         raise ValueError(f"{LACKS_FIELD} `{min(lacking)}` in the spec")
     return line

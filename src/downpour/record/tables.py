@@ -256,14 +256,6 @@ class Tables:
         self.begin, self.now = self.begin if self.lines else at, at
         self.lines += 1
         match line:
-            case SubmittedLine():
-                self.submitted, self.submitted_at = line, at
-            case PreparedLine():
-                self.prepared = line
-                self.drawn_with = self.drawn_with or line.numeric_class
-                self.verification.prepared(line)
-            case FinishedLine() | FailedLine() | CancelledLine():
-                self.ended = line
             case AssignedLine():
                 self._assign(at, line)
             case ForeseenLine():
@@ -289,6 +281,14 @@ class Tables:
                 table[line.round] = at, line
             case ImprovedLine():
                 self.improved = line
+            case SubmittedLine():
+                self.submitted, self.submitted_at = line, at
+            case PreparedLine():
+                self.prepared = line
+                self.drawn_with = self.drawn_with or line.numeric_class
+                self.verification.prepared(line)
+            case FinishedLine() | FailedLine() | CancelledLine():
+                self.ended = line
             case ResourcesUsedLine():
                 self.used.append(line)
             case WorkerJoinedLine() | WorkerLeftLine() | OtherPackagesLine() | DisturbedLine():
@@ -328,7 +328,7 @@ class Tables:
             if self.waiting.get(task) is attempt:
                 del self.waiting[task]
         self.failures.append((line, had_counted))
-        attempt.failed, attempt.outcome = line, _outcome(line.failure)
+        attempt.failed, attempt.outcome = line, outcome_of(line.failure)
         attempt.end = at if attempt.end is None else attempt.end
         attempt.stop_at(at, line.failure)
         others = of_round.attempts[line.shard].values()
@@ -361,22 +361,20 @@ class Tables:
         if line.parts:
             self._unclosed.append(line)
             for number, _ in line.parts:
-                self._apply(at, self.round(number))
+                self._apply(at, line, self.round(number))
 
-    def _apply(self, at: float, of_round: RecordedRound) -> None:
+    def _apply(self, at: float, line: AggregatedLine, of_round: RecordedRound) -> None:
         """Count an update that a version has taken; the last one closes its round."""
         of_round.applied += 1
         shards = self.submitted.shards if self.submitted is not None else 0
         if of_round.closed is None and of_round.applied + len(of_round.dropped) >= shards > 0:
-            of_round.version, of_round.closed = self._together(of_round), at
+            of_round.version, of_round.closed = self._together(line, of_round), at
             self._unclosed = []
 
-    def _together(self, of_round: RecordedRound) -> AggregatedLine:
+    def _together(self, last: AggregatedLine, of_round: RecordedRound) -> AggregatedLine:
         """Merge the versions since the end of another round into one, which ends this round."""
         updates = self.updates(of_round.number)
         samples = sum(update.samples for update in updates)
-        last = self._unclosed[-1] if self._unclosed else self.rounds[of_round.number - 1].version
-        assert last is not None  # noqa: S101 - one version has closed both rounds
         return dataclasses.replace(
             last,
             round=of_round.number,
@@ -400,7 +398,7 @@ class Tables:
         self.changes.append((at, line))
 
 
-def _outcome(failure: str) -> Outcome:
+def outcome_of(failure: str) -> Outcome:
     """Distinguish moves, and attempts that were no longer needed, from failures."""
     if failure == FailureKind.CANCELLED:
         return "stopped"

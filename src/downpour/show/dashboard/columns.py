@@ -53,12 +53,10 @@ BLOCK = 4096
 _LOOSE_BLOCKS = 4
 """The newest blocks stay unpacked, because viewers ask for their rows twice a second."""
 
-Outcome = str
-OUTCOMES: tuple[Outcome | None, ...] = (
-    *(None, "trained", "last", "moved", "stopped", "failed"),
-    "stopped",  # needless, as far as we know (`rounds.py`)
-)
+OUTCOMES = (None, "trained", "last", "moved", "stopped", "failed", "stopped")
 """How an attempt ended, by its number in the column; None means that it has not ended."""
+LAST, STOPPED, NEEDLESS = 2, 4, 6
+"""`NEEDLESS` is a stop until a line says when the attempt really ended, or that it continues."""
 
 _COLUMNS = {
     "worker": "i",

@@ -17,13 +17,10 @@ from downpour.record.record_lines import (
     AttemptFailedLine,
     AttemptLine,
     CancelledLine,
-    ContradictedLine,
-    DroppedLine,
     EvaluatedLine,
     FailedLine,
     FinishedLine,
     ForeseenLine,
-    HandOverAskedLine,
     PreparedLine,
     RecordLine,
     ResourcesUsedLine,
@@ -35,7 +32,7 @@ from downpour.record.record_lines import (
     dated,
 )
 from downpour.record.result_parts import NOT_VERIFIED, first_of
-from downpour.record.tables import Verification
+from downpour.record.tables import Tables
 from downpour.record.timeline import decision
 from downpour.show.dashboard.columns import Fields, RowTable
 from downpour.show.dashboard.results import Results, WorkerTable
@@ -64,8 +61,8 @@ class RecordTables:
         self._unknown: dict[str, None] = {}
         self._meetings = Meetings(0)
         self._workers = WorkerTable()
-        self._verification = Verification()
-        self._rounds = Rounds(self._stopped)
+        self._tables = Tables()
+        self._rounds = Rounds(self._tables, self._stopped)
         self._results = Results()
         self._decisions: RowTable[int] = RowTable(DECISIONS_MAX)
         self._decided = 0
@@ -137,9 +134,7 @@ class RecordTables:
         }
 
     def _unverified(self) -> list[str]:
-        is_begun = self._about.get("prepared_at") is not None
-        verified = self._verification.of(self._about.get("spec", {})) if is_begun else None
-        return [NOT_VERIFIED] if verified is False else []
+        return [NOT_VERIFIED] if self._tables.verified is False else []
 
     def totals(self) -> dict[str, Any]:
         """Return the sums; the remaining seconds count from `last_line_at`."""
@@ -199,6 +194,11 @@ class RecordTables:
             self._about_line = self.line
 
     def _take(self, at: float, line: RecordLine) -> None:  # noqa: C901, PLR0912 - an arm a line
+        verified = isinstance(line, UpdatedLine) and self._tables.verified
+        if not isinstance(line, ResourcesUsedLine):  # the page keeps only the last samples
+            self._tables.take(at, line)
+        if isinstance(line, UpdatedLine) and self._tables.verified is not verified:
+            self._about_line = self.line
         match line:
             case AssignedLine():
                 self._assigned(at, line)
@@ -218,25 +218,25 @@ class RecordTables:
                 self._prepared(at, line)
             case WorkerJoinedLine() | WorkerLeftLine():
                 self._worker(at, line)
-            case DroppedLine():
-                self._rounds.dropped(line.round, line.shards)
             case AggregatedLine():
                 self._aggregated(at, line)
             case EvaluatedLine():
                 self._evaluated(at, line)
             case FinishedLine() | FailedLine() | CancelledLine():
                 self._ended(at, line)
+                self._decided_in(at, line)
+            case _:
+                self._decided_in(at, line)
+
+    def _decided_in(self, at: float, line: RecordLine) -> None:
         made = decision(line)
         if made is not None:
-            attempt = None
-            if isinstance(line, HandOverAskedLine | ContradictedLine):
-                attempt = self._rounds.number_of(_task(line))
+            attempt = self._rounds.number_of(_task(line)) if isinstance(line, AttemptLine) else None
             self._decide(at, made.kind, str(made), attempt)
 
     def _assigned(self, at: float, line: AssignedLine) -> None:
         worker = self._workers.named(line.worker)
-        told = worker.number, line.share, line.from_step
-        attempt, is_copy = self._rounds.assigned(_task(line), at, told, self.line)
+        attempt, is_copy = self._rounds.assigned(at, line, worker.number, self.line)
         self._foresee(line, 0.0, 0.0)
         self._workers.began(worker.number, attempt, self.line)
         self._results.began()
@@ -253,15 +253,11 @@ class RecordTables:
     def _updated(self, at: float, line: UpdatedLine) -> None:
         worker = self._workers.named(line.worker)
         worker.trained(line, self.line)
-        self._rounds.updated(_task(line), at, self.line)
+        self._rounds.ended(at, line, self.line)
         self._results.updated(line.bytes)
-        before = self._unverified()
-        self._verification.updated(line.worker, worker.numeric_class, line.trial)
-        if self._unverified() != before:
-            self._about_line = self.line
 
     def _attempt_failed(self, at: float, line: AttemptFailedLine) -> None:
-        attempt = self._rounds.failed(_task(line), at, line.failure, self.line)
+        attempt = self._rounds.ended(at, line, self.line)
         if line.failure not in BLAMELESS:
             where = f"{line.worker} failed at round {line.round + 1} shard {line.shard}"
             self._decide(at, "fail", f"{where}: {line.failure}: {line.reason}", attempt)
@@ -269,7 +265,6 @@ class RecordTables:
     def _submitted(self, line: SubmittedLine) -> None:
         spec = line.spec
         self._meetings = Meetings.of(spec)
-        self._rounds.shards = line.shards
         self._about |= {
             "id": line.experiment,
             "name": line.name,
@@ -302,7 +297,6 @@ class RecordTables:
             "warnings": [*line.warnings, *line.remarks],
         }
         self._shard_classes = line.shard_classes
-        self._verification.prepared(line)
         self._results.prepared(line.bytes)
         self._change_state(ExperimentState.RUNNING)
 
@@ -322,8 +316,8 @@ class RecordTables:
         self._decide(at, "worker", f"{line.worker} {how}: {line.reason}", None)
 
     def _aggregated(self, at: float, line: AggregatedLine) -> None:
-        updates = self._rounds.updates_of(line.round)
-        waited = self._rounds.aggregated(line.round, line.parts, at, self.line)
+        updates = len(self._tables.versions[line.version].updates)
+        waited = self._rounds.aggregated(at, line, self.line)
         self._results.aggregated(at, line, updates, self.line)
         if waited is not None and waited.seconds >= _WAITED_SHARE * waited.training_seconds > 0:
             self._decide_wait(at, line.round, waited)

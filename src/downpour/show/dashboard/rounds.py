@@ -1,20 +1,33 @@
 """Rounds and their attempts: the worker of each shard, and the end of each round.
 
-Rounds count from 0 here, as in the record. Attempts end as in the report's timeline
-(`record/timeline.py`). A needless attempt ends when another attempt at its shard is accepted, or
-with its round, until a line says when it really ended.
+Rounds count from 0 here, as in the record. The record's tables (`record/tables.py`) say how the
+attempts of open rounds end. Columns keep all attempts, and the tables forget closed rounds, because
+a long experiment has millions of attempts.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from downpour.base.states import BLAMELESS, FailureKind
-from downpour.show.dashboard.columns import AttemptColumns, RowTable
+from downpour.record.record_lines import (
+    AggregatedLine,
+    AssignedLine,
+    AttemptFailedLine,
+    UpdatedLine,
+)
+from downpour.record.tables import RecordedAttempt, RecordedRound, Tables, outcome_of
+from downpour.show.dashboard.columns import (
+    LAST,
+    NEEDLESS,
+    OUTCOMES,
+    STOPPED,
+    AttemptColumns,
+    RowTable,
+)
 
 ROUNDS_MAX = 30
 """Only this many last rounds count, because workers come, go and slow down."""
@@ -50,34 +63,8 @@ def time_left(durations: Sequence[float], left: int) -> dict[str, float] | None:
     return {"q10": round(low, 1), "q50": round(middle, 1), "q90": round(high, 1)}
 
 
-TRAINED, LAST, MOVED, STOPPED, FAILED, NEEDLESS = 1, 2, 3, 4, 5, 6
-"""Numbers of outcomes; a needless attempt counts as stopped, and may reopen."""
 Task = tuple[int, int, int]
 """Round, shard and attempt."""
-
-
-@dataclass(slots=True)
-class _Round:
-    """A round; the numbers of its attempts are between `first` and `last`.
-
-    By shard, `accepted` has the attempt whose update counts, and `running` the attempts at work.
-    """
-
-    begin: float
-    first: int
-    last: int
-    closed: float | None = None
-    updates: int = 0
-    waited_for: int | None = None
-    known: dict[tuple[int, int], int] = field(default_factory=dict)
-    running: dict[int, list[int]] = field(default_factory=dict)
-    accepted: dict[int, int] = field(default_factory=dict)
-    dropped: set[int] = field(default_factory=set)
-    applied: int = 0
-
-    def at_work(self) -> list[int]:
-        """Return all running attempts."""
-        return [number for several in self.running.values() for number in several]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,55 +77,48 @@ class Waited:
 
 
 class Rounds:
-    """Folds a record's lines about attempts and rounds.
+    """The rows of rounds and attempts, which follow from the tables after each line.
 
     `reached` is how many rounds are finished, as far as the lines so far show.
 
     Args:
+        tables: the tables, which have taken each line before this does.
         stopped: called with an attempt and a line when a worker no longer trains the attempt.
     """
 
-    def __init__(self, stopped: Callable[[int, int], None]) -> None:
+    def __init__(self, tables: Tables, stopped: Callable[[int, int], None]) -> None:
         self.attempts = AttemptColumns()
         self.rows: RowTable[int] = RowTable()
-        self.shards = 0
         self.durations: deque[float] = deque(maxlen=ROUNDS_MAX)
         self.closed_count = 0
         self.reached = 0
         self.last_closed: float | None = None
+        self._tables = tables
         self._stopped = stopped
-        self._rounds: dict[int, _Round] = {}
-        self._open: dict[int, _Round] = {}
+        self._open: dict[int, float] = {}  # when each open round began
+        self._numbers: dict[Task, int] = {}  # of the attempts of open rounds
+        self._first: dict[int, int] = {}
+        self._last: dict[int, int] = {}
 
-    def assigned(
-        self, task: Task, begin: float, told: tuple[int, float, int], line: int
-    ) -> tuple[int, bool]:
-        """Note that an attempt has begun.
-
-        Args:
-            task: the attempt.
-            begin: when it began.
-            told: the worker's number, its share of the steps, and the step it continues from.
-            line: the line that says so.
+    def assigned(self, at: float, told: AssignedLine, worker: int, line: int) -> tuple[int, bool]:
+        """Note that an attempt of a worker has begun.
 
         Returns:
             The attempt's number, and whether another attempt at the shard is running.
         """
-        worker, share, from_step = told
-        of_round = self._of(task[0], begin)
-        number = self._find(of_round, task)
+        task = told.round, told.shard, told.attempt
+        if task[0] not in self._first:
+            self._open[task[0]], self._first[task[0]] = at, self.attempts.count
+        running = [one for one in self._running(task[0], task[1]) if one.number != task[2]]
+        number = self.number_of(task)
         if number is None:
-            number = self.attempts.add((worker, *task, begin, share, from_step), line)
-            of_round.last = number
-            of_round.known[task[1:]] = number
+            known = worker, *task, at, told.share, told.from_step
+            number = self._numbers[task] = self.attempts.add(known, line)
+            self._last[task[0]] = number
         else:
-            self.attempts.replace(number, worker, begin, line)
-        others = of_round.running.setdefault(task[1], [])
-        is_copy = bool(others)
-        if self.attempts.value(number, "outcome") == 0 and number not in others:
-            others.append(number)
-        self._tell(task[0], of_round, line)
-        return number, is_copy
+            self.attempts.replace(number, worker, at, line)
+        self._tell(task[0], line)
+        return number, bool(running)
 
     def foreseen(self, task: Task, forecast: Sequence[float], line: int) -> None:
         """Note a forecast: elapsed seconds, the finished share, three quantiles."""
@@ -146,77 +126,63 @@ class Rounds:
         if number is not None:
             self.attempts.foresee(number, forecast, line)
 
-    def updated(self, task: Task, at: float, line: int) -> int | None:
-        """Note that an attempt's update counts; return the attempt's number."""
-        of_round, number = self._rounds.get(task[0]), self.number_of(task)
-        if of_round is None or number is None:
+    def ended(self, at: float, told: UpdatedLine | AttemptFailedLine, line: int) -> int | None:
+        """Note that an attempt has ended, with or without an update; return its number."""
+        task = told.round, told.shard, told.attempt
+        number = self.number_of(task)
+        if number is None:
             return None
-        self._end(of_round, number, at, TRAINED, line)
-        of_round.updates += task[1] not in of_round.accepted
-        of_round.accepted[task[1]] = number
-        for other in list(of_round.running.get(task[1], ())):
-            self._end(of_round, other, at, NEEDLESS, line)
-        self._tell(task[0], of_round, line)
-        return number
-
-    def failed(self, task: Task, at: float, failure: str, line: int) -> int | None:
-        """Note that an attempt has ended without an update that counts."""
-        of_round, number = self._rounds.get(task[0]), self.number_of(task)
-        if of_round is None or number is None:
-            return None
-        before = self.attempts.value(number, "outcome")
+        if task in self._numbers:
+            of_round = self._tables.rounds[told.round]
+            for attempt in of_round.attempts[told.shard].values():
+                self._show(of_round, attempt, line)
+            self._tell(told.round, line)
+            return number
+        outcome = outcome_of(told.failure) if isinstance(told, AttemptFailedLine) else "trained"
+        had_ended = self.attempts.value(number, "outcome") not in {0, NEEDLESS}
         # If its update was lost or refused later, its work had ended with that update.
-        done = at if before in {0, NEEDLESS} else self.attempts.seconds(number, "end")
-        self._end(of_round, number, done, _outcome(failure), line)
-        if of_round.closed is None and of_round.accepted.get(task[1]) == number:
-            of_round.updates -= 1
-            del of_round.accepted[task[1]]
-            self._reopen(of_round, task[1], line)
-        self._tell(task[0], of_round, line)
+        end = self.attempts.seconds(number, "end") if had_ended and outcome != "trained" else at
+        self.attempts.end(number, end, OUTCOMES.index(outcome), line)
         return number
 
-    def dropped(self, number: int, shards: Iterable[int]) -> None:
-        """Note that a round continues without some shards."""
-        if number in self._open:
-            self._open[number].dropped.update(shards)
-
-    def aggregated(
-        self, number: int, parts: Sequence[tuple[int, int]], at: float, line: int
-    ) -> Waited | None:
+    def aggregated(self, at: float, made: AggregatedLine, line: int) -> Waited | None:
         """Note a version: of a round, or of parts of rounds that are not in step."""
-        if not parts:
-            self.reached = max(self.reached, number + 1)
-            return self._close(number, at, line)
-        for each, _ in parts:
-            of_round = self._open.get(each)
-            if of_round is None:
-                continue
-            of_round.applied += 1
-            self.reached = max(self.reached, each)
-            if of_round.applied + len(of_round.dropped) >= self.shards > 0:
-                self.reached = max(self.reached, each + 1)
-                self._close(each, at, line)
-        return None
+        waited = None
+        for number in dict.fromkeys(number for number, _ in made.parts) or (made.round,):
+            of_round = self._tables.rounds[number]
+            is_closed = of_round.closed is not None
+            if number in self._open or not made.parts:
+                self.reached = max(self.reached, number + is_closed)
+            if is_closed and number in self._open:
+                waited = self._close(at, of_round, line)
+        self._tables.versions.clear()
+        return None if made.parts else waited
 
     def stop_all(self, at: float, line: int) -> None:
         """Note that the experiment has ended, so nothing runs any more."""
-        for of_round in self._rounds.values():
-            for attempt in of_round.at_work():
-                self._end(of_round, attempt, at, STOPPED, line)
+        for number in self._numbers.values():
+            if self.attempts.value(number, "outcome") == 0:
+                self._end(number, at, STOPPED, line)
         self._open.clear()
 
     def waiting(self, *, in_step: bool) -> int:
         """Return how many shards of open rounds have neither an update nor a worker."""
-        return sum(self._waiting(one, in_step=in_step) for one in self._open.values())
-
-    def updates_of(self, number: int) -> int:
-        """Return how many updates of a round count so far."""
-        return self._rounds[number].updates if number in self._rounds else 0
+        submitted, waiting = self._tables.submitted, 0
+        for number in self._open:
+            of_round = self._tables.rounds[number]
+            running = {shard for shard in of_round.attempts if any(self._running(number, shard))}
+            served = of_round.accepted.keys() | running | of_round.dropped.keys()
+            if in_step:
+                waiting += max(0, (submitted.shards if submitted is not None else 0) - len(served))
+            else:  # some shards may not have come to this round yet
+                waiting += len(of_round.attempts.keys() - served)
+        return waiting
 
     def number_of(self, task: Task) -> int | None:
         """Return the number of an attempt."""
-        of_round = self._rounds.get(task[0])
-        return self._find(of_round, task) if of_round else None
+        if task in self._numbers or task[0] in self._open or task[0] not in self._first:
+            return self._numbers.get(task)
+        return self.attempts.find(self._first[task[0]], self._last[task[0]], task)
 
     def attempt_at(self, number: int) -> tuple[int, int, int, int]:
         """Return an attempt's worker, round, shard and number within its task."""
@@ -225,88 +191,61 @@ class Rounds:
         )
         return worker, of_round, shard, attempt
 
-    def _of(self, number: int, at: float) -> _Round:
-        known = self._rounds.get(number)
-        if known is None:
-            known = _Round(at, self.attempts.count, self.attempts.count)
-            self._rounds[number] = self._open[number] = known
-        return known
+    def _running(self, number: int, shard: int) -> Iterator[RecordedAttempt]:
+        of_round = self._tables.rounds[number]
+        for attempt in of_round.attempts.get(shard, {}).values():
+            if attempt.assigned is not None and of_round.end_of(attempt)[0] is None:
+                yield attempt
 
-    def _find(self, of_round: _Round, task: Task) -> int | None:
-        if of_round.closed is None:
-            return of_round.known.get(task[1:])
-        last = min(of_round.last, self.attempts.count - 1)
-        return self.attempts.find(of_round.first, last, task)
+    def _show(self, of_round: RecordedRound, attempt: RecordedAttempt, line: int) -> None:
+        """Show how an attempt has ended, or that it continues because an update was lost."""
+        number = self._numbers.get((of_round.number, attempt.shard, attempt.number))
+        if number is None:
+            return
+        end, outcome = of_round.end_of(attempt)
+        how = OUTCOMES.index(None if outcome == "open" else outcome)
+        if outcome == "stopped" and attempt.end is None:
+            how = NEEDLESS
+        self._end(number, end or 0.0, how, line)
 
-    def _end(self, of_round: _Round, number: int, at: float, outcome: int, line: int) -> None:
-        self.attempts.end(number, max(at, self.attempts.seconds(number, "begin")), outcome, line)
-        shard = self.attempts.value(number, "shard")
-        others = of_round.running.get(shard, [])
-        if number in others:
-            others.remove(number)
-        if not others:
-            of_round.running.pop(shard, None)
-        self._stopped(number, line)
+    def _end(self, number: int, at: float, outcome: int, line: int) -> None:
+        before = self.attempts.value(number, "outcome")
+        end = max(at, self.attempts.seconds(number, "begin")) if outcome else 0.0
+        if (outcome, round(end, 3)) != (before, self.attempts.seconds(number, "end")):
+            self.attempts.end(number, end, outcome, line)
+        if outcome and not before:
+            self._stopped(number, line)
 
-    def _reopen(self, of_round: _Round, shard: int, line: int) -> None:
-        """Let attempts at a shard continue, because the update that made them needless was lost."""
-        for (which, _), number in of_round.known.items():
-            if which == shard and self.attempts.value(number, "outcome") == NEEDLESS:
-                self.attempts.end(number, 0.0, 0, line)
-                of_round.running.setdefault(shard, []).append(number)
-
-    def _close(self, number: int, at: float, line: int) -> Waited | None:
-        of_round = self._open.pop(number, None)
-        if of_round is None:
-            return None
-        waited = self._waited(of_round)
+    def _close(self, at: float, of_round: RecordedRound, line: int) -> Waited | None:
+        number, begin = of_round.number, self._open[of_round.number]
+        waited = self._waited(of_round, begin)
+        for attempt in of_round.assigned():
+            self._show(of_round, attempt, line)
+            self._numbers.pop((number, attempt.shard, attempt.number), None)
         if waited is not None:
-            of_round.waited_for = waited.attempt
             end = self.attempts.seconds(waited.attempt, "end")
             self.attempts.end(waited.attempt, end, LAST, line)
-        for needless in of_round.at_work():
-            self._end(of_round, needless, at, NEEDLESS, line)
-        of_round.closed = at
-        # We make new dicts, because an emptied dict keeps its room.
-        of_round.known, of_round.accepted, of_round.running = {}, {}, {}
-        before = of_round.begin if self.last_closed is None else self.last_closed
-        self.durations.append(at - before)
+        self._tell(number, line, waited)
+        del self._open[number]
+        self._tables.rounds[number] = RecordedRound(number, closed=at, version=of_round.version)
+        self.durations.append(at - (begin if self.last_closed is None else self.last_closed))
         self.last_closed = at
         self.closed_count += 1
-        self._tell(number, of_round, line)
         return waited
 
-    def _waited(self, of_round: _Round) -> Waited | None:
+    def _waited(self, of_round: RecordedRound, begin: float) -> Waited | None:
         """Return the update that came last; None if the round has only one."""
-        ends = {
-            number: self.attempts.seconds(number, "end") for number in of_round.accepted.values()
-        }
-        if len(ends) < 2:
+        last = of_round.last()
+        if last is None or (task := (last.round, last.shard, last.number)) not in self._numbers:
             return None
-        # If several came at the same time, the first counts, as in the timeline.
-        last = max(ends, key=lambda number: (ends[number], -number))
-        before = max(end for number, end in ends.items() if number != last)
-        return Waited(last, ends[last] - before, ends[last] - of_round.begin)
+        ends = [one.end or 0.0 for one in of_round.accepted.values() if one is not last]
+        end = last.end or 0.0
+        return Waited(self._numbers[task], end - max(ends), end - begin)
 
-    def _waiting(self, of_round: _Round, *, in_step: bool) -> int:
-        served = of_round.accepted.keys() | of_round.running.keys() | of_round.dropped
-        if in_step:
-            return max(0, self.shards - len(served))
-        # Some shards may not have come to this round yet.
-        return len({shard for shard, _ in of_round.known} - served)
-
-    def _tell(self, number: int, of_round: _Round, line: int) -> None:
-        row = (
-            number + 1,
-            of_round.begin,
-            of_round.closed,
-            of_round.updates,
-            of_round.waited_for,
-        )
-        self.rows.put(number, row, line)
-
-
-def _outcome(failure: str) -> int:
-    if failure == FailureKind.CANCELLED:
-        return STOPPED
-    return MOVED if failure in BLAMELESS else FAILED
+    def _tell(self, number: int, line: int, waited: Waited | None = None) -> None:
+        if number in self._open:
+            of_round = self._tables.rounds[number]
+            waited_for = waited.attempt if waited is not None else None
+            begin, updates = self._open[number], len(of_round.accepted)
+            row = (number + 1, begin, of_round.closed, updates, waited_for)
+            self.rows.put(number, row, line)
