@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.base.errors import SharedDirectoryError, StoreError
-from downpour.base.values import AttemptId, PublishedFile
+from downpour.base.values import PublishedFile
 from downpour.files.store import (
     FINAL_NAME,
     RECORD_NAME,
@@ -21,7 +21,6 @@ from downpour.files.store import (
     AttemptName,
     ModelName,
     SharedDirectory,
-    attempt_name,
     check_bare_name,
     model_name,
     parse_name,
@@ -29,13 +28,14 @@ from downpour.files.store import (
 from downpour.files.store.directory import names_in
 from downpour.files.store.layout import (
     AttemptKind,
+    OuterName,
     OwnName,
+    WholeName,
     is_in_flight,
     is_left_over,
     is_spent,
     last_of_shards,
     left_over,
-    own_name,
 )
 from downpour.files.store.publish import explain
 
@@ -43,35 +43,25 @@ numbers = st.integers(0, 10**9)
 tokens = st.text("0123456789abcdef", min_size=1, max_size=12)
 
 
-@given(version=numbers, token=tokens)
-def test_model_names_are_read_back(version: int, token: str) -> None:
-    """What a model's name was made from comes back from it."""
-    name = check_bare_name(model_name(version, token))
-    assert parse_name(name) == ModelName(version=version, token=token)
-
-
-@given(version=numbers, shard=numbers, token=tokens)
-def test_names_of_shards_own_parameters_are_read_back(version: int, shard: int, token: str) -> None:
-    """Only a running experiment needs them."""
-    name = check_bare_name(own_name(version, shard, token))
-    assert parse_name(name) == OwnName(version=version, shard=shard, token=token)
-    assert is_in_flight(name)
-
-
-@given(
+VERSIONS = [
+    st.builds(kind, version=numbers, token=tokens) for kind in (ModelName, OuterName, WholeName)
+]
+OWN = st.builds(OwnName, version=numbers, shard=numbers, token=tokens)
+ATTEMPTS = st.builds(
+    AttemptName,
     kind=st.sampled_from(get_args(AttemptKind)),
-    round_=numbers,
+    round=numbers,
     shard=numbers,
     attempt=numbers,
     token=tokens,
 )
-def test_attempt_names_are_read_back(
-    kind: AttemptKind, round_: int, shard: int, attempt: int, token: str
-) -> None:
-    """So does what the names of an attempt's files were made from."""
-    made = AttemptId(experiment="any", round=round_, shard=shard, attempt=attempt)
-    parsed = parse_name(check_bare_name(attempt_name(kind, made, token)))
-    assert parsed == AttemptName(kind=kind, round=round_, shard=shard, attempt=attempt, token=token)
+
+
+@given(name=st.one_of(*VERSIONS, OWN, ATTEMPTS))
+def test_names_are_read_back(name: ModelName | OwnName | AttemptName) -> None:
+    """The numbers of a file's name come back from it; versions alone outlive an experiment."""
+    assert parse_name(check_bare_name(str(name))) == name
+    assert is_in_flight(str(name)) is not isinstance(name, ModelName | OuterName)
 
 
 @pytest.mark.parametrize(
@@ -122,10 +112,7 @@ def test_each_shard_s_last_state_is_found_among_the_files_of_an_ended_experiment
     before, next_one = here.replace("-000002-", "-000001-"), here.replace("-000002-", "-000003-")
     names = [next_one, here, dropped, before, here.replace("optimizer", "update"), SPEC_NAME]
     assert last_of_shards("optimizer", names, 3) == {0: here, 1: dropped}
-
-
-def test_an_experiment_without_a_round_has_the_states_with_which_it_began() -> None:
-    """They are named as if its first round had left them."""
+    # Without a round there are the states that the experiment began with.
     begun = "optimizer-000000-000000-000-ab.safetensors"
     assert last_of_shards("optimizer", [begun], 0) == {0: begun}
 
@@ -149,16 +136,11 @@ def test_a_new_shared_directory_has_its_folders(tmp_path: Path) -> None:
         assert names_in(shared.presence) == []
 
 
-def test_a_directory_that_must_exist_is_not_made(tmp_path: Path) -> None:
-    """A worker that was given a wrong path is told so."""
+def test_a_worker_makes_nothing_in_a_directory(tmp_path: Path) -> None:
+    """It may be the point of a mount that is away; a wrong path is an error."""
+    SharedDirectory.open(tmp_path, create=False)
     with pytest.raises(SharedDirectoryError, match="no such folder"):
         SharedDirectory.open(tmp_path / "wrong", create=False)
-    assert names_in(tmp_path) == []
-
-
-def test_a_worker_makes_nothing_in_a_directory(tmp_path: Path) -> None:
-    """It may be the point of a mount that is away."""
-    SharedDirectory.open(tmp_path, create=False)
     assert names_in(tmp_path) == []
 
 

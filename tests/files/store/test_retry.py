@@ -23,12 +23,16 @@ def looks_until(succeeds_at: int) -> tuple[Callable[[], str], list[int]]:
     return look, calls
 
 
-def test_a_look_that_succeeds_is_not_repeated() -> None:
-    """Patience costs nothing where none is needed."""
+def test_a_success_or_no_patience_is_one_look() -> None:
+    """Patience costs nothing without need; without any, the first error stands."""
     slept: list[float] = []
     look, calls = looks_until(1)
     assert RetryPolicy(seconds=9, sleep=slept.append).call(look) == "seen"
     assert (calls, slept) == ([1], [])
+    look, calls = looks_until(2)
+    with pytest.raises(FileMissing):
+        RetryPolicy(seconds=0).call(look)
+    assert calls == [1]
 
 
 def test_the_second_look_comes_at_once_and_later_ones_rarely() -> None:
@@ -48,14 +52,6 @@ def test_patience_ends_with_the_last_error() -> None:
     with pytest.raises(FileMissing, match="file"):
         RetryPolicy(seconds=5, sleep=slept.append).call(look)
     assert 5 <= sum(slept) <= 6
-
-
-def test_no_patience_is_one_look() -> None:
-    """Zero seconds mean that the first error stands."""
-    look, calls = looks_until(2)
-    with pytest.raises(FileMissing):
-        RetryPolicy(seconds=0).call(look)
-    assert calls == [1]
 
 
 def test_other_errors_are_not_waited_for() -> None:

@@ -119,13 +119,6 @@ class Normal(Spoilt):
             return shown
 
 
-class AllFrozen(Spoilt):
-    """Has nothing to train."""
-
-    def model(self) -> nn.Module:
-        return Wrapped().requires_grad_(requires_grad=False)
-
-
 class Sparse(Spoilt):
     """Has a sparse buffer."""
 
@@ -133,33 +126,6 @@ class Sparse(Spoilt):
         network = Wrapped()
         network.register_buffer("edges", torch.eye(3).to_sparse())
         return network
-
-
-class Lazy(Spoilt):
-    """Has a layer without a size."""
-
-    def model(self) -> nn.Module:
-        return nn.LazyLinear(1)
-
-
-class Half(Spoilt):
-    """Has parameters that files do not hold."""
-
-    def model(self) -> nn.Module:
-        return Wrapped().bfloat16()
-
-
-class Extra(Spoilt):
-    """Keeps a dictionary in its state."""
-
-    class network(Wrapped):  # noqa: N801
-        """Has extra state."""
-
-        def get_extra_state(self) -> Any:
-            return {"calls": 1}
-
-        def set_extra_state(self, state: Any) -> None:
-            """Take it."""
 
 
 class Nothing(Spoilt):
