@@ -50,7 +50,7 @@ def test_a_factory_outside_the_list_is_refused_by_naming_the_list(
     "name",
     [
         "downpour.learning.datasets:prepare",
-        "downpour.learning.datasets.built_in:read_idx",
+        "downpour.learning.datasets.built_in:found_or_downloaded",
         "downpour.learning.models:build",
     ],
 )
