@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial, reduce
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,47 +44,28 @@ from downpour_lab.inside.layers import Entrance, EntranceDone, layers_of
 from downpour_lab.inside.links import Link, LinkEnd, generators_state, go_on, linked
 
 
-class Share(Protocol):
-    """One process's share of a step, and how it gets the results of the others."""
+class Share:
+    """One process's share of a step, and how it gets the others' results; this one has all."""
 
     def own(self, count: int) -> Sequence[int]:
         """Return which of so many parts or slices are this process's."""
+        return range(count)
 
     def gather(self, own: Mapping[int, Tensor], count: int) -> list[Tensor]:
         """Return all of so many tensors in their order, for its own ones."""
+        return [own[number] for number in range(count)]
 
     def gradient(self, parameter: nn.Parameter) -> Tensor:
         """Return where the slices of a dense parameter's gradient are put together."""
+        if parameter.grad is None:
+            parameter.grad = torch.empty_like(parameter)
+        return parameter.grad
 
     def dense_done(self) -> None:
         """Take note that all parameters from the first dense layer on have their gradients."""
 
     def part_done(self, number: int) -> None:
         """Take note that a part's gradient was added to those of the parameters before."""
-
-
-class Everything:
-    """The share of a process that computes everything."""
-
-    def own(self, count: int) -> Sequence[int]:
-        """All of them."""
-        return range(count)
-
-    def gather(self, own: Mapping[int, Tensor], count: int) -> list[Tensor]:
-        """Nothing is missing."""
-        return [own[number] for number in range(count)]
-
-    def gradient(self, parameter: nn.Parameter) -> Tensor:
-        """The parameter's own."""
-        if parameter.grad is None:
-            parameter.grad = torch.empty_like(parameter)
-        return parameter.grad
-
-    def dense_done(self) -> None:
-        """Nothing to do."""
-
-    def part_done(self, number: int) -> None:
-        """Nothing to do."""
 
 
 class HybridStep:
@@ -330,7 +311,7 @@ class SliceWork:
         self._link.close()
 
 
-class _Worker:
+class _Worker(Share):
     """The worker's share of a step: the first parts and slices, and what all others need.
 
     Args:
@@ -369,14 +350,8 @@ class _Worker:
             parameter.grad = self._shared.gradient(self._dense, parameter)
         return parameter.grad
 
-    def dense_done(self) -> None:
-        """Nothing to do."""
 
-    def part_done(self, number: int) -> None:
-        """Nothing to do: the gradient is where the optimizer looks for it."""
-
-
-class _Helping:
+class _Helping(Share):
     """A helper's share of a step.
 
     Args:
@@ -430,7 +405,7 @@ class AloneStep:
 
     def gradient(self, step: TrainingStep) -> list[Tensor]:
         """Compute a step's gradient."""
-        return self._step.gradient(step.parts, step.seed, Everything())
+        return self._step.gradient(step.parts, step.seed, Share())
 
 
 class Hybrid:

@@ -14,7 +14,7 @@ from downpour.learning.datasets import PreparedDataset
 from downpour.learning.tasks.loaded import LoadedTask, load
 from downpour.learning.training import numerics
 from downpour.learning.training.step import batch_parts
-from downpour_lab.inside.hybrid import Everything, HybridStep
+from downpour_lab.inside.hybrid import HybridStep, Share
 from tests.learning.training.conftest import BASE, started
 
 FIELDS = {**BASE, "model_options": {"dropout": 0.0, "dropout2": 0.0}}
@@ -36,7 +36,7 @@ def gradient(loaded: LoadedTask, size: int) -> tuple[Tensor, list[Tensor]]:
     network = loaded.network()
     numerics.place(network, loaded.spec, images=loaded.images)
     parts = batch_parts(np.arange(size), loaded.spec.parts)
-    losses = HybridStep(loaded, network).gradient(parts, seed, Everything())
+    losses = HybridStep(loaded, network).gradient(parts, seed, Share())
     return torch.stack(losses).sum(), [v.grad for v in network.parameters() if v.grad is not None]
 
 
@@ -80,6 +80,6 @@ def test_parameters_that_are_frozen_have_no_gradient(dataset: PreparedDataset) -
     for name, value in network.named_parameters():
         value.requires_grad = name not in frozen
     parts = batch_parts(np.arange(16), 2)
-    HybridStep(loaded, network).gradient(parts, seed, Everything())
+    HybridStep(loaded, network).gradient(parts, seed, Share())
     missing = {name for name, value in network.named_parameters() if value.grad is None}
     assert missing == frozen

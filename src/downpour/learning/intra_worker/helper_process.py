@@ -24,8 +24,19 @@ from downpour.learning.intra_worker.shared_network import ProcessGone
 from downpour.learning.training.step import BatchPart
 
 
+class _Line:
+    """A value that travels as a line of JSON."""
+
+    __slots__ = ()
+
+    def to_line(self) -> str:
+        """Return it as a line."""
+        fields = asdict(self)  # type: ignore[call-overload]
+        return json.dumps(fields, separators=(",", ":")) + "\n"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HelperTask:
+class HelperTask(_Line):
     """The training of a helper."""
 
     spec: str  # as TOML
@@ -37,10 +48,6 @@ class HelperTask:
         default_factory=list
     )  # further ones that the helper is given, named in `share`
     code: str = ""  # the folder of the bundle that its worker imports from; empty: of none
-
-    def to_line(self) -> str:
-        """Return it as a line."""
-        return _line(asdict(self))
 
     @classmethod
     def of(cls, line: str) -> Self:
@@ -74,17 +81,13 @@ class JobPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HelperJob:
+class HelperJob(_Line):
     """The parts that a helper computes of a step of the task with a seed; counted by `number`."""
 
     number: int
     task_seed: int
     step: int
     parts: list[JobPart]
-
-    def to_line(self) -> str:
-        """Return it as a line."""
-        return _line(asdict(self))
 
     @classmethod
     def of(cls, line: str) -> Self:
@@ -94,7 +97,7 @@ class HelperJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(_Line):
     """Whether a job is `done`, and the losses of those parts that end with the helper, by number.
 
     A loss is a number, or a sum and a count.
@@ -108,20 +111,12 @@ class Answer:
     short: bool = False
     losses: tuple[tuple[int, float | list[float]], ...] = ()
 
-    def to_line(self) -> str:
-        """Return it as a line."""
-        return _line(asdict(self))
-
     @classmethod
     def of(cls, line: str) -> Self:
         """Read it."""
         fields = json.loads(line)
         losses = tuple((part, loss) for part, loss in fields["losses"])
         return cls(**{**fields, "losses": losses})
-
-
-def _line(fields: Mapping[str, Any]) -> str:
-    return json.dumps(fields, separators=(",", ":")) + "\n"
 
 
 PIDS: set[int] = set()
