@@ -158,7 +158,7 @@ class _Named:
         for metric in self._registry.collect():
             named = copy(metric)
             if metric.name not in self._names:
-                named.samples = [one for one in metric.samples if one.name in self._names]
+                named.samples = [s for s in metric.samples if s.name in self._names]
             if named.samples:
                 yield named
 

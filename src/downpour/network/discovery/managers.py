@@ -31,7 +31,7 @@ class Managers:
     Args:
         shared: the shared directory, where managers write that they lead; None if it is unknown, or
             if the caller wants no other manager.
-        given: the address that the user gave; None to read it from the directory.
+        address: the one that the user gave; None to read it from the directory.
         trust: the credentials of the calls.
         last: the address to try after the directory's leader, even if it serves another directory.
         timeout_seconds: how long a call may take.
@@ -40,14 +40,14 @@ class Managers:
     def __init__(
         self,
         shared: SharedDirectory | None,
-        given: Address | None,
+        address: Address | None,
         trust: Trust,
         *,
         last: Address | None = None,
         timeout_seconds: float = CALL_SECONDS,
     ) -> None:
         self._shared = shared
-        self._given = given
+        self._address = address
         self._trust = trust
         self._last = last
         self._timeout_seconds = timeout_seconds
@@ -60,8 +60,8 @@ class Managers:
         Raises:
             Unreachable: no address was given, and no manager has written that it leads.
         """
-        if self._given is not None:
-            return self._turn_to(self._given)
+        if self._address is not None:
+            return self._turn_to(self._address)
         leading = self._leader_addresses()
         address = leading[0] if leading else self._last
         if address is None:
@@ -76,8 +76,8 @@ class Managers:
         if self._client is None:
             return None
         of_leader = self._leader_addresses()
-        own = [address for address in (self._given, self._last) if address is not None]
-        first, *others = [*own, *of_leader] or [self._client.address]
+        users = [address for address in (self._address, self._last) if address is not None]
+        first, *others = [*users, *of_leader] or [self._client.address]
         following = next_address(first, others, self._client.address)
         return None if following is None else self._turn_to(following)
 
@@ -108,17 +108,14 @@ class Managers:
         leaders = self._leader_addresses()
         # A host has many names ([::1], localhost, one per network), so we compare ports. If there
         # is no second cluster, the folder or the credentials are wrong.
-        own = any(address.port == leader.port for leader in leaders)
-        if not leaders or (isinstance(error, Untrusted) and own):
+        is_leader = any(address.port == leader.port for leader in leaders)
+        if not leaders or (isinstance(error, Untrusted) and is_leader):
             return error
-        if address != self._given:
+        if address != self._address:
             reason = f"another cluster's manager now has its address {address}"
             return Unreachable(f"the manager of {self._where}", reason)
-        leading = ", ".join(map(str, leaders))
-        known = f" (its manager is at {leading})" if leading else ""
-        accepted = (
-            f"serves another cluster than shared = {self._where}{known}; give only one of them"
-        )
+        place = f"shared = {self._where} (its manager is at {', '.join(map(str, leaders))})"
+        accepted = f"serves another cluster than {place}; give only one of them"
         return SpecError("manager", str(address), accepted)
 
     def close(self) -> None:
@@ -161,9 +158,9 @@ def managers_for(
     Raises:
         SpecError: the address, the path or the URL is invalid.
     """
-    given = parse_address(manager, field="manager") if manager else None
+    address = parse_address(manager, field="manager") if manager else None
     seen = seen_location(shared) if shared is not None else None
     last = None
-    if seen is None and given is None:
+    if seen is None and address is None:
         seen, last = SharedDirectory(Path(DEFAULT_SHARED)), parse_address(DEFAULT_MANAGER)
-    return Managers(seen, given, trust, last=last, timeout_seconds=timeout_seconds)
+    return Managers(seen, address, trust, last=last, timeout_seconds=timeout_seconds)

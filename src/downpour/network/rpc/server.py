@@ -53,18 +53,14 @@ _TRUST_WANTED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The limits for one peer of a server.
+    """The limits for one peer of a server."""
 
-    A peer must authenticate itself within `handshake_seconds`. The server closes a connection after
-    `idle_seconds` without a call. A frame, once begun, may take `frame_seconds` in either
-    direction. The server handles `connections` at a time. For a further one, it closes the oldest
-    that has made no call yet. If there is none, it closes the further one.
-    """
-
-    handshake_seconds: float = 10.0
-    idle_seconds: float = 600.0
-    frame_seconds: float = 30.0
+    handshake_seconds: float = 10.0  # to authenticate itself
+    idle_seconds: float = 600.0  # without a call, before the server closes its connection
+    frame_seconds: float = 30.0  # for a frame that has begun, in either direction
     connections: int = field(default_factory=connections_allowed)
+    """For a further one, the server closes the oldest that has made no call yet, or else that
+    one."""
 
 
 class Server:

@@ -154,16 +154,16 @@ def _token_text(path: str) -> str:
 
 
 def _tls(credentials: Credentials) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
-    given = {name: getattr(credentials, name) for name in _TLS_FILES}
-    if not any(given.values()):
+    files = {name: getattr(credentials, name) for name in _TLS_FILES}
+    if not any(files.values()):
         return None, None
-    for name, path in given.items():
+    for name, path in files.items():
         if not path:
             raise SpecError(name, path, "mutual TLS needs tls_cert, tls_key and tls_ca")
         _check_readable(name, path)
-    serving = _context(ssl.PROTOCOL_TLS_SERVER, **given)
+    serving = _context(ssl.PROTOCOL_TLS_SERVER, **files)
     serving.num_tickets = 0  # no resumption, because clients keep their connections
-    return serving, _context(ssl.PROTOCOL_TLS_CLIENT, **given)
+    return serving, _context(ssl.PROTOCOL_TLS_CLIENT, **files)
 
 
 def _context(role: int, tls_cert: str, tls_key: str, tls_ca: str) -> ssl.SSLContext:
