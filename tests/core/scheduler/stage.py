@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from downpour.base.values import AttemptId, Progress
 from downpour.core.scheduler import Scheduler, durable, entries
@@ -11,12 +12,8 @@ from downpour.core.scheduler import events as on
 from downpour.core.scheduler.invariants import check_invariants
 from downpour.core.stragglers import POLICIES, Action, Policy, RoundView
 from downpour.core.stragglers.pairing import pair
+from tests.core.scheduler.conftest import Make
 from tests.core.scheduler.outputs import Outcome, all_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.core.scheduler.conftest import Make
 
 
 class Stage:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from downpour.base.states import BLAMELESS
+from downpour.base.values import AttemptId
 from downpour.core.scheduler import Scheduler, entries, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.invariants import check_invariants
+from tests.core.scheduler.conftest import Make
 from tests.core.scheduler.outputs import Outcome, all_of
-
-if TYPE_CHECKING:
-    from downpour.base.values import AttemptId
-    from tests.core.scheduler.conftest import Make
 
 WORKERS = tuple(f"w{n}" for n in range(6))
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from downpour.core.scheduler import Output, Scheduler, SchedulerOptions, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
-
-if TYPE_CHECKING:
-    from tests.core.scheduler.conftest import Make
+from tests.core.scheduler.conftest import Make
 
 
 def begin(make: Make, options: SchedulerOptions | None = None) -> tuple[Scheduler, facts.Assigned]:

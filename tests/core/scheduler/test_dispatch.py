@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,10 +21,8 @@ from downpour.core.stragglers import (
     Withdrawal,
     WorkerRequest,
 )
+from tests.core.scheduler.conftest import Make
 from tests.core.scheduler.stage import Stage, of
-
-if TYPE_CHECKING:
-    from tests.core.scheduler.conftest import Make
 
 WHY = "the test says so"
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from downpour.core.scheduler.experiment import Experiment
-
-if TYPE_CHECKING:
-    from tests.core.scheduler.conftest import Make
+from tests.core.scheduler.conftest import Make
 
 
 def started(make: Make, **fields: object) -> Experiment:

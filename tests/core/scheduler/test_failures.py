@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -11,9 +11,7 @@ from downpour.core.scheduler import Scheduler, SchedulerOptions, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.invariants import check_invariants
-
-if TYPE_CHECKING:
-    from tests.core.scheduler.conftest import Make
+from tests.core.scheduler.conftest import Make
 
 NAN = "the loss became NaN or infinite by step 3 of 9"
 KEY = "KeyError: 'x' (mine.py:12) at step 0"

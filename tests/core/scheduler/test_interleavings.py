@@ -7,7 +7,7 @@ state, says whether what came out was right.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -26,6 +26,7 @@ from downpour.base.values import AttemptId
 from downpour.core.modes import MODES
 from downpour.core.scheduler import (
     Checkpoint,
+    Entry,
     Output,
     Scheduler,
     checkpoint,
@@ -35,11 +36,8 @@ from downpour.core.scheduler import (
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.invariants import check_invariants
+from tests.core.scheduler.conftest import Make
 from tests.core.scheduler.judge import Judge
-
-if TYPE_CHECKING:
-    from downpour.core.scheduler import Entry
-    from tests.core.scheduler.conftest import Make
 
 WORKERS = ("ann", "bob", "cid")
 EXPERIMENTS = ("one", "two")

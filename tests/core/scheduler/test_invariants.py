@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,9 +12,7 @@ from downpour.core.scheduler import events as on
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.invariants import check_invariants
 from downpour.core.scheduler.round import Round, TaskKey
-
-if TYPE_CHECKING:
-    from tests.core.scheduler.conftest import Make
+from tests.core.scheduler.conftest import Make
 
 
 @pytest.fixture

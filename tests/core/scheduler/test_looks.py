@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.stragglers import POLICIES, Action, Handoff, Policy, RoundView
 from downpour.core.stragglers.base import Decide
 from downpour.core.stragglers.pairing import pair
-
-if TYPE_CHECKING:
-    from tests.core.scheduler.conftest import Make
+from tests.core.scheduler.conftest import Make
 
 
 def test_where_many_train_a_policy_is_not_asked_after_each_event(make: Make) -> None:

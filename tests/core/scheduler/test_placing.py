@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,10 +17,8 @@ from downpour.core.scheduler import events as on
 from downpour.core.scheduler.invariants import check_invariants
 from downpour.core.stragglers import POLICIES, Action, Policy, RoundView
 from downpour.core.stragglers.pairing import pair
+from tests.core.scheduler.conftest import Make
 from tests.core.scheduler.outputs import all_of
-
-if TYPE_CHECKING:
-    from tests.core.scheduler.conftest import Make
 
 
 class Office:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from downpour.base.values import TrialSums
-from downpour.core.scheduler import Scheduler, durable, entries, facts
+from downpour.core.scheduler import Entry, Scheduler, durable, entries, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.steps import Best
-
-if TYPE_CHECKING:
-    from downpour.core.scheduler import Entry
-    from tests.core.scheduler.conftest import Make
+from tests.core.scheduler.conftest import Make
 
 
 class Kept:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,10 +9,7 @@ from hypothesis import strategies as st
 from downpour.base.errors import IllegalTransition
 from downpour.base.states import Failure, FailureKind
 from downpour.core.scheduler.round import Round
-
-if TYPE_CHECKING:
-    from tests.core.scheduler.conftest import Make
-
+from tests.core.scheduler.conftest import Make
 
 LOST = Failure(FailureKind.LOST, "silent")
 

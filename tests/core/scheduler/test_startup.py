@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import facts
+from downpour.core.stragglers import RunningTask
+from tests.core.scheduler.conftest import Make
 from tests.core.scheduler.stage import Stage, of
-
-if TYPE_CHECKING:
-    from downpour.core.stragglers import RunningTask
-    from tests.core.scheduler.conftest import Make
 
 
 @pytest.fixture

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
 from downpour.base.errors import IllegalTransition
 from downpour.core.scheduler.workers import Workers
-
-if TYPE_CHECKING:
-    from tests.core.scheduler.conftest import Make
+from tests.core.scheduler.conftest import Make
 
 
 def test_the_worker_idle_longest_is_first(make: Make) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from downpour.base.values import Forecast
-from downpour.core.stragglers import PendingTask, RoundView, Speed, Waiting
+from downpour.core.stragglers import PendingTask, RoundView, RunningTask, Speed, Waiting
 from downpour.core.stragglers.handoff import HANDOFF
 from tests.core.stragglers.rounds import actions_of, round_of, running
 
@@ -66,152 +66,11 @@ def test_a_measured_speed_brings_its_own_band() -> None:
     assert stays.reason.startswith("forecast 45.0 s (37.0–53.0), 5.0 s elapsed; ")
 
 
-def test_the_fastest_idle_worker_is_chosen() -> None:
-    """Not the one that has waited longest."""
-    view = round_of(LATE, idle="fay eve", paces={**FAST, "fay": 15.0})
-    assert actions_of(HANDOFF, view) == ["Handoff 3 dot eve"]
-
-
-def test_each_late_shard_gets_an_idle_worker_of_its_own() -> None:
-    """The latest gets the fastest, and all of it is one decision."""
-    late = [*LATE[:2], running("cid", 2, 0.25), LATE[3]]
-    paces = {**FAST, "fay": 12.0}
-    both = ["Handoff 3 dot eve", "Handoff 2 cid fay"]
-    assert actions_of(HANDOFF, round_of(late, idle="fay eve", paces=paces)) == both
-    assert actions_of(HANDOFF, round_of(late, idle="eve", paces=paces))[:1] == both[:1]
-
-
-def test_a_promised_worker_takes_no_stalled_shard() -> None:
-    """It continues the shard that was handed over to it."""
-    stalled = running("dot", 3, 0.2, 9.0, still_seconds=4.0, saved=0.1)
-    view = round_of([*LATE[:3], stalled], idle="eve", paces=FAST)
-    given = PendingTask(shard=4, samples=100, meant_for="eve", saved=0.6)
-    assert actions_of(HANDOFF, replace(view, pending=(given,))) == ["Assignment 4 eve"]
-
-
-def test_busy_workers_exchange_where_none_is_idle() -> None:
-    """Dot would hold up the round; now it gets what has least left."""
-    view = round_of([running("ann", 0, 0.7, 7.0), *LATE[1:]], paces=FAST)
-    moves = actions_of(HANDOFF, view)
-    assert moves == ["Handoff 3 dot ann", "Handoff 0 ann dot"]
-
-
-def test_equals_do_not_exchange() -> None:
-    """A difference in progress alone says nothing of who is faster."""
-    assert actions_of(HANDOFF, round_of([running("ann", 0, 0.5), running("bob", 1, 0.52)])) == []
-
-
-def test_nearly_equals_do_not_exchange_however_far_apart_they_are() -> None:
-    """Bob is a tenth faster and has little left; a fifth faster, it would be worth while."""
-    ann = running("ann", 0, 0.3, 3.0)
-    assert actions_of(HANDOFF, round_of([ann, running("bob", 1, 0.8, 8.0 / 1.1)])) == []
-    assert actions_of(HANDOFF, round_of([ann, running("bob", 1, 0.8, 8.0 / 1.2)])) != []
-
-
-def test_a_move_near_the_end_does_not_pay() -> None:
-    """A few hundredths of a second are left."""
-    tasks = [running("ann", 0, 0.99, 9.9), running("dot", 1, 0.985, 12.0)]
-    assert actions_of(HANDOFF, round_of(tasks, idle="eve", paces=FAST)) == []
-
-
-def test_what_an_attempt_takes_beside_training_is_what_a_move_costs() -> None:
-    """Dot has sixteen seconds left and eve would take eight: two more, yes; six, no."""
-    view = round_of([*LATE[:3], running("dot", 3, 0.2, 4.0)], idle="eve", paces=FAST)
-    for overhead, moves in ((0.0, 1), (2.0, 1), (6.0, 0)):
-        made = actions_of(HANDOFF, replace(view, overhead_seconds=overhead))
-        assert made == (["Handoff 3 dot eve"] if moves else STAYS)
-
-
-def test_a_task_of_milliseconds_stays_although_no_move_was_measured() -> None:
-    """What is known of a worker is a tenth of a second old, about as long as all that is left."""
-    tasks = [replace(task, elapsed_seconds=task.elapsed_seconds / 50) for task in LATE]
-    paces = {name: seconds / 50 for name, seconds in FAST.items()}
-    assert actions_of(HANDOFF, round_of(tasks, idle="eve", paces=paces)) == STAYS
-
-
-def test_a_worker_that_starts_is_no_straggler() -> None:
-    """It imports: its speed is unknown, and it has nothing to hand over."""
-    starts = running("dot", 3, 0.0, 0.0, is_starting=True, still_seconds=60.0)
-    view = round_of([*LATE[:3], starts], idle="eve", paces={**FAST, "dot": 60.0})
-    assert actions_of(HANDOFF, view) == []
-
-
-def test_nothing_goes_to_a_slower_worker() -> None:
-    """Late as it is, it would be later there."""
-    paces = {"dot": 25.0, "fay": 60.0}
-    view = round_of(LATE[3:], idle="fay", published=[10.0] * 3, paces=paces)
-    assert actions_of(HANDOFF, view) == STAYS
-    quick = round_of(LATE[3:], idle="fay", published=[10.0] * 3, paces={**paces, "fay": 10.0})
-    assert actions_of(HANDOFF, quick) == ["Handoff 3 dot fay"]
-
-
-def test_one_move_of_a_shard_at_a_time() -> None:
-    """What is being handed over is left alone, and so is whom it is meant for."""
-    tasks = [*LATE[:3], running("dot", 3, 0.2, meant_for="eve", leaving_seconds=0.1)]
-    assert actions_of(HANDOFF, round_of(tasks, idle="eve", paces=FAST)) == []
-
-
-def test_what_was_moved_settles_first() -> None:
-    """Nothing was done of it yet where it is now, so nothing is known of it there."""
-    moved = running("dot", 3, 0.2, 0.5, began_at=0.2)
-    view = round_of([*LATE[:3], moved], idle="eve", paces={**FAST, "dot": 40.0})
-    assert actions_of(HANDOFF, view) == []
-    settled = running("dot", 3, 0.23, 1.5, began_at=0.2)
-    view = round_of([*LATE[:3], settled], idle="eve", paces={**FAST, "dot": 40.0})
-    assert actions_of(HANDOFF, view) == ["Handoff 3 dot eve"]
-
-
 def test_what_a_stalled_worker_holds_is_trained_beside_it() -> None:
     """It cannot publish; the last snapshot is what there is."""
     stalled = running("dot", 3, 0.2, 9.0, still_seconds=4.0, saved=0.1)
-    view = round_of([*LATE[:3], stalled], idle="eve", paces=FAST)
-    (move,) = HANDOFF.decide(view)
-    assert actions_of(HANDOFF, view) == ["Assignment 3 eve"]
+    (move,) = HANDOFF.decide(round_of([*LATE[:3], stalled], idle="eve", paces=FAST))
     assert move.reason == "dot makes no step, for 4.0 s now; goes on beside it, after 10%"
-
-
-def test_a_worker_that_does_not_hand_over_in_time_counts_as_stalled() -> None:
-    """Eve, whom it was meant for, begins from the snapshot."""
-    stuck = running("dot", 3, 0.2, 9.0, meant_for="eve", leaving_seconds=4.0)
-    assert actions_of(HANDOFF, round_of([*LATE[:3], stuck], idle="eve", paces=FAST)) == [
-        "Assignment 3 eve"
-    ]
-
-
-def test_a_failed_exchange_leaves_nothing_behind() -> None:
-    """Ann gave its shard to dot, which does not come for it: ann goes on with its own."""
-    stuck = running("dot", 3, 0.2, 9.0, meant_for="ann", leaving_seconds=4.0)
-    view = round_of([*LATE[1:3], stuck], idle="ann", paces=FAST)
-    given = PendingTask(shard=0, samples=100, meant_for="dot", saved=0.6)
-    assert actions_of(HANDOFF, replace(view, pending=(given,))) == ["Assignment 0 ann"]
-
-
-def test_a_shard_meant_for_a_worker_that_is_busy_again_goes_to_another() -> None:
-    """It would wait for a whole shard."""
-    view = round_of(LATE, idle="eve", paces=FAST)
-    given = PendingTask(shard=4, samples=100, meant_for="ann", saved=0.6)
-    assert actions_of(HANDOFF, replace(view, pending=(given,)))[0] == "Assignment 4 eve"
-
-
-def test_the_biggest_shard_goes_to_the_fastest() -> None:
-    """And the slowest stands by."""
-    view = round_of(
-        idle="dot ann bob",
-        pending=2,
-        paces={**FAST, "dot": 30.0, "bob": 8.0},
-        standbys=1,
-        begun=False,
-    )
-    first, second = view.pending
-    view = replace(view, pending=(first, replace(second, samples=200)))
-    assert actions_of(HANDOFF, view) == ["Assignment 1 bob", "Assignment 0 ann"]
-
-
-def test_between_two_steps_no_worker_is_stalled() -> None:
-    """A speed of zero over a few heartbeats is what a large model shows between its steps."""
-    view = round_of([running("ann", 0, 0.5, 60.0, still_seconds=2.0)], idle="eve")
-    view = replace(view, speeds={"ann": Speed(samples_per_second=0.0, share=0.1)})
-    assert actions_of(HANDOFF, view) == []
 
 
 def speed(samples_per_second: float, variance: float | None, share: float = 0.2) -> Speed:
@@ -227,29 +86,6 @@ def late_by_chance(variance: float | None, share: float = 0.2) -> RoundView:
     return replace(view, speeds={**speeds, "dot": speed(5.0, variance, share)})
 
 
-def test_a_worker_that_is_steadily_slower_hands_over() -> None:
-    """What its last steps tell is so."""
-    assert actions_of(HANDOFF, late_by_chance(0.0)) == ["Handoff 3 dot eve"]
-
-
-@pytest.mark.parametrize("variance", [None, 0.05])
-def test_steps_that_took_long_by_chance_move_nothing(variance: float | None) -> None:
-    """Where single steps differ much, a few slow ones are no sign of a slow worker.
-
-    On throttled processors they moved 2.4 shards a round though all workers were alike, and a first
-    round took 4.6 s instead of 3.2 s.
-    """
-    share = 0.04 if variance is None else 0.2
-    assert actions_of(HANDOFF, late_by_chance(variance, share)) == STAYS
-
-
-def test_no_worker_is_taken_to_be_steadier_than_they_are_on_average() -> None:
-    """That its three last reports were equally far apart may be chance as well."""
-    view = late_by_chance(0.08)
-    steady = {**view.speeds, "dot": speed(5.0, 0.0)}
-    assert actions_of(HANDOFF, replace(view, speeds=steady)) == STAYS
-
-
 def standby_was_slow(age_seconds: float) -> RoundView:
     """Four workers at half of their shards, dot at a fifth; eve was slow when it last trained."""
     tasks = [running(name, n, 0.5, 5.0) for n, name in enumerate(("ann", "bob", "cat"))]
@@ -260,58 +96,200 @@ def standby_was_slow(age_seconds: float) -> RoundView:
     return replace(view, speeds={**speeds, "dot": speed(2.0, 0.0), "eve": old})
 
 
+def beside(fourth: RunningTask, **paces: float) -> RoundView:
+    """Three workers at half of their shards, a fourth with its own, and eve idle."""
+    return round_of([*LATE[:3], fourth], idle="eve", paces={**FAST, **paces})
+
+
+def given(shard: int, worker: str) -> tuple[PendingTask, ...]:
+    """A shard that was handed over to a worker."""
+    return (PendingTask(shard=shard, samples=100, meant_for=worker, saved=0.6),)
+
+
+STALLED = running("dot", 3, 0.2, 9.0, still_seconds=4.0, saved=0.1)
+CID_TOO = [*LATE[:2], running("cid", 2, 0.25), LATE[3]]
+BUSY = [running("ann", 0, 0.7, 7.0), *LATE[1:]]
+EXCHANGED = ["Handoff 3 dot ann", "Handoff 0 ann dot"]
+MOVED = ["Handoff 3 dot eve"]
+TWO = [running("ann", 0, 0.25, 2.5), running("cid", 2, 0.05, 2.5)]
+FOUR = [*TWO, running("bob", 1, 0.25, 2.5), running("dot", 3, 0.25, 2.5)]
+SHORT = [replace(task, elapsed_seconds=task.elapsed_seconds / 50) for task in LATE]
+LONE = running("ann", 0, 0.5, 60.0, still_seconds=2.0)
+ANN = running("ann", 0, 0.3, 3.0)
+SIXTEEN_LEFT = beside(running("dot", 3, 0.2, 4.0))
+STEADY = {task.worker: speed(task.rate * 100, 0.0) for task in BUSY}
+COARSE = {**STEADY, "dot": replace(STEADY["dot"], step_seconds=12.0)}
+SLOW_FAY = {"dot": 25.0, "fay": 60.0}
+TO_BEGIN = round_of(
+    idle="dot ann bob", pending=2, paces={**FAST, "dot": 30.0, "bob": 8.0}, standbys=1, begun=False
+)
+
+CASES = {
+    "the fastest idle worker is chosen, not the one that has waited longest": (
+        round_of(LATE, idle="fay eve", paces={**FAST, "fay": 15.0}),
+        MOVED,
+    ),
+    "each late shard gets an idle worker of its own, the latest the fastest": (
+        round_of(CID_TOO, idle="fay eve", paces={**FAST, "fay": 12.0}),
+        [*MOVED, "Handoff 2 cid fay"],
+    ),
+    "one idle worker takes the latest, and the other late one exchanges": (
+        round_of(CID_TOO, idle="eve", paces=FAST),
+        [*MOVED, "Handoff 2 cid ann", "Handoff 0 ann cid"],
+    ),
+    "a promised worker takes no stalled shard, but the one that was handed over to it": (
+        replace(beside(STALLED), pending=given(4, "eve")),
+        ["Assignment 4 eve"],
+    ),
+    "busy workers exchange where none is idle: dot gets what has least left": (
+        round_of(BUSY, paces=FAST),
+        EXCHANGED,
+    ),
+    "no busy workers exchange while shards wait: whoever is done next begins one": (
+        replace(round_of(BUSY, paces=FAST), shards=5),
+        [],
+    ),
+    "a difference in progress alone says nothing of who is faster": (
+        round_of([running("ann", 0, 0.5), running("bob", 1, 0.52)]),
+        [],
+    ),
+    "a tenth faster is not worth an exchange, however far apart they are": (
+        round_of([ANN, running("bob", 1, 0.8, 8.0 / 1.1)]),
+        [],
+    ),
+    "a fifth faster is": (
+        round_of([ANN, running("bob", 1, 0.8, 8.0 / 1.2)]),
+        ["Handoff 0 ann bob", "Handoff 1 bob ann"],
+    ),
+    "a move does not pay where hundredths of a second are left": (
+        round_of(
+            [running("ann", 0, 0.99, 9.9), running("dot", 1, 0.985, 12.0)], idle="eve", paces=FAST
+        ),
+        [],
+    ),
+    "sixteen seconds left are worth a move": (SIXTEEN_LEFT, MOVED),
+    "also where an attempt takes two seconds beside training": (
+        replace(SIXTEEN_LEFT, overhead_seconds=2.0),
+        MOVED,
+    ),
+    "but not where it takes six": (replace(SIXTEEN_LEFT, overhead_seconds=6.0), STAYS),
+    "a task of milliseconds stays: what is known of a worker is about as old as what is left": (
+        round_of(SHORT, idle="eve", paces={name: pace / 50 for name, pace in FAST.items()}),
+        STAYS,
+    ),
+    "a worker that starts is no straggler: it imports, and has nothing to hand over": (
+        beside(running("dot", 3, 0.0, 0.0, is_starting=True, still_seconds=60.0), dot=60.0),
+        [],
+    ),
+    "nothing goes to a slower worker": (
+        round_of(LATE[3:], idle="fay", published=[10.0] * 3, paces=SLOW_FAY),
+        STAYS,
+    ),
+    "but to a faster one": (
+        round_of(LATE[3:], idle="fay", published=[10.0] * 3, paces={**SLOW_FAY, "fay": 10.0}),
+        ["Handoff 3 dot fay"],
+    ),
+    "what is being handed over is left alone, and so is whom it is meant for": (
+        beside(running("dot", 3, 0.2, meant_for="eve", leaving_seconds=0.1)),
+        [],
+    ),
+    "what was moved settles first: nothing is known of it where it is now": (
+        beside(running("dot", 3, 0.2, 0.5, began_at=0.2), dot=40.0),
+        [],
+    ),
+    "what has settled can be moved again": (
+        beside(running("dot", 3, 0.23, 1.5, began_at=0.2), dot=40.0),
+        MOVED,
+    ),
+    "a worker that does not hand over in time counts as stalled": (
+        beside(running("dot", 3, 0.2, 9.0, meant_for="eve", leaving_seconds=4.0)),
+        ["Assignment 3 eve"],
+    ),
+    "a failed exchange leaves nothing behind: ann, whose shard dot never took, has it again": (
+        replace(
+            round_of(
+                [*LATE[1:3], running("dot", 3, 0.2, 9.0, meant_for="ann", leaving_seconds=4.0)],
+                idle="ann",
+                paces=FAST,
+            ),
+            pending=given(0, "dot"),
+        ),
+        ["Assignment 0 ann"],
+    ),
+    "a shard meant for a worker that is busy again goes to another": (
+        replace(round_of(LATE, idle="eve", paces=FAST), pending=given(4, "ann")),
+        ["Assignment 4 eve"],
+    ),
+    "the biggest shard goes to the fastest, and the slowest stands by": (
+        replace(TO_BEGIN, pending=(TO_BEGIN.pending[0], replace(TO_BEGIN.pending[1], samples=200))),
+        ["Assignment 1 bob", "Assignment 0 ann"],
+    ),
+    "a speed of zero over a few heartbeats is what a large model shows between its steps": (
+        replace(round_of([LONE], idle="eve"), speeds={"ann": speed(0.0, None, 0.1)}),
+        [],
+    ),
+    "a worker that is steadily slower hands over": (late_by_chance(0.0), MOVED),
+    # On throttled processors these moved 2.4 shards a round though all workers were alike, and a
+    # first round took 4.6 s instead of 3.2 s.
+    "a few slow steps are no sign of a slow worker": (late_by_chance(None, 0.04), STAYS),
+    "nor where single steps differ much": (late_by_chance(0.05), STAYS),
+    "no worker is taken to be steadier than all are on average: that may be chance as well": (
+        replace(
+            late_by_chance(0.08), speeds={**late_by_chance(0.08).speeds, "dot": speed(5.0, 0.0)}
+        ),
+        STAYS,
+    ),
+    "a standby that was slow long ago is given another try, or it would stand by for ever": (
+        standby_was_slow(60.0),
+        MOVED,
+    ),
+    "but begins no shard: that it is fast again is only hoped, and known of the others": (
+        replace(
+            standby_was_slow(60.0),
+            running=(),
+            idle=("eve", "ann", "bob", "cat"),
+            pending=round_of(pending=3).pending,
+            begun=False,
+            standbys=1,
+        ),
+        ["Assignment 0 ann", "Assignment 1 bob", "Assignment 2 cat"],
+    ),
+    "of two workers, each has a shard for half of the round: one exchange is enough": (
+        round_of(TWO),
+        [],
+    ),
+    "of four, a slow one hands over sooner": (
+        round_of(FOUR),
+        ["Handoff 2 cid ann", "Handoff 0 ann cid"],
+    ),
+    "an exchange is worth three seconds beside training": (
+        replace(round_of(BUSY, paces=FAST), overhead_seconds=3.0),
+        EXCHANGED,
+    ),
+    "but not more, as both attempts are loaded and published once more": (
+        replace(round_of(BUSY, paces=FAST), overhead_seconds=3.5),
+        [],
+    ),
+    "steady workers exchange": (replace(round_of(BUSY), speeds=STEADY), EXCHANGED),
+    "but not where the other one stands still until a long step of the slow one is over": (
+        replace(round_of(BUSY), speeds=COARSE),
+        [],
+    ),
+    "that an unknown worker is fast is a guess: what is a little late stays": (
+        round_of([*LATE[:3], running("dot", 3, 0.42)], idle="eve"),
+        STAYS,
+    ),
+    "where it is known to be fast, that is moved": (beside(running("dot", 3, 0.42)), MOVED),
+    "what is far behind is worth the try": (round_of(LATE, idle="eve"), MOVED),
+}
+
+
+@pytest.mark.parametrize(("view", "actions"), CASES.values(), ids=list(CASES))
+def test_what_is_moved_and_what_stays(view: RoundView, actions: list[str]) -> None:
+    """Each case says why."""
+    assert actions_of(HANDOFF, view) == actions
+
+
 def test_a_standby_that_was_slow_just_now_takes_nothing() -> None:
     """It would be no sooner; so dot, who is as slow, exchanges with the others."""
     assert "Handoff 3 dot eve" not in actions_of(HANDOFF, standby_was_slow(0.5))
-
-
-def test_a_standby_that_was_slow_long_ago_is_given_another_try() -> None:
-    """Nothing is measured of it while it stands by, so else it would do so for ever."""
-    assert actions_of(HANDOFF, standby_was_slow(60.0)) == ["Handoff 3 dot eve"]
-
-
-def test_a_standby_that_was_slow_begins_no_shard_however_long_ago() -> None:
-    """That it is fast again is only hoped, and known of the others."""
-    view = replace(standby_was_slow(60.0), running=(), idle=("eve", "ann", "bob", "cat"))
-    view = replace(view, pending=round_of(pending=3).pending, begun=False, standbys=1)
-    assert not any(line.endswith("eve") for line in actions_of(HANDOFF, view))
-
-
-def test_no_busy_workers_exchange_while_shards_wait() -> None:
-    """Whoever is done next begins one of these: an exchange would end nothing sooner."""
-    view = round_of([running("ann", 0, 0.7, 7.0), *LATE[1:]], paces=FAST)
-    assert actions_of(HANDOFF, replace(view, shards=view.shards + 1)) == []
-
-
-def test_the_fewer_workers_the_longer_a_slow_one_keeps_what_it_has() -> None:
-    """Of two workers, each should have a shard for half of the round: one exchange is enough."""
-    cid = running("cid", 2, 0.05, 2.5)
-    two = [running("ann", 0, 0.25, 2.5), cid]
-    assert actions_of(HANDOFF, round_of(two)) == []
-    four = [*two, running("bob", 1, 0.25, 2.5), running("dot", 3, 0.25, 2.5)]
-    assert actions_of(HANDOFF, round_of(four)) != []
-
-
-def test_an_exchange_costs_as_much_as_a_move() -> None:
-    """Both attempts are loaded and published once more."""
-    view = round_of([running("ann", 0, 0.7, 7.0), *LATE[1:]], paces=FAST)
-    assert len(actions_of(HANDOFF, replace(view, overhead_seconds=3.0))) == 2
-    assert actions_of(HANDOFF, replace(view, overhead_seconds=3.5)) == []
-
-
-def test_a_step_of_a_slow_worker_is_part_of_what_an_exchange_costs() -> None:
-    """The other one stands still until it has handed over."""
-    tasks = [running("ann", 0, 0.7, 7.0), *LATE[1:]]
-    speeds = {task.worker: speed(task.rate * 100, 0.0) for task in tasks}
-    view = replace(round_of(tasks), speeds=speeds)
-    assert len(actions_of(HANDOFF, view)) == 2
-    coarse = {**speeds, "dot": replace(speeds["dot"], step_seconds=12.0)}
-    assert actions_of(HANDOFF, replace(view, speeds=coarse)) == []
-
-
-def test_that_an_unknown_worker_is_fast_is_a_guess() -> None:
-    """What is a little late stays; what is far behind is worth the try."""
-    little = [*LATE[:3], running("dot", 3, 0.42)]
-    assert actions_of(HANDOFF, round_of(little, idle="eve")) == STAYS
-    assert actions_of(HANDOFF, round_of(little, idle="eve", paces=FAST)) == ["Handoff 3 dot eve"]
-    assert actions_of(HANDOFF, round_of(LATE, idle="eve")) == ["Handoff 3 dot eve"]

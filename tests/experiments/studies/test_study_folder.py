@@ -134,55 +134,20 @@ def test_a_folder_that_was_cut_off_at_its_beginning_is_as_good_as_empty(
     assert done(torn).ended()
 
 
-def scribble(run: Path) -> None:
-    """Write an invalid line into the record."""
-    file = run / "record.jsonl"
-    file.write_text("nonsense\n" + file.read_text())
+def written(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    """Return what changes a file of a run, or with a pattern what was asked for."""
+
+    def harm(run: Path) -> None:
+        (file,) = (file for file in run.glob(name) if file.name != "best.toml")
+        file.write_bytes(change(file.read_bytes()))
+
+    return harm
 
 
-def shorten(run: Path) -> None:
-    """Cut the record off in the middle of a line."""
-    file = run / "record.jsonl"
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-
-
-def flip(run: Path) -> None:
-    """Change a digit of the record, which is still one."""
-    file = run / "record.jsonl"
-    text = file.read_text()
-    place = text.rindex('"accuracy": 0.') + len('"accuracy": 0.')
-    file.write_text(text[:place] + str(9 - int(text[place])) + text[place + 1 :])
-
-
-def lose(run: Path) -> None:
-    """Remove the record."""
-    (run / "record.jsonl").unlink()
-
-
-def empty(run: Path) -> None:
-    """Write another fact's fields into the record."""
-    (run / "record.jsonl").write_text("{}\n")
-
-
-def garble(run: Path) -> None:
-    """Write something else over the summary."""
-    (run / "summary.json").write_text("{}")
-
-
-def undo(run: Path) -> None:
-    """Say that the run has not ended."""
-    file = run / "summary.json"
-    file.write_text(file.read_text().replace('"finished"', '"running"'))
-
-
-def swap(run: Path) -> None:
-    """Put another experiment's spec in."""
-    (run / "spec.toml").write_text(plain_spec(epochs=9, shards=1).to_toml())
-
-
-def spoil(run: Path) -> None:
-    """Replace the spec by an invalid one."""
-    (run / "spec.toml").write_text("\x00")
+def flipped(record: bytes) -> bytes:
+    """Change a digit of a record, which is still one."""
+    place = record.rindex(b'"accuracy": 0.') + len(b'"accuracy": 0.')
+    return record[:place] + b"%d" % (9 - int(record[place : place + 1])) + record[place + 1 :]
 
 
 def exchange(run: Path) -> None:
@@ -191,50 +156,44 @@ def exchange(run: Path) -> None:
     (run / "record.jsonl").write_bytes((next(others) / "record.jsonl").read_bytes())
 
 
-def misname(run: Path) -> None:
-    """Call the run something else."""
-    run.rename(run.with_name("w9-random-average-s0-0123456789"))
-
-
 def add(run: Path) -> None:
     """Lay a folder of a user's beside the runs."""
     (run.parent / "mine").mkdir()
     (run.parent / "mine" / "notes.txt").write_text("mine")
 
 
-def overwrite(run: Path) -> None:
-    """Write something else over what was asked for."""
-    asked_file(run).write_text("split = []")
-
-
-def break_file(run: Path) -> None:
-    """Write what is no text over what was asked for."""
-    asked_file(run).write_bytes(b"\xff")
-
-
-def asked_file(run: Path) -> Path:
-    """Return the file of what was asked for."""
-    (file,) = (f for f in run.parents[1].glob("*.toml") if f.name != "best.toml")
-    return file
+OTHER_SPEC = plain_spec(epochs=9, shards=1).to_toml().encode()
 
 
 @pytest.mark.parametrize(
     ("harm", "reason"),
     [
-        (scribble, "record.jsonl cannot be read: line 1 is not a fact"),
-        (shorten, ""),
-        (flip, "record.jsonl or spec.toml has changed since the run"),
-        (lose, "record.jsonl cannot be read: No such file"),
-        (empty, "line 1 is not a fact"),
-        (garble, "not the summary of a run"),
-        (undo, "has not ended: running"),
-        (swap, "holds a different run than its name says"),
-        (spoil, "spec.toml cannot be read"),
+        (
+            written("record.jsonl", lambda record: b"nonsense\n" + record),
+            "record.jsonl cannot be read: line 1 is not a fact",
+        ),
+        (written("record.jsonl", lambda record: record[: len(record) // 2]), ""),
+        (written("record.jsonl", flipped), "record.jsonl or spec.toml has changed since the run"),
+        (
+            lambda run: (run / "record.jsonl").unlink(),
+            "record.jsonl cannot be read: No such file",
+        ),
+        (written("record.jsonl", lambda _: b"{}\n"), "line 1 is not a fact"),
+        (written("summary.json", lambda _: b"{}"), "not the summary of a run"),
+        (
+            written("summary.json", lambda text: text.replace(b'"finished"', b'"running"')),
+            "has not ended: running",
+        ),
+        (written("spec.toml", lambda _: OTHER_SPEC), "holds a different run than its name says"),
+        (written("spec.toml", lambda _: b"\x00"), "spec.toml cannot be read"),
         (exchange, "holds a different run than its name says"),
-        (misname, "holds another"),
+        (
+            lambda run: run.rename(run.with_name("w9-random-average-s0-0123456789")),
+            "holds another",
+        ),
         (add, "summary.json cannot be read: No such file"),
-        (overwrite, "toml is damaged"),
-        (break_file, "toml cannot be read"),
+        (written("../../*.toml", lambda _: b"split = []"), "toml is damaged"),
+        (written("../../*.toml", lambda _: b"\xff"), "toml cannot be read"),
     ],
 )
 def test_what_is_not_whole_is_refused_and_left_as_it_is(
