@@ -119,14 +119,14 @@ def test_what_was_recorded_twice_counts_once() -> None:
     history = history_of(
         folded(*dated(*BEGUN, trained(0, 0), aggregated(0, checksum="x"), aggregated(0)))
     )
-    assert [version.checksum for version in history.versions] == ["m1"]
+    assert [version.line.checksum for version in history.versions] == ["m1"]
 
 
 def test_a_cancelled_experiment_has_no_result() -> None:
     """Its versions can be made again all the same."""
-    history = history_of(folded(*dated(*BEGUN, CancelledLine(reason="enough"))))
-    assert (history.has_ended, history.result, history.versions) == (True, None, ())
-    assert history.first_checksum == "m0"
+    ended = CancelledLine(reason="enough")
+    history = history_of(folded(*dated(*BEGUN, ended)))
+    assert (history.ended, history.versions, history.prepared.checksum) == (ended, (), "m0")
     assert history.numeric_classes == {"manager's"}
 
 

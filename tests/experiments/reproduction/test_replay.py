@@ -180,16 +180,16 @@ def test_a_version_that_differs_is_named(changed: Callable[..., str], shared: Pa
 def test_another_order_of_additions_is_named(changed: Callable[..., str], shared: Path) -> None:
     """The record says in which order an earlier release added. Only if bytes differ is it why."""
 
-    def forget(lines: Lines) -> None:
+    def reorder(lines: Lines) -> None:
         for line in of_kind(lines, "aggregated"):
             assert line["summed"] == "tree"
             line["summed"] = "chain"
 
     def forge(lines: Lines) -> None:
-        forget(lines)
+        reorder(lines)
         of_kind(lines, "aggregated")[1]["checksum"] = "0" * 32
 
-    assert replay(changed(forget, mode="sync"), shared=shared).same
+    assert replay(changed(reorder, mode="sync"), shared=shared).same
     again = replay(changed(forge, mode="sync"), shared=shared)
     said = "; an earlier release made it, and added the updates in another order"
     assert str(again).endswith(said)

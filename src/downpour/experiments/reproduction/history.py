@@ -22,7 +22,14 @@ from downpour.files.store.directory import names_in, read_regular
 from downpour.files.store.presence import RUN_LOCK_NAME, is_abandoned
 from downpour.host.text import one_line
 from downpour.record.record import read_record
-from downpour.record.record_lines import FinishedLine
+from downpour.record.record_lines import (
+    AggregatedLine,
+    CancelledLine,
+    FailedLine,
+    FinishedLine,
+    PreparedLine,
+    SubmittedLine,
+)
 from downpour.record.tables import RecordedAttempt, RecordedVersion, Tables
 
 
@@ -32,8 +39,8 @@ class TrainedTask:
 
     `base` is the version that it began from, `staleness` how many versions were made since.
     `portion` is its range of samples if the round was recut, `share` how much of its steps the
-    worker trained. `checksum` is the update's; it and the worker's `numeric_class` are empty in old
-    records.
+    worker trained. `checksum` is the update's. The worker's `numeric_class` is empty if the record
+    does not say.
     """
 
     round: int
@@ -49,45 +56,36 @@ class TrainedTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeVersion:
-    """A model version and its tasks, in the order in which they count.
+    """A model version and its tasks, in the order in which they count."""
 
-    If it was `summed_otherwise`, an earlier release added its updates in another order. Its file
-    is `whole`, or a step from the previous version.
-    """
-
-    number: int
-    file: str
-    checksum: str
+    line: AggregatedLine
     tasks: tuple[TrainedTask, ...]
-    summed_otherwise: bool = False
-    whole: bool = True
+
+    @property
+    def number(self) -> int:
+        """Its number, from 1."""
+        return self.line.version
+
+    @property
+    def summed_otherwise(self) -> bool:
+        """Whether an earlier release added its updates in another order."""
+        return not self.line.parts and self.line.summed != ORDER and len(self.tasks) > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """How an experiment's model came about.
+    """How an experiment's model came about: the record's lines, and the versions from 1 on."""
 
-    `fields` are the spec's. `versions` are numbered from 1; `first_checksum` is that of version 0,
-    which the manager drew in its `numeric_class`. `result` is the final model's file, or None if
-    the experiment did not finish.
-    """
-
-    experiment: str
-    fields: dict[str, Any]
-    program: str
-    dataset: str
-    first_checksum: str
-    numeric_class: str
+    submitted: SubmittedLine
+    prepared: PreparedLine
     versions: tuple[MadeVersion, ...]
-    has_ended: bool
-    result: str | None
-    result_checksum: str
+    ended: FinishedLine | FailedLine | CancelledLine | None
 
     @property
     def numeric_classes(self) -> frozenset[str]:
         """The numeric classes that computed the model, as far as they are known."""
         trained = (task.numeric_class for version in self.versions for task in version.tasks)
-        return frozenset(filter(None, (self.numeric_class, *trained)))
+        return frozenset(filter(None, (self.prepared.numeric_class, *trained)))
 
 
 def history_of(tables: Tables) -> History:
@@ -101,19 +99,7 @@ def history_of(tables: Tables) -> History:
     for number, version in enumerate(versions, start=1):
         if version.number != number:
             raise FileCorrupt("record", f"does not say which updates made version {number}")
-    finished = ended if isinstance(ended, FinishedLine) else None
-    return History(
-        experiment=submitted.experiment,
-        fields=submitted.spec,
-        program=submitted.version,
-        dataset=prepared.dataset,
-        first_checksum=prepared.checksum,
-        numeric_class=prepared.numeric_class,
-        versions=versions,
-        has_ended=ended is not None,
-        result=finished.file if finished else None,
-        result_checksum=finished.checksum if finished else "",
-    )
+    return History(submitted=submitted, prepared=prepared, versions=versions, ended=ended)
 
 
 def _made(tables: Tables, version: RecordedVersion) -> MadeVersion:
@@ -130,14 +116,7 @@ def _made(tables: Tables, version: RecordedVersion) -> MadeVersion:
             raise FileCorrupt("record", f"does not say who trained round {number} shard {shard}")
         sizes = tables.rounds[number].samples
         tasks.append(_task(attempt, line.version - 1, stale, sizes))
-    return MadeVersion(
-        number=line.version,
-        file=line.file,
-        checksum=line.checksum,
-        tasks=tuple(tasks),
-        summed_otherwise=not line.parts and line.summed != ORDER and len(parts) > 1,
-        whole=line.whole,
-    )
+    return MadeVersion(line=line, tasks=tuple(tasks))
 
 
 def _delay(fields: Mapping[str, Any], version: int) -> int:
@@ -172,6 +151,7 @@ FIELD = "ID"
 class Past:
     """An ended experiment: its spec, and how its model came about."""
 
+    experiment: str
     shared: SharedDirectory
     spec: ResolvedSpec
     history: History
@@ -190,12 +170,12 @@ def past_of(experiment: str, shared: Path) -> Past:
         history = history_of(Tables.of(read_record(folder / RECORD_NAME)))
     except StoreError as error:
         _refuse(experiment, f"cannot be replayed: {error}")
-    if not history.has_ended and not is_abandoned(folder / RUN_LOCK_NAME):
+    if history.ended is None and not is_abandoned(folder / RUN_LOCK_NAME):
         _refuse(experiment, "is still running; replay it after its end")
     spec = _spec_of(experiment, folder, history)
     if not spec.repeatable:
         _refuse(experiment, "has repeatable = false, so its bytes differ each time")
-    return Past(directory, spec, history)
+    return Past(experiment, directory, spec, history)
 
 
 def _spec_of(experiment: str, folder: Path, history: History) -> ResolvedSpec:
@@ -204,7 +184,7 @@ def _spec_of(experiment: str, folder: Path, history: History) -> ResolvedSpec:
         _refuse(experiment, f"cannot be replayed: its {SPEC_NAME} is missing")
     try:
         spec = ResolvedSpec.from_toml(read_regular(folder / SPEC_NAME).decode())
-        submitted = ResolvedSpec.make(history.fields)
+        submitted = ResolvedSpec.make(history.submitted.spec)
     except (SpecError, StoreError, UnicodeDecodeError) as error:
         _refuse(experiment, f"cannot be replayed: its {SPEC_NAME} cannot be used: {error}")
     for name, value in submitted.model_dump().items():

@@ -39,6 +39,7 @@ from downpour.host.paths import empty_folder, path_of
 from downpour.learning.accelerators import devices_here
 from downpour.learning.training.numeric_class import numeric_class
 from downpour.record import Result
+from downpour.record.record_lines import FinishedLine
 
 log = logging.getLogger(__name__)
 
@@ -132,24 +133,29 @@ class _Again:
         history = self._past.history
         self._tasks = sum(len(version.tasks) for version in versions)
         last_use = {task.base: v.number for v in versions for task in v.tasks}
-        model = self._bench.begin(data_dir, history.dataset)
+        model = self._bench.begin(data_dir, history.prepared.dataset)
         self.name = model.name
-        self._compare(0, "the initial model", history.first_checksum, model)
+        self._compare(0, "the initial model", history.prepared.checksum, model)
         for version in versions:
             updates = [self._train(version, task) for task in version.tasks if not self._is_over]
             if self._is_over:
                 return model
             needed = [base for base, last in last_use.items() if last > version.number]
             model = self._bench.apply(version, updates, needed)
-            self.version, self.name = version.number, version.file
-            what = "the model of its updates"
-            otherwise = version.summed_otherwise
-            self._compare(version.number, what, version.checksum, model, summed_otherwise=otherwise)
-        if history.result is None or self._is_over or len(versions) < len(history.versions):
+            self.version, self.name = version.number, version.line.file
+            self._compare(
+                version.number,
+                "the model of its updates",
+                version.line.checksum,
+                model,
+                summed_otherwise=version.summed_otherwise,
+            )
+        ended, is_all = history.ended, len(versions) == len(history.versions)
+        if not isinstance(ended, FinishedLine) or self._is_over or not is_all:
             return model
-        self.name = history.result
+        self.name = ended.file
         result = self._bench.publish(self.version)
-        self._compare(self.version, history.result, history.result_checksum, result)
+        self._compare(self.version, ended.file, ended.checksum, result)
         return result
 
     @property
@@ -180,7 +186,7 @@ class _Again:
         self.compared += 1
         if then == now.checksum or self.difference is not None:
             return
-        known = task.numeric_class if task else self._past.history.numeric_class
+        known = task.numeric_class if task else self._past.history.prepared.numeric_class
         self.difference = Difference(
             version=version,
             what=what,
@@ -199,7 +205,7 @@ def _last(past: Past, until: int | None) -> int:
     if until is None:
         return count
     if not isinstance(until, int) or isinstance(until, bool) or not 0 <= until <= count:
-        accepted = f"{past.history.experiment} has the versions 0 to {count}"
+        accepted = f"{past.experiment} has the versions 0 to {count}"
         raise SpecError("until", until, accepted)
     return until
 
@@ -215,7 +221,7 @@ def device_for(past: Past, here: Devices) -> str:
         return next(own, here.best)
     if not here.has(asked):
         accepted = f"was trained on {asked}, but torch finds no such device here, only {here}"
-        raise SpecError(FIELD, past.history.experiment, accepted)
+        raise SpecError(FIELD, past.experiment, accepted)
     return asked
 
 
@@ -227,10 +233,10 @@ def _warn(past: Past, device: str) -> None:
         text = (
             "%s was computed in another numeric class, so its bytes may differ: %s; here it is %s"
         )
-        log.warning(text, history.experiment, "; ".join(other), "; ".join(sorted(here)))
-    if history.program != VERSION:
+        log.warning(text, past.experiment, "; ".join(other), "; ".join(sorted(here)))
+    if history.submitted.version != VERSION:
         text = "%s was trained by Downpour %s, and this is %s: its bytes may differ"
-        log.warning(text, history.experiment, history.program, VERSION)
+        log.warning(text, past.experiment, history.submitted.version, VERSION)
 
 
 @contextmanager
@@ -242,7 +248,7 @@ def _told(past: Past) -> Iterator[None]:
         raise
     except (UnfitWorker, StoreError) as error:
         accepted = f"cannot be replayed: {error}"
-        raise SpecError(FIELD, past.history.experiment, accepted) from error
+        raise SpecError(FIELD, past.experiment, accepted) from error
 
 
 def _keep(folder: Path, made: str, kept: Path, name: str) -> Path:

@@ -121,7 +121,7 @@ class Workbench:
             experiment=self._space.experiment,
             round=version.number - 1,
             model=self._models[version.number - 1],
-            whole=version.whole,
+            whole=version.line.whole,
             versions=tuple(self._models[number] for number in sorted(self._models)),
             outer=outer,
             pushes=tuple(
@@ -148,7 +148,7 @@ class Workbench:
         spent += _replaced(self._states, shards, [update.optimizer_state for update in updates])
         spent += [outer] if outer is not None else []
         self._models[version.number], self._outer = made.model, made.outer
-        self._whole |= {version.number} if version.whole else set()
+        self._whole |= {version.number} if version.line.whole else set()
         linked = range(self._whole_before(min([version.number, *needed])), version.number)
         unneeded = self._models.keys() - {*needed, version.number}
         unneeded -= {*linked} if self._spec.publishes_steps else set()
