@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from downpour.host.text import last_line
+
 
 class Child:
     """A process of a module, in a separate session: Ctrl-C in a terminal does not reach it.
@@ -75,10 +77,8 @@ class Child:
 
     @property
     def last_words(self) -> str:
-        """The last line of its log, without the name of the program; empty if there is none."""
-        text = self.log.read_text("utf-8", errors="replace") if self.log else ""
-        lines = text.strip().splitlines()
-        return lines[-1].removeprefix("downpour: ") if lines else ""
+        """The last line of its log; empty if there is none."""
+        return last_line(self.log.read_text("utf-8", errors="replace")) if self.log else ""
 
 
 class LastWill:

@@ -24,6 +24,12 @@ def shortened(text: str, limit: int = 2000) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
+def last_line(text: str) -> str:
+    """Return a program's last words: one line, without the program's name."""
+    lines = text.strip().splitlines()
+    return one_line(lines[-1].strip().removeprefix("downpour: ")) if lines else ""
+
+
 class LogFormatter(logging.Formatter):
     """Writes each message in one line, and a traceback in separate lines below."""
 

@@ -18,7 +18,6 @@ from downpour.cluster.launchers.ssh import address_seen
 from downpour.cluster.launchers.ssh_script import (
     Look,
     command,
-    last_words,
     look_at,
     look_script,
     refuse_unfit,
@@ -29,6 +28,7 @@ from downpour.cluster.launchers.tether import TetheredWorkers
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.worker.options import WorkerOptions
 from downpour.host.paths import Credentials
+from downpour.host.text import last_line
 
 HOST = Host("n1", python="/venv/bin/python", shared="/mnt/our lab", environment=(("A", "b c"),))
 WORKER = WorkerOptions(
@@ -218,4 +218,4 @@ def test_what_a_shell_or_banner_prints_is_not_taken_for_a_status() -> None:
     """Only a line of ours says how a worker has ended."""
     assert status_in("downpour-ended: 75") == 75
     assert status_in("welcome; downpour-ended: 75") is None
-    assert last_words(["a", "downpour: no such folder", " "]) == "no such folder"
+    assert last_line("a\ndownpour: no such folder\n \n") == "no such folder"

@@ -28,7 +28,7 @@ from downpour.cluster.launchers.tether import TetheredWorkers
 from downpour.cluster.worker.options import WorkerOptions, training_environment
 from downpour.host.child import LastWill
 from downpour.host.paths import FILES
-from downpour.host.text import one_line
+from downpour.host.text import last_line
 
 SERVICE = "worker"
 DEFAULT_FILE, DEFAULT_IMAGE = "docker/compose.yaml", "downpour"
@@ -228,14 +228,9 @@ def _asked(words: Sequence[str], environment: Mapping[str, str] | None = None) -
     except subprocess.TimeoutExpired:
         raise _wrong(f"`{' '.join(words[:3])}` does not answer: is Docker running?") from None
     if done.returncode:
-        raise _wrong(_reason(done.stderr) or f"`{' '.join(words[:3])}` fails: is Docker running?")
+        reason = last_line(done.stderr.decode(errors="replace"))
+        raise _wrong(reason or f"`{' '.join(words[:3])}` fails: is Docker running?")
     return done.stdout.decode(errors="replace")
-
-
-def _reason(said: bytes) -> str:
-    """Return the last line of a command's output."""
-    lines = said.decode(errors="replace").strip().splitlines()
-    return one_line(lines[-1]) if lines else ""
 
 
 def _wrong(reason: str) -> LaunchError:

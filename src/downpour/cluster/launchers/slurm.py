@@ -31,7 +31,7 @@ from downpour.cluster.launchers.slurm_script import (
 )
 from downpour.cluster.worker.options import WorkerOptions, training_environment
 from downpour.host.child import LastWill
-from downpour.host.text import one_line
+from downpour.host.text import last_line
 
 log = logging.getLogger(__name__)
 
@@ -200,8 +200,7 @@ class SlurmEngine:
         file = self._shared / "logs" / f"slurm-{place[0]}_{place[1]}.out"
         with suppress(OSError), file.open("rb") as opened:
             opened.seek(max(0, file.stat().st_size - _TAIL_BYTES))
-            lines = opened.read().decode(errors="replace").strip().splitlines()
-            return one_line(lines[-1].removeprefix("downpour: ")) if lines else ""
+            return last_line(opened.read().decode(errors="replace"))
         return ""
 
 

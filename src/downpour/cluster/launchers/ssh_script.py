@@ -26,7 +26,7 @@ from downpour.cluster.launchers.hosts import Host
 from downpour.cluster.launchers.kinds import manager_host, option
 from downpour.cluster.worker.options import WorkerOptions
 from downpour.host.paths import FILES, TOKEN
-from downpour.host.text import one_line
+from downpour.host.text import last_line, one_line
 
 SEEN = "downpour-seen: "
 ENDED = "downpour-ended: "
@@ -148,12 +148,6 @@ def status_in(line: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def last_words(lines: Sequence[str]) -> str:
-    """Return the last line that is not blank, without the name of the program."""
-    spoken = [line.strip() for line in lines if line.strip()]
-    return spoken[-1].removeprefix("downpour: ") if spoken else ""
-
-
 def _there(worker: WorkerOptions, host: Host) -> WorkerOptions:
     """Return the worker with the host's labels, and with paths as the host has them."""
     worker = replace(worker, labels=merged(worker.labels, host.labels))
@@ -272,7 +266,7 @@ def _look(host: Host, options: SshOptions, probe: Path, *, numerics: bool) -> Lo
 
 def _reason(host: Host, done: subprocess.CompletedProcess[str]) -> str:
     """Return why a host did not even answer."""
-    words = one_line(last_words(done.stderr.splitlines())).removeprefix("ssh: ")
+    words = last_line(done.stderr).removeprefix("ssh: ")
     if done.returncode == _SSH_FAILED:
         hint = "; ssh must work without a password" if "Permission denied" in words else ""
         return f"ssh: {words or 'no connection'}{hint}"

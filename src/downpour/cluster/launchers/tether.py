@@ -17,9 +17,9 @@ from threading import Lock, Thread
 from downpour.base.errors import LaunchError
 from downpour.cluster.launchers.base import Ended, LaunchPlan
 from downpour.cluster.launchers.hosts import SLOTS_MAX, Host
-from downpour.cluster.launchers.ssh_script import CANNOT_RUN, last_words, status_in, worker_script
+from downpour.cluster.launchers.ssh_script import CANNOT_RUN, status_in, worker_script
 from downpour.cluster.worker.options import WorkerOptions
-from downpour.host.text import one_line
+from downpour.host.text import last_line, one_line
 from downpour.learning.devices import devices_for
 
 CLOSE_SECONDS = 60.0
@@ -149,7 +149,7 @@ class _Connection:
                         written.write(f"{self._prefix}{line}\n".encode())
         shell_status = self._shell.wait()
         self.let_go()
-        self.ended = _end(self.host, status, shell_status, last_words(lines))
+        self.ended = _end(self.host, status, shell_status, last_line("\n".join(lines)))
 
 
 def _end(host: Host, status: int | None, shell_status: int, words: str) -> Ended:

@@ -335,9 +335,9 @@ def bucket_speed(bucket: Bucket) -> Finding:
     small = [f"{folder}/small-{turn}" for turn in range(_REPEATS)]
     large = [f"{folder}/block-{turn}" for turn in range(_REPEATS)]
     try:
-        publish_ms = _median_ms_of_keys(small, lambda key: bucket.put_new(key, b"x"))
-        write_ms = _median_ms_of_keys(large, lambda key: bucket.put_new(key, block))
-        read_ms = _median_ms_of_keys(large, bucket.get)
+        publish_ms = _median_ms(lambda turn: bucket.put_new(small[turn], b"x"))
+        write_ms = _median_ms(lambda turn: bucket.put_new(large[turn], block))
+        read_ms = _median_ms(lambda turn: bucket.get(large[turn]))
     finally:
         with suppress(StoreError):
             for key in (*small, *large):
@@ -352,12 +352,3 @@ def bucket_speed(bucket: Bucket) -> Finding:
     if publish_ms > BUCKET_PUBLISH_WARN_MS:
         return doubtful(seen, "every update and model waits that long", **figures)
     return good(seen, **figures)
-
-
-def _median_ms_of_keys(keys: list[str], act: Callable[[str], object]) -> float:
-    taken = []
-    for key in keys:
-        began = time.perf_counter()
-        act(key)
-        taken.append(1e3 * (time.perf_counter() - began))
-    return median(taken)
