@@ -32,8 +32,8 @@ def stored(
     from downpour.record.stored_experiments import experiments_in, stored_records
 
     with stored_records(seen_location(shared), last=most) as folder:
-        found = experiments_in(folder, None if experiment else most)
-    experiments = tuple(one for one in found if experiment in {"", one.experiment})
+        summaries = experiments_in(folder, None if experiment else most)
+    experiments = tuple(each for each in summaries if experiment in {"", each.experiment})
     if experiments:
         note(f"no manager answers; {shared} holds:")
     return experiments
@@ -121,16 +121,16 @@ def _asked(experiment: str, client: Client) -> FoundRecord:
     try:
         lines = client.record(experiment)
     except Refused:
-        whole = _whole(experiment, (one.experiment for one in client.newest()))
+        whole = _whole(experiment, (newest.experiment for newest in client.newest()))
         if whole == experiment:
             raise
         experiment, lines = whole, client.record(whole)
     return FoundRecord(experiment, parse_lines(lines), None)
 
 
-def _whole(experiment: str, known: Iterable[str]) -> str:
+def _whole(experiment: str, names: Iterable[str]) -> str:
     """Return the only ID that begins like this, or the text itself if none does."""
-    begin_so = sorted(one for one in known if one.startswith(experiment))
+    begin_so = sorted(name for name in names if name.startswith(experiment))
     if experiment in begin_so:
         return experiment
     if len(begin_so) > 1:

@@ -195,7 +195,7 @@ def list_experiments(options: ListOptions, credentials: Credentials) -> None:
         note(f"only the last {last} experiments are listed; --last 0 lists all")
         experiments = experiments[-last:]
     if options.as_json:
-        print_json([asdict(one) for one in experiments])
+        print_json([asdict(summary) for summary in experiments])
         return
     from downpour.show.tables.live import experiments_table
 

@@ -52,8 +52,8 @@ def demo(options: DemoOptions) -> None:
 
     name = options.name
     if not name:
-        for known, one in DEMOS.items():
-            say(f"{known:<12}{one.about}")
+        for name, lesson in DEMOS.items():
+            say(f"{name:<12}{lesson.about}")
         return
     if name not in DEMOS:
         *others, last = DEMOS
@@ -80,8 +80,8 @@ def _play(demo: Demo, figure: Path, shared: Path, fewer: Mapping[str, Any]) -> N
     _print(demo, acted)
     _draw(demo, acted, figure)
     say("Repeat both runs:" if shared == SHARED else f"Repeat both runs (with --shared {shared}):")
-    for one in acted:
-        say(f"  {one.act.command(changes)}")
+    for performance in acted:
+        say(f"  {performance.act.command(changes)}")
 
 
 def _print(demo: Demo, acted: Sequence[Acted]) -> None:

@@ -142,16 +142,16 @@ def _print_hosts(reports: Sequence[HostReport]) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for name in ("host", "result", "slots", "version", "clock", "cores free", "memory free"):
         table.add_column(name, justify="left" if name in {"host", "result", "version"} else "right")
-    for one in reports:
-        look = one.look
-        verdict = Text(one.verdict, style=_STYLES[one.verdict])
+    for report in reports:
+        look = report.look
+        verdict = Text(report.verdict, style=_STYLES[report.verdict])
         seen = _seen(look) if look.version else ["–"] * 4
         table.add_row(look.host.name, verdict, str(look.host.slots), *seen)
     out().print(table)
-    for one in reports:
-        for problem in one.problems:
+    for report in reports:
+        for problem in report.problems:
             change = f": {problem.change}" if problem.change else ""
-            say(f"{one.look.host.name}: {problem.seen}{change}")
+            say(f"{report.look.host.name}: {problem.seen}{change}")
 
 
 def _seen(look: Look) -> list[str]:
@@ -199,18 +199,20 @@ def _report(issued: Issued) -> list[str]:
         lines.append(
             f"{issued.authority_key}: its key, which signs certificates; no machine needs it"
         )
-    for one in issued.machines:
-        lines.append(f"{one.certificate}: for {one.machine}; valid until {one.until:%Y-%m-%d}")
-        lines.append(f"{one.key}: its key")
-    for one in issued.machines:
-        lines += ["", f"On {one.machine.names[0]}, as options of every command:", ""]
-        lines += _usage(one, issued.authority)
+    for files in issued.machines:
+        lines.append(
+            f"{files.certificate}: for {files.machine}; valid until {files.until:%Y-%m-%d}"
+        )
+        lines.append(f"{files.key}: its key")
+    for files in issued.machines:
+        lines += ["", f"On {files.machine.names[0]}, as options of every command:", ""]
+        lines += _usage(files, issued.authority)
     return lines
 
 
-def _usage(one: Certified, authority: Path) -> list[str]:
+def _usage(machine: Certified, authority: Path) -> list[str]:
     """Return lines that name the three files as options, and as variables."""
-    files = {"cert": one.certificate, "key": one.key, "ca": authority}
+    files = {"cert": machine.certificate, "key": machine.key, "ca": authority}
     paths = {word: shlex.quote(str(path)) for word, path in files.items()}
     options = " ".join(f"--tls-{word} {path}" for word, path in paths.items())
     variables = " ".join(f"DOWNPOUR_TLS_{word.upper()}={path}" for word, path in paths.items())

@@ -41,7 +41,7 @@ def command(function: Callable[..., Any]) -> Callable[..., Any]:
 
     parameters = [parameter for part in parts.values() for parameter in part.parameters]
     wrapped.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {one.name: one.annotation for one in parameters}
+    wrapped.__annotations__ = {made.name: made.annotation for made in parameters}
     return wrapped
 
 

@@ -123,9 +123,9 @@ def print_json(value: Any) -> None:
 def _plain(value: Any) -> Any:
     """Return a value with None in place of numbers that JSON lacks."""
     if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
+        return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

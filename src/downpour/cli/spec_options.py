@@ -205,7 +205,7 @@ def _value(name: str, typed: Any) -> Any:
     if name in _TABLES:
         return dict(_pair(name, item) for item in typed)
     if name in _LISTS:
-        return [one for one in typed.split(",") if one]
+        return [label for label in typed.split(",") if label]
     return _as_toml(f"[{typed}]" if "," in typed else typed)
 
 
