@@ -1,5 +1,5 @@
 """The core in virtual time: simulated clusters, their faults and checks, and policy comparisons.
 
-Nothing here reads a clock, a file or a socket, and everything runs in one thread. So the same plan
-always gives the same story.
+Managers and workers are the shipped ones. Nothing reads a clock, a file or a socket, and everything
+runs in one thread of the machine. So the same plan always gives the same story.
 """

@@ -15,6 +15,7 @@ EXTRAS: dict[str, dict[str, str]] = {
     "dashboard": {"h11": "h11", "starlette": "starlette", "uvicorn": "uvicorn"},
     "digits": {"sklearn": "scikit-learn"},
     "frames": {"pandas": "pandas"},
+    "lab": {"greenlet": "greenlet"},
     "metrics": {"prometheus_client": "prometheus-client"},
     "mlflow": {"mlflow": "mlflow-skinny"},
     "objects": {"obstore": "obstore"},

@@ -25,9 +25,9 @@ from downpour.record.view import View
 from downpour_lab.checks.counting_check import CountingCheck
 from downpour_lab.checks.promises import Comparisons, Expect, Promise
 from downpour_lab.checks.push_check import PushCheck
+from downpour_lab.simulated.digests import loss_of
 from downpour_lab.simulated.disk import Disk
 from downpour_lab.simulated.environment import Observation, Observer, Stories
-from downpour_lab.simulated.fake_files import loss_of
 
 TaskKey = tuple[str, int, int]
 
@@ -352,7 +352,7 @@ def _check_result(
     models = counting.models_of(name, version.number)
     last, best = _last_and_best(experiment.spec, list(map(loss_of, models)))
     expect(version.number == last + 1, f"{name} ends with model {version.number}")
-    same = bytes(disk.store(name).read(result)) == version.model
+    same = disk.digest(name, result) == version.model
     expect(same, f"the result of {name} differs from the counted updates")
     there = disk.store(name).list()
     expect((layout.BEST_NAME in there) == (best is not None), f"{name} keeps what it should not")
@@ -362,7 +362,7 @@ def _check_result(
         expect(tested is not None and tested.loss == loss, f"{name} has tested another model")
     if best is not None:
         kept = disk.store(name).describe(layout.BEST_NAME)
-        same = bytes(disk.store(name).read(kept)) == models[best]
+        same = disk.digest(name, kept) == models[best]
         expect(same, f"{name} has kept another model than its best")
     # These include the states of the shards' optimizers, for an experiment that resumes this one.
     gone = [file.name for file in experiment.files() if file.name not in there]

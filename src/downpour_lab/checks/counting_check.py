@@ -16,9 +16,9 @@ from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec
 from downpour.core.stragglers import POLICIES
 from downpour_lab.checks.promises import Broken, Comparisons, Promise
+from downpour_lab.simulated.digests import WHOLE, Cut, Version, first_version
 from downpour_lab.simulated.disk import Disk
 from downpour_lab.simulated.environment import Observation, Observer, Stories
-from downpour_lab.simulated.fake_files import WHOLE, Cut, Version, first_version, version_in
 
 
 @dataclass(slots=True)
@@ -151,7 +151,7 @@ class CountingCheck(Observer):
     def _prepared(self, core: Scheduler, entry: on.Prepared) -> None:
         name = entry.experiment
         if name not in self._tallies[core]:
-            version = first_version(self._specs[name])
+            version = first_version(self._specs[name], entry.shard_samples[0])
             self._tallies[core][name] = _Tally(version, sum(entry.shard_samples))
             self._know(name, entry, version)
 
@@ -226,17 +226,17 @@ class CountingCheck(Observer):
     def _compare(
         self, experiment: str, what: str, file: PublishedFile, wanted: bytes | None
     ) -> None:
-        content = self._read(experiment, file)
-        if content is not None:
-            right = version_in(content) == wanted
+        digest = self._disk.digest(experiment, file)
+        if digest is not None:
+            right = digest == wanted
             self._holds(right, f"{what} of {experiment} is another one")
 
     def _look(self, core: Scheduler, fact: facts.Accepted) -> None:
         attempt = fact.attempt
-        content = self._read(attempt.experiment, fact.update.file)
-        if content is not None:
+        digest = self._disk.digest(attempt.experiment, fact.update.file)
+        if digest is not None:
             tally = self._tally(core, attempt.experiment)
-            right = content == tally.update(attempt.round, attempt.shard)
+            right = digest == tally.update(attempt.round, attempt.shard)
             self._holds(right, f"the update of {attempt} is not what it should be")
 
     def _look_at_refused(self, tally: _Tally, event: on.AggregationFailed) -> None:
@@ -258,7 +258,3 @@ class CountingCheck(Observer):
         files = [update.file.name for update in command.updates]
         folded = [*zip(command.shards, files, strict=True)]
         self._folds(folded == counted, f"round {number} of {name} folds {folded}, not {counted}")
-
-    def _read(self, experiment: str, file: PublishedFile) -> bytes | None:
-        there = file.name in self._disk.store(experiment)
-        return bytes(self._disk.store(experiment).read(file)) if there else None

@@ -10,16 +10,18 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from downpour.base.values import PublishedFile
+from downpour.base.values import PublishedFile, Update
+from downpour.cluster.manager.aggregation import contribution
 from downpour.core.modes import Mode, mode_of
 from downpour.core.scheduler import Entry, Scheduler, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.spec import ResolvedSpec
+from downpour.files.aggregators import AGGREGATORS
 from downpour.files.store import layout
 from downpour_lab.checks.promises import Comparisons, Promise
-from downpour_lab.simulated import fake_files
+from downpour_lab.simulated import digests
 from downpour_lab.simulated.disk import Disk
 from downpour_lab.simulated.environment import Observation, Observer, Stories
 
@@ -35,14 +37,15 @@ class _Ledger:
 
     `done` counts the tasks of each shard that are part of a version. `bases` are the versions that
     tasks began from, and `shares` how much of their steps they train. `arrived` are the updates
-    that no version contains yet, with their files' names, and `arrived_at` says when they came.
-    `own` are the shards' own parameters.
+    that no version contains yet, with the digests that they must hold, and `arrived_at` says when
+    they came. `own` are the shards' own parameters. Each shard has as many `samples`.
     """
 
     spec: ResolvedSpec
     mode: Mode
     model: bytes
     outer: bytes | None
+    samples: int
     comparisons: Comparisons
     version: int = 0
     done: Counter[int] = field(default_factory=Counter)
@@ -50,7 +53,7 @@ class _Ledger:
     own: dict[int, bytes] = field(default_factory=dict)
     bases: dict[Key, tuple[int, bytes]] = field(default_factory=dict)
     shares: dict[Key, float] = field(default_factory=dict)
-    arrived: dict[Key, tuple[str, bytes]] = field(default_factory=dict)
+    arrived: dict[Key, tuple[Update, bytes]] = field(default_factory=dict)
     arrived_at: dict[Key, float] = field(default_factory=dict)
 
     def assign(self, key: Key, share: float) -> None:
@@ -77,7 +80,7 @@ class _Ledger:
             f"round {number} trains {share:.0%} of shard {shard}, not {known:.0%}",
         )
 
-    def accept(self, key: Key, file: str, at_seconds: float) -> bytes:
+    def accept(self, key: Key, update: Update, at_seconds: float) -> bytes:
         """Note an update; return what it must hold."""
         number, shard = key
         self.comparisons.expect(
@@ -87,9 +90,10 @@ class _Ledger:
             Promise.ONCE, number == self.done[shard], f"round {number} shard {shard} counts twice"
         )
         _, base = self.bases[key]
-        part = None, self.shares[key]
-        made = fake_files.trained(number, shard, *part, base, self.states.get(shard, b""))
-        self.arrived[key] = file, made
+        portion = shard * self.samples, (shard + 1) * self.samples
+        state = self.states.get(shard, b"")
+        made = digests.trained(number, shard, portion, self.shares[key], base, state)
+        self.arrived[key] = update, made
         self.arrived_at[key] = at_seconds
         return made
 
@@ -106,15 +110,21 @@ class _Ledger:
             not missing,
             f"version {self.version + 1} is made of {missing}, which is not there",
         )
-        made = {part: self.arrived.pop(part)[1] for part in parts}
-        weights = {part: self.mode.weight(self.version - self.bases[part][0]) for part in parts}
-        pushes = [(shard, made[r, shard], weights[r, shard]) for r, shard in parts]
+        taken = {part: self.arrived.pop(part) for part in parts}
+        made = {part: digest for part, (_, digest) in taken.items()}
+        weigh = AGGREGATORS[self.spec.aggregate]
+        weights = weigh([contribution(part[1], update) for part, (update, _) in taken.items()])
+        stale = [self.mode.weight(self.version - self.bases[part][0]) for part in parts]
+        factors = [weight * factor for weight, factor in zip(weights, stale, strict=True)]
+        pushes = [
+            (part[1], made[part], factor) for part, factor in zip(parts, factors, strict=True)
+        ]
         if self.mode.elastic:
-            met = {shard: (made, weight) for shard, made, weight in pushes}
-            self.own |= {n: fake_files.own_after(self.model, *one) for n, one in met.items()}
-        after = fake_files.moved(self.model, pushes, mixes=self.mode.mixes)
+            met = {shard: (digest, factor) for shard, digest, factor in pushes}
+            self.own |= {n: digests.own_after(self.model, *one) for n, one in met.items()}
+        after = digests.moved(self.model, pushes)
         if self.outer is not None:
-            after, self.outer = fake_files.stepped(self.model, after, self.outer)
+            after, self.outer = digests.stepped(self.model, after, self.outer)
         self.model = after
         self.version += 1
         for number, shard in parts:
@@ -122,7 +132,7 @@ class _Ledger:
             key = number, shard
             del self.bases[key], self.shares[key], self.arrived_at[key]
             if self.spec.hands_on:
-                self.states[shard] = fake_files.state_after(made[number, shard])
+                self.states[shard] = digests.state_after(made[number, shard])
 
 
 class PushCheck(Observer):
@@ -169,7 +179,7 @@ class PushCheck(Observer):
         self._results(
             dict(ledger.done) == wanted, f"{name} ends with {dict(ledger.done)} tasks a shard"
         )
-        final = self._read(name, experiment.result) if experiment.result else None
+        final = self._disk.digest(name, experiment.result) if experiment.result else None
         self._results(
             final == ledger.model, f"the result of {name} differs from the counted updates"
         )
@@ -183,9 +193,10 @@ class PushCheck(Observer):
         ledgers = self._ledgers[core]
         if isinstance(entry, on.Prepared) and name not in ledgers:
             spec = self._specs[name]
-            outer = fake_files.first_outer(spec) if entry.outer is not None else None
-            model = fake_files.first_model(spec)
-            ledgers[name] = _Ledger(spec, mode_of(spec), model, outer, self._comparisons)
+            outer = digests.first_outer(spec) if entry.outer is not None else None
+            model = digests.first_model(spec)
+            samples = entry.shard_samples[0]
+            ledgers[name] = _Ledger(spec, mode_of(spec), model, outer, samples, self._comparisons)
             self._compare(name, entry.model, ledgers[name].model)
         ledger = ledgers.get(name)
         if ledger is None:
@@ -195,7 +206,7 @@ class PushCheck(Observer):
                 ledger.assign((entry.attempt.round, entry.attempt.shard), entry.share)
             case facts.Accepted():
                 key = entry.attempt.round, entry.attempt.shard
-                made = ledger.accept(key, entry.update.file.name, at_seconds)
+                made = ledger.accept(key, entry.update, at_seconds)
                 self._compare(name, entry.update.file, made)
             case facts.GivenUp():
                 ledger.refuse((entry.attempt.round, entry.attempt.shard))
@@ -215,7 +226,11 @@ class PushCheck(Observer):
 
     def _in_order(self, ledger: _Ledger, command: do.Aggregate) -> None:
         asked = [(push.round, push.shard, push.update.file.name) for push in command.pushes]
-        known = [(*key, ledger.arrived[key][0]) for key in command.parts if key in ledger.arrived]
+        known = [
+            (*key, ledger.arrived[key][0].file.name)
+            for key in command.parts
+            if key in ledger.arrived
+        ]
         self._folds(asked == known, f"version {command.round + 1} takes in {asked}, not {known}")
         together = ledger.mode.together or len(asked)
         if ledger.mode.grace_seconds is not None:
@@ -227,7 +242,7 @@ class PushCheck(Observer):
     def _look_at_refused(self, ledger: _Ledger, event: on.AggregationFailed) -> None:
         """Check that the manager refuses no update that is whole and that every host can read."""
         there = self._disk.store(event.experiment).list()
-        names = {shard: name for (_, shard), (name, _) in ledger.arrived.items()}
+        names = {shard: update.file.name for (_, shard), (update, _) in ledger.arrived.items()}
         for shard, reason in event.reasons if event.round == ledger.version else ():
             name = names.get(shard)
             wrong = name not in there or self._disk.is_doubtful(name)
@@ -246,11 +261,7 @@ class PushCheck(Observer):
         self._apart(over, f"{next_one} is made before its grace window is over")
 
     def _compare(self, experiment: str, file: PublishedFile, wanted: bytes) -> None:
-        content = self._read(experiment, file)
-        if content is not None:
-            right = fake_files.version_in(content) == wanted
+        digest = self._disk.digest(experiment, file)
+        if digest is not None:
+            right = digest == wanted
             self._holds(right, f"{file.name} of {experiment} is not what it should be")
-
-    def _read(self, experiment: str, file: PublishedFile) -> bytes | None:
-        there = file.name in self._disk.store(experiment)
-        return bytes(self._disk.store(experiment).read(file)) if there else None

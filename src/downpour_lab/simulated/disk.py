@@ -10,21 +10,22 @@ from __future__ import annotations
 import errno
 import os
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from math import inf
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Literal, get_args
 
-from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
+from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError
 from downpour.base.values import PublishedFile
 from downpour.core.node.journal import Line, Segment, in_order, since_checkpoint
-from downpour.files.store.base import MemoryStore
-from downpour.files.store.publish import reading, writing
+from downpour.files.store.base import Buffer, MemoryStore
+from downpour.files.store.publish import RetryPolicy, reading, writing
 from downpour.record.journal import belongs_elsewhere
-from downpour_lab.simulated.network import Clock, Process
+from downpour_lab.simulated.digests import digest_in
+from downpour_lab.simulated.threads import Clock, Process
 
 _FOLDER = Path("shared")
 Operation = Literal["publish", "read", "list", "delete", "lock", "claim", "append", "sync"]
@@ -62,7 +63,6 @@ def refuse(trouble: Trouble, operation: Operation, name: str) -> None:
         raise OSError(code, os.strerror(code))
 
 
-LOOK_AGAIN_SECONDS = 0.5
 _LINKED_SHARE = 0.3
 """The share of failed publishings whose file exists anyway, because only the answer was lost."""
 
@@ -154,20 +154,20 @@ class Disk:
         return self.store(experiment).list()
 
     def delete(self, host: str, experiment: str, name: str) -> None:
-        """Remove a file; if the directory fails, the file stays and only takes up room."""
+        """Remove a file; if the directory fails, the file stays and only takes up room.
+
+        A failure ends the removal of several files, so all present files may stay.
+        """
         try:
             self.ask(host, "delete", name)
         except SharedDirectoryError:
-            self.left_over.add(name)
-        else:
-            self.store(experiment).delete(name)
+            self.left_over.update(self.store(experiment).list())
+            raise
+        self.store(experiment).delete(name)
 
-    def sweep(self, host: str, experiment: str, unwanted: Callable[[str], bool]) -> None:
-        """Remove files that an ended experiment no longer needs."""
+    def sweep(self, experiment: str) -> None:
+        """Note that an ended experiment has only the files that it needs."""
         self._swept.add(experiment)
-        for name in self.store(experiment).list():
-            if unwanted(name):
-                self.delete(host, experiment, name)
 
     def may_stay(self, name: str) -> bool:
         """Whether no process can remove a file of an ended experiment.
@@ -179,75 +179,23 @@ class Disk:
         writer = self._published_late.get(name)
         return name in self.left_over or (writer is not None and not writer.alive)
 
-    def publish(
-        self,
-        writer: Process,
-        experiment: str,
-        name: str,
-        content: bytes,
-        done: Callable[[PublishedFile], None],
-        failed: Callable[[StoreError], None],
-        patience_seconds: float = inf,
-        is_wanted: Callable[[], bool] = lambda: True,
-    ) -> None:
-        """Write a file; it is visible and durable when we call `done`.
-
-        The writer stops waiting for the directory if `is_wanted` says that the file is unwanted.
-        """
-
-        def appear(waited: float) -> None:
-            store = self.store(experiment)
-            try:
-                self.ask(writer.host, "publish", name)
-            except SharedDirectoryError as error:
-                if name not in store and self._random.random() < _LINKED_SHARE:
-                    store.put_new(name, [content])
-                if waited >= patience_seconds or not is_wanted():
-                    failed(error)
-                else:
-                    writer.after(LOOK_AGAIN_SECONDS, appear, waited + LOOK_AGAIN_SECONDS)
-                return
-            if name not in store:
+    def publish(self, writer: Process, experiment: str, name: str, content: bytes) -> PublishedFile:
+        """Add a file, which is visible and durable on return."""
+        store = self.store(experiment)
+        try:
+            self.ask(writer.host, "publish", name)
+        except SharedDirectoryError:
+            if name not in store and self._random.random() < _LINKED_SHARE:
                 store.put_new(name, [content])
-            if experiment in self._swept:
-                self._published_late[name] = writer
-            if self.state.stale_seconds:
-                late = self.state.stale_seconds * self._random.random()
-                self._seen_by_all_at[name] = (writer.host, self._clock.now_seconds + late)
-            done(store.describe(name))
-
-        writer.after(self.takes(self.timings.write_seconds, writer.host), appear, 0.0)
-
-    def read(
-        self,
-        reader: Process,
-        experiment: str,
-        file: PublishedFile,
-        done: Callable[[bytes], None],
-        failed: Callable[[StoreError], None],
-        patience_seconds: float | None = None,
-        away_seconds: float = inf,
-        is_wanted: Callable[[], bool] = lambda: True,
-    ) -> None:
-        """Read a file, retrying until patience with it, or with the directory, ends.
-
-        The reader also stops if `is_wanted` says that the file is unwanted.
-        """
-        patience = patience_seconds or self.timings.patience_seconds
-
-        def look(waited: float) -> None:
-            try:
-                content = self.look(reader, experiment, file)
-            except StoreError as error:
-                is_away = isinstance(error, SharedDirectoryError)
-                if waited >= (away_seconds if is_away else patience) or not is_wanted():
-                    failed(error)
-                else:
-                    reader.after(LOOK_AGAIN_SECONDS, look, waited + LOOK_AGAIN_SECONDS)
-                return
-            done(content)
-
-        reader.after(self.takes(self.timings.read_seconds, reader.host), look, 0.0)
+            raise
+        if name not in store or bytes(store.read(store.describe(name))) != content:
+            store.put_new(name, [content])
+        if experiment in self._swept:
+            self._published_late[name] = writer
+        if self.state.stale_seconds:
+            late = self.state.stale_seconds * self._random.random()
+            self._seen_by_all_at[name] = (writer.host, self._clock.now_seconds + late)
+        return store.describe(name)
 
     def look(self, reader: Process, experiment: str, file: PublishedFile) -> bytes:
         """Return the content of a file, as a process sees it now."""
@@ -258,6 +206,11 @@ class Disk:
         if file.name in self.damaged:
             raise FileCorrupt(file.name, "has another checksum than was published")
         return bytes(self.store(experiment).read(file))
+
+    def digest(self, experiment: str, file: PublishedFile) -> bytes | None:
+        """Return the digest in a file; None if the file does not exist."""
+        store = self.store(experiment)
+        return digest_in(store.read(file)) if file.name in store else None
 
     def is_doubtful(self, name: str) -> bool:
         """Whether a file was damaged, or became visible late on some hosts."""
@@ -397,3 +350,81 @@ class Disk:
     def chance(self, most: int) -> int:
         """Draw how many of `most` lines are written."""
         return self._random.randint(0, most)
+
+
+class SimulatedStore:
+    """One experiment's files, as a process sees them: slow, stale and retried like real ones.
+
+    Args:
+        disk: the directory.
+        process: who reads and writes, in one of its threads.
+        experiment: the experiment.
+        retry_policy: the process's patience; it sleeps in virtual time.
+    """
+
+    def __init__(
+        self, disk: Disk, process: Process, experiment: str, retry_policy: RetryPolicy
+    ) -> None:
+        self._disk = disk
+        self._process = process
+        self._experiment = experiment
+        self._retry_policy = retry_policy
+
+    def put_new(self, name: str, chunks: Sequence[Buffer]) -> PublishedFile:
+        """Publish a file; see `Store.put_new`."""
+        content = b"".join(chunks)
+        self._take(self._disk.timings.write_seconds)
+        publish = partial(self._disk.publish, self._process, self._experiment, name, content)
+        return self._retry_policy.call_through_outage(publish)
+
+    def read(self, file: PublishedFile) -> memoryview:
+        """Read a file; see `Store.read`."""
+        self._take(self._disk.timings.read_seconds)
+        return self.look(file)
+
+    view = read
+
+    def look(self, file: PublishedFile) -> memoryview:
+        """Read a file as part of work whose duration includes the reading."""
+        look = partial(self._disk.look, self._process, self._experiment, file)
+        return memoryview(self._retry_policy.call(look))
+
+    def read_unchecked(self, name: str, *, limit_bytes: int) -> bytes:
+        """Return the first bytes of a file; see `Store.read_unchecked`."""
+        return bytes(self.read(self.describe(name))[:limit_bytes])
+
+    def describe(self, name: str) -> PublishedFile:
+        """Return a file's size and checksum; see `Store.describe`."""
+        self._process.check_alive()
+        return self._disk.store(self._experiment).describe(name)
+
+    def list(self) -> list[str]:
+        """Return the names of all files; see `Store.list`."""
+        self._process.check_alive()
+        names = partial(self._disk.names, self._process.host, self._experiment)
+        return self._retry_policy.call_through_outage(names)
+
+    def delete(self, name: str) -> None:
+        """Remove a file; see `Store.delete`."""
+        self._process.check_alive()
+        self._disk.delete(self._process.host, self._experiment, name)
+
+    def remove_leftovers(self) -> None:
+        """Note that nothing else is removed from now on."""
+        self._disk.sweep(self._experiment)
+
+    def _take(self, seconds: float) -> None:
+        self._process.sleep(self._disk.takes(seconds, self._process.host))
+
+
+class MemorySegments:
+    """The segments of one experiment's journal in the simulated directory, for one manager."""
+
+    def __init__(self, disk: Disk, writer: Process, experiment: str) -> None:
+        self._disk = disk
+        self._writer = writer
+        self._experiment = experiment
+
+    def append(self, segment: Segment, lines: Sequence[Line], *, durably: bool) -> None:
+        """Append to a segment; if the directory fails, some of the lines may be written."""
+        self._disk.write_lines(self._writer, self._experiment, segment, list(lines), sync=durably)

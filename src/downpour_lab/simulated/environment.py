@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Literal
 
+from downpour.base.errors import DownpourError
 from downpour.base.values import AttemptId
 from downpour.core.node.journal import Line
 from downpour.core.scheduler import Entry, Output, Scheduler
@@ -16,7 +18,8 @@ from downpour.core.stragglers import POLICIES, Policy
 from downpour.predictor import Predictor
 from downpour_lab.simulated.disk import Disk, DiskTimings
 from downpour_lab.simulated.machines import Machines
-from downpour_lab.simulated.network import Answer, Clock, Network, Process
+from downpour_lab.simulated.network import Network
+from downpour_lab.simulated.threads import Clock, Process
 
 Stories = dict[str, list[Line]]
 """The journaled lines of each experiment."""
@@ -143,9 +146,9 @@ class Environment:
     policies: Mapping[str, Policy] = field(default_factory=lambda: POLICIES)
     hopeless: set[tuple[str, int, int]] = field(default_factory=set)
 
-    def token(self) -> str:
+    def token(self, size_bytes: int) -> str:
         """Return a random token that makes a file's name unique."""
-        return f"{self.random.getrandbits(48):012x}"
+        return f"{self.random.getrandbits(8 * size_bytes):0{2 * size_bytes}x}"
 
 
 _AGAIN_SECONDS = 1.0
@@ -162,29 +165,32 @@ class SimulatedClient(Process):
 
     def submit(self, experiment: str, spec: ResolvedSpec) -> None:
         """Submit an experiment, repeating the call until a manager acknowledges it."""
+        self.begin(self._submit, experiment, spec)
 
-        def taken(_: Any) -> None:
-            if experiment not in self.acknowledged:
-                self.acknowledged.add(experiment)
-                self._environment.tell(f"{experiment} is taken in")
-
-        self._insist(taken, "submit", experiment, spec)
+    def _submit(self, experiment: str, spec: ResolvedSpec) -> None:
+        self._insist("submit", experiment, spec)
+        if experiment not in self.acknowledged:
+            self.acknowledged.add(experiment)
+            self._environment.tell(f"{experiment} is taken in")
 
     def cancel(self, experiment: str) -> None:
         """Cancel an experiment, repeating the call until a manager acknowledges it."""
-        self._insist(lambda _: None, "cancel", experiment)
+        self.begin(self._insist, "cancel", experiment)
 
     def drain(self, worker: str) -> None:
         """Ask a worker once to finish its tasks and leave; the caller sees whether it does."""
-        self._environment.network.call(
-            self, worker, "drain", answered=lambda _: None, failed=lambda _: None
-        )
+        self.begin(self._drain, worker)
 
-    def _insist(self, answered: Answer, method: str, *args: Any) -> None:
-        def failed(_: str) -> None:
-            self._managers.append(self._managers.pop(0))
-            self.after(_AGAIN_SECONDS, self._insist, answered, method, *args)
+    def _drain(self, worker: str) -> None:
+        with suppress(DownpourError):
+            self._environment.network.call(self, worker, "drain")
 
-        self._environment.network.call(
-            self, self._managers[0], method, *args, answered=answered, failed=failed
-        )
+    def _insist(self, method: str, *args: Any) -> None:
+        while True:
+            try:
+                self._environment.network.call(self, self._managers[0], method, *args)
+            except DownpourError:
+                self._managers.append(self._managers.pop(0))
+                self.sleep(_AGAIN_SECONDS)
+            else:
+                return

@@ -6,14 +6,12 @@ In the search for faults, both are random or constant.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
-from typing import Literal, Protocol
+from typing import Protocol
 
 from downpour.base.values import AttemptId, Forecast, SystemState
-from downpour.core.node.attempt import HeldAttempt, StepLoop
 from downpour.predictor.features import Features, Request
-from downpour_lab.simulated.network import TrainRequest
 
 _IDLE = SystemState(cpu_others=0.0, load_average=0.0, memory_used=0.0, io_wait=0.0)
 
@@ -131,24 +129,3 @@ class Guessing:
 
     def observe(self, worker: str, features: Features, seconds: float) -> None:
         """Learn nothing."""
-
-
-Phase = Literal["waiting", "reading", "training", "saving", "publishing", "reporting"]
-
-
-@dataclass(slots=True, eq=False)
-class SimulatedAttempt(HeldAttempt):
-    """An attempt that follows a machine's `course` since `set_out_at`, from a `share` of its task.
-
-    `course` is None while the attempt does not train. `start` is the state that its training began
-    with, at `loaded_at_seconds`. `loop` decides between its steps.
-    """
-
-    task: TrainRequest = field(kw_only=True)
-    phase: Phase = "waiting"
-    start: bytes = b""
-    course: Course | None = None
-    set_out_at: float = 0.0
-    share: float = 0.0
-    loaded_at_seconds: float = 0.0
-    loop: StepLoop = field(init=False)

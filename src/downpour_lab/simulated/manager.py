@@ -1,39 +1,50 @@
-"""A manager that a `ManagerNode` drives in virtual time, and that can die at any point.
+"""A manager of the shipped parts, whose threads run in virtual time, and that can die at any point.
 
-It drives the node as `cluster/manager/driver.py` does, and answers calls as
-`cluster/manager/service.py` does. A fault can name the point at which the manager dies (`die_at`),
-because a random moment hardly ever falls between journaling and acting.
+The driver, the command runner, the journals and the service are those of `cluster/manager/`. This
+file starts them over simulated files and calls, and says when the manager dies. A fault can name
+the point (`die_at`), because a random moment hardly ever falls between journaling and acting.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Literal, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from downpour.base.errors import SharedDirectoryError
-from downpour.core.node.journal import JournalWriter
-from downpour.core.node.manager import (
-    BATCH_MAX_EVENTS,
-    LOOK_SECONDS,
-    STOOD_STILL_SECONDS,
-    Asked,
-    ManagerNode,
-    Posted,
-    Question,
-    Ready,
-    Step,
-)
+from downpour.base.errors import DownpourError, SharedDirectoryError, StoreError
+from downpour.base.states import ExperimentState
+from downpour.base.values import AttemptId, Update
+from downpour.cluster.manager import work
+from downpour.cluster.manager.archive import Archive
+from downpour.cluster.manager.command_runner import CommandRunner
+from downpour.cluster.manager.driver import Driver, ManagerSink
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.manager.roster import Roster
+from downpour.cluster.manager.takeover import remove_unknown
+from downpour.cluster.manager.worker_calls import WorkerCalls
+from downpour.cluster.manager.workspace import Workspaces
+from downpour.core.node.journal import JournalWriter, Line
+from downpour.core.node.manager import LOOK_SECONDS, STOOD_STILL_SECONDS, ManagerNode, Step
 from downpour.core.scheduler import Entry, Output, Scheduler, SchedulerOptions
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler.experiment import Experiment
+from downpour.core.spec import ResolvedSpec
+from downpour.files.store import SharedDirectory
+from downpour.files.store.lease import Leader
+from downpour.network.rpc import Address, WorkerClient
+from downpour.network.rpc.messages import Registration
+from downpour.network.rpc.trust import OPEN
 from downpour.predictor.forecaster import Forecaster
 from downpour.record.journal import next_order, replay
-from downpour_lab.simulated.command_runner import SimulatedCommandRunner
-from downpour_lab.simulated.directory_work import SimulatedPersistence
+from downpour_lab.simulated.disk import CLUSTER, MemorySegments
 from downpour_lab.simulated.environment import Environment, Observation, Stories
-from downpour_lab.simulated.manager_calls import ManagerCalls
-from downpour_lab.simulated.network import STOPPING, Answer, Refusal
+from downpour_lab.simulated.network import RemoteProcess
+from downpour_lab.simulated.threads import Process, ProcessDied, SimulatedThreads
+from downpour_lab.simulated.work import Preparation, SimulatedLanes, Takes, open_workspace
+
+if TYPE_CHECKING:
+    from downpour.record.journal import Journal
 
 DeathPoint = Literal["", "before it keeps", "while it keeps", "before it acts", "while it acts"]
 DEATH_POINTS: tuple[DeathPoint, ...] = (
@@ -46,80 +57,197 @@ DEATH_POINTS: tuple[DeathPoint, ...] = (
 _LOCK_SECONDS = 0.5
 # A wait is a difference of times. So it may end a rounding error before the tick is due.
 _ROUNDING_SECONDS = 1e-6
-_INSIST_SECONDS = 1.0
-
-T = TypeVar("T")
-Node = ManagerNode[Answer]
-_Item = Posted[Answer] | Asked[Answer]
 
 
-class SimulatedManager(ManagerCalls):
+class SimulatedDriver(Driver):
+    """A driver whose events take time, which the run's observer sees, and that may die."""
+
+    def __init__(self, manager: SimulatedManager) -> None:
+        super().__init__(
+            manager.core,
+            manager.threads,
+            patience_seconds=manager.environment.disk.timings.patience_seconds,
+            on_death=manager.give_up,
+            check_leader=manager.check_leader,
+            node_class=manager.node_class,
+        )
+        self._manager = manager
+        self._acted = 0
+
+    def _next_items(self, timeout_seconds: float) -> list[Any]:
+        # If a clock is set back, this simulation's own queue must not stop.
+        wait = min(timeout_seconds, STOOD_STILL_SECONDS) + _ROUNDING_SECONDS
+        items = super()._next_items(wait)
+        self._manager.sleep(self._manager.environment.timings.event_seconds * max(1, len(items)))
+        return items
+
+    def _take(self, items: list[Any]) -> None:
+        self._manager.has_kept, self._acted = False, 0
+        super()._take(items)
+
+    def _commit(self) -> None:
+        manager = self._manager
+        manager.die_if("before it keeps")
+        if manager.sink.journaling.must_sync:
+            manager.is_committing = True
+            disk = manager.environment.disk
+            seconds = disk.takes(disk.timings.sync_seconds, manager.host)
+            if manager.die_at == "while it keeps":
+                manager.after(seconds / 2, manager.crash, manager.die_at)
+            manager.sleep(seconds)
+        super()._commit()
+        manager.is_committing = False
+
+    def _act(self, step: Step[Any]) -> None:
+        if self._acted >= len(self._taken) // 2:
+            self._manager.die_if("while it acts")
+        self._acted += 1
+        if step.event is not None:
+            self._manager.environment.observer.acting(self._manager.observation(step))
+        super()._act(step)
+
+    def _end_because_of(self, error: BaseException) -> None:
+        """End the manager if the directory failed; anything else is a finding of the run."""
+        if isinstance(error, StoreError):
+            super()._end_because_of(error)
+        elif not isinstance(error, ProcessDied):
+            raise error
+
+
+class SimulatedSink(ManagerSink):
+    """A sink that the run's observer sees."""
+
+    def __init__(self, manager: SimulatedManager, archive: Archive, first_order: int) -> None:
+        predictor = manager.environment.predictor
+        super().__init__(
+            manager.spaces,
+            manager.roster,
+            archive,
+            manager.runner,
+            Forecaster(predictor()) if predictor is not None else None,
+            first_order=first_order,
+            checkpoint_rounds=manager.environment.timings.checkpoint_rounds,
+        )
+        self._manager = manager
+
+    def keep(self, core: Scheduler, event: on.Event, output: Output) -> list[Entry]:
+        """Gather and return the entries that must be journaled."""
+        kept = super().keep(core, event, output)
+        manager = self._manager
+        manager.has_kept = manager.has_kept or bool(kept)
+        manager.environment.observer.handled(Observation(core, manager.term, event, output, kept))
+        return kept
+
+
+class SimulatedService(WorkerCalls):
+    """A manager's service for workers, and the submissions of the simulated client."""
+
+    def __init__(self, manager: SimulatedManager) -> None:
+        timings = manager.environment.timings
+        super().__init__(
+            ManagerOptions(
+                shared="shared",
+                heartbeat_seconds=timings.heartbeat_seconds,
+                patience=timings.patience,
+            ),
+            OPEN,
+            SharedDirectory(Path("shared")),
+            manager.driver,
+            manager.spaces,
+            manager.roster,
+            Leader(term=manager.term, addresses=(manager.host,), hostname=manager.host, pid=1),
+        )
+        self._manager = manager
+        self._submitted: set[str] = set()
+
+    def submit(self, experiment: str, spec: ResolvedSpec) -> None:
+        """Submit an experiment; a repeated request waits for the first one and adds nothing."""
+        if experiment in self._submitted or experiment in self._manager.core.state.experiments:
+            self._driver.post(on.Tick(at_seconds=self._now)).result()
+            return
+        self._submitted.add(experiment)
+        self._manager.open(experiment, spec)
+        self._driver.post(
+            on.ExperimentSubmitted(at_seconds=self._now, experiment=experiment, spec=spec)
+        ).result()
+
+    def cancel(self, experiment: str) -> None:
+        """Cancel an experiment."""
+        reason = "cancelled by request"
+        self._driver.post(
+            on.ExperimentCancelled(at_seconds=self._now, experiment=experiment, reason=reason)
+        ).result()
+
+    def check_host(self, host: str) -> None:
+        """Call the workers of a host whose connections have ended."""
+        for name in self._roster.names():
+            entry = self._roster.get(name)
+            if entry is not None and entry.address.host == host:
+                self._manager.begin(self._connection_monitor.check, name, entry)
+
+    def _connect(self, address: Address, **_: Any) -> WorkerClient:
+        environment = self._manager.environment
+        return cast("WorkerClient", RemoteProcess(environment.network, self._manager, address.host))
+
+    def _check(self, registration: Registration) -> None:
+        """Take everybody: all see the same folder, and run the same version."""
+
+    def _check_work(self, attempt: AttemptId, update: Update) -> None:
+        """Take any: a simulated task has as many steps as the run's timings say."""
+
+
+class SimulatedManager(Process):
     """One life of a manager; `on_death` starts the next."""
 
+    role = "manager"
     journal_class: type[JournalWriter] = JournalWriter
-    node_class: type[Node] = ManagerNode
+    node_class: type[ManagerNode[Any]] = ManagerNode
+    driver_class: type[SimulatedDriver] = SimulatedDriver
+    sink_class: type[SimulatedSink] = SimulatedSink
+    runner_class: type[CommandRunner] = CommandRunner
+    service_class: type[SimulatedService] = SimulatedService
 
     def __init__(
         self, environment: Environment, host: str, on_death: Callable[[str], None]
     ) -> None:
-        super().__init__(environment, host)
+        super().__init__(environment.clock, host)
+        self.environment = environment
+        self.threads = SimulatedThreads(self)
         self.term = 0
-        self.skew_seconds = 0.0
         self.die_at: DeathPoint = ""
+        self.has_kept = False
+        self.is_committing = False
         self.core = self.make_core()
-        self.node = self.node_class(self.core, self)
-        self.runner = SimulatedCommandRunner(environment, self)
-        self.forecaster = (
-            Forecaster(environment.predictor()) if environment.predictor is not None else None
-        )
+        self.takes = Takes(environment, self)
+        self.preparation = Preparation(self.takes)
+        self.roster = Roster()
+        self.spaces = Workspaces([], self._fail)
         self._on_death = on_death
-        self._began_at = 0.0
-        self._queue: deque[_Item] = deque()
-        self._working = False
-        self._is_due_later = False
-        self._committing = False
-        self._stopping = False
 
     def make_core(self) -> Scheduler:
         """Make an empty core."""
         options = SchedulerOptions(patience=self.environment.timings.patience)
         return Scheduler(options, policies=self.environment.policies)
 
-    @property
-    def now_seconds(self) -> float:
-        """Experiment time."""
-        return self.clock.now_seconds - self._began_at + self.skew_seconds
-
     # Its life
 
     def start(self) -> None:
         """Wait for the lock, replay the journals, and serve."""
-        if self._begins(lambda: self.environment.disk.lock(self)):
-            reading = self._takes(self.environment.timings.recover_seconds)
-            self.after(reading, self._recover)
-        else:
-            self.after(_LOCK_SECONDS, self.start)
+        self.begin(self._live)
 
-    def _begins(self, step: Callable[[], T]) -> T | None:
-        """Take a step of the start; if the directory fails, end, so that another can try."""
+    def _live(self) -> None:
+        disk = self.environment.disk
         try:
-            return step()
+            while not disk.lock(self):
+                self.sleep(_LOCK_SECONDS)
+            self.takes(self.environment.timings.recover_seconds)
+            self.term = disk.claim(self.host)
+            self.takes(disk.timings.write_seconds)
+            stories = self.read_journals()
+            left_out = replay(self.core, stories)
+            self._continue({name: stories[name] for name in stories if name not in left_out})
         except SharedDirectoryError:
             self.crash("because it cannot begin")
-            return None
-
-    def _takes(self, seconds: float) -> float:
-        return self.environment.disk.takes(seconds, self.host)
-
-    def _recover(self) -> None:
-        self.term = self._begins(lambda: self.environment.disk.claim(self.host)) or 0
-        self.after(self._takes(self.environment.disk.timings.write_seconds), self._read)
-
-    def _read(self) -> None:
-        stories = self._begins(self.read_journals)
-        if stories is not None:
-            left_out = replay(self.core, stories)
-            self._serve({name: story for name, story in stories.items() if name not in left_out})
 
     def read_journals(self) -> Stories:
         """Sync the journals and then read them, because all later lines rest on them."""
@@ -127,76 +255,127 @@ class SimulatedManager(ManagerCalls):
         self.environment.disk.settle()
         return self.environment.disk.stories()
 
-    def _serve(self, stories: Stories) -> None:
+    def _continue(self, stories: Stories) -> None:
+        """Continue the experiments of earlier managers, and serve."""
         self.environment.observer.recovered(self.core, stories)
-        self.persistence = SimulatedPersistence(
-            self.environment.disk,
-            self,
-            self.term,
-            next_order(stories),
-            self.environment.timings.checkpoint_rounds,
-            self.journal_class,
+        archive = Archive(SharedDirectory(Path("shared")))
+        experiments = self.core.state.experiments.values()
+        ended = [each for each in experiments if each.life.state.ended]
+        running = [each for each in experiments if not each.life.state.ended]
+        for each in running:
+            self.open(each.name, each.spec, stories[each.name])
+        self.begin_journals()
+        self._clean(running, ended)
+        self.driver = self.driver_class(self)
+        self.runner = self.runner_class(
+            self.spaces,
+            self.roster,
+            self.driver,
+            SimulatedLanes(self),
+            self.preparation,
+            archive.end,
+            term=self.term,
+            on_death=self.give_up,
         )
-        for experiment, story in stories.items():
-            ended = self.core.state.experiments[experiment].life.state.ended
-            self.persistence.take_up(experiment, story, ended=ended)
-        try:
-            self.begin_journals()
-        except SharedDirectoryError:
-            self.crash("because it cannot begin")
-            return
-        self.runner.take_up(self.core)
-        self._began_at = self.clock.now_seconds - self.core.state.now_seconds
+        self.sink = self.sink_class(self, archive, next_order(stories))
         lines = sum(map(len, stories.values()))
         self.environment.tell(f"{self.host} leads, term {self.term}, with {lines} journaled lines")
-        for command in self.core.resume():
-            self.runner.start(command)
-        self.environment.network.serve(self.host, self)
-        self.node.start(self.now_seconds)
-        self._rest()
-        self.after(LOOK_SECONDS, self._check_leader)
+        self.service = self.service_class(self)
+        self.environment.network.serve(self.host, self, self.service)
+        self.driver.start(self.sink, self.core.resume())
+        while True:
+            self.sleep(LOOK_SECONDS)
+            if not self.is_leader():
+                self.crash("because another manager leads")
+
+    def open(self, experiment: str, spec: ResolvedSpec, story: Sequence[Line] = ()) -> None:
+        """Open an experiment's workspace; its journal continues a story."""
+        space = open_workspace(self.takes, experiment, spec)
+        segments = MemorySegments(self.environment.disk, self, experiment)
+        journal = self.journal_class(segments, self.term, story, cluster=CLUSTER)
+        space.journal = cast("Journal", journal)
+        self.spaces.add(space)
 
     def begin_journals(self) -> None:
         """Write the journals that we read, before we remove any file."""
-        self.persistence.begin()
+        for space in self.spaces.values():
+            if space.journal is not None:
+                space.journal.commit()
+
+    def _clean(self, running: Iterable[Experiment], ended: Iterable[Experiment]) -> None:
+        """Remove files that no manager will name, and files that only ended experiments needed."""
+        for each in running:
+            with suppress(SharedDirectoryError):
+                remove_unknown(self.spaces[each.name], each)
+        patience = self.environment.disk.timings.patience_seconds
+        for each in ended:
+            with suppress(SharedDirectoryError):
+                work.sweep(
+                    self.takes.store(each.name, patience, patience),
+                    finished=each.life.state is ExperimentState.FINISHED,
+                    kept=each.files_of_shards(),
+                    versions=each.files_of_versions(),
+                )
 
     def crash(self, why: str, *, machine_for_seconds: float = 0.0) -> None:
         """Die at once; if the machine dies as well, it may lose lines that it had not synced."""
         if not self.alive:
             return
-        if self._committing:
-            self.persistence.tear()
+        if self.is_committing:
+            self._tear()
         if machine_for_seconds:
             self.environment.disk.lose_unsynced(self.host)
             self.environment.disk.unlock_later(self, machine_for_seconds)
+        self._end(f"dies {why}", hang_up=not machine_for_seconds)
+
+    def _end(self, how: str, *, hang_up: bool) -> None:
         self.die()
-        if not machine_for_seconds:
+        if hang_up:
             self.environment.network.hang_up(self)
-        self.environment.tell(f"{self.host} dies {why}")
+        self.environment.tell(f"{self.host} {how}")
         self._on_death(self.host)
+
+    def _tear(self) -> None:
+        """Write some of the lines, as a crash in the middle of a commit leaves them."""
+        for experiment in self.sink.journaling.touched:
+            journal = self.spaces[experiment].journal
+            segment, lines = journal.under_way if journal is not None else ((0, 0), ())
+            some = lines[: self.environment.disk.chance(len(lines))]
+            with suppress(SharedDirectoryError):
+                segments = MemorySegments(self.environment.disk, self, experiment)
+                segments.append(segment, some, durably=False)
+
+    def die_if(self, point: DeathPoint) -> None:
+        """Die if a fault has named this point, and entries were journaled."""
+        if self.has_kept and self.die_at == point:
+            self.crash(point)
+        self.check_alive()
+
+    def give_up(self, error: DownpourError) -> None:
+        """Die of an error of the directory."""
+        self.crash(f"because of {error}")
 
     def stop(self) -> None:
         """Stop in order: finish the current events, and refuse the others."""
-        if not self.alive:
-            return
-        self._stopping = True
-        if not self._working:
-            self._end()
+        if self.alive:
+            self.begin(self._stop)
 
-    def _end(self) -> None:
-        while self._queue:
-            asker = self._queue.popleft().asker
-            if asker is not None:
-                asker(Refusal(STOPPING, "BUSY"))
-        self.die()
-        self.environment.network.hang_up(self)
-        self.environment.tell(f"{self.host} stops")
-        self._on_death(self.host)
+    def _stop(self) -> None:
+        if hasattr(self, "driver"):
+            self.driver.stop()
+        self._end("stops", hang_up=True)
 
-    def _check_leader(self) -> None:
-        if not self.is_leader():
-            self.crash("because another manager leads")
-        self.after(LOOK_SECONDS, self._check_leader)
+    def connection_ended(self, host: str) -> None:
+        """Call the workers of a host whose connections have ended."""
+        self.service.check_host(host)
+
+    # The lead
+
+    def check_leader(self) -> None:
+        """Raise SharedDirectoryError if another manager leads."""
+        if not self.driver.insist(self.leads):
+            raise SharedDirectoryError("shared", "another manager leads")
+        self.die_if("before it acts")
 
     def is_leader(self) -> bool:
         """Whether no other manager has begun a later term; true if the terms cannot be listed."""
@@ -210,124 +389,10 @@ class SimulatedManager(ManagerCalls):
         self.environment.disk.ask(self.host, "list")
         return len(self.environment.disk.terms) == self.term
 
-    # The driver
+    def observation(self, step: Step[Any]) -> Observation:
+        """Return an event that the core has handled, as an observer sees it."""
+        assert step.event is not None  # noqa: S101 - not of a question
+        return Observation(self.core, self.term, step.event, step.output, step.kept)
 
-    def post(self, event: on.Event, answer: Answer | None = None) -> None:
-        """Queue an event; answer it when it is journaled and its commands have begun."""
-        self._put(Posted(event, answer))
-
-    def ask(self, question: Question, answer: Answer) -> None:
-        """Queue a question, to answer between two events."""
-        self._put(Asked(question, answer))
-
-    def _put(self, item: _Item) -> None:
-        if self._stopping:
-            if item.asker is not None:
-                item.asker(Refusal(STOPPING, "BUSY"))
-            return
-        self._queue.append(item)
-        if not self._working:
-            self._work()
-
-    def _work(self) -> None:
-        """Handle the events that have arrived, after the time that they cost the manager."""
-        self._working = True
-        together = min(len(self._queue), BATCH_MAX_EVENTS)
-        self.after(self.environment.timings.event_seconds * max(1, together), self._take, together)
-
-    def _rest(self) -> None:
-        """Wait until an event arrives or a tick is due."""
-        self._working = False
-        wait = self.node.wake_at_seconds - self.now_seconds
-        if self._stopping:
-            self._end()
-        elif self._queue or wait <= 0:
-            self._work()
-        elif not self._is_due_later:
-            self._is_due_later = True
-            # If a clock is set back, this simulation's own queue must not stop.
-            self.after(min(wait, STOOD_STILL_SECONDS) + _ROUNDING_SECONDS, self._due)
-
-    def _due(self) -> None:
-        self._is_due_later = False
-        if not self._working:
-            self._rest()
-
-    def _take(self, together: int) -> None:
-        items = [self._queue.popleft() for _ in range(together)]
-        ready = self.node.take(items, self.now_seconds)
-        kept = any(step.kept for step in ready.steps)
-        if kept and self.die_at == "before it keeps":
-            self.crash(self.die_at)
-            return
-        self.commit(lambda: self._act(ready, kept=kept))
-
-    def forecasts(self, at_seconds: float) -> on.Forecasts | None:
-        """Forecast, if the manager has a predictor."""
-        return self.forecaster.forecasts(at_seconds) if self.forecaster is not None else None
-
-    def keep(self, core: Scheduler, event: on.Event, output: Output) -> Sequence[Entry]:
-        """Gather and return the entries that must be journaled."""
-        if self.forecaster is not None:
-            self.forecaster.follow(core, event, output)
-        kept = self.persistence.keep(core, event, output)
-        self.environment.observer.handled(Observation(self.core, self.term, event, output, kept))
-        return kept
-
-    def commit(self, then: Callable[[], None]) -> None:
-        """Make the gathered entries durable, then go on."""
-        if not self.persistence.journaling.must_sync:
-            self._commit(then, 0.0)
-            return
-        self._committing = True
-        seconds = self._takes(self.environment.disk.timings.sync_seconds)
-        if self.die_at == "while it keeps":
-            self.after(seconds / 2, self.crash, self.die_at)
-        self.after(seconds, self._commit, then, 0.0)
-
-    def _commit(self, then: Callable[[], None], waited: float) -> None:
-        try:
-            self.persistence.commit()
-        except SharedDirectoryError:
-            if waited >= self.environment.disk.timings.patience_seconds:
-                self._committing = False
-                self.crash("because nothing can be kept")
-            else:
-                self.after(_INSIST_SECONDS, self._commit, then, waited + _INSIST_SECONDS)
-            return
-        self._committing = False
-        then()
-
-    def _act(self, ready: Ready[Answer], *, kept: bool, waited: float = 0.0) -> None:
-        try:
-            leads = not ready.must_lead or self.leads()
-        except SharedDirectoryError:
-            if waited >= self.environment.disk.timings.patience_seconds:
-                self.crash("because it cannot see whether it leads")
-            else:
-                again = partial(self._act, ready, kept=kept, waited=waited + _INSIST_SECONDS)
-                self.after(_INSIST_SECONDS, again)
-            return
-        if not leads:
-            self.crash("because another manager leads")
-            return
-        if kept and self.die_at == "before it acts":
-            self.crash(self.die_at)
-            return
-        dies = kept and self.die_at == "while it acts"
-        for step in ready.steps[: len(ready.steps) // 2 if dies else None]:
-            self._act_on(step)
-        if dies:
-            self.crash(self.die_at)
-        else:
-            self._rest()
-
-    def _act_on(self, step: Step[Answer]) -> None:
-        if step.event is not None:
-            self.environment.observer.acting(
-                Observation(self.core, self.term, step.event, step.output, step.kept)
-            )
-            for command in step.output.commands:
-                self.runner.start(command)
-        if step.asker is not None:
-            step.asker(step.answer)
+    def _fail(self, experiment: str, reason: str) -> None:
+        """Do nothing: no folder is gone alone."""

@@ -1,4 +1,4 @@
-"""Virtual time, and the calls between processes in it.
+"""Calls between processes in virtual time.
 
 A call ends with an answer or fails: at once if no process listens, at its deadline if no answer
 comes. As in reality, the caller then does not know whether the call or its answer was lost.
@@ -9,142 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from functools import partial
 from random import Random
-from struct import pack
-from typing import Any, NamedTuple
+from typing import Any
 
-import xxhash
-
-from downpour.base.values import AttemptId, PublishedFile
-
-Action = Callable[..., None]
-
-
-class Clock:
-    """A queue of actions; actions due at the same time run in the order of their addition."""
-
-    def __init__(self) -> None:
-        self.now_seconds = 0.0
-        self.steps = 0
-        self._heap: list[tuple[float, int, Action, tuple[Any, ...]]] = []
-        self._count = 0
-        self._trace = xxhash.xxh3_64()
-
-    def after(self, seconds: float, action: Action, *args: Any) -> None:
-        """Add an action that runs after some seconds."""
-        # The count keeps actions of one moment in the order of their addition, and the heap never
-        # compares two actions.
-        self._count += 1
-        heappush(self._heap, (self.now_seconds + seconds, self._count, action, args))
-
-    def step(self) -> bool:
-        """Run the next action; return whether there was one."""
-        if not self._heap:
-            return False
-        self.now_seconds, _, action, args = heappop(self._heap)
-        self.steps += 1
-        self._trace.update(pack("d", self.now_seconds))
-        action(*args)
-        return True
-
-    @property
-    def digest(self) -> str:
-        """A digest of the times of everything that has happened so far."""
-        # Almost every action draws how long it takes, so two runs that differ anywhere also have
-        # different digests.
-        return self._trace.hexdigest()
-
-
-class Process:
-    """A process that can stand still for a while, and die; a restart makes another object.
-
-    All its actions go through `after` or `do`. `host` is the machine that it runs on, `role` the
-    interface that it serves.
-    """
-
-    role = ""
-
-    def __init__(self, clock: Clock, host: str) -> None:
-        self.clock = clock
-        self.host = host
-        self.alive = True
-        self._still_until = 0.0
-
-    def after(self, seconds: float, action: Action, *args: Any) -> None:
-        """Run an action after some seconds, if the process is still alive."""
-        self.clock.after(seconds, self.do, action, args)
-
-    def do(self, action: Action, args: tuple[Any, ...]) -> None:
-        """Run an action now; later if the process stands still, and never if it is dead."""
-        if not self.alive:
-            return
-        still = self._still_until - self.clock.now_seconds
-        if still > 0:
-            self.clock.after(still, self.do, action, args)
-        else:
-            action(*args)
-
-    def stand_still(self, seconds: float) -> None:
-        """Run no actions for a while, like a suspended or swapped-out process."""
-        self._still_until = self.clock.now_seconds + seconds
-
-    def connection_ended(self, host: str) -> None:
-        """Note that the connections from a host have ended; only some processes react."""
-
-    def die(self) -> None:
-        """Run no actions from now on."""
-        self.alive = False
-
-
-class TrainRequest(NamedTuple):
-    """Train a shard of this many `samples`; `term` is the term of the calling manager.
-
-    `portion` is the range of the samples, if the policy resized shards. `share` is how much of the
-    steps to train. If rounds overlap, the shard begins from the model moved by `step`. The steps of
-    the versions in `leading` lead to the model.
-    """
-
-    attempt: AttemptId
-    model: PublishedFile
-    optimizer_state: PublishedFile | None
-    keeps_state: bool
-    term: int
-    snapshot: PublishedFile | None = None
-    samples: int = 0
-    portion: tuple[int, int] | None = None
-    share: float = 1.0
-    step: PublishedFile | None = None
-    leading: tuple[PublishedFile, ...] = ()
-
-
-class RegistrationReply(NamedTuple):
-    """A manager of this term has registered the worker under this name."""
-
-    worker: str
-    term: int
-
-
-Answer = Callable[[Any], None]
-Failed = Callable[[str], None]
+from downpour.base.errors import DeadlineExceeded, DownpourError, Refused, Unreachable
+from downpour_lab.simulated.threads import Clock, Process, Wait
 
 DIRECTIONS = HEARS_NOTHING, IS_NOT_HEARD = "hears nothing", "is not heard"
 """How a fault cuts a host off in one direction. A host that is not heard can't answer either."""
-
-UNREACHABLE = "cannot be reached"
-OVERDUE = "did not answer in time"
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """An answer that refuses the call; its `kind` is one of the interface's."""
-
-    reason: str
-    kind: str = "UNKNOWN"
-
-
-STOPPING = "is stopping"
-"""The reason that a stopping manager gives; workers then repeat their reports."""
 
 
 @dataclass(slots=True)
@@ -164,25 +37,16 @@ class NetworkState:
     far: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(slots=True, eq=False)
 class _Call:
-    __slots__ = ("answered", "args", "caller", "failed", "method", "over", "target")
+    """A call; its caller waits for the answer, unless it is the copy of another call."""
 
-    def __init__(
-        self,
-        caller: Process,
-        target: str,
-        method: str,
-        args: tuple[Any, ...],
-        answered: Answer,
-        failed: Failed,
-    ) -> None:
-        self.caller = caller
-        self.target = target
-        self.method = method
-        self.args = args
-        self.answered = answered
-        self.failed = failed
-        self.over = False
+    caller: Process
+    target: str
+    method: str
+    args: tuple[Any, ...]
+    wait: Wait | None
+    is_over: bool = False
 
 
 class Network:
@@ -198,14 +62,14 @@ class Network:
         self.carried: Callable[[str], None] = _ignore
         self.refused: Callable[[str], None] = _ignore
         self._deadline_seconds = deadline_seconds
-        self._servers: dict[str, Process] = {}
+        self._servers: dict[str, tuple[Process, object]] = {}
         self._open: dict[_Call, None] = {}
         # We count cuts, because faults overlap: the end of one must leave the cuts of another.
         self._cut: Counter[tuple[str, str]] = Counter()
 
-    def serve(self, address: str, process: Process) -> None:
+    def serve(self, address: str, process: Process, service: object) -> None:
         """Let a process serve at an address, instead of the previous one."""
-        self._servers[address] = process
+        self._servers[address] = process, service
 
     def cut(self, source: str, target: str) -> None:
         """Drop all messages from one host to another, until `mend` undoes it."""
@@ -226,28 +90,32 @@ class Network:
         # The network may also lose the end of a connection. Then only the deadline reveals it.
         for call in [c for c in self._open if host in (c.target, c.caller.host)]:
             other = call.caller.host if call.target == host else call.target
-            self._carry(host, other, self._end, call, None, UNREACHABLE)
-        for address, server in self._servers.items():
+            self._carry(host, other, self._end, call, _unreachable(call))
+        for address, (server, _) in self._servers.items():
             self._carry(host, address, server.do, server.connection_ended, (host,))
 
-    def call(
-        self,
-        caller: Process,
-        target: str,
-        method: str,
-        *args: Any,
-        answered: Answer,
-        failed: Failed,
-    ) -> None:
-        """Call a method of the process at `target`; pass a function to answer before `args`."""
-        call = _Call(caller, target, method, args, answered, failed)
+    def call(self, caller: Process, target: str, method: str, *args: Any) -> Any:
+        """Call a method of the process at `target`, from a thread of the caller.
+
+        Raises:
+            Unreachable: no process answers there, or its connections have ended.
+            DeadlineExceeded: no answer came in time.
+            Refused: the process refused the call.
+        """
+        caller.check_alive()
+        call = _Call(caller, target, method, args, wait := Wait())
         if self._deadline_seconds is not None:
-            self._clock.after(self._deadline_seconds, self._end, call, None, OVERDUE)
+            error = DeadlineExceeded(f"{target} did not answer in time")
+            self._clock.after(self._deadline_seconds, self._end, call, error)
         self._carry(caller.host, target, self._arrive, call)
         if self.state.doubled and self._random.random() < self.state.doubled:
             # We ignore its answer: the caller hears one answer, but the server acts twice.
-            again = _Call(caller, target, method, args, _ignore, _ignore)
-            self._carry(caller.host, target, self._arrive, again)
+            copy = _Call(caller, target, method, args, None)
+            self._carry(caller.host, target, self._arrive, copy)
+        answer = caller.wait(wait)
+        if isinstance(answer, DownpourError):
+            raise answer
+        return answer
 
     def _carry(self, source: str, target: str, action: Callable[..., None], *args: Any) -> None:
         state, random = self.state, self._random
@@ -269,34 +137,52 @@ class Network:
         return any(self._random.random() < share for share in shares)
 
     def _arrive(self, call: _Call) -> None:
-        server = self._servers.get(call.target)
+        server, service = self._servers.get(call.target, (None, None))
         if server is None or not server.alive:
-            self._carry(call.target, call.caller.host, self._end, call, None, UNREACHABLE)
+            self._carry(call.target, call.caller.host, self._end, call, _unreachable(call))
             return
-
         self._open[call] = None
         self.carried(f"{server.role}.{call.method}")
+        server.do(server.begin, (self._serve, service, call))
 
-        def answer(value: Any) -> None:
-            self._open.pop(call, None)
-            if isinstance(value, Refusal):
-                self.refused(value.kind)
-            self._carry(call.target, call.caller.host, self._end, call, value, "")
-
-        server.do(getattr(server, call.method), (answer, *call.args))
-
-    def _end(self, call: _Call, value: Any, failure: str) -> None:
-        if call.over:
-            return
-        call.over = True
+    def _serve(self, service: object, call: _Call) -> None:
+        """Carry out a call in a thread of the server."""
+        try:
+            answer = getattr(service, call.method)(*call.args)
+        except DownpourError as error:
+            answer = error
+            self.refused("BUSY" if isinstance(error, Refused) and error.busy else "UNKNOWN")
         self._open.pop(call, None)
-        if failure:
-            call.caller.do(call.failed, (failure,))
-        elif isinstance(value, Refusal):
-            call.caller.do(call.failed, (value.reason,))
-        else:
-            call.caller.do(call.answered, (value,))
+        self._carry(call.target, call.caller.host, self._end, call, answer)
+
+    def _end(self, call: _Call, answer: Any) -> None:
+        if call.is_over:
+            return
+        call.is_over = True
+        self._open.pop(call, None)
+        if call.wait is not None:
+            call.caller.do(call.caller.resume, (call.wait, answer))
 
 
-def _ignore(_: Any) -> None:
-    """Ignore the answer to the copy of a doubled call."""
+def _unreachable(call: _Call) -> Unreachable:
+    return Unreachable(call.target, "it does not answer")
+
+
+def _ignore(_: str) -> None:
+    """Count nothing."""
+
+
+class RemoteProcess:
+    """The process at an address, as a caller's threads call it; its methods are those of RPC."""
+
+    def __init__(self, network: Network, caller: Process, address: str) -> None:
+        self.address = address
+        self.local_host = caller.host
+        self._network = network
+        self._caller = caller
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        return partial(self._network.call, self._caller, self.address, method)
+
+    def close(self) -> None:
+        """Do nothing: calls in flight end at their deadline."""

@@ -1,49 +1,185 @@
-"""A worker that a `WorkerNode` drives, and that trains by letting virtual time pass."""
+"""A worker of the shipped parts, whose threads run in virtual time, and that can die at any point.
+
+The agent and the flow of tasks are those of `cluster/worker/`. This file starts them over simulated
+files and calls, and shows the run's observer what the worker hears and does.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
-from downpour.base.errors import Refused, SharedDirectoryError
-from downpour.base.states import Failure
-from downpour.base.values import AttemptId, Snapshot, Update
+from downpour.base.errors import DownpourError, SharedDirectoryError
+from downpour.base.values import AttemptId, NumericClass, ProcessState, SystemState
+from downpour.cluster.worker.agent import ShownWorker, WorkerAgent
+from downpour.cluster.worker.attempt import AcceptedTask
 from downpour.core.node.attempt import StepLoop
-from downpour.core.node.manager import HeartbeatAnswer
 from downpour.core.node.worker import (
     Action,
     Beat,
     End,
-    Register,
     Report,
     SaveAndStop,
     SaveOrStop,
     Stop,
     Stopped,
-    TryAnotherManager,
     WorkerNode,
     next_address,
 )
+from downpour.files.store import SharedDirectory
+from downpour.network.rpc import ManagerClient
 from downpour_lab.simulated.environment import Environment, What, WorkerAction
-from downpour_lab.simulated.machines import SimulatedAttempt
-from downpour_lab.simulated.network import (
-    OVERDUE,
-    STOPPING,
-    UNREACHABLE,
-    Answer,
-    Refusal,
-    RegistrationReply,
-    TrainRequest,
-)
-from downpour_lab.simulated.training import Trainer, Training
+from downpour_lab.simulated.machines import labels_of
+from downpour_lab.simulated.network import RemoteProcess
+from downpour_lab.simulated.threads import Process, SimulatedThreads
+from downpour_lab.simulated.training import SimulatedTaskFlow
 
 _STEP_SECONDS = 0.05
 _REGISTER_SECONDS = 1.0
+_NUMERIC_CLASS = NumericClass(torch="", device="cpu", instruction_set="")
 
-NodeClass = Callable[[str], WorkerNode[SimulatedAttempt]]
+NodeClass = type[WorkerNode[Any]]
 
 
-class SimulatedWorker(Trainer):
+class _SeenNode(WorkerNode[Any]):
+    """A node of which the worker's observer sees what it hears and answers."""
+
+    worker: SimulatedWorker
+
+    def met(self, term: int, patience: float, heartbeat_seconds: float) -> None:
+        super().met(term, patience, heartbeat_seconds)
+        self.worker.see("met", term=term)
+
+    def train(self, held: Any, term: int) -> list[Action[Any]]:
+        self.worker.see("asked", held.attempt, term=term)
+        return super().train(held, term)
+
+    def cancel(self, attempt: AttemptId) -> list[Action[Any]]:
+        self.worker.see("cancelled", attempt)
+        return super().cancel(attempt)
+
+    def hand_over(self, attempt: AttemptId) -> list[Action[Any]]:
+        self.worker.see("to hand over", attempt)
+        return super().hand_over(attempt)
+
+    def drain(self) -> None:
+        self.worker.see("drains")
+        super().drain()
+
+    def leave(self) -> list[Action[Any]]:
+        if not self.leaving:
+            running = self.running
+            self.worker.see("leaves", *((running.attempt,) if running is not None else ()))
+        return super().leave()
+
+    def take(self, at_seconds: float) -> Any:
+        begun = super().take(at_seconds)
+        if begun is not None:
+            self.worker.see("begins", begun.attempt)
+        return begun
+
+    def ended(self, end: End) -> Report | None:
+        if isinstance(end, Stopped) and self.running is not None:
+            self.worker.see("stopped", self.running.attempt)
+        report = super().ended(end)
+        if report is None:
+            self.worker.see("free")
+        return report
+
+    def report_taken(self) -> None:
+        super().report_taken()
+        self.worker.see("free")
+
+    def report_failed(self, chance: float, *, may_be_heard_later: bool) -> float | None:
+        wait = super().report_failed(chance, may_be_heard_later=may_be_heard_later)
+        if not may_be_heard_later or self.leaving:
+            self.worker.see("free")
+        return wait
+
+    def until_next_beat(self, at_seconds: float) -> float:
+        self.worker.look()
+        return super().until_next_beat(at_seconds)
+
+    def beat(self) -> Beat[Any]:
+        self.worker.look()
+        beat = super().beat()
+        self.worker.see("beats", *(each.attempt for each in beat.running))
+        return beat
+
+    def beat_answered(
+        self,
+        beat: Beat[Any],
+        *,
+        known: bool,
+        unwanted: Sequence[AttemptId],
+        interval_seconds: float = 0.0,
+    ) -> list[Action[Any]]:
+        for attempt in unwanted:
+            self.worker.see("cancelled", attempt)
+        if known:
+            self.worker.see("heard")
+        actions = super().beat_answered(
+            beat, known=known, unwanted=unwanted, interval_seconds=interval_seconds
+        )
+        if known:
+            self.worker.save_if_due()
+        return actions
+
+
+class SimulatedAgent(WorkerAgent):
+    """An agent whose attempts hear of their orders while they train."""
+
+    def __init__(self, worker: SimulatedWorker, name: str, node_class: NodeClass) -> None:
+        environment = worker.environment
+        self.threads = SimulatedThreads(worker.process)
+        self.chance = environment.random.random
+        self._worker = worker
+
+        def sample(_: float) -> tuple[SystemState, ProcessState | None]:
+            now = environment.clock.now_seconds
+            return environment.machines.state(worker.machine, now), None
+
+        super().__init__(
+            worker.client(worker.given),
+            cast("SharedDirectory", worker),
+            name,
+            _NUMERIC_CLASS,
+            worker.flow.run,
+            worker.another_manager,
+            type("SeenNode", (_SeenNode, node_class), {"worker": worker}),
+            ShownWorker(
+                hostname=worker.process.host,
+                pid=environment.random.getrandbits(48),
+                labels=labels_of(worker.process.host),
+                sample=sample,
+            ),
+        )
+
+    @property
+    def running(self) -> AcceptedTask | None:
+        """The attempt that runs."""
+        return self._node.running
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the worker leaves."""
+        return self._node.leaving
+
+    def _do(self, actions: Sequence[Action[AcceptedTask]]) -> None:
+        # First, because the agent may wait for a call among its actions.
+        training = self._worker.flow.current
+        for action in actions:
+            match action:
+                case Stop() if training is not None:
+                    self._worker.process.after(_STEP_SECONDS, training.look_up)
+                case SaveAndStop() | SaveOrStop() if training is not None:
+                    training.end_step()
+                case _:
+                    pass
+        super()._do(actions)
+
+
+class SimulatedWorker:
     """One life of a worker; `on_death` may start the next.
 
     Args:
@@ -56,8 +192,6 @@ class SimulatedWorker(Trainer):
         loop_class: decides between the steps of a task.
     """
 
-    role = "worker"
-
     def __init__(
         self,
         environment: Environment,
@@ -68,256 +202,100 @@ class SimulatedWorker(Trainer):
         node_class: NodeClass = WorkerNode,
         loop_class: type[StepLoop] = StepLoop,
     ) -> None:
-        super().__init__(environment.clock, host)
         self.environment = environment
-        self.node = node_class(name)
-        self.training = Training(environment, self, name, loop_class)
-        self._identity = environment.random.getrandbits(48)
-        self._given = manager
+        self.process = Process(environment.clock, host)
+        self.process.role = "worker"
+        self.host = host
+        self.machine = name
+        self.given = manager
         self._manager = manager
-        self._machine = name
         self._on_death = on_death
-        self._waits_to_beat = False
-        self._beat_number = 0
-
-    @property
-    def name(self) -> str:
-        """Its own name, or the one that the manager registered it under."""
-        return self.node.name
-
-    # The service
-
-    def ping(self, answer: Answer) -> None:
-        """Answer with the worker's name."""
-        answer(self.name)
-
-    def train(self, answer: Answer, task: TrainRequest) -> None:
-        """Accept a task, unless it comes from a replaced manager."""
-        self.see("asked", task.attempt, term=task.term)
-        try:
-            actions = self.node.train(
-                SimulatedAttempt(task.attempt, (task.model, task.share, task.portion), task=task),
-                task.term,
-            )
-        except Refused as refusal:
-            answer(Refusal(str(refusal)))
-            return
-        answer(None)
-        self._do(actions)
-        self._next()
-
-    def cancel(self, answer: Answer, attempt: AttemptId) -> None:
-        """Stop an attempt, or forget it if it has not begun."""
-        answer(None)
-        self.see("cancelled", attempt)
-        self._do(self.node.cancel(attempt))
-
-    def hand_over(self, answer: Answer, attempt: AttemptId) -> None:
-        """Publish the state of an attempt at its next step, and stop."""
-        answer(None)
-        self.see("to hand over", attempt, held=self.node.running)
-        self._do(self.node.hand_over(attempt))
-
-    def drain(self, answer: Answer) -> None:
-        """Finish the attempts accepted so far, then leave."""
-        answer(None)
-        self.see("drains")
-        self.node.drain()
-        self._next()
-
-    def _do(self, actions: Sequence[Action[SimulatedAttempt]]) -> None:
-        """Carry out the node's actions; an attempt stops at its next step."""
-        for action in actions:
-            match action:
-                case Stop():
-                    action.held.stop()
-                    self.after(_STEP_SECONDS, self.training.stop, action.held)
-                case SaveAndStop():
-                    action.held.save_and_stop()
-                    self.training.end_step(action.held)
-                case SaveOrStop():
-                    action.held.save_or_stop()
-                    self.training.end_step(action.held)
-                case Register():
-                    self._register(self._registered, self._unheard)
-                case TryAnotherManager():
-                    self._look_elsewhere()
+        self.flow = SimulatedTaskFlow(environment, self, loop_class)
+        self.agent = SimulatedAgent(self, name, node_class)
 
     # Its life
 
     def start(self) -> None:
-        """Register, repeating the call until a manager answers; then send heartbeats."""
-        self.environment.network.serve(self.host, self)
-        self._register(self._registered, self._try_to_register_again)
+        """Serve, register, and work until it leaves."""
+        self.environment.network.serve(self.host, self.process, self.agent)
+        self.process.begin(self._live)
 
-    def _registered(self, reply: RegistrationReply) -> None:
-        self.node.name = reply.worker
-        timings = self.environment.timings
-        self.node.met(reply.term, timings.patience, timings.heartbeat_seconds)
-        self.see("met", term=reply.term)
-        self._beat_later()
-
-    def _try_to_register_again(self, _: str) -> None:
-        self._look_elsewhere()
-        self.after(_REGISTER_SECONDS, self.start)
-
-    def _register(self, answered: Answer, failed: Callable[[str], None]) -> None:
-        try:
-            self.environment.disk.ask(self.host, "read")  # the manager's presence file
-        except SharedDirectoryError as error:
-            failed(str(error))
-            return
-        self._call(
-            "register_worker", self.name, self.host, self._identity, self.node.attempt,
-            answered=answered, failed=failed,
-        )  # fmt: skip
+    def _live(self) -> None:
+        while True:
+            try:
+                self.agent.register(self.host, 0)
+                break
+            except DownpourError:
+                self.agent.look_elsewhere()
+                self.process.sleep(_REGISTER_SECONDS)
+        self.agent.run()
+        self._end()
 
     def crash(self, why: str, *, with_machine: bool = False) -> None:
         """Die at once; if its machine dies too, its peers don't notice that connections end."""
-        if self.alive:
-            self.die()
-            if not with_machine:
-                self.environment.network.hang_up(self)
+        if self.process.alive:
             self.environment.tell(f"{self.host} dies {why}")
-            self._on_death(self)
+            self._end(hang_up=not with_machine)
+
+    def _end(self, *, hang_up: bool = True) -> None:
+        self.process.die()
+        if hang_up:
+            self.environment.network.hang_up(self.process)
+        self._on_death(self)
 
     def leave(self) -> None:
         """Save and stop the running attempt, say goodbye and leave."""
-        if self.node.leaving or not self.alive:
-            return
-        self.environment.tell(f"{self.host} leaves")
-        running = self.node.running
-        held = (running.attempt,) if running is not None else ()
-        self.see("leaves", *held, held=running)
-        self._do(self.node.leave())
-        self._next()
+        if self.process.alive and not self.agent.is_leaving:
+            self.environment.tell(f"{self.host} leaves")
+            self.process.begin(self.agent.leave)
 
-    def _go(self, _: Any) -> None:
-        self.die()
-        self.environment.network.hang_up(self)
-        self._on_death(self)
+    def client(self, address: str) -> ManagerClient:
+        """Return the manager at an address, for calls."""
+        client = RemoteProcess(self.environment.network, self.process, address)
+        return cast("ManagerClient", client)
 
-    def _call(
-        self, method: str, *args: Any, answered: Answer, failed: Callable[[str], None]
-    ) -> None:
-        self.environment.network.call(
-            self, self._manager, method, *args, answered=answered, failed=failed
-        )
-
-    # The heartbeat
-
-    def _beat_later(self) -> None:
-        """Wait for the next heartbeat, which comes sooner if a task begins meanwhile."""
-        self.training.look()
-        self._waits_to_beat = True
-        self._beat_number += 1
-        self.after(self.node.until_next_beat(self.clock.now_seconds), self._beat, self._beat_number)
-
-    def _beat(self, number: int) -> None:
-        if self.node.leaving or number != self._beat_number:
-            return
-        self._waits_to_beat = False
-        self.training.look()
-        beat = self.node.beat()
-        self.see("beats", *(one.attempt for one in beat.running))
-
-        def heard(answer: HeartbeatAnswer) -> None:
-            self._heard(beat, answer)
-
-        state = self.environment.machines.state(self._machine, self.clock.now_seconds)
-        self._call(
-            "heartbeat", self.name, beat.running, state, answered=heard, failed=self._unheard
-        )
-
-    def _heard(self, beat: Beat[SimulatedAttempt], answer: HeartbeatAnswer) -> None:
-        for attempt in answer.unwanted:
-            self.see("cancelled", attempt)
-        if answer.known:
-            self.see("heard")
-        self._do(self.node.beat_answered(beat, **answer._asdict()))
-        if answer.known:
-            self.training.save_if_due()
-            self._beat_later()
-
-    def _unheard(self, reason: str) -> None:
-        self._do(self.node.beat_failed(unreachable=reason == UNREACHABLE))
-        self._beat_later()
-
-    def _look_elsewhere(self) -> None:
+    def another_manager(self) -> ManagerClient | None:
+        """Return another manager that may lead by now."""
         try:
             self.environment.disk.ask(self.host, "list")
             of_leader = self.environment.disk.terms[-1:]
         except SharedDirectoryError:
             of_leader = []
-        self._manager = next_address(self._given, of_leader, self._manager) or self._manager
+        address = next_address(self.given, of_leader, self._manager)
+        if address is None:
+            return None
+        self._manager = address
+        return self.client(address)
 
-    # Tasks, one after the other
+    def read_presence(self, _: str) -> str:
+        """Read the manager's presence file, as the agent's shared directory."""
+        self.environment.disk.ask(self.host, "read")
+        return ""
 
-    def _next(self) -> None:
-        """Begin the next attempt, or say goodbye if none will come."""
-        running = self.node.take(self.clock.now_seconds)
+    # Its training, as the node sees it
+
+    def look(self) -> None:
+        """Note how far the running attempt has come."""
+        training, running = self.flow.current, self.agent.running
+        if training is not None and running is not None and training.is_training:
+            done = training.steps_now
+            running.stepped(done, training.stepped_at(done))
+
+    def save_if_due(self) -> None:
+        """Let the running attempt decide whether a snapshot is due."""
+        training, running = self.flow.current, self.agent.running
+        # If it is to end, it does so at the end of its step, which is already scheduled.
+        if training is None or running is None or running.cancelled or running.to_save:
+            return
+        if self.flow.snapshot_due_at_seconds <= self.environment.clock.now_seconds:
+            training.look_up()
+
+    def see(self, what: What, *attempts: AttemptId, term: int = 0) -> None:
+        """Show an action to the observer, and how far the running attempt had come by then."""
+        action = WorkerAction(self, what, self.environment.clock.now_seconds, attempts, term)
+        running, training = self.agent.running, self.flow.current
         if running is not None:
-            self.see("begins", running.attempt)
-            if self._waits_to_beat:
-                self._beat_later()
-            self.training.begin(running)
-        elif self.node.is_done:
-            self._call("leave", self.name, answered=self._go, failed=self._go)
-
-    def ended(self, running: SimulatedAttempt, end: End) -> None:
-        """Report how an attempt ended, if the node says so."""
-        if isinstance(end, Stopped):
-            self.see("stopped", running.attempt, held=running)
-        report = self.node.ended(end)
-        if report is None:
-            self._freed()
-        else:
-            self._report(running.attempt, report)
-
-    def _report(self, attempt: AttemptId, report: Report) -> None:
-        def taken(_: Any) -> None:
-            self.node.report_taken()
-            self._freed()
-
-        def failed(reason: str) -> None:
-            later = reason in {UNREACHABLE, OVERDUE, STOPPING}
-            chance = self.environment.random.random()
-            wait = self.node.report_failed(chance, may_be_heard_later=later)
-            if not later or self.node.leaving:
-                self._freed()
-            elif wait is None:
-                self._next()
-            else:
-                self.after(wait, self._report, attempt, report)
-
-        method, args = _call_of(report)
-        self._call(method, self.name, attempt, *args, answered=taken, failed=failed)
-
-    def _freed(self) -> None:
-        self.see("free")
-        self._next()
-
-    def see(
-        self,
-        what: What,
-        *attempts: AttemptId,
-        term: int = 0,
-        held: SimulatedAttempt | None = None,
-    ) -> None:
-        """Show an action to the observer, and how far the `held` attempt had come by then."""
-        action = WorkerAction(self, what, self.clock.now_seconds, attempts, term)
-        if held is not None:
-            steps = max(held.steps_done, self.training.steps_done(held))
-            action.own_steps = steps - held.steps_before
-            action.steps_left = held.steps_total - steps
+            steps = max(running.steps_done, training.steps_now if training is not None else 0)
+            action.own_steps = steps - running.steps_before
+            action.steps_left = running.steps_total - steps
         self.environment.observer.working(action)
-
-
-def _call_of(report: Report) -> tuple[str, tuple[Any, ...]]:
-    match report:
-        case Update():
-            return "report_update", (report,)
-        case Snapshot():
-            return "report_hand_over", (report,)
-        case Failure():
-            return "report_failure", (report.kind, report.reason)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import starmap
 from random import Random
@@ -140,7 +142,8 @@ def simulate(
     run = _Run(plan, manager_class, worker_node, step_loop, told_in_full=story)
     failure, broken = "", None
     try:
-        run.to_its_end()
+        with _quiet():
+            run.to_its_end()
     except Broken as error:
         failure, broken = str(error), error.promise
     except Exception as error:  # noqa: BLE001 - any exception in a run is a finding
@@ -159,6 +162,20 @@ def simulate(
         digest=run.cluster.clock.digest,
         records=run.records() if records else {},
     )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the managers and workers, whose faults are the run's; one process has one log."""
+    loggers = [logging.getLogger(f"downpour.{wing}") for wing in ("cluster", "files")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 class _Run:
@@ -242,6 +259,8 @@ class _Run:
         self.cluster.begin()
         while len(self._ending.ended) < len(self._plan.specs):
             clock.step()
+            if self.comparisons.broken is not None:
+                raise self.comparisons.broken
             if clock.now_seconds > limit:
                 wrong = "nothing has gone wrong for long, and the run does not end"
                 raise Broken(Promise.ENDS, wrong)

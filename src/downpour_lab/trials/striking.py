@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from random import Random
-from typing import Protocol, cast
+from typing import cast
 
 from downpour.base.states import FailureKind
 from downpour.core.node.attempt import StepLoop
@@ -17,9 +17,11 @@ from downpour_lab.faults.faults import Fault, FaultKind
 from downpour_lab.faults.plan import Plan
 from downpour_lab.simulated.disk import AWAY, Damage, Disk, Operation, Trouble
 from downpour_lab.simulated.environment import Environment, Observer, SimulatedClient
-from downpour_lab.simulated.machines import Machines, Phase, RandomMachines
+from downpour_lab.simulated.machines import Machines, RandomMachines
 from downpour_lab.simulated.manager import DeathPoint, SimulatedManager
-from downpour_lab.simulated.network import HEARS_NOTHING, Clock, Network
+from downpour_lab.simulated.network import HEARS_NOTHING, Network
+from downpour_lab.simulated.threads import Clock
+from downpour_lab.simulated.training import Phase
 from downpour_lab.simulated.worker import NodeClass, SimulatedWorker
 
 _LOCK_SECONDS = 5.0
@@ -31,30 +33,10 @@ Ends = Iterable[tuple[str, str]]
 """Pairs of hosts: messages from the first to the second."""
 
 
-class Stricken(Protocol):
-    """The cluster that faults strike."""
-
-    clock: Clock
-    network: Network
-    disk: Disk
-    environment: Environment
-    client: SimulatedClient
-    managers: dict[str, SimulatedManager]
-    workers: dict[str, SimulatedWorker]
-
-    def stays_away(self, host: str, seconds: float) -> None:
-        """Let the next process that ends on a host restart only after some seconds."""
-        ...
-
-    def double(self, name: str, twin: str) -> SimulatedWorker:
-        """Start another worker with the same name."""
-        ...
-
-
 class Striking:
     """Applies faults; calls `struck` for each one that has found its target."""
 
-    def __init__(self, cluster: Stricken, plan: Plan) -> None:
+    def __init__(self, cluster: Cluster, plan: Plan) -> None:
         self.struck: Callable[[Fault], None] = lambda _: None
         self._cluster = cluster
         self._plan = plan
@@ -100,10 +82,10 @@ class Striking:
             case FaultKind.MANAGER_STOPS:
                 manager.stop()
             case FaultKind.PREPARATION_FAILS:
-                manager.runner.cannot_prepare = fault.detail
+                manager.preparation.next_failure = fault.detail
             case _:
                 once = fault.seconds * (1 if fault.number % 2 else -1)
-                manager.skew_seconds += fault.amount or once
+                manager.threads.skew_seconds += fault.amount or once
 
     def _spare(self, manager: SimulatedManager) -> None:
         manager.die_at = ""
@@ -125,9 +107,9 @@ class Striking:
                 worker.crash("", with_machine=fault.kind is FaultKind.WORKER_MACHINE_DIES)
             case FaultKind.WORKER_DIES_AT:
                 cluster.stays_away(worker.host, fault.seconds)
-                worker.training.dies_at = cast("Phase", fault.detail)
+                worker.flow.dies_at = cast("Phase", fault.detail)
             case FaultKind.WORKER_STANDS_STILL:
-                worker.stand_still(fault.seconds)
+                worker.process.stand_still(fault.seconds)
             case FaultKind.WORKER_LEAVES:
                 cluster.stays_away(worker.host, fault.seconds)
                 worker.leave()
@@ -138,11 +120,11 @@ class Striking:
                 twin = cluster.double(fault.target, f"{worker.host}'")
                 cluster.clock.after(fault.seconds, twin.crash, "again")
             case FaultKind.CONNECTIONS_END:
-                cluster.network.hang_up(worker)
+                cluster.network.hang_up(worker.process)
             case FaultKind.UPDATE_DAMAGED:
-                worker.training.damages_next += 1
+                worker.flow.damages_next += 1
             case _:
-                worker.training.fails_next.append(fault.detail or FailureKind.NON_FINITE)
+                worker.flow.fails_next.append(fault.detail or FailureKind.NON_FINITE)
 
     # The network
 

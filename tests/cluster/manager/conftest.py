@@ -19,6 +19,7 @@ from downpour.base.version import VERSION
 from downpour.cluster.manager.manager import Manager
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
+from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.files.store import SharedDirectory, attempt_name, decode, encode
 from downpour.learning.training.epoch_order import part_of
@@ -221,3 +222,16 @@ def cluster(options: ManagerOptions, tmp_path: Path) -> Iterator[Cluster]:
         worker.close()
     client.close()
     manager.close()
+
+
+class Queue:
+    """Takes the events of a command runner; its time stands still."""
+
+    now_seconds = 0.0
+
+    def __init__(self, events: SimpleQueue[on.Event]) -> None:
+        self.post = events.put
+
+    def fail(self, experiment: str, reason: str) -> None:
+        """Post that an experiment has failed."""
+        self.post(on.EffectFailed(at_seconds=0.0, experiment=experiment, reason=reason))

@@ -8,8 +8,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -20,18 +22,18 @@ from downpour.base.states import ExperimentState
 from downpour.base.values import AttemptId, NumericClass, PublishedFile
 from downpour.cluster.manager.archive import Archive
 from downpour.cluster.manager.command_runner import CommandRunner
-from downpour.cluster.manager.driver import ManagerSink, Persistence
+from downpour.cluster.manager.driver import ManagerSink
 from downpour.cluster.manager.observations import Observations
 from downpour.cluster.manager.roster import Roster
-from downpour.cluster.manager.work import prepare
+from downpour.cluster.manager.work import prepare, prepare_after_rehearsal
 from downpour.cluster.manager.workspace import (
     PreparedExperiment,
     Workspace,
     Workspaces,
     open_workspace,
 )
-from downpour.cluster.worker.task_inputs import ModelReader
-from downpour.core.node.effects import Answers
+from downpour.cluster.threads import Lanes
+from downpour.cluster.worker.attempt import ModelReader
 from downpour.core.scheduler import Output, Scheduler, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
@@ -40,6 +42,7 @@ from downpour.network.rpc.messages import Registration, TaskMessage
 from downpour.predictor import pretrained
 from downpour.predictor.forecaster import Forecaster
 from downpour.record.journal import Journal
+from tests.cluster.manager.conftest import Queue
 from tests.specs import plain_spec
 
 PATIENCE_SECONDS = 60
@@ -100,6 +103,7 @@ class RunningManager:
     """A command runner over one experiment's real workspace; events end in a queue."""
 
     runner: CommandRunner
+    lanes: Lanes
     sink: ManagerSink
     spaces: Workspaces
     roster: Roster
@@ -113,11 +117,12 @@ class RunningManager:
 
     def rest(self) -> list[on.Event]:
         """Let all that was begun end, and return the events that are left."""
-        runner = self.runner
-        lanes = runner._lanes
+        runner, lanes = self.runner, self.lanes
         lanes._calls._pool.submit(int).result(PATIENCE_SECONDS)
         for executor in (lanes._works, lanes._evaluations):
-            executor.submit(lambda: None).result(PATIENCE_SECONDS)
+            done = Event()
+            executor.submit(done.set)
+            assert done.wait(PATIENCE_SECONDS)
         runner.close()
         return [self.events.get() for _ in range(self.events.qsize())]
 
@@ -128,16 +133,16 @@ def manager(tmp_path: Path) -> Iterator[RunningManager]:
     shared = replace(SharedDirectory.open(tmp_path, create=True), patience_seconds=0.1)
     roster, events = Roster(), SimpleQueue[on.Event]()
     deaths = SimpleQueue[DownpourError]()
-    answers, archive = Answers(events.put, lambda: 0.0), Archive(shared)
-    spaces = Workspaces([], answers, gone_seconds=0.0)
-    runner = CommandRunner(spaces, roster, archive, answers, on_death=deaths.put)
-    persistence = Persistence(spaces, roster, archive)
-    sink = ManagerSink(persistence, Forecaster(pretrained()), runner)
+    archive, queue, lanes = Archive(shared), Queue(events), Lanes()
+    spaces = Workspaces([], queue.fail, gone_seconds=0.0)
+    prepared = partial(prepare_after_rehearsal, data_dir=None, rehearses=False)
+    runner = CommandRunner(spaces, roster, queue, lanes, prepared, archive.end, on_death=deaths.put)
+    sink = ManagerSink(spaces, roster, archive, runner, Forecaster(pretrained()))
     term = lease.Leader(term=1, addresses=(), hostname="here", pid=1)
     space = open_workspace(shared, "any", SPEC, term)
     spaces.add(space)
     sink.keep(Scheduler(), SUBMITTED, Output())
-    yield RunningManager(runner, sink, spaces, roster, space, events, deaths)
+    yield RunningManager(runner, lanes, sink, spaces, roster, space, events, deaths)
     runner.close()
 
 
@@ -312,12 +317,12 @@ def test_a_version_whose_steps_are_gone_is_read_in_one_file(
     space = manager.space
     space.prepared = made = _prepared(manager)
     first = made.begun.model
-    base = space.versions.read(first)
+    base = space.aggregation.versions.read(first)
     moved = {name: tensor + 1 for name, tensor in base.tensors.items()}
     model, content = step_to(moved, base, first, "int3")
     version = space.store.put_new("model-000001-abc.safetensors", content)
-    space.versions.follow([first, version])
-    space.versions.keep(version, model.tensors, model.metadata)
+    space.aggregation.versions.follow([first, version])
+    space.aggregation.versions.keep(version, model.tensors, model.metadata)
     space.store.delete(first.name)
     manager.roster.enter(REGISTRATION, Client())  # type: ignore[arg-type]
     assigned = replace(ASSIGN.assigned, model=version)

@@ -14,7 +14,7 @@ from downpour.base.states import ExperimentState
 from downpour.base.values import NumericClass, SystemState
 from downpour.cluster.manager import roster as connection_monitor
 from downpour.cluster.manager.roster import ConnectionMonitor, Roster
-from downpour.network.rpc import Address, ManagerClient, Trust, WorkerClient, parse_address
+from downpour.network.rpc import Address, ManagerClient, WorkerClient, parse_address
 from downpour.network.rpc.messages import Heartbeat, Registration, TaskMessage
 
 CALM = SystemState(cpu_others=0.0, load_average=0.0, memory_used=0.0, io_wait=0.0)
@@ -70,7 +70,7 @@ class Entries:
     def __init__(self) -> None:
         self.roster, self.lost = Roster(), list[str]()
         self.monitor = ConnectionMonitor(
-            self.roster, Trust(), lambda worker, _: self.lost.append(worker)
+            self.roster, WorkerClient, lambda worker, _: self.lost.append(worker)
         )
 
     def enter(self, address: Address) -> None:

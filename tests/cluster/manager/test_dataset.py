@@ -7,6 +7,7 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -149,13 +150,16 @@ def test_examples_that_vanish_during_a_run_cost_no_attempt(
     write_set(data, 1.0)
     cluster = manager_of(shared, data, patience_seconds=30.0)
     lacking: list[str] = []
+    one_at_a_time = Lock()
 
     def looks(worker: FakeWorker, task: TaskMessage) -> None:
         folder = shared / "datasets" / task.dataset
-        if not lacking:
-            shutil.rmtree(folder)
-        if len(lacking) < 2:
-            lacking.append(worker.name)
+        with one_at_a_time:
+            if not lacking:
+                shutil.rmtree(folder)
+            misses = len(lacking) < 2
+            lacking.extend([worker.name] if misses else [])
+        if misses:
             reason = str(FileMissing(f"{task.dataset}/facts.json"))
             worker.client.report_failure(worker.name, task.id, FailureKind.STORE, reason)
             worker.reported.add(task.id)

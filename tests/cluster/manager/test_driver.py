@@ -11,18 +11,27 @@ from typing import Any
 import pytest
 
 from downpour.base.errors import DownpourError, Refused, SharedDirectoryError
-from downpour.cluster.manager.driver import Driver
+from downpour.cluster.manager.driver import Driver, ManagerSink
+from downpour.cluster.threads import Threads
 from downpour.core.node.manager import STOOD_STILL_SECONDS, TICK_SECONDS, ManagerNode
 from downpour.core.scheduler import Entry, Output, Scheduler
 from downpour.core.scheduler.commands import Command
-from downpour.core.scheduler.events import Event, Forecasts, Tick, WorkerJoined, WorkerLeft
+from downpour.core.scheduler.events import (
+    Event,
+    ExperimentSubmitted,
+    Forecasts,
+    Tick,
+    WorkerJoined,
+    WorkerLeft,
+)
 from tests.core.node.manager_defects import ForecastsAfterwards, JudgesAfterAStandstill
+from tests.specs import plain_spec
 
 PATIENCE_SECONDS = 10
 JOINED = WorkerJoined(at_seconds=0.0, worker="anna")
 
 
-class Sink:
+class Sink(ManagerSink):
     """Remembers events; may do something at each."""
 
     def __init__(self, at_each: Callable[[Event], None] = lambda _: None) -> None:
@@ -91,6 +100,29 @@ def test_what_is_forecast_is_heard_before_it_is_needed() -> None:
     assert not forecasts_first(ForecastsAfterwards)
 
 
+def test_commands_run_in_order_and_before_the_answer() -> None:
+    """Whoever hears that an event was taken in finds that its commands have begun."""
+    sink, order = Sink(), list[str]()
+    driver = Driver(Scheduler())
+    submitted = [
+        ExperimentSubmitted(at_seconds=0.0, experiment=name, spec=plain_spec(shards=1))
+        for name in ("a", "b")
+    ]
+    replies = [driver.post(event) for event in submitted]
+
+    def note(commands: Sequence[Command]) -> None:
+        order.extend(type(command).__name__ for command in commands)
+        order.extend("answered" for reply in replies if reply.done())
+
+    sink.carry_out = note  # type: ignore[method-assign]
+    driver.start(sink)
+    outputs = [reply.result(PATIENCE_SECONDS) for reply in replies]
+    driver.stop()
+    decided = [type(command).__name__ for output in outputs for command in output.commands]
+    assert decided[0] == "Prepare"
+    assert order == [decided[0], "answered", *decided[1:]]
+
+
 def test_what_still_waits_in_the_queue_at_the_end_is_refused() -> None:
     """Stopping takes effect before what was posted after it."""
     inside, go_on = Signal(), Signal()
@@ -111,8 +143,8 @@ def test_what_still_waits_in_the_queue_at_the_end_is_refused() -> None:
     go_on.set()
     stopping.join(PATIENCE_SECONDS)
     assert first.result(PATIENCE_SECONDS) == Output()
-    outcomes = [post.exception(PATIENCE_SECONDS) for post in posts]
-    assert outcomes[-1] is not None
+    with pytest.raises(Refused):
+        posts[-1].result(PATIENCE_SECONDS)
 
 
 def test_who_is_replaced_answers_nobody_and_does_nothing() -> None:
@@ -155,7 +187,9 @@ def hears_before_it_judges(node_class: type[ManagerNode[Any]] = ManagerNode) -> 
         now += 60.0 if isinstance(event, WorkerJoined) else TICK_SECONDS
 
     sink = Sink(stand_still)
-    driver = Driver(Scheduler(), clock=lambda: now, node_class=node_class)
+    threads = Threads()
+    threads.now = lambda: now  # type: ignore[method-assign]
+    driver = Driver(Scheduler(), threads, node_class=node_class)
     driver.start(sink)
     driver.post(JOINED).result(PATIENCE_SECONDS)
     beats = [WorkerLeft(at_seconds=now, worker="bert", reason="") for _ in range(3)]

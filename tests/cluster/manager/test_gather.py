@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -14,16 +15,17 @@ import pytest
 from downpour.base.errors import UpdatesRefused
 from downpour.base.values import PublishedFile, Update
 from downpour.cluster.manager import work
-from downpour.cluster.manager.archive import Archive
+from downpour.cluster.manager.aggregation import Aggregation
 from downpour.cluster.manager.command_runner import CommandRunner
 from downpour.cluster.manager.roster import Roster
 from downpour.cluster.manager.workspace import Workspace, Workspaces, open_workspace
-from downpour.core.node.effects import Answers
+from downpour.cluster.threads import Lanes
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.spec import Outer
-from downpour.files.aggregators import Versions, first_state
+from downpour.files.aggregators import first_state
 from downpour.files.store import DirectoryStore, SharedDirectory, decode, encode, model_metadata
+from tests.cluster.manager.conftest import Queue
 from tests.specs import plain_spec
 
 PATIENCE_SECONDS = 60
@@ -90,8 +92,8 @@ class Story:
     def arrive(self, shards: Sequence[int]) -> None:
         """Sum some updates early."""
         for shard in shards:
-            self.space.arrived[shard] = self.gather(shard)
-        work.gather(self.space)
+            self.space.aggregation.arrived[shard] = self.gather(shard)
+        self.space.aggregation.gather()
 
     def aggregate(self) -> do.Aggregate:
         """Return what the scheduler asks for when all have come."""
@@ -131,7 +133,7 @@ def opened(folder: Path, **fields: object) -> Story:
     spec = plain_spec(shards=SHARDS, **fields)
     space = open_workspace(SharedDirectory.open(folder, create=True), "any", spec)
     space.store = CountingStore(space.folder)
-    space.versions = Versions(space.store)
+    space.aggregation = Aggregation(spec, space.store)
     first = {"w": np.random.default_rng(7).normal(size=5000).astype(np.float32)}
     model = space.store.put_new("model-0", encode(first, model_metadata([])))
     outer = None
@@ -210,8 +212,8 @@ def test_what_is_wrong_is_said_in_the_end_and_of_whom(tmp_path: Path) -> None:
     with pytest.raises(UpdatesRefused) as refusal:
         story.end_round()
     assert list(refusal.value.reasons) == [2]
-    story.space.arrived[0] = replace(story.gather(0), model=story.updates[2].file)
-    work.gather(story.space)
+    story.space.aggregation.arrived[0] = replace(story.gather(0), model=story.updates[2].file)
+    story.space.aggregation.gather()
     story.updates[2] = update_of(
         story.store.put_new("again", encode({"w": np.zeros(5000, "f")}, {}))
     )
@@ -225,7 +227,7 @@ def test_updates_of_an_earlier_round_are_forgotten(tmp_path: Path) -> None:
     left = story.gather(3)
     story.end_round()
     story.begin_round()
-    story.space.arrived[3] = left
+    story.space.aggregation.arrived[3] = left
     story.arrive([0, 1])
     story.end_round()
     assert story.model.checksum == made_without(tmp_path / "late", rounds=2)[-1]
@@ -249,10 +251,10 @@ def test_a_runner_sums_what_has_come_and_answers_the_aggregation_alone(
     story: Story, events: SimpleQueue[on.Event], tmp_path: Path
 ) -> None:
     """However many are asked for at once, each update is read once."""
-    answers = Answers(events.put, lambda: 0.0)
-    spaces = Workspaces([], answers, gone_seconds=0.0)
-    spaces.add(story.space)
-    runner = CommandRunner(spaces, Roster(), Archive(story.space.shared), answers)
+    spaces = Workspaces([story.space], lambda *_: None, gone_seconds=0.0)
+    prepare = partial(work.prepare_after_rehearsal, data_dir=None, rehearses=False)
+    queue = Queue(events)
+    runner = CommandRunner(spaces, Roster(), queue, Lanes(), prepare, print)
     story.begin_round()
     for shard in range(SHARDS - 1):
         runner.start(story.gather(shard))

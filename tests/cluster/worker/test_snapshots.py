@@ -9,8 +9,14 @@ import pytest
 
 from downpour.base.errors import StoreError
 from downpour.base.values import PublishedFile, Snapshot
-from downpour.cluster.worker.attempt import HandOverStop, TaskCancelled, TaskControl
-from downpour.cluster.worker.task_runner import Snapshots, TaskRunner, train_steps
+from downpour.cluster.worker.attempt import (
+    HandOverStop,
+    Snapshots,
+    TaskCancelled,
+    TaskControl,
+    train_steps,
+)
+from downpour.cluster.worker.task_runner import TaskRunner
 from downpour.core.node.attempt import StepLoop
 
 if TYPE_CHECKING:

@@ -17,8 +17,13 @@ import pytest
 
 from downpour.base.errors import FileCorrupt, OtherCode, SpecError, TrainingError, UnfitWorker
 from downpour.base.values import PublishedFile
-from downpour.cluster.worker.attempt import HandOverStop, TaskCancelled, TaskControl, in_one_line
-from downpour.cluster.worker.task_inputs import blaming_packages
+from downpour.cluster.worker.attempt import (
+    HandOverStop,
+    TaskCancelled,
+    TaskControl,
+    blaming_packages,
+    in_one_line,
+)
 from downpour.cluster.worker.task_runner import TaskRunner
 from downpour.core.resolve import resolve
 from downpour.core.spec import Spec
@@ -92,23 +97,6 @@ def test_a_worker_of_one_process_computes_all_parts(
     update = runner.run(asked, TaskControl(asked.id))
     assert (update.steps, update.processes, update.shortages) == (7, 1, 0)
     assert psutil.Process().children() == before
-
-
-def test_an_experiment_of_an_earlier_version_goes_on_as_it_began(
-    shared: SharedDirectory, task: TaskMessage
-) -> None:
-    """Its file does not name the last batch, which then has what is left: four of 100 examples."""
-    store = shared.store("any")
-    text = bytes(store.read(task.spec)).decode().replace('last_batch = "even"\n', "")
-    assert "last_batch" not in text
-    named = f'last_batch = "rest"\n{text}'
-    checksums = []
-    for one in (text, named, f'last_batch = "even"\n{text}'):
-        spec = store.put_new(f"spec-{token_hex(3)}.toml", [one.encode()])
-        asked = replace(task, id=replace(task.id, experiment="any"), spec=spec)
-        checksums.append(TaskRunner(shared, "cpu").run(asked, TaskControl(task.id)).file.checksum)
-    former, rest, even = checksums
-    assert former == rest != even
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Worker nodes with one defect each, which simulated and real workers must show."""
+"""Worker nodes with one defect each, which simulated workers must show."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from downpour.base.values import AttemptId
-from downpour.core.node.attempt import HeldAttempt
-from downpour.core.node.worker import Action, Beat, End, Report, SaveAndStop, Stop, WorkerNode
+from downpour.core.node.worker import Action, Beat, Stop, WorkerNode
 
 
 class DropsReports(WorkerNode[Any]):
@@ -27,17 +26,6 @@ class NeverFree(WorkerNode[Any]):
         running = self.running
         super().report_taken()
         self._wanted = running
-
-
-class BelievesItWasHeard(WorkerNode[Any]):
-    """Takes a snapshot for known once a heartbeat mentioned it, even if no answer came."""
-
-    def beat(self) -> Beat[Any]:
-        """Believe so."""
-        beat = super().beat()
-        for held in beat.held:
-            held.known_snapshot = held.snapshot
-        return beat
 
 
 class StaysWithItsManager(WorkerNode[Any]):
@@ -88,35 +76,6 @@ class BeginsAnew(WorkerNode[Any]):
         return super().train(held, term)
 
 
-class ServesTheReplaced(WorkerNode[Any]):
-    """Accepts tasks from a manager that was replaced."""
-
-    def train(self, held: Any, term: int) -> list[Action[Any]]:
-        """Accept any task."""
-        return super().train(held, max(term, self.term))
-
-
-class HandsOverWhatItTrains(WorkerNode[Any]):
-    """Forgets that it was asked to hand over an attempt that it has not begun."""
-
-    def hand_over(self, attempt: AttemptId) -> list[Action[Any]]:
-        """Consider the running attempt alone."""
-        running = self.running
-        if running is not None and running.attempt == attempt:
-            return [SaveAndStop(running)]
-        return []
-
-
-class ForgetsWhatItIsAskedAgain(WorkerNode[Any]):
-    """Takes an attempt that it is asked for again for the one that it is stopping."""
-
-    def _free(self) -> None:
-        running, wanted = self.running, self._wanted
-        super()._free()
-        if running is not None and wanted is not None and wanted.attempt == running.attempt:
-            self._wanted = None
-
-
 class GoesOnUnwanted(WorkerNode[Any]):
     """Ignores which attempts it should not be running."""
 
@@ -151,32 +110,3 @@ class NeverRegistersAnew(WorkerNode[Any]):
         return super().beat_answered(
             beat, known=True, unwanted=unwanted, interval_seconds=interval_seconds
         )
-
-
-class ReportsWhatItHandsBack(WorkerNode[HeldAttempt]):
-    """Reports the attempt that it stops before it says goodbye: it gets another one in between."""
-
-    def ended(self, end: End) -> Report | None:
-        """Report it like any other end."""
-        leaving, self.leaving = self.leaving, False
-        report = super().ended(end)
-        self.leaving = leaving
-        return report
-
-
-DEFECTS: tuple[type[WorkerNode[Any]], ...] = (
-    DropsReports,
-    NeverFree,
-    BelievesItWasHeard,
-    StaysWithItsManager,
-    MentionsWhatItBegan,
-    MentionsNothing,
-    NeverStops,
-    BeginsAnew,
-    ServesTheReplaced,
-    HandsOverWhatItTrains,
-    ForgetsWhatItIsAskedAgain,
-    GoesOnUnwanted,
-    NeverRegistersAnew,
-    ReportsWhatItHandsBack,
-)

@@ -1,4 +1,4 @@
-"""Step loops with one defect each, which simulated and real workers must show."""
+"""Step loops with one defect each, which simulated workers must show."""
 
 from __future__ import annotations
 
@@ -41,15 +41,6 @@ class SavesWhatIsCancelled(StepLoop):
         return NextStep.HAND_OVER if step is NextStep.STOP else step
 
 
-class NeverSaves(StepLoop):
-    """Publishes no snapshot."""
-
-    def next(self, at_seconds: float) -> NextStep:
-        """Train on instead of saving."""
-        step = super().next(at_seconds)
-        return NextStep.TRAIN if step is NextStep.SAVE else step
-
-
 class SavesBeforeItWasHeard(StepLoop):
     """Publishes the next snapshot although the manager may not know the last."""
 
@@ -67,14 +58,3 @@ class FinishesEarly(StepLoop):
         step = super().next(at_seconds)
         last = self._held.steps_done == self._held.steps_total - 1
         return NextStep.FINISH if last and step is NextStep.TRAIN else step
-
-
-DEFECTS = (
-    NeverStops,
-    NeverHandsOver,
-    StopsWhatItShouldSave,
-    SavesWhatIsCancelled,
-    NeverSaves,
-    SavesBeforeItWasHeard,
-    FinishesEarly,
-)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
-from downpour.core.node.manager import Asked, ManagerNode, Posted, Ready, Step
+from downpour.core.node.manager import Asked, ManagerNode, Posted, Step
 
 
 class ForgetsToKeep(ManagerNode[Any]):
@@ -30,15 +29,6 @@ class ActsWithoutLeading(ManagerNode[Any]):
     def _must_lead(self, steps: Sequence[Step[Any]]) -> bool:
         del steps
         return False
-
-
-class ActsOnTheLastFirst(ManagerNode[Any]):
-    """Has the last decision carried out first."""
-
-    def take(self, arrived: Sequence[Posted[Any] | Asked[Any]], now_seconds: float) -> Ready[Any]:
-        """Reverse the steps."""
-        ready = super().take(arrived, now_seconds)
-        return replace(ready, steps=ready.steps[::-1])
 
 
 class JudgesAfterAStandstill(ManagerNode[Any]):

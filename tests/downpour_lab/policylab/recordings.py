@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from downpour.record.record_lines import AssignedLine, RecordLine, WorkerJoinedLine
+from downpour.record.record_lines import RecordLine
 from downpour.record.view import View
 from downpour_lab.policylab.conditions import Curve
 from downpour_lab.policylab.recorded import Absence, RecordedRun, RecordedWorker
@@ -59,10 +59,7 @@ def machines(
 
 
 def recorded(run: RecordedRun, tactic: Tactic) -> list[tuple[float, RecordLine]]:
-    """Return the record of a simulated cluster on a run's machines, without forecasts.
-
-    As a manager's, it says when workers join that were away.
-    """
+    """Return the record of a simulated cluster on a run's machines, without forecasts."""
     watch = RerunWatch(run)
     cluster = Cluster(
         plan_of_rerun(run, tactic, 0),
@@ -76,9 +73,4 @@ def recorded(run: RecordedRun, tactic: Tactic) -> list[tuple[float, RecordLine]]
     assert not watch.failure
     view = View()
     lines = [line for each in cluster.disk.journal("recorded") for line in view.take(each)]
-    began_at = next(at for at, line in lines if isinstance(line, AssignedLine))
-    for worker in run.workers:
-        for absence in worker.absences:
-            joins = WorkerJoinedLine(worker=worker.name, address="", numeric_class="")
-            lines.append((began_at + absence.until_seconds, joins))
     return sorted(lines, key=lambda line: line[0])

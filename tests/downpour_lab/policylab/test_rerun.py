@@ -62,7 +62,8 @@ def test_workers_come_and_go_as_they_did(absent: Absence) -> None:
     truth = machines(absent=absent)
     run = RecordedRun.of("x", recorded(truth, WAIT))
     [read] = next(worker.absences for worker in run.workers if worker.name == "host-4")
-    assert read.until_seconds == pytest.approx(absent.until_seconds, abs=1.0)
+    # The simulated manager prepares the experiment for 2.5 to 7.5 s.
+    assert read.until_seconds == pytest.approx(absent.until_seconds, abs=2.6)
     assert rerun(run, WAIT).seconds == pytest.approx(run.seconds, rel=0.05)
     known = rerun(run, HANDOFF).seconds
     assert known == pytest.approx(rerun(truth, HANDOFF).seconds, rel=0.05)

@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
+from downpour.base.errors import DeadlineExceeded
 from downpour_lab.simulated.disk import Disk, DiskTimings
-from downpour_lab.simulated.network import OVERDUE, Answer, Clock, Network, Process
+from downpour_lab.simulated.network import Network
+from downpour_lab.simulated.threads import Clock, Process
+
+OVERDUE = "overdue"
 
 
 class Listener(Process):
@@ -20,10 +24,10 @@ class Listener(Process):
         super().__init__(clock, host)
         self.heard = 0
 
-    def say(self, answer: Answer) -> None:
+    def say(self) -> str:
         """Answer."""
         self.heard += 1
-        answer(self.host)
+        return self.host
 
 
 class Party:
@@ -35,13 +39,20 @@ class Party:
         self.caller = Process(self.clock, "caller")
         self.listeners = {name: Listener(self.clock, name) for name in ("ann", "bob")}
         for name, listener in self.listeners.items():
-            self.network.serve(name, listener)
+            self.network.serve(name, listener, listener)
 
     def ask(self, name: str) -> list[Any]:
         """Call a listener, run all actions, and return what came of it, and when."""
         results: list[Any] = []
         began = self.clock.now_seconds
-        self.network.call(self.caller, name, "say", answered=results.append, failed=results.append)
+
+        def call() -> None:
+            try:
+                results.append(self.network.call(self.caller, name, "say"))
+            except DeadlineExceeded:
+                results.append(OVERDUE)
+
+        self.caller.begin(call)
         while not results and self.clock.step():
             pass
         return [*results, self.clock.now_seconds - began]

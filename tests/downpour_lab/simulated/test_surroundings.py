@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
+from queue import Empty
 from random import Random
 from typing import Any
 
 import pytest
 
-from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
+from downpour.base.errors import (
+    DownpourError,
+    FileCorrupt,
+    FileMissing,
+    Refused,
+    SharedDirectoryError,
+)
 from downpour.base.values import PublishedFile
 from downpour.core.node.journal import Line
 from downpour.core.scheduler import Journaled
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
+from downpour.files.store.publish import RetryPolicy
 from downpour.record.view import aggregating
 from downpour_lab.checks.checks import RecordCheck
 from downpour_lab.checks.promises import Comparisons
@@ -25,17 +34,11 @@ from downpour_lab.simulated.disk import (
     Disk,
     DiskTimings,
     Operation,
+    SimulatedStore,
     Trouble,
 )
-from downpour_lab.simulated.network import (
-    OVERDUE,
-    UNREACHABLE,
-    Answer,
-    Clock,
-    Network,
-    Process,
-    Refusal,
-)
+from downpour_lab.simulated.network import Network
+from downpour_lab.simulated.threads import Clock, Process, SimulatedThreads
 from tests.specs import plain_spec
 
 
@@ -51,11 +54,14 @@ class Echo(Process):
         """Remember which host has hung up."""
         self.hung_up.append(host)
 
-    def say(self, answer: Answer, word: str) -> None:
+    def say(self, word: str) -> str:
         """Answer, unless the test has set it silent."""
         self.heard.append(word)
-        if word != "nothing":
-            answer(Refusal("not that") if word == "no" else word)
+        if word == "nothing":
+            self.sleep(60.0)
+        if word == "no":
+            raise Refused("word", "not that")
+        return word
 
 
 class Place:
@@ -67,39 +73,40 @@ class Place:
         self.network = Network(self.clock, self.random, deadline_seconds=3.0)
         self.disk = Disk(self.clock, self.random, DiskTimings(patience_seconds=5.0))
         self.caller, self.echo = Process(self.clock, "caller"), Echo(self.clock)
-        self.network.serve("echo", self.echo)
-        self.results: list[Any] = []
+        self.network.serve("echo", self.echo, self.echo)
 
-    def ask(self, word: str) -> list[Any]:
-        """Call, run all actions, and return the result."""
-        self.results = []
-        self.network.call(
-            self.caller,
-            "echo",
-            "say",
-            word,
-            answered=self.results.append,
-            failed=lambda reason: self.results.append(("failed", reason)),
-        )
+    def ask(self, word: str) -> Any:
+        """Call, run all actions, and return the answer, or the name of the error."""
+        return self.result_of(lambda: self.network.call(self.caller, "echo", "say", word))
+
+    def result_of(self, act: Callable[[], Any], process: Process | None = None) -> Any:
+        """Act in a thread of a process, run all actions, and return the result."""
+        results: list[Any] = []
+
+        def run() -> None:
+            try:
+                results.append(act())
+            except DownpourError as error:
+                results.append(type(error).__name__)
+
+        (process or self.caller).begin(run)
         self.run()
-        return self.results
+        return results[0] if results else None
 
     def run(self) -> None:
         """Run all actions."""
         while self.clock.step():
             pass
 
-    def publish(self, name: str, writer: Process | None = None) -> list[PublishedFile | str]:
+    def store(self, process: Process | None = None) -> SimulatedStore:
+        """Return the files of experiment `e`, as a process sees them."""
+        process = process or self.caller
+        policy = RetryPolicy(seconds=5.0, sleep=process.sleep)
+        return SimulatedStore(self.disk, process, "e", policy)
+
+    def publish(self, name: str) -> Any:
         """Publish a file, run all actions, and return the result."""
-        made: list[PublishedFile | str] = []
-
-        def failed(error: StoreError) -> None:
-            made.append(str(error))
-
-        writer = writer or self.caller
-        self.disk.publish(writer, "e", name, b"some", made.append, failed, patience_seconds=5.0)
-        self.run()
-        return made
+        return self.result_of(lambda: self.store().put_new(name, [b"some"]))
 
 
 @pytest.fixture
@@ -131,27 +138,64 @@ def test_a_process_that_stands_still_acts_later_and_a_dead_one_never(place: Plac
     assert seen == ["first", "second"]
 
 
+def test_a_process_that_dies_ends_its_threads(place: Place) -> None:
+    """At the wait in which they are, and at the next one if they run."""
+    steps: list[str] = []
+
+    def work() -> None:
+        try:
+            steps.append("begun")
+            place.caller.sleep(1.0)
+            steps.append("slept")
+        finally:
+            steps.append("ended")
+            place.caller.sleep(1.0)
+            steps.append("cleaned up")
+
+    place.caller.begin(work)
+    place.caller.die()
+    place.run()
+    assert steps == ["begun", "ended"]
+
+
+def test_a_thread_waits_for_another(place: Place) -> None:
+    """For an item, no longer than its timeout, and for a result."""
+    threads = SimulatedThreads(place.caller)
+    queue, reply, seen = threads.queue(), threads.reply(), list[Any]()
+
+    def get() -> None:
+        seen.append(queue.get(timeout=1.0))
+        with pytest.raises(Empty):
+            queue.get(timeout=1.0)
+        reply.set_result("done")
+
+    threads.start("getting", get)
+    place.clock.after(0.5, queue.put, "item")
+    assert (place.result_of(reply.result), seen) == ("done", ["item"])
+    assert place.clock.now_seconds == 1.5
+
+
 def test_a_call_is_answered_or_refused_or_fails(place: Place) -> None:
     """Each ends once."""
-    assert place.ask("hello") == ["hello"]
-    assert place.ask("no") == [("failed", "not that")]
+    assert place.ask("hello") == "hello"
+    assert place.ask("no") == "Refused"
     place.echo.die()
-    assert place.ask("hello") == [("failed", UNREACHABLE)]
+    assert place.ask("hello") == "Unreachable"
 
 
-def test_what_is_lost_ends_at_the_deadline(place: Place) -> None:
+def test_a_lost_call_ends_at_the_deadline(place: Place) -> None:
     """The caller cannot know whether the call was lost or its answer."""
     place.network.cut("caller", "echo")
-    assert place.ask("hello") == [("failed", OVERDUE)]
+    assert place.ask("hello") == "DeadlineExceeded"
     place.network.mend("caller", "echo")
-    assert place.ask("nothing") == [("failed", OVERDUE)]
+    assert place.ask("nothing") == "DeadlineExceeded"
     assert place.echo.heard == ["nothing"]
 
 
 def test_callers_see_that_a_process_hangs_up(place: Place) -> None:
     """Long before the deadline; the servers that it called see it as well."""
     place.clock.after(0.1, place.network.hang_up, place.echo)
-    assert place.ask("nothing") == [("failed", UNREACHABLE)]
+    assert place.ask("nothing") == "Unreachable"
     place.network.hang_up(place.caller)
     place.run()
     assert place.echo.hung_up == ["echo", "caller"]
@@ -160,16 +204,15 @@ def test_callers_see_that_a_process_hangs_up(place: Place) -> None:
 def test_a_call_that_comes_twice_is_answered_once(place: Place) -> None:
     """The server gets the call twice."""
     place.network.state.doubled = 1.0
-    assert place.ask("hello") == ["hello"]
+    assert place.ask("hello") == "hello"
     assert place.echo.heard == ["hello", "hello"]
 
 
-def test_a_file_is_there_whole_when_it_is_said_to_be(place: Place) -> None:
-    """Not if its writer died before."""
-    [file] = place.publish("update")
-    assert isinstance(file, PublishedFile)
+def test_a_published_file_is_whole(place: Place) -> None:
+    """It does not appear if its writer died before."""
+    file = place.publish("update")
     assert place.disk.look(place.echo, "e", file) == b"some"
-    place.disk.publish(place.caller, "e", "other", b"some", print, print)
+    place.caller.begin(place.store().put_new, "other", [b"some"])
     place.caller.die()
     place.run()
     assert place.disk.store("e").list() == ["update"]
@@ -178,27 +221,21 @@ def test_a_file_is_there_whole_when_it_is_said_to_be(place: Place) -> None:
 def test_others_may_see_a_file_late(place: Place) -> None:
     """Its writer sees it at once, and a patient reader in the end."""
     place.disk.state.stale_seconds = 4.0
-    [file] = place.publish("update")
-    assert isinstance(file, PublishedFile)
+    file = place.publish("update")
     assert place.disk.look(place.caller, "e", file) == b"some"
     with pytest.raises(FileMissing):
         place.disk.look(place.echo, "e", file)
-    read: list[bytes | StoreError] = []
-    place.disk.read(place.echo, "e", file, read.append, read.append)
-    place.run()
-    assert read == [b"some"]
+    assert place.result_of(lambda: place.store(place.echo).read(file), place.echo) == b"some"
 
 
 def test_patience_with_a_directory_that_is_away_ends(place: Place) -> None:
     """For readers and writers; a damaged file is refused as well."""
-    [file] = place.publish("update")
-    assert isinstance(file, PublishedFile)
+    file = place.publish("update")
     place.disk.state.troubles.append(AWAY)
-    assert place.publish("other") == ["shared directory shared: no such folder"]
+    assert place.publish("other") == "SharedDirectoryError"
     place.disk.state.troubles.clear()
     place.disk.damaged.add("update")
-    with pytest.raises(FileCorrupt):
-        place.disk.look(place.caller, "e", file)
+    assert place.result_of(lambda: place.store().read(file)) == "FileCorrupt"
 
 
 @pytest.mark.parametrize("error", ERRORS)
@@ -304,12 +341,11 @@ def test_only_a_dead_worker_s_late_file_may_stay_behind() -> None:
     disk, dying, living = place.disk, Process(place.clock, "dying"), Process(place.clock, "living")
 
     def publish(writer: Process, name: str) -> None:
-        disk.publish(writer, "e1", name, b"", lambda _: None, lambda _: None)
-        while disk.store("e1").list().count(name) == 0:
-            place.clock.step()
+        place.result_of(lambda: disk.publish(writer, "e1", name, b""), writer)
 
     publish(dying, "early")
-    disk.sweep("manager", "e1", lambda name: name == "early")
+    disk.delete("manager", "e1", "early")
+    disk.sweep("e1")
     publish(dying, "late")
     publish(living, "later")
     assert not any(map(disk.may_stay, ("early", "late", "later")))

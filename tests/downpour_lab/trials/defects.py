@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
-from downpour.base.errors import SharedDirectoryError
-from downpour.base.states import ExperimentState, FailureKind
+from downpour.base.errors import SharedDirectoryError, UpdatesRefused
+from downpour.base.states import FailureKind
 from downpour.base.values import PublishedFile
-from downpour.core.node.journal import since_checkpoint
+from downpour.cluster.manager.command_runner import CommandRunner
+from downpour.core.node.journal import Line, since_checkpoint
 from downpour.core.scheduler import (
     Entry,
     Output,
@@ -27,32 +27,42 @@ from downpour.core.scheduler import events as on
 from downpour.core.scheduler.commands import Command
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.state import SchedulerState
+from downpour.core.spec import ResolvedSpec
 from downpour.core.stragglers import POLICIES, Policy
-from downpour_lab.simulated import fake_files
-from downpour_lab.simulated.command_runner import SimulatedCommandRunner
-from downpour_lab.simulated.directory_work import Done
-from downpour_lab.simulated.environment import Environment, Stories
-from downpour_lab.simulated.manager import SimulatedManager
+from downpour.files.store import Array
+from downpour_lab.simulated import digests
+from downpour_lab.simulated.environment import Stories
+from downpour_lab.simulated.manager import SimulatedDriver, SimulatedManager, SimulatedSink
+from downpour_lab.simulated.work import DigestAggregation
 from tests.core.node import manager_defects
+
+
+class _ActsFirst(SimulatedDriver):
+    def _take(self, items: list[Any]) -> None:
+        super()._take(items)
+        super()._commit()
+
+    def _commit(self) -> None:
+        pass
 
 
 class ActsBeforeItKeeps(SimulatedManager):
     """Answers and calls workers before the journal is durable."""
 
-    def commit(self, then: Callable[[], None]) -> None:
-        """Act first."""
-        then()
-        super().commit(lambda: None)
+    driver_class = _ActsFirst
+
+
+class _LeavesOutAssignments(SimulatedSink):
+    def keep(self, core: Scheduler, event: on.Event, output: Output) -> list[Entry]:
+        kept: list[facts.Fact] = []
+        kept += (fact for fact in output.facts if not isinstance(fact, facts.Assigned))
+        return super().keep(core, event, replace(output, facts=kept))
 
 
 class ForgetsAssignments(SimulatedManager):
     """Journals everything except assignments."""
 
-    def keep(self, core: Scheduler, event: on.Event, output: Output) -> Sequence[Entry]:
-        """Leave out assignments."""
-        kept: list[facts.Fact] = []
-        kept += (fact for fact in output.facts if not isinstance(fact, facts.Assigned))
-        return super().keep(core, event, replace(output, facts=kept))
+    sink_class = _LeavesOutAssignments
 
 
 class ForgetsToKeep(SimulatedManager):
@@ -76,8 +86,13 @@ class BuildsOnSand(SimulatedManager):
 
     def begin_journals(self) -> None:
         """Write nothing."""
-        for journal in filter(None, self.persistence._journals.values()):
-            journal._unwritten = []
+        _forget_unwritten(self)
+
+
+def _forget_unwritten(manager: SimulatedManager) -> None:
+    for space in manager.spaces.values():
+        if space.journal is not None:
+            space.journal._unwritten = []
 
 
 class NeverResigns(SimulatedManager):
@@ -300,122 +315,110 @@ class RunsAhead(SimulatedManager):
         return _RunsAhead()
 
 
-class _NeverSweeps(SimulatedCommandRunner):
-    def _sweep(
-        self,
-        experiment: str,
-        ending: ExperimentState,
-        kept: Iterable[PublishedFile],
-        versions: Collection[PublishedFile],
-    ) -> None:
-        pass
+class _NeverSweeps(CommandRunner):
+    def _conclude(self, command: do.Conclude) -> None:
+        self._on_end(command.experiment)
 
 
 class LeavesFiles(SimulatedManager):
     """Relies on each file being removed in time, which a death can prevent."""
 
-    def __init__(
-        self, environment: Environment, host: str, on_death: Callable[[str], None]
-    ) -> None:
-        super().__init__(environment, host, on_death)
-        self.runner = _NeverSweeps(environment, self)
+    runner_class = _NeverSweeps
+
+    def _clean(self, running: Iterable[Experiment], ended: Iterable[Experiment]) -> None:
+        del ended
+        super()._clean(running, ())
 
 
-class _StepsAnew(SimulatedCommandRunner):
-    """Once it has taken up experiments, the outer optimizer of each begins anew."""
+class _StepsAnew(DigestAggregation):
+    """An outer optimizer that begins anew."""
 
-    def take_up(self, core: Scheduler) -> None:
-        super().take_up(core)
-        self._anew = {name: each.spec for name, each in core.state.experiments.items()}
+    is_new = True
 
-    def _fold(
-        self,
-        command: do.Aggregate,
-        base: tuple[bytes, bytes | None],
-        *args: Any,
-        **options: Any,
-    ) -> None:
-        spec = self._anew.pop(command.experiment, None)
-        if spec is not None and base[1] is not None:
-            base = base[0], fake_files.first_outer(spec)
-        super()._fold(command, base, *args, **options)
+    def outer_step(
+        self, base: Mapping[str, Array], arrays: dict[str, Array], state: Mapping[str, Array]
+    ) -> Mapping[str, Array]:
+        if self.is_new:
+            assert isinstance(self._spec, ResolvedSpec)
+            state = digests.tensors_of(digests.first_outer(self._spec))
+        self.is_new = False
+        return super().outer_step(base, arrays, state)
 
 
 class ForgetsTheOuterState(SimulatedManager):
     """Keeps the outer optimizer's state in memory, and begins it anew after a restart."""
 
-    def __init__(
-        self, environment: Environment, host: str, on_death: Callable[[str], None]
-    ) -> None:
-        super().__init__(environment, host, on_death)
-        self.runner = _StepsAnew(environment, self)
+    def open(self, experiment: str, spec: ResolvedSpec, story: Sequence[Line] = ()) -> None:
+        """Open it with another optimizer if it continues."""
+        super().open(experiment, spec, story)
+        space = self.spaces[experiment]
+        if story:
+            files = self.takes.store(experiment, 30.0, 30.0)
+            space.aggregation = _StepsAnew(spec, files, self.takes)
 
 
-class _RefusesByPlace(SimulatedCommandRunner):
-    def _refuse(self, command: do.Aggregate, reasons: Mapping[int, str]) -> None:
+class _RefusesByPlace(CommandRunner):
+    def _refusal(self, command: do.Aggregate, reasons: Mapping[int, str]) -> on.AggregationFailed:
         places = {command.shards.index(shard): reason for shard, reason in reasons.items()}
-        super()._refuse(command, places)
+        return super()._refusal(command, places)
 
 
 class RefusesByPlace(SimulatedManager):
     """Names refused updates by their places and not by their shards."""
 
-    def __init__(
-        self, environment: Environment, host: str, on_death: Callable[[str], None]
-    ) -> None:
-        super().__init__(environment, host, on_death)
-        self.runner = _RefusesByPlace(environment, self)
+    runner_class = _RefusesByPlace
 
 
-class _BlamesWorkers(SimulatedCommandRunner):
-    def _wait(self, again: Callable[[float], None], done: Done, waited: float) -> None:
-        if isinstance(again, partial) and isinstance(again.args[0], do.Aggregate):
-            command = again.args[0]
-            self._refuse(command, dict.fromkeys(command.shards, "cannot be read"))
-            done()
-        else:
-            super()._wait(again, done, waited)
+class _BlamesWorkers(DigestAggregation):
+    def _updates(self, files: Mapping[int, PublishedFile]) -> dict[int, bytes]:
+        try:
+            self._takes.environment.disk.ask(self._takes.process.host, "read")
+        except SharedDirectoryError:
+            raise UpdatesRefused(dict.fromkeys(files, "cannot be read")) from None
+        return super()._updates(files)
 
 
 class BlamesWorkers(SimulatedManager):
     """Refuses updates because the directory cannot be read."""
 
-    def __init__(
-        self, environment: Environment, host: str, on_death: Callable[[str], None]
-    ) -> None:
-        super().__init__(environment, host, on_death)
-        self.runner = _BlamesWorkers(environment, self)
+    def open(self, experiment: str, spec: ResolvedSpec, story: Sequence[Line] = ()) -> None:
+        """Open it with arithmetic that does so."""
+        super().open(experiment, spec, story)
+        files = self.takes.store(experiment, 30.0, 30.0)
+        self.spaces[experiment].aggregation = _BlamesWorkers(spec, files, self.takes)
 
 
-class _FailsWithTheDirectory(SimulatedCommandRunner):
-    def _give_out(self, done: Done) -> None:
-        for name in self._manager.core.state.experiments:
-            self._answers.failed(name, "the directory refuses")
-        done()
+class _FailsWithTheDirectory(CommandRunner):
+    def _give_up_or_die(self, experiment: str, error: SharedDirectoryError) -> None:
+        del error
+        for name in self._spaces:
+            failed = on.EffectFailed(
+                at_seconds=self._queue.now_seconds,
+                experiment=name,
+                reason=f"the directory refuses, of {experiment}",
+            )
+            self._queue.post(failed)
 
 
 class FailsWithTheDirectory(SimulatedManager):
     """Fails experiments when the directory stays away, and goes on itself."""
 
-    def __init__(
-        self, environment: Environment, host: str, on_death: Callable[[str], None]
-    ) -> None:
-        super().__init__(environment, host, on_death)
-        self.runner = _FailsWithTheDirectory(environment, self)
+    runner_class = _FailsWithTheDirectory
+
+
+class _TriesOnce(SimulatedDriver):
+    def _commit(self) -> None:
+        try:
+            self._manager.sink.commit()
+        except SharedDirectoryError:
+            self._manager.sink.journaling._touched.clear()
+            _forget_unwritten(self._manager)
 
 
 class BelievesItIsKept(SimulatedManager):
     """Acts on entries that the directory has failed to write."""
 
-    def commit(self, then: Callable[[], None]) -> None:
-        """Try once, and go on."""
-        try:
-            self.persistence.commit()
-        except SharedDirectoryError:
-            self.persistence.journaling._touched.clear()
-            for journal in filter(None, self.persistence._journals.values()):
-                journal._unwritten = []
-        then()
+    driver_class = _TriesOnce
 
 
 class TakesCopies(SimulatedManager):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from downpour.core.scheduler import Entry, Journaled, Output, Scheduler
@@ -10,27 +9,32 @@ from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec
 from downpour_lab.simulated.machines import labels_of
-from downpour_lab.simulated.manager import SimulatedManager
-from downpour_lab.simulated.network import Answer
+from downpour_lab.simulated.manager import SimulatedManager, SimulatedService, SimulatedSink
 
 
-class ForgetsToObserve(SimulatedManager):
-    """Journals no line of the record when an aggregation begins."""
-
-    def keep(self, core: Scheduler, event: on.Event, output: Output) -> Sequence[Entry]:
-        """Leave out aggregations."""
+class _LeavesOutAggregations(SimulatedSink):
+    def keep(self, core: Scheduler, event: on.Event, output: Output) -> list[Entry]:
         others: list[do.Command] = []
         others += (each for each in output.commands if not isinstance(each, do.Aggregate))
         return super().keep(core, event, replace(output, commands=others))
 
 
+class ForgetsToObserve(SimulatedManager):
+    """Journals no line of the record when an aggregation begins."""
+
+    sink_class = _LeavesOutAggregations
+
+
+class _GivesAnotherName(SimulatedService):
+    def submit(self, experiment: str, spec: ResolvedSpec) -> None:
+        again = experiment in self._manager.core.state.experiments
+        super().submit(f"{experiment}-again" if again else experiment, spec)
+
+
 class TakesRequestsTwice(SimulatedManager):
     """Takes a request that is repeated because its answer was lost for another one."""
 
-    def submit(self, answer: Answer, experiment: str, spec: ResolvedSpec) -> None:
-        """Give a repeated request another name."""
-        again = experiment in self.core.state.experiments
-        super().submit(answer, f"{experiment}-again" if again else experiment, spec)
+    service_class = _GivesAnotherName
 
 
 class _TakesAllForFit(Scheduler):

@@ -146,7 +146,7 @@ def how_missed(kind: FaultKind, seconds: float) -> tuple[float, str]:
 def test_a_dead_worker_is_missed_when_its_connections_end() -> None:
     """Its attempt is given up at once, and not after four seconds of silence."""
     at_seconds, why = how_missed(FaultKind.WORKER_DIES, seconds=9.0)
-    assert "its connection ended and it does not answer" in why
+    assert "its connection ended and worker-1:0 does not answer" in why
     assert 3.0 < at_seconds < 3.2
 
 

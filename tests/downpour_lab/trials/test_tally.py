@@ -14,9 +14,8 @@ from downpour_lab.faults.plan import plan_of
 from downpour_lab.trials.seed_search import RunsTally, different
 from downpour_lab.trials.simulation import Outcome, check_compared, simulate
 
-# Neither is simulated: registering tells what `describe` would, and nobody watches a run.
+# Nobody watches a run.
 UNSIMULATED = {
-    "manager.describe",
     "manager.disturbed",
     "manager.status",
     "manager.list_experiments",

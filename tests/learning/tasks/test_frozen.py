@@ -137,8 +137,8 @@ def test_the_result_of_steps_is_whole_as_well(tmp_path: Path, begin: dict[str, s
         assert compression_of(decode(space.store.read(model), model.name)) == "int3"
         asked = do.Publish(experiment=space.experiment, model=model, leading=(first,))
         final = work.publish(space, asked)
-        space.versions.clear()
-        followed = space.versions.read_after((first,), model).tensors
+        space.aggregation.versions.clear()
+        followed = space.aggregation.versions.read_after((first,), model).tensors
         wanted = {name: array.tobytes() for name, array in followed.items()}
         assert held(space, final) == wanted | {FROZEN: BEGINNING.tobytes()}
         assert held(space, space.store.describe("adapter.safetensors")) == wanted

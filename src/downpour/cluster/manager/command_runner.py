@@ -1,7 +1,8 @@
-"""Runs the core's commands in other threads, and posts each result as an event.
+"""Carries out the core's commands, and posts each result as an event.
 
-`core/node/effects.py` says which commands wait for each other; `lanes.py` has the threads. Calls to
-workers are short and frequent; work on parameters is long and rare.
+`CommandRunner.start` says which commands wait for each other. A manager's lanes are threads
+(`cluster/threads.py`). The simulator's take virtual time, and it runs this file as it is. So if
+commands can overtake each other in the manager, they can do so in the simulator.
 
 Failures come back as events, too. If a call to a worker fails, the worker is lost. If work fails,
 its experiment fails, except after a failed removal of files, which only costs space. An experiment
@@ -12,11 +13,12 @@ retries end, the manager ends and leaves everything to the next one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from threading import Event, Thread
+from typing import Any, Protocol, assert_never
 
 from downpour.base.errors import (
     DownpourError,
@@ -27,15 +29,13 @@ from downpour.base.errors import (
     StoreError,
     UpdatesRefused,
 )
-from downpour.base.states import ExperimentState
+from downpour.base.states import ExperimentState, FailureKind
 from downpour.cluster.manager import work
-from downpour.cluster.manager.archive import Archive
-from downpour.cluster.manager.lanes import Lanes
-from downpour.cluster.manager.rehearsal import Rehearsal
 from downpour.cluster.manager.roster import Roster
-from downpour.cluster.manager.workspace import Workspaces
-from downpour.core.node.effects import Answers, Effects
+from downpour.cluster.manager.workspace import PreparedExperiment, Workspace, Workspaces
+from downpour.cluster.threads import Job, Lanes
 from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import events as on
 from downpour.files.store import find_updates
 from downpour.learning.blame import describe_error, is_of_users_code, users_errors
 from downpour.network.rpc.messages import TaskMessage
@@ -45,20 +45,33 @@ log = logging.getLogger(__name__)
 _HELD_SECONDS = 2.0
 """The time between two looks at a factory's files. A person restores them, so there is no hurry."""
 
+
 OnDeath = Callable[[DownpourError], None]
+Prepare = Callable[[Workspace, do.Prepare], PreparedExperiment]
 
 
-class CommandRunner(Effects[[]]):
+class EventQueue(Protocol):
+    """Takes the results of commands; a `Driver`, or a simulated manager."""
+
+    @property
+    def now_seconds(self) -> float:
+        """Experiment time."""
+
+    def post(self, event: on.Event) -> object:
+        """Hand an event to the core."""
+
+
+class CommandRunner:
     """Carries out the commands of a manager.
 
     Args:
         spaces: the workspaces of the experiments.
         roster: the workers that can be called.
-        archive: lists the experiments that have ended.
-        answers: receives the outcome of each command, as an event.
+        queue: receives the outcome of each command, as an event.
+        lanes: where commands wait for each other.
+        prepare: prepares an experiment.
+        on_end: called with the name of an experiment that has ended and is cleaned up.
         term: the manager's term.
-        data_dir: a folder with datasets, if there is one.
-        rehearses: whether to try a user's code in a separate process first.
         on_death: called with the reason if the manager can do no more work.
     """
 
@@ -66,31 +79,66 @@ class CommandRunner(Effects[[]]):
         self,
         spaces: Workspaces,
         roster: Roster,
-        archive: Archive,
-        answers: Answers,
-        *,
+        queue: EventQueue,
+        lanes: Lanes,
+        prepare: Prepare,
+        on_end: Callable[[str], object],
         term: int = 0,
-        data_dir: Path | None = None,
-        rehearses: bool = False,
         on_death: OnDeath = lambda _: None,
     ) -> None:
         self._spaces = spaces
         self._roster = roster
-        self._archive = archive
-        self._answers = answers
+        self._queue = queue
+        self._lanes = lanes
+        self._prepared = prepare
+        self._on_end = on_end
         self._term = term
-        self._data_dir = data_dir
-        self._rehearses = rehearses
         self._on_death = on_death
         self._closing = Event()
-        self._lanes = Lanes()
         self._held: set[str] = set()
+
+    def start(self, command: do.Command) -> None:  # noqa: C901 - one arm a command
+        """Begin to carry out a command.
+
+        - Calls to one worker keep their order; calls to others do not wait.
+        - Work on parameters runs one after the other. Evaluations run beside it, because workers
+          train the next round meanwhile, whose aggregation must not wait for one.
+        - A preparation begins at once, because it may hang in a download or in a user's code.
+        """
+        lanes = self._lanes
+        match command:
+            case do.Prepare():
+                lanes.alone(self._job(self._prepare, command))
+            case do.Assign():
+                lanes.call(command.assigned.worker, partial(self._assign, command))
+            case do.Cancel() | do.HandOver():
+                lanes.call(command.worker, partial(self._tell, command))
+            case do.Gather():
+                lanes.work(self._job(self._gather, command))
+            case do.Aggregate():
+                lanes.work(self._job(self._aggregate, command))
+            case do.Evaluate():
+                lanes.beside(self._job(self._evaluate, command))
+            case do.Publish():
+                lanes.work(self._job(self._publish, command))
+            case do.Adopt():
+                lanes.work(self._job(self._adopt, command))
+            case do.Discard():
+                lanes.work(self._removal(self._discard, command))
+            case do.Conclude():
+                lanes.work(self._removal(self._conclude, command))
+            case do.Dismiss():
+                # This doesn't wait behind the worker's other calls. Closing the worker's client
+                # ends the call in flight, which would otherwise occupy a thread until its deadline.
+                self._roster.strike(command.worker)
+            case _:
+                assert_never(command)
 
     def close(self) -> None:
         """Wait for running work, and begin no more; no command may follow."""
-        # First, because `_die` and a held experiment's wait check it. If the directory fails while
-        # the manager closes, that is no second reason to end, and no preparation may begin any
-        # more.
+        # First, because `_give_up_or_die` and a held experiment's wait check it. If the directory
+        # fails while the manager closes, that is no second reason to end, and no preparation may
+        # begin any more.
         self._closing.set()
         self._lanes.close()
         for space in self._spaces.values():
@@ -102,43 +150,32 @@ class CommandRunner(Effects[[]]):
                 if has_ended and not space.is_gone:
                     space.finish()
 
-    # Lanes
+    def _job(self, act: Callable[[Any], on.Event | None], command: Any) -> Job:
+        """Return long work, whose result is posted and whose failure fails the experiment."""
 
-    def _alone(self, experiment: str, job: Callable[[], None]) -> None:
-        self._lanes.alone(self._guarded(experiment, job))
-
-    def _in_turn(self, worker: str, job: Callable[[], None]) -> None:
-        self._lanes.call(worker, job)
-
-    def _work(self, experiment: str, job: Callable[[], None]) -> None:
-        self._lanes.work(self._guarded(experiment, job))
-
-    def _beside(self, experiment: str, job: Callable[[], None]) -> None:
-        self._lanes.beside(self._guarded(experiment, job))
-
-    def _clean(self, experiment: str, job: Callable[[], None]) -> None:
-        """Remove files; if that fails, the files stay and the experiment goes on."""
-
-        def guarded() -> None:
+        def job() -> None:
             try:
-                job()
-            except (DownpourError, OSError) as error:
-                log.warning("%s: could not remove all files: %s", experiment, error)
-
-        self._lanes.work(guarded)
-
-    def _guarded(self, experiment: str, job: Callable[[], None]) -> Callable[[], None]:
-        """Return the long work, wrapped so that its failure fails the experiment."""
-
-        def guarded() -> None:
-            try:
-                job()
+                event = act(command)
             except SharedDirectoryError as error:
-                self._give_up_or_die(experiment, error)
+                self._give_up_or_die(command.experiment, error)
             except users_errors() as error:  # becomes the experiment's failure
-                self._fail(experiment, error)
+                self._fail(command.experiment, error)
+            else:
+                if event is not None:
+                    self._queue.post(event)
 
-        return guarded
+        return job
+
+    def _removal(self, act: Callable[[Any], None], command: Any) -> Job:
+        """Return the removal of files; if it fails, the files stay and the experiment goes on."""
+
+        def job() -> None:
+            try:
+                act(command)
+            except (DownpourError, OSError) as error:
+                log.warning("%s: could not remove all files: %s", command.experiment, error)
+
+        return job
 
     def _give_up_or_die(self, experiment: str, error: SharedDirectoryError) -> None:
         """Fail one experiment if only its folder is gone; otherwise end the manager."""
@@ -147,48 +184,60 @@ class CommandRunner(Effects[[]]):
 
     def _fail(self, experiment: str, error: BaseException) -> None:
         """Report to the core that work of an experiment has failed."""
-        known = isinstance(error, DownpourError) and not is_of_users_code(error)
-        level = logging.INFO if known else logging.ERROR
-        log.log(level, "%s: %s", experiment, error, exc_info=None if known else error)
-        where = "" if known else "; the manager's log has the traceback"
-        reason = describe_error(error) + where
-        self._answers.failed(experiment, reason, asked_wrongly=isinstance(error, SpecError))
+        is_ours = isinstance(error, DownpourError) and not is_of_users_code(error)
+        level = logging.INFO if is_ours else logging.ERROR
+        log.log(level, "%s: %s", experiment, error, exc_info=None if is_ours else error)
+        where = "" if is_ours else "; the manager's log has the traceback"
+        self._queue.post(
+            on.EffectFailed(
+                at_seconds=self._queue.now_seconds,
+                experiment=experiment,
+                reason=describe_error(error) + where,
+                asked_wrongly=isinstance(error, SpecError),
+            )
+        )
 
     # Calls to workers
 
     def _assign(self, command: do.Assign) -> None:
-        assigned = command.assigned
-        entry = self._roster.get(assigned.worker)
+        assigned, now = command.assigned, self._queue.now_seconds
+        worker, entry = assigned.worker, self._roster.get(assigned.worker)
         if entry is None:
-            self._answers.not_registered(assigned.worker)
+            # The manager dismissed it while this call waited behind others.
+            reason = "it is not registered"
+            self._queue.post(on.WorkerLeft(at_seconds=now, worker=worker, reason=reason))
             return
         try:
             entry.client.train(self._task(command))
         except ProtocolError as error:
             # The worker may have registered again in the meantime, so that the call went to its old
             # address. The core knows the new registration, and assigns to it without our help.
-            if self._roster.is_dead(assigned.worker, entry):
-                self._answers.call_failed(assigned.worker, error)
+            if self._roster.is_dead(worker, entry):
+                now, reason = self._queue.now_seconds, f"the call failed: {error}"
+                self._queue.post(on.WorkerLost(at_seconds=now, worker=worker, reason=reason))
         # `_task` raises this: it publishes the indices of a shard that is too large for a message.
         except SharedDirectoryError as error:
             self._give_up_or_die(assigned.attempt.experiment, error)
         except Exception as error:  # noqa: BLE001 - becomes the attempt's failure
             log.warning("%s: could not be assigned: %s", assigned.attempt, error)
-            self._answers.not_assigned(assigned, str(error))
+            self._queue.post(
+                on.AttemptFailed(
+                    at_seconds=self._queue.now_seconds,
+                    worker=worker,
+                    attempt=assigned.attempt,
+                    failure=FailureKind.LOST,
+                    reason=str(error),
+                )
+            )
 
-    def _cancel(self, command: do.Cancel) -> None:
-        """Best effort: the reply to the worker's next heartbeat repeats it."""
+    def _tell(self, command: do.Cancel | do.HandOver) -> None:
+        """Best effort: the answer to a heartbeat repeats a cancellation, and a policy its wish."""
         try:
-            self._roster.client(command.worker).cancel(command.attempt)
+            client = self._roster.client(command.worker)
+            tell = client.cancel if isinstance(command, do.Cancel) else client.hand_over
+            tell(command.attempt)
         except ProtocolError as error:
-            log.info("%s: the cancellation failed: %s", command.worker, error)
-
-    def _hand_over(self, command: do.HandOver) -> None:
-        """Best effort: the policy sees that the attempt goes on, and may decide again."""
-        try:
-            self._roster.client(command.worker).hand_over(command.attempt)
-        except ProtocolError as error:
-            log.info("%s: the request to hand over failed: %s", command.worker, error)
+            log.info("%s: %s failed: %s", command.worker, command, error)
 
     def _task(self, command: do.Assign) -> TaskMessage:
         assigned = command.assigned
@@ -212,34 +261,29 @@ class CommandRunner(Effects[[]]):
 
     # Work on parameters
 
-    def _prepare(self, command: do.Prepare) -> None:
+    def _prepare(self, command: do.Prepare) -> on.Prepared | None:
         space = self._spaces[command.experiment]
-        rehearsal = None
-        if self._rehearses and space.spec.factories and command.model is None:
-            rehearsal = Rehearsal(space.spec, space.shared.datasets, self._data_dir)
-            rehearsal.rehearse()
         try:
-            made = work.prepare(space, self._data_dir, command)
+            made = self._prepared(space, command)
         except OtherCode as error:
             self._hold(command, error)
-            return
-        if rehearsal is not None:
-            rehearsed = rehearsal.agrees(made.dataset_key, made.begun.drawn)
-            made = replace(made, rehearsed=rehearsed)
+            return None
         # Someone cancelled it meanwhile, and `_conclude` has freed its memory. Setting it again
         # would keep a dataset and a network in memory until the manager ends.
         if space.concluded:
-            return
-        space.prepared, space.global_model = made, made.begun.drawn
-        self._answers.prepared(
-            command,
+            return None
+        begun = made.begun
+        space.prepared, space.global_model = made, begun.drawn
+        return on.Prepared(
+            at_seconds=self._queue.now_seconds,
+            experiment=command.experiment,
             dataset=made.dataset_key,
             shard_samples=tuple(len(shard) for shard in made.shards),
-            model=made.begun.model,
-            outer=made.begun.outer,
-            frozen=made.begun.frozen,
-            trial=made.begun.trial,
-            handed_on=made.begun.handed_on,
+            model=begun.model,
+            frozen=begun.frozen,
+            trial=begun.trial,
+            outer=begun.outer,
+            handed_on=begun.handed_on,
         )
 
     def _hold(self, command: do.Prepare, error: OtherCode) -> None:
@@ -258,46 +302,69 @@ class CommandRunner(Effects[[]]):
         Thread(target=again, name="held", daemon=True).start()
 
     def _adopt(self, command: do.Adopt) -> None:
+        """Find updates that workers have published but not reported."""
         workers = dict(command.attempts)
         for attempt, update in find_updates(self._spaces[command.experiment].store, workers):
-            log.info(
-                "adopted %s, which %s had published but not reported", attempt, workers[attempt]
+            worker = workers[attempt]
+            log.info("adopted %s, which %s had published but not reported", attempt, worker)
+            now = self._queue.now_seconds
+            self._queue.post(
+                on.UpdatePublished(at_seconds=now, worker=worker, attempt=attempt, update=update)
             )
-            self._answers.adopted(workers[attempt], attempt, update)
 
     def _gather(self, command: do.Gather) -> None:
-        space = self._spaces[command.experiment]
-        space.arrived[command.shard] = command
+        aggregation = self._spaces[command.experiment].aggregation
+        aggregation.arrived[command.shard] = command
         # If more work waits, updates come faster than we add them. One pass over several updates
         # costs less than one pass each, and the aggregation's own pass adds all that remain.
         if not self._lanes.work_waits:
-            work.gather(space)
+            aggregation.gather()
 
-    def _aggregate(self, command: do.Aggregate) -> None:
-        space = self._spaces[command.experiment]
+    def _aggregate(self, command: do.Aggregate) -> on.Event:
         try:
-            made = work.aggregate(space, command)
-        except UpdatesRefused as refused:
-            self._answers.refused(command, refused.reasons)
-        else:
-            self._answers.aggregated(command, made.model, made.outer, made.own)
+            made = work.aggregate(self._spaces[command.experiment], command)
+        except UpdatesRefused as error:
+            return self._refusal(command, error.reasons)
+        return on.Aggregated(
+            at_seconds=self._queue.now_seconds,
+            experiment=command.experiment,
+            round=command.round,
+            model=made.model,
+            outer=made.outer,
+            parts=command.parts,
+            own=made.own,
+        )
 
-    def _evaluate(self, command: do.Evaluate) -> None:
+    def _refusal(self, command: do.Aggregate, reasons: Mapping[int, str]) -> on.AggregationFailed:
+        """Return that some updates cannot be used; `reasons` are by shard."""
+        return on.AggregationFailed(
+            at_seconds=self._queue.now_seconds,
+            experiment=command.experiment,
+            round=command.round,
+            reasons=tuple(sorted(reasons.items())),
+        )
+
+    def _evaluate(self, command: do.Evaluate) -> on.Evaluated | None:
         space = self._spaces[command.experiment]
         if space.prepared is None:
-            return  # the experiment has ended meanwhile
-        self._answers.evaluated(command, work.measure(space, command))
+            return None  # the experiment has ended meanwhile
+        evaluation = work.measure(space, command)
+        return on.Evaluated(
+            at_seconds=self._queue.now_seconds,
+            experiment=command.experiment,
+            round=command.round,
+            evaluation=evaluation,
+            part=command.part,
+        )
 
-    def _publish(self, command: do.Publish) -> None:
+    def _publish(self, command: do.Publish) -> on.ModelPublished:
         model = work.publish(self._spaces[command.experiment], command)
-        self._answers.published(command, model)
-
-    def _dismiss(self, worker: str) -> None:
-        self._roster.strike(worker)
+        now = self._queue.now_seconds
+        return on.ModelPublished(at_seconds=now, experiment=command.experiment, model=model)
 
     def _discard(self, command: do.Discard) -> None:
         space = self._spaces[command.experiment]
-        space.versions.forget(command.files)
+        space.aggregation.versions.forget(command.files)
         copies = [space.copies.pop(file) for file in command.files if file in space.copies]
         for file in (*command.files, *copies):
             space.store.delete(file.name)
@@ -312,4 +379,4 @@ class CommandRunner(Effects[[]]):
             work.sweep(space.store, finished=finished, kept=command.kept, versions=command.versions)
         # This comes last, because the next manager does not look at folders in this list. A folder
         # that we could not clean up must not be in it.
-        self._archive.end(command.experiment)
+        self._on_end(command.experiment)

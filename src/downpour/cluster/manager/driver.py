@@ -16,16 +16,14 @@ may fail, because it changes nothing; its caller gets the error.
 from __future__ import annotations
 
 import logging
-import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from threading import Condition, Thread
-from threading import Event as Ending
-from typing import Any, Protocol, TypeVar
+from threading import Condition
+from typing import Any, TypeVar
 
 from downpour.base.errors import DownpourError, FailStop, Refused, SharedDirectoryError, StoreError
 from downpour.cluster.manager import status
@@ -34,11 +32,11 @@ from downpour.cluster.manager.command_runner import CommandRunner
 from downpour.cluster.manager.observations import ManagerAnnouncer, Observations
 from downpour.cluster.manager.roster import Roster
 from downpour.cluster.manager.workspace import Workspace
-from downpour.core.node.journal import Journaling, JournalWriter
+from downpour.cluster.threads import THREADS, Threads
+from downpour.core.node.journal import CHECKPOINT_ROUNDS, Journaling, JournalWriter
 from downpour.core.node.manager import (
     BATCH_MAX_EVENTS,
     Asked,
-    ManagerContext,
     ManagerNode,
     Posted,
     Step,
@@ -46,7 +44,6 @@ from downpour.core.node.manager import (
 from downpour.core.scheduler import Entry, Output, Scheduler, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler.commands import Command
 from downpour.core.scheduler.events import Event, HeartbeatReceived, Tick
 from downpour.files.store.publish import RetryPolicy
 from downpour.predictor.forecaster import Forecaster
@@ -54,18 +51,6 @@ from downpour.predictor.forecaster import Forecaster
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-
-class CommandSink(ManagerContext, Protocol):
-    """Persists events and runs the commands; long work runs in other threads."""
-
-    def commit(self) -> None:
-        """Make gathered entries durable; raises SharedDirectoryError if the directory refuses."""
-        ...
-
-    def carry_out(self, commands: Sequence[Command]) -> None:
-        """Start the commands; returns at once."""
-        ...
 
 
 _Waiting = Future[Any]
@@ -78,7 +63,7 @@ class Driver:
 
     Args:
         scheduler: the core; experiment time continues from its state.
-        clock: returns seconds since some fixed moment.
+        threads: the driver's thread, its queue, and its clock.
         patience_seconds: how long the directory may refuse writes before the driver ends.
         on_death: called with the reason if the driver ends on its own: StoreError if it cannot
             persist anything or another manager leads, else FailStop. The driver takes no event
@@ -91,7 +76,7 @@ class Driver:
     def __init__(
         self,
         scheduler: Scheduler,
-        clock: Callable[[], float] = time.monotonic,
+        threads: Threads = THREADS,
         *,
         patience_seconds: float = 60.0,
         on_death: Callable[[DownpourError], None] = lambda _: None,
@@ -100,33 +85,32 @@ class Driver:
     ) -> None:
         self._on_death = on_death
         self._check_leader = check_leader
-        self._ending = Ending()
+        self._threads = threads
+        self._ending = threads.flag()
         self._retry_policy = RetryPolicy(seconds=patience_seconds, sleep=self._ending.wait)
         self._scheduler = scheduler
         self._node_class = node_class
-        self._clock = clock
-        self._queue: SimpleQueue[_Item | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Item | None] = threads.queue()
         self._taken: list[_Item] = []
-        self._began_at = clock() - scheduler.state.now_seconds
+        self._began_at = threads.now() - scheduler.state.now_seconds
         self._changed = Condition()
         # Not 0: callers that have seen nothing yet pass 0, and must get an answer at once.
         self._change = 1
         self._beaten = False
         self._waits_ended = False
         self._stopped = False
-        self._thread = Thread(target=self._run, name="scheduler", daemon=True)
 
     @property
     def now_seconds(self) -> float:
         """Experiment time: the seconds that this manager and those before it have run."""
-        return self._clock() - self._began_at
+        return self._threads.now() - self._began_at
 
     @property
     def change(self) -> int:
         """A number that grows with every event that changes what clients see."""
         return self._change
 
-    def start(self, sink: CommandSink, first: Sequence[Command] = ()) -> None:
+    def start(self, sink: ManagerSink, first: Sequence[do.Command] = ()) -> None:
         """Begin to take events, including earlier posts; experiment time continues from the core.
 
         Args:
@@ -134,11 +118,11 @@ class Driver:
             first: the commands that an earlier manager left undone.
         """
         # Set it again, because recovery has moved the core's time since we made this driver.
-        self._began_at = self._clock() - self._scheduler.state.now_seconds
+        self._began_at = self._threads.now() - self._scheduler.state.now_seconds
         self._sink = sink
         self._node = self._node_class(self._scheduler, sink)
         self._first = list(first)
-        self._thread.start()
+        self._thread = self._threads.start("scheduler", self._run)
 
     def end_waits(self) -> None:
         """End all waits for a change, now and later, because the manager is closing."""
@@ -157,12 +141,12 @@ class Driver:
         self._refuse_the_rest()
 
     def post(self, event: Event) -> Future[Output]:
-        """Hand an event to the core; the future is done when its consequences are durable.
+        """Hand an event to the core; the reply comes when its consequences are durable.
 
-        The future raises Refused, as busy, if the driver has stopped. Whether the event took effect
+        The reply raises Refused, as busy, if the driver has stopped. Whether the event took effect
         is then unknown.
         """
-        done = Future[Output]()
+        done: Future[Output] = self._threads.reply()
         self._put(Posted(event, done))
         return done
 
@@ -172,7 +156,7 @@ class Driver:
         The question must change nothing. After the driver has stopped, it refuses the question as
         busy.
         """
-        done = Future[T]()
+        done: Future[T] = self._threads.reply()
         self._put(Asked(question, done))
         return done.result()
 
@@ -279,16 +263,12 @@ class Driver:
     def _act(self, step: _Step) -> None:
         if step.event is not None:
             self._sink.carry_out(step.output.commands)
-        if step.asker is not None:
-            self._answer(step, step.asker)
+        if step.asker is not None and step.error is not None:
+            step.asker.set_exception(step.error)
+        elif step.asker is not None:
+            step.asker.set_result(step.answer)
         if step.event is not None:
             self._announce(step)
-
-    def _answer(self, step: _Step, asker: _Waiting) -> None:
-        if step.error is not None:
-            asker.set_exception(step.error)
-        else:
-            asker.set_result(step.answer)
 
     def _announce(self, step: _Step) -> None:
         """Wake clients that wait for a change; a heartbeat alone waits for the next tick."""
@@ -319,17 +299,21 @@ def _described(error: BaseException) -> str:
     )
 
 
-class Persistence:
-    """Writes into the given workspaces; for the driver's thread.
+class ManagerSink:
+    """Journals events and starts commands, for the driver's thread.
 
     `keep` writes nothing; it gathers the consequences of one event. `commit` writes them. The rules
     for journaling and syncing are in `core/node/journal.py`.
 
     Args:
-        spaces: by experiment.
+        spaces: the workspaces, by experiment.
         roster: the workers that the journals name.
         archive: lists the experiments that have ended.
+        runner: carries out commands.
+        forecaster: forecasts how long workers take, and learns from events.
+        announcer: tells users about events, if they asked for that.
         first_order: the number of the next entry, counted over all experiments.
+        checkpoint_rounds: the number of rounds between two checkpoints.
     """
 
     def __init__(
@@ -337,17 +321,32 @@ class Persistence:
         spaces: Mapping[str, Workspace],
         roster: Roster,
         archive: Archive,
+        runner: CommandRunner,
+        forecaster: Forecaster | None = None,
+        announcer: ManagerAnnouncer | None = None,
         first_order: int = 1,
+        checkpoint_rounds: int = CHECKPOINT_ROUNDS,
     ) -> None:
         self.observations = Observations(spaces, roster)
+        self.journaling = Journaling(self._journal_of, first_order, checkpoint_rounds)
         self._spaces = spaces
         self._archive = archive
-        self._journaling = Journaling(self._journal_of, first_order)
+        self._runner = runner
+        self._forecaster = forecaster
+        self._announcer = announcer
+
+    def forecasts(self, at_seconds: float) -> on.Forecasts | None:
+        """Return new forecasts, if there are any; see `Forecaster`."""
+        return self._forecaster.forecasts(at_seconds) if self._forecaster is not None else None
 
     def keep(self, core: Scheduler, event: on.Event, output: Output) -> list[Entry]:
         """Gather the journal entries of an event and its output; returns the ones for replay."""
+        if self._forecaster is not None:
+            self._forecaster.follow(core, event, output)
+        if self._announcer is not None:
+            self._announcer.note(core, output)
         story = self.observations.story(core, event, output)
-        gathered = self._journaling.keep(core, event, output.facts, story)
+        gathered = self.journaling.keep(core, event, output.facts, story)
         for order, entry in gathered:
             if isinstance(entry, on.ExperimentSubmitted):
                 self._archive.places[entry.experiment] = order
@@ -363,8 +362,18 @@ class Persistence:
 
         If only one experiment's folder is gone, it holds up no others: its entries wait in memory
         until the folder is back or the experiment has failed.
+
+        Raises:
+            SharedDirectoryError: the directory refuses; the driver may repeat the call.
         """
-        self._journaling.commit(is_gone=self._is_gone)
+        self.journaling.commit(is_gone=self._is_gone)
+        if self._announcer is not None:
+            self._announcer.announce()
+
+    def carry_out(self, commands: Sequence[do.Command]) -> None:
+        """Start the commands, which returns at once."""
+        for command in commands:
+            self._runner.start(command)
 
     def _is_gone(self, experiment: str) -> bool:
         space = self._spaces[experiment]
@@ -374,48 +383,3 @@ class Persistence:
     def _journal_of(self, experiment: str) -> JournalWriter | None:
         space = self._spaces.get(experiment)
         return space.journal if space is not None else None
-
-
-class ManagerSink:
-    """The command sink of a real manager.
-
-    Args:
-        persistence: makes events durable.
-        forecaster: forecasts how long workers take, and learns from events.
-        runner: carries out commands.
-        announcer: tells users about events, if they asked for that.
-    """
-
-    def __init__(
-        self,
-        persistence: Persistence,
-        forecaster: Forecaster,
-        runner: CommandRunner,
-        announcer: ManagerAnnouncer | None = None,
-    ) -> None:
-        self._announcer = announcer
-        self._persistence = persistence
-        self._forecaster = forecaster
-        self._runner = runner
-
-    def forecasts(self, at_seconds: float) -> on.Forecasts | None:
-        """Return new forecasts, if there are any; see `Forecaster`."""
-        return self._forecaster.forecasts(at_seconds)
-
-    def keep(self, core: Scheduler, event: on.Event, output: Output) -> list[Entry]:
-        """Gather what must be persisted, see `Persistence`; the forecaster learns from it."""
-        self._forecaster.follow(core, event, output)
-        if self._announcer is not None:
-            self._announcer.note(core, output)
-        return self._persistence.keep(core, event, output)
-
-    def commit(self) -> None:
-        """Make all gathered entries durable; see `Persistence`."""
-        self._persistence.commit()
-        if self._announcer is not None:
-            self._announcer.announce()
-
-    def carry_out(self, commands: Sequence[do.Command]) -> None:
-        """Start the commands."""
-        for command in commands:
-            self._runner.start(command)

@@ -6,21 +6,24 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Event, Timer
 
 from downpour.base.errors import DownpourError, SharedDirectoryError
 from downpour.cluster.manager.archive import Archive
 from downpour.cluster.manager.command_runner import CommandRunner
-from downpour.cluster.manager.driver import Driver, ManagerSink, Persistence
+from downpour.cluster.manager.driver import Driver, ManagerSink
 from downpour.cluster.manager.metrics import ManagerMetrics
 from downpour.cluster.manager.observations import ManagerAnnouncer
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.roster import Roster
 from downpour.cluster.manager.service import ManagerHandler
 from downpour.cluster.manager.takeover import RecoveredState
+from downpour.cluster.manager.work import prepare_after_rehearsal
 from downpour.cluster.manager.workspace import Workspaces
-from downpour.core.node.effects import Answers
+from downpour.cluster.threads import Lanes
+from downpour.core.scheduler import events as on
 from downpour.files.store import SharedDirectory
 from downpour.files.store.lease import Leader, Lease
 from downpour.host.event_command import command_for
@@ -59,36 +62,44 @@ class Manager:
         self._options = options
         self._begun = begun
         self._on_death = on_death
-        core, shared, archive = begun.recovered.core, begun.shared, begun.archive
-        away_seconds = AWAY_SECONDS * options.patience
+        archive, away_seconds = begun.archive, AWAY_SECONDS * options.patience
         self._driver = Driver(
-            core,
+            begun.recovered.core,
             patience_seconds=away_seconds,
             on_death=on_death,
             check_leader=self._raise_unless_it_leads,
         )
         self._roster = Roster()
-        answers = Answers(self._driver.post, lambda: self._driver.now_seconds)
-        self._spaces = Workspaces(begun.recovered.spaces, answers, away_seconds)
+        self._spaces = Workspaces(begun.recovered.spaces, self._fail, away_seconds)
+        data_dir = Path(options.data_dir) if options.data_dir else None
+        prepare = partial(
+            prepare_after_rehearsal, data_dir=data_dir, rehearses=not options.embedded
+        )
         self._runner = CommandRunner(
             self._spaces,
             self._roster,
-            archive,
-            answers,
+            self._driver,
+            Lanes(),
+            prepare,
+            archive.end,
             term=begun.leader.term,
-            data_dir=Path(options.data_dir) if options.data_dir else None,
-            rehearses=not options.embedded,
             on_death=on_death,
         )
-        persistence = Persistence(self._spaces, self._roster, archive, begun.recovered.next_order)
-
         command = command_for(options.on_event)
         self._announcer = ManagerAnnouncer(command) if command is not None else None
-        self._sink = ManagerSink(persistence, begun.forecaster, self._runner, self._announcer)
+        self._sink = ManagerSink(
+            self._spaces,
+            self._roster,
+            archive,
+            self._runner,
+            begun.forecaster,
+            self._announcer,
+            begun.recovered.next_order,
+        )
         self._service = ManagerHandler(
             options,
             begun.trust,
-            shared,
+            begun.shared,
             self._driver,
             self._spaces,
             self._roster,
@@ -103,16 +114,19 @@ class Manager:
             on_end=self._service.connection_ended,
             listener=begun.listener,
         )
-        self._metrics: MetricsEndpoint | None = None
-        if begun.metrics_listener is not None:
-            counters = persistence.observations.counters
-            source = ManagerMetrics(
-                self._driver, archive, counters, self._spaces, begun.leader.term
-            )
-            self._metrics = MetricsEndpoint(source, begun.metrics_listener, begun.trust)
+        self._metrics = self._metrics_endpoint()
         # Delay the import of torch, because it takes 1 to 3 s and slows down every other thread.
         # The workers of continued experiments should come back first.
         self._warming_up = Timer(_WARM_UP_SECONDS, self._service.warm_up)
+
+    def _metrics_endpoint(self) -> MetricsEndpoint | None:
+        begun, counters = self._begun, self._sink.observations.counters
+        if begun.metrics_listener is None:
+            return None
+        source = ManagerMetrics(
+            self._driver, begun.archive, counters, self._spaces, begun.leader.term
+        )
+        return MetricsEndpoint(source, begun.metrics_listener, begun.trust)
 
     def start(self) -> None:
         """Continue earlier managers' experiments, and serve."""
@@ -180,6 +194,10 @@ class Manager:
             self._announcer.look(lambda: self._service.status("", 0, 0.0))
         if not self._options.embedded and not self._begun.lease.is_leader:
             self._on_death(self._replaced())
+
+    def _fail(self, experiment: str, reason: str) -> None:
+        now = self._driver.now_seconds
+        self._driver.post(on.EffectFailed(at_seconds=now, experiment=experiment, reason=reason))
 
     def _raise_unless_it_leads(self) -> None:
         # If the manager cannot see the terms, it waits as long as for a commit. Another manager may

@@ -15,7 +15,7 @@ from threading import Lock, local
 from downpour.base.errors import DownpourError, Unreachable
 from downpour.core.node.manager import Registry
 from downpour.host.text import shortened
-from downpour.network.rpc import Address, Trust, WorkerClient
+from downpour.network.rpc import Address, WorkerClient
 from downpour.network.rpc.messages import Registration
 
 log = logging.getLogger(__name__)
@@ -118,13 +118,18 @@ class ConnectionMonitor:
 
     Args:
         roster: the workers' addresses.
-        trust: the credentials of the call back.
+        connect: makes the client of the call back.
         lost: called with the name of a dead worker, and with the evidence for its death.
     """
 
-    def __init__(self, roster: Roster, trust: Trust, lost: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        roster: Roster,
+        connect: Callable[..., WorkerClient],
+        lost: Callable[[str, str], None],
+    ) -> None:
         self._roster = roster
-        self._trust = trust
+        self._connect = connect
         self._lost = lost
         # A separate thread serves each connection. So thread-local data belongs to one connection,
         # and the protocol needs no field for it.
@@ -143,26 +148,26 @@ class ConnectionMonitor:
         """
         heard: tuple[str, RosterEntry | None] = getattr(self._connection, "heard", ("", None))
         worker, entry = heard
-        if entry is None:
-            return
+        if entry is not None:
+            self.check(worker, entry)
+
+    def check(self, worker: str, entry: RosterEntry) -> None:
+        """Call a worker back, and lose it if the call is refused."""
         refused = self._is_refused(entry.address)
         if self._roster.is_dead(worker, entry, refused=refused):
             self._lost(worker, f"its connection ended and {entry.address} does not answer")
 
     def _is_refused(self, address: Address) -> bool:
         """Whether a connection to this address is refused."""
-        client = WorkerClient(
-            address,
-            trust=self._trust,
-            timeout_seconds=_ANSWER_SECONDS,
-            connect_seconds=_ANSWER_SECONDS,
-        )
+        timeouts = {"timeout_seconds": _ANSWER_SECONDS, "connect_seconds": _ANSWER_SECONDS}
+        client = self._connect(address, **timeouts)
         try:
-            with client:
-                client.ping()
+            client.ping()
         except Unreachable as error:
             # A timeout while connecting may mean a lost network as well as a dead machine.
             return not isinstance(error.__cause__, TimeoutError)
         except DownpourError as error:
             log.info("%s answers badly: %s", address, error)
+        finally:
+            client.close()
         return False

@@ -260,16 +260,16 @@ def _open(
             # Commit this line first, because entries that an earlier manager writes after it don't
             # count. Otherwise a manager that still writes might name a file that we remove below.
             space.journal.commit()
-        _remove_unknown(space, experiment)
+        remove_unknown(space, experiment)
     except StoreError:
         space.close()
         raise
     return space
 
 
-def _remove_unknown(space: Workspace, experiment: Experiment) -> None:
+def remove_unknown(space: Workspace, experiment: Experiment) -> None:
     """Remove published files that the journal does not name, if no later report can name them."""
     known = {file.name for file in experiment.files()}
-    for name in set(space.store.list()) - known:
-        if layout.is_spent(name, experiment.rounds_done):
+    for name in space.store.list():
+        if name not in known and layout.is_spent(name, experiment.rounds_done):
             space.store.delete(name)

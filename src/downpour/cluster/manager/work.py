@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import logging
 import math
-import secrets
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,26 +21,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import xxhash
 
-from downpour.base.errors import StoreError
 from downpour.base.states import Evaluation
-from downpour.base.values import AttemptId, PublishedFile, Update
+from downpour.base.values import AttemptId, PublishedFile
+from downpour.cluster.manager.aggregation import contribution
+from downpour.cluster.manager.rehearsal import Rehearsal
 from downpour.cluster.manager.start_file import first_outer_state, handed_on, start_of
 from downpour.cluster.manager.workspace import Beginning, PreparedExperiment, Workspace
 from downpour.core.resolve import oddities
 from downpour.core.scheduler.commands import Aggregate, Evaluate, Prepare, Publish, Push
 from downpour.core.spec import Spec
 from downpour.core.splitters import count_classes, divide
-from downpour.files.aggregators import (
-    AGGREGATORS,
-    AMOUNTS,
-    Contribution,
-    Counted,
-    Move,
-    fold,
-    moved,
-    own_after,
-    take_step,
-)
+from downpour.files.aggregators import AGGREGATORS, Move
 from downpour.files.store import Array, Buffer, Store, decode, encode, layout, step_to
 from downpour.files.store.shared_directory import send_dataset
 from downpour.learning import tasks
@@ -103,6 +93,18 @@ def prepare(space: Workspace, data_dir: Path | None, command: Prepare) -> Prepar
         warnings=warnings + begun.warnings,
         shard_classes=_shard_classes(shards, dataset),
     )
+
+
+def prepare_after_rehearsal(
+    space: Workspace, command: Prepare, *, data_dir: Path | None, rehearses: bool
+) -> PreparedExperiment:
+    """Prepare an experiment; if it `rehearses`, a child process tries a user's code first."""
+    if not (rehearses and space.spec.factories and command.model is None):
+        return prepare(space, data_dir, command)
+    rehearsal = Rehearsal(space.spec, space.shared.datasets, data_dir)
+    rehearsal.rehearse()
+    made = prepare(space, data_dir, command)
+    return replace(made, rehearsed=rehearsal.agrees(made.dataset_key, made.begun.drawn))
 
 
 def _shard_classes(shards: Sequence[IndexArray], dataset: Data) -> tuple[tuple[int, ...], ...]:
@@ -173,9 +175,9 @@ def _first_model(
     metadata has the further names of tied parameters, as safetensors has it.
     """
     store, arrays, ties = space.store, drawn.frozen(), drawn.ties()
-    frozen, outer, token = None, None, secrets.token_hex(3)
+    frozen, outer, token = None, None, space.token(3)
     if arrays or ties:
-        frozen = store.put_new(layout.frozen_name(secrets.token_hex(3)), encode(arrays, ties))
+        frozen = store.put_new(layout.frozen_name(space.token(3)), encode(arrays, ties))
     if space.spec.outer.keeps_state:
         state = first_outer_state(space.spec, space.shared, drawn.parameters(), drawn.trained())
         outer = store.put_new(layout.outer_name(0, token), encode(state, {}))
@@ -222,7 +224,7 @@ def in_one_file(
         content = _whole(space, model, leading, with_frozen=False)
         parsed = layout.parse_name(model.name)
         version = parsed.version if isinstance(parsed, layout.ModelName) else 0
-        name = layout.whole_name(version, secrets.token_hex(3))
+        name = layout.whole_name(version, space.token(3))
         log.warning("%s: %s is published whole, as %s", space.experiment, model.name, name)
         space.copies[model] = space.store.put_new(name, content)
     return space.copies[model]
@@ -245,7 +247,7 @@ def indices_of(
         return indices
     # Two threads may get here for copies of a shard; the end of the experiment removes both files.
     packed = pack_indices(indices)
-    name = layout.indices_name(shard, secrets.token_hex(3))
+    name = layout.indices_name(shard, space.token(3))
     space.index_files[key] = IndicesFile(
         width_bytes=packed.width_bytes,
         count=packed.count,
@@ -265,64 +267,43 @@ class NewVersion(NamedTuple):
     own: tuple[PublishedFile, ...]
 
 
-def gather(space: Workspace) -> None:
-    """Sum the updates that have arrived, so that less work remains when the last one does.
-
-    Leave unreadable or unusable files to `aggregate`, which names their shards.
-    """
-    arrived = list(space.arrived.values())
-    space.arrived.clear()
-    amount = AMOUNTS.get(space.spec.aggregate)
-    if amount is None or not arrived:
-        return
-    model = arrived[-1].model
-    made = [_contribution(one.shard, one.update) for one in arrived if one.model == model]
-    with suppress(StoreError):
-        gathering = space.gathering_to(model, arrived[-1].base)
-        gathering.add([Counted(contribution=one, factor=amount(one)) for one in made])
-
-
-def _contribution(shard: int, update: Update) -> Contribution:
-    return Contribution(shard=shard, samples=update.samples, loss=update.loss, file=update.file)
-
-
 def aggregate(space: Workspace, command: Aggregate) -> NewVersion:
     """Make the next model version from updates, and the files that belong to it.
 
     This folds a round's updates or, in an asynchronous mode, moves the newest version by some.
     """
-    contributions = list(map(_contribution, command.shards, command.updates))
+    contributions = list(map(contribution, command.shards, command.updates))
     weights = AGGREGATORS[space.spec.aggregate](contributions)
-    store, model, compression = space.store, command.model, space.spec.update_codec
-    space.versions.follow(command.versions)
+    store, model, sums = space.store, command.model, space.aggregation
+    versions = sums.versions
+    versions.follow(command.versions)
     moves = [_move(command, *pair) for pair in zip(command.pushes, weights, strict=True)]
     if command.in_step:
         began = command.pushes[0].base  # as all tasks of the round
-        arrays, about = _folded(space, model, began, contributions, weights)
+        arrays, about = sums.fold(model, began, contributions, weights)
     else:
-        arrays = moved(space.versions, model, moves, compression=compression)
-        about = space.versions.read(model).metadata
+        arrays, about = sums.moved(model, moves)
     # The name has a token because an earlier manager may have published this version and ended
     # before it journaled that. We never use a name twice.
-    version, token, outer = command.round + 1, secrets.token_hex(3), None
+    version, token, outer = command.round + 1, space.token(3), None
     if command.outer is not None:
-        base, state = (space.versions.read(file).tensors for file in (model, command.outer))
-        after = take_step(space.spec.outer, base, arrays, state)
+        base, state = (versions.read(file).tensors for file in (model, command.outer))
+        after = sums.outer_step(base, arrays, state)
         # Publish it before the model, so that a manager that finds a version can continue from it.
         outer = store.put_new(layout.outer_name(version, token), encode(after, {}))
     arrays, content = _rounded(space, command, arrays, about)
     own = []
     for move in moves if command.elastic else ():
-        tensors = own_after(space.versions, model, move)
+        tensors = sums.own_after(model, move)
         name = layout.own_name(version, move.shard, token)
         own.append(store.put_new(name, encode(tensors, about)))
-        space.versions.keep(own[-1], tensors, about)
+        versions.keep(own[-1], tensors, about)
     made = store.put_new(layout.model_name(version, token), content)
     if command.in_step:  # no task begins from these any more
-        space.versions.forget(file for file in (model, command.outer) if file is not None)
+        versions.forget(file for file in (model, command.outer) if file is not None)
     if outer is not None:
-        space.versions.keep(outer, after, {})
-    space.versions.keep(made, arrays, about)
+        versions.keep(outer, after, {})
+    versions.keep(made, arrays, about)
     return NewVersion(made, outer, tuple(own))
 
 
@@ -336,34 +317,10 @@ def _rounded(
     """
     if not space.spec.publishes_steps:
         return arrays, encode(arrays, about)
-    base = space.versions.read(command.model)
+    base = space.aggregation.versions.read(command.model)
     step = step_to(arrays, base, command.model, space.spec.model_compression)
     made = step.model.tensors
     return made, encode(made, about) if command.whole else step.content
-
-
-def _folded(
-    space: Workspace,
-    model: PublishedFile,
-    began: PublishedFile,
-    contributions: Sequence[Contribution],
-    weights: Sequence[float],
-) -> tuple[dict[str, Array], Mapping[str, str]]:
-    """Fold a round; returns the tensors, and the metadata of every version's file."""
-    gathering, amount = space.gathering_to(model, began), AMOUNTS.get(space.spec.aggregate)
-    space.gathering = None
-    space.arrived.clear()
-    arrays = fold(
-        space.store,
-        model,
-        contributions,
-        weights,
-        amounts=[amount(one) for one in contributions] if amount is not None else None,
-        compression=space.spec.update_codec,
-        trained_from=began,
-        gathered=gathering,
-    )
-    return arrays, gathering.base.metadata
 
 
 def _move(command: Aggregate, push: Push, weight: float) -> Move:
@@ -378,16 +335,17 @@ def _move(command: Aggregate, push: Push, weight: float) -> Move:
 def measure(space: Workspace, command: Evaluate) -> Evaluation:
     """Evaluate a model version on the test examples, or on those set apart for validation."""
     if space.global_model is None:
-        space.global_model = _global_model(space.spec, ready(space).dataset)
+        drawn = _global_model(space.spec, ready(space).dataset)
         if (frozen := ready(space).begun.frozen) is not None:
-            space.global_model.load_frozen(_tensors(space.store, frozen))
+            drawn.load_frozen(_tensors(space.store, frozen))
+        space.global_model = drawn
     held_out = ready(space).held_out if command.part == "validation" else None
-    model = space.versions.read_after(command.leading, command.model)
-    found = space.global_model.evaluate(model.tensors, held_out)
-    if not math.isfinite(found.loss):  # perhaps only for a while; the experiment goes on
-        told = "%s: the loss of %s on the %s examples is NaN or infinite"
-        log.warning(told, space.experiment, command.model.name, command.part)
-    return found
+    model = space.aggregation.versions.read_after(command.leading, command.model)
+    evaluation = space.global_model.evaluate(model.tensors, held_out)
+    if not math.isfinite(evaluation.loss):  # perhaps only for a while; the experiment goes on
+        line = "%s: the loss of %s on the %s examples is NaN or infinite"
+        log.warning(line, space.experiment, command.model.name, command.part)
+    return evaluation
 
 
 def publish(space: Workspace, command: Publish) -> PublishedFile:
@@ -416,7 +374,7 @@ def _whole(
     frozen = ready(space).begun.frozen if with_frozen else None
     if frozen is None and not leading:
         return [space.store.read(file)]
-    model = space.versions.read_after(leading, file)
+    model = space.aggregation.versions.read_after(leading, file)
     if frozen is None:
         return encode(model.tensors, model.metadata)
     apart = decode(space.store.read(frozen), frozen.name)

@@ -12,6 +12,7 @@ import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from downpour.base.errors import (
     DownpourError,
@@ -82,11 +83,6 @@ def check_work(core: Scheduler, attempt: AttemptId, update: Update) -> None:
             raise Refused(f"update.{field}", f"{claimed}, but {attempt} has {known}")
 
 
-def check_snapshot(attempt: AttemptId, snapshot: Snapshot) -> None:
-    """Raise Refused if a snapshot is a file of another attempt."""
-    _check_file("snapshot.file", "snapshot", attempt, snapshot.file)
-
-
 def credible(running: Sequence[Progress]) -> tuple[Progress, ...]:
     """Return a heartbeat's progress, without snapshots that are files of other attempts."""
     # We don't refuse a heartbeat, because a worker whose heartbeats fail counts as lost.
@@ -137,7 +133,7 @@ class WorkerCalls:
         self._driver = driver
         self._spaces = spaces
         self._roster = roster
-        self._connection_monitor = ConnectionMonitor(roster, trust, self._lose)
+        self._connection_monitor = ConnectionMonitor(roster, self._connect, self._lose)
         self._numeric_class: NumericClass | None = None
         self._presence = secrets.token_hex(16)
         self._announced: Presence | None = None
@@ -173,7 +169,7 @@ class WorkerCalls:
         """Register a worker, after checking its version, its shared directory and its address."""
         self._check(registration)
         address = Address(registration.host, registration.port)
-        client = WorkerClient(address, trust=self._trust)
+        client = self._connect(address)
         try:
             # Call it back before we enter it. Otherwise a worker that we cannot call would get a
             # task and then be lost.
@@ -222,7 +218,7 @@ class WorkerCalls:
     def report_update(self, worker: str, attempt: AttemptId, update: Update) -> None:
         """Accept an update; when this returns, the update counts or the manager doesn't need it."""
         check_update(attempt, update)
-        self._driver.ask(lambda core: check_work(core, attempt, update))
+        self._check_work(attempt, update)
         event = on.UpdatePublished(
             at_seconds=self._now, worker=worker, attempt=attempt, update=update
         )
@@ -243,7 +239,7 @@ class WorkerCalls:
 
     def report_hand_over(self, worker: str, attempt: AttemptId, snapshot: Snapshot) -> None:
         """Accept an attempt's last snapshot; when this returns, another worker can continue it."""
-        check_snapshot(attempt, snapshot)
+        _check_file("snapshot.file", "snapshot", attempt, snapshot.file)
         event = on.HandedOver(
             at_seconds=self._now, worker=worker, attempt=attempt, snapshot=snapshot
         )
@@ -258,6 +254,9 @@ class WorkerCalls:
     def connection_ended(self) -> None:
         """Check whether the worker behind this thread's ended connection is dead."""
         self._connection_monitor.connection_ended()
+
+    def _connect(self, address: Address, **timeouts: Any) -> WorkerClient:
+        return WorkerClient(address, trust=self._trust, **timeouts)
 
     def _lose(self, worker: str, reason: str) -> None:
         log.info("%s is lost: %s", worker, reason)
@@ -284,6 +283,9 @@ class WorkerCalls:
             raise SharedDirectoryError(
                 self._shared.where, "is not the folder that the worker sees under its --shared"
             )
+
+    def _check_work(self, attempt: AttemptId, update: Update) -> None:
+        self._driver.ask(lambda core: check_work(core, attempt, update))
 
     def _warn_of_mixture(self, worker: str, registration: Registration) -> None:
         """Warn if a worker computes other bits than the rest, which makes runs unrepeatable."""

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import logging
 import math
+import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from filelock import BaseFileLock
+from numpy.typing import NDArray
 
 from downpour.base.errors import FileCorrupt, FileMissing, SpecError, StoreError
+from downpour.base.states import Evaluation
 from downpour.base.values import PublishedFile, TrialSums
-from downpour.core.node.effects import Answers
+from downpour.cluster.manager.aggregation import Aggregation
 from downpour.core.node.journal import Line
-from downpour.core.scheduler.commands import Gather
 from downpour.core.scheduler.events import NOTHING_HANDED_ON, HandedOn
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.steps import leading_to
 from downpour.core.spec import ResolvedSpec, Spec
-from downpour.files.aggregators import Gathering, Versions
 from downpour.files.store import SharedDirectory, Store, layout
 from downpour.files.store.directory import names_in
 from downpour.files.store.lease import Leader
@@ -48,6 +49,15 @@ _SPEC_BYTES_MAX = 2**20
 
 _WORKERS_LOOK = 2.0
 """How long workers look for a dataset, in the patience of the shared directory, with a margin."""
+
+
+class Evaluator(Protocol):
+    """A network that evaluates versions, as `GlobalModel` or in the simulator."""
+
+    def evaluate(
+        self, parameters: Mapping[str, NDArray[Any]], held_out: IndexArray | None = None
+    ) -> Evaluation:
+        """Evaluate parameters on the test examples, or on the training examples held out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +114,9 @@ class Workspace:
     itself continues it. The manager journals nothing once the experiment is `concluded`. While the
     folder or its objects in a bucket are gone (`is_gone`), the experiment is held up. `prepare`
     makes the `global_model` if the experiment begins here; otherwise its first evaluation does.
-    `gathering` has summed some of the round's updates; it may still sum the `arrived` ones, by
-    shard. `copies` are versions that we also published whole, for workers that could not read them
+    `copies` are versions that we also published whole, for workers that could not read them
     otherwise. At `missed_dataset_at`, by the monotonic clock, we last found no whole dataset.
+    `token` draws as many bytes in hexadecimal, which make a file's name unique.
     """
 
     experiment: str
@@ -120,37 +130,23 @@ class Workspace:
     concluded: bool = False
     is_gone: bool = False
     prepared: PreparedExperiment | None = None
-    global_model: GlobalModel | None = None
+    global_model: Evaluator | None = None
     index_files: dict[tuple[int, int], IndicesFile] = field(default_factory=dict)
-    versions: Versions = field(init=False)
-    arrived: dict[int, Gather] = field(default_factory=dict)
-    gathering: Gathering | None = None
+    aggregation: Aggregation = field(init=False)
     copies: dict[PublishedFile, PublishedFile] = field(default_factory=dict)
     missed_dataset_at: float = -math.inf
+    token: Callable[[int], str] = secrets.token_hex
     _spec_seen: tuple[int, ...] | None = field(init=False, default=())
     _spec_checked: tuple[int, ...] | None = field(init=False, default=())
 
     def __post_init__(self) -> None:
         """Keep no version so far."""
-        self.versions = Versions(self.store)
-
-    def gathering_to(self, model: PublishedFile, began: PublishedFile) -> Gathering:
-        """Return the sums of the current round, or begin them.
-
-        The round moves `model`; its tasks began from `began`.
-
-        Raises:
-            StoreError: the model cannot be opened.
-        """
-        if self.gathering is None or self.gathering.base.file != model:
-            base = self.versions.base_of(model, self.spec.update_codec, began)
-            self.gathering = Gathering(self.store, base)
-        return self.gathering
+        self.aggregation = Aggregation(self.spec, self.store)
 
     def release(self) -> None:
         """Free the memory that the experiment needed to go on."""
-        self.prepared = self.global_model = self.gathering = None
-        for kept in (self.index_files, self.arrived, self.copies, self.versions):
+        self.prepared = self.global_model = None
+        for kept in (self.index_files, self.copies, self.aggregation):
             kept.clear()
 
     @property
@@ -371,15 +367,18 @@ class Workspaces(Mapping[str, Workspace]):
 
     Args:
         spaces: the workspaces of continued experiments.
-        answers: receives the failures of experiments.
+        fail: ends an experiment as failed, for a reason.
         gone_seconds: how long an experiment whose folder is gone may be held up before it fails.
     """
 
     def __init__(
-        self, spaces: Iterable[Workspace], answers: Answers, gone_seconds: float = 60.0
+        self,
+        spaces: Iterable[Workspace],
+        fail: Callable[[str, str], object],
+        gone_seconds: float = 60.0,
     ) -> None:
         self._spaces = {space.experiment: space for space in spaces}
-        self._answers = answers
+        self._fail = fail
         self._gone_seconds = gone_seconds
         self._gone_since: dict[str, float] = {}
         self._looks = count()
@@ -437,4 +436,4 @@ class Workspaces(Mapping[str, Workspace]):
     def _give_up(self, space: Workspace) -> None:
         """Fail an experiment whose folder is gone; all others go on."""
         log.warning("%s fails: %s", space.experiment, space.gone_reason)
-        self._answers.failed(space.experiment, space.gone_reason, asked_wrongly=False)
+        self._fail(space.experiment, space.gone_reason)

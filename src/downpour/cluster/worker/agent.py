@@ -12,12 +12,11 @@ import math
 import os
 import random
 import socket
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from threading import Lock, Thread, Timer
+from threading import Lock, Timer
 
 from downpour.base.errors import (
     DownpourError,
@@ -25,8 +24,16 @@ from downpour.base.errors import (
     Unreachable,
 )
 from downpour.base.states import Failure
-from downpour.base.values import AttemptId, NumericClass, Snapshot, Update
+from downpour.base.values import (
+    AttemptId,
+    NumericClass,
+    ProcessState,
+    Snapshot,
+    SystemState,
+    Update,
+)
 from downpour.base.version import VERSION
+from downpour.cluster.threads import THREADS, Threads
 from downpour.cluster.worker.attempt import (
     AcceptedTask,
     HandOverStop,
@@ -70,16 +77,22 @@ FindManager = Callable[[], ManagerClient | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownWorker:
-    """The manager's view of a worker: the user's labels for it, and its device.
+    """The manager's view of a worker: its process, its device, and the user's labels for it.
 
     `processor_class` is the numeric class of its processor, if it trains on another device.
     `differs` returns the packages in which it differs from the manager of the current experiment.
+    `sample` returns the state of machine and process for a heartbeat, given their usual interval.
     """
 
+    hostname: str = field(default_factory=socket.gethostname)
+    pid: int = field(default_factory=os.getpid)
     labels: tuple[str, ...] = ()
     device: str = ""
     processor_class: NumericClass | None = None
     differs: Callable[[], tuple[str, ...]] = tuple
+    sample: Callable[[float], tuple[SystemState, ProcessState | None]] = field(
+        default_factory=lambda: Samples().take
+    )
 
 
 class WorkerAgent:
@@ -87,8 +100,11 @@ class WorkerAgent:
 
     If it cannot reach that manager, `find_manager` returns a client of another one that may lead by
     now. `node_class` makes the decisions; tests plant defects in it. `shown` is the manager's view
-    of the worker.
+    of the worker. `threads` run its heartbeats, and `chance` draws numbers from 0 to 1.
     """
+
+    threads: Threads = THREADS
+    chance: Callable[[], float] = staticmethod(random.random)
 
     def __init__(
         self,
@@ -112,8 +128,8 @@ class WorkerAgent:
         # Queues wake the threads, not `threading.Event`s. A signal handler runs in the main thread;
         # if it interrupts `Event.set` there, its own `set` would wait for the event's lock forever.
         # `SimpleQueue.put` is reentrant.
-        self._news = SimpleQueue[None]()
-        self._begun = SimpleQueue[None]()
+        self._news: SimpleQueue[None] = self.threads.queue()
+        self._begun: SimpleQueue[None] = self.threads.queue()
         self._where = ("", 0)
 
     @property
@@ -132,8 +148,14 @@ class WorkerAgent:
     def train(self, task: TaskMessage) -> None:
         """Accept a task; the worker gives up a different one that is running."""
         with self._lock:
-            given = AcceptedTask(task.id, part_of(task), patience=self._node.patience, task=task)
-            self._do(self._node.train(given, task.term))
+            accepted = AcceptedTask(
+                task.id,
+                part_of(task),
+                patience=self._node.patience,
+                clock=self.threads.now,
+                task=task,
+            )
+            self._do(self._node.train(accepted, task.term))
         self._news.put(None)
 
     def cancel(self, attempt: AttemptId) -> None:
@@ -225,8 +247,8 @@ class WorkerAgent:
                 version=VERSION,
                 presence=self._shared.read_presence(info.presence_file),
                 numeric_class=self._numeric_class,
-                hostname=socket.gethostname(),
-                pid=os.getpid(),
+                hostname=self._shown.hostname,
+                pid=self._shown.pid,
                 running=running,
                 labels=self._shown.labels,
                 device=self._shown.device,
@@ -245,13 +267,11 @@ class WorkerAgent:
         already flow, and a worker with an order to leave does not wait for it. After
         `alone_seconds` without an answer from a manager, the worker leaves.
         """
-        beating = (Samples(), alone_seconds)
-        Thread(target=self._beat, args=beating, name="heartbeat", daemon=True).start()
-        preparing = Thread(target=prepare, name="prepare", daemon=True)
-        preparing.start()
-        while (given := self._next()) is not None:
+        self.threads.start("heartbeat", self._beat, alone_seconds)
+        preparing = self.threads.start("prepare", prepare)
+        while (accepted := self._next()) is not None:
             preparing.join()
-            self._carry_out(given)
+            self._carry_out(accepted)
         self._hand_back()
         try:
             # A lost goodbye costs little, because the manager notices that the connections have
@@ -264,7 +284,7 @@ class WorkerAgent:
         """Wait for an attempt to begin; None if the worker should leave."""
         while True:
             with self._lock:
-                given = self._node.take(time.monotonic())
+                given = self._node.take(self.threads.now())
                 is_done = self._node.is_done
             if given is not None:
                 self._begun.put(None)
@@ -305,11 +325,11 @@ class WorkerAgent:
             except DownpourError as error:
                 later = manager_may_come(error)
                 with self._lock:
-                    wait = self._node.report_failed(random.random(), may_be_heard_later=later)
+                    wait = self._node.report_failed(self.chance(), may_be_heard_later=later)
                 if wait is None:
                     log.warning("%s: the manager did not accept a report: %s", self.name, error)
                     return
-                time.sleep(wait)
+                self.threads.sleep(wait)
             else:
                 with self._lock:
                     self._node.report_taken()
@@ -326,12 +346,12 @@ class WorkerAgent:
 
     # The heartbeat, in a separate thread
 
-    def _beat(self, samples: Samples, alone_seconds: float) -> None:
-        heard, heard_seconds = True, time.monotonic()
+    def _beat(self, alone_seconds: float) -> None:
+        heard, heard_seconds = True, self.threads.now()
         while self._wait_to_beat():
             try:
-                self._beat_once(samples)
-                heard, heard_seconds = True, time.monotonic()
+                self._beat_once()
+                heard, heard_seconds = True, self.threads.now()
             except DownpourError as error:
                 # Warn at the first failure only; the others would fill the log while a manager is
                 # away.
@@ -341,7 +361,7 @@ class WorkerAgent:
                 with self._lock:
                     actions = self._node.beat_failed(unreachable=isinstance(error, Unreachable))
                 self._do(actions)
-                if time.monotonic() - heard_seconds >= alone_seconds:
+                if self.threads.now() - heard_seconds >= alone_seconds:
                     log.warning("%s: no manager for %.0f s, leaving", self.name, alone_seconds)
                     self.leave()
             except Exception:  # this thread must live: without heartbeats the worker is lost
@@ -359,7 +379,7 @@ class WorkerAgent:
         with suppress(Empty):
             while not self._node.leaving:
                 with self._lock:
-                    wait = self._node.until_next_beat(time.monotonic())
+                    wait = self._node.until_next_beat(self.threads.now())
                 self._begun.get(timeout=wait)
         return not self._node.leaving
 
@@ -380,11 +400,11 @@ class WorkerAgent:
             former, self._manager = self._manager, manager
             former.close()
 
-    def _beat_once(self, samples: Samples) -> None:
+    def _beat_once(self) -> None:
         with self._lock:
             beat = self._node.beat()
             usual = self._node.heartbeat_seconds
-        system, process = samples.take(usual)
+        system, process = self._shown.sample(usual)
         reply = self._manager.heartbeat(
             Heartbeat(
                 worker=self.name,

@@ -1,9 +1,19 @@
-"""A task that a worker has accepted, and its attempt as the threads around it see it."""
+"""An attempt at a task, and its course in a worker: load, train, save, publish.
+
+Nothing here computes, or knows the manager. `task_runner.py` trains with torch. The simulator lets
+virtual time pass instead (`downpour_lab/simulated/training.py`), and runs this file as it is.
+"""
 
 from __future__ import annotations
 
+import logging
+import secrets
 import time
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from downpour.base.errors import (
     DownpourError,
@@ -14,10 +24,24 @@ from downpour.base.errors import (
     UnfitWorker,
 )
 from downpour.base.states import FailureKind
-from downpour.base.values import Snapshot
-from downpour.core.node.attempt import HeldAttempt
+from downpour.base.values import PublishedFile, Snapshot, Update
+from downpour.core.node.attempt import HeldAttempt, NextStep, StepLoop
+from downpour.core.spec import Spec
+from downpour.files.store import (
+    Array,
+    Parameters,
+    Store,
+    Work,
+    decode,
+    encode,
+    layout,
+    publish_work,
+    read_version,
+)
 from downpour.learning.blame import describe_error
 from downpour.network.rpc.messages import IndicesFile, TaskMessage
+
+log = logging.getLogger(__name__)
 
 
 class TaskCancelled(Exception):
@@ -37,14 +61,15 @@ class TaskControl(HeldAttempt):
     """An attempt with a clock; `patience` scales how long its files may be missing."""
 
     patience: float = 1.0
+    clock: Callable[[], float] = time.monotonic
 
     def begin(self, steps_done: int, steps_total: int) -> None:
         """Note that the attempt has loaded everything, and at which step its work begins."""
-        self.loaded(steps_done, steps_total, time.monotonic())
+        self.loaded(steps_done, steps_total, self.clock())
 
     def advance(self, steps_done: int) -> None:
         """Note that a step has ended."""
-        self.stepped(steps_done, time.monotonic())
+        self.stepped(steps_done, self.clock())
 
     def raise_if_cancelled(self) -> None:
         """Raise TaskCancelled if the attempt is no longer wanted."""
@@ -87,3 +112,285 @@ def in_one_line(error: BaseException) -> str:
     # The scheduler compares these lines, and does not retry a task that fails alike on two workers.
     where = "" if isinstance(error, DownpourError) else "; the worker's log has the traceback"
     return describe_error(error) + where
+
+
+class Training(Protocol):
+    """A task's training, which can stop after any step."""
+
+    @property
+    def steps_done(self) -> int:
+        """The steps done so far."""
+
+    @property
+    def steps_total(self) -> int:
+        """All steps of the task."""
+
+    def advance(self, steps: int, /) -> None:
+        """Train these steps, or more if nothing can come between them."""
+
+    def snapshot(self) -> Mapping[str, Array]:
+        """Return the whole state."""
+
+
+class ModelReader:
+    """Reads the versions of one experiment; for one thread.
+
+    If versions are differences, it keeps the last version in memory. The next version is one
+    difference away from it, so the worker need not read a version twice.
+
+    Args:
+        store: Holds their files.
+        keeps: Whether to keep the last version in memory.
+    """
+
+    def __init__(self, store: Store, *, keeps: bool) -> None:
+        self._store = store
+        self._keeps = keeps
+        self._last: tuple[PublishedFile, Parameters] | None = None
+
+    def read(
+        self,
+        file: PublishedFile,
+        leading: Sequence[PublishedFile],
+        whole: PublishedFile | None = None,
+    ) -> Parameters:
+        """Return a version, which the `leading` versions' steps lead to; don't change its tensors.
+
+        If the version is not in memory, this reads the file that holds the `whole` of it, if there
+        is one.
+        """
+        if whole is not None and self._known(file) is None:
+            model: Parameters = decode(self._store.read(whole), whole.name)
+        else:
+            model = read_version(self._store, file, leading, self._known)
+        if self._keeps:
+            self._last = file, model
+        return model
+
+    def _known(self, file: PublishedFile) -> Parameters | None:
+        if self._last is None or self._last[0] != file:
+            return None
+        return self._last[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedTasks(ABC):
+    """The common inputs of an experiment's tasks."""
+
+    experiment: str
+    spec: Spec
+    store: Store
+    snapshots: Store
+    """The same files, retried for less."""
+    snapshot_every: float
+    models: ModelReader
+    differs: tuple[str, ...] = ()
+    """The packages of which this machine has another version."""
+    trial: str = ""
+    """The checksum of the trial's steps in this process."""
+
+    @abstractmethod
+    def begin(self, task: TaskMessage) -> Any:
+        """Begin a task, or continue from its snapshot; the result has a `training`."""
+
+    @abstractmethod
+    def work_of(self, task: TaskMessage, begun: Any) -> Work:
+        """Return the result of a task whose training has ended."""
+
+    def may_try_again(self) -> bool:
+        """Note a shortage of memory; return whether there is something left to try."""
+        return False
+
+    def make_room(self) -> None:  # noqa: B027 - only accelerators need it
+        """Give back unused memory."""
+
+    @property
+    def processes(self) -> int:
+        """How many processes train a batch."""
+        return 1
+
+    @property
+    def shortages(self) -> int:
+        """How often memory ran out."""
+        return 0
+
+
+class Snapshots:
+    """Publishes and withdraws the snapshots of one attempt.
+
+    `core/node/attempt.py` decides when. Nothing depends on a snapshot, so a failure to publish one
+    is logged and training continues.
+
+    Args:
+        store: the experiment's files.
+        control: the attempt.
+        token: draws as many bytes in hexadecimal, for a file's name.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        control: TaskControl,
+        token: Callable[[int], str] = secrets.token_hex,
+    ) -> None:
+        self._store = store
+        self._control = control
+        self._token = token
+
+    def publish(self, training: Training) -> Snapshot | None:
+        """Publish the state of a running training; returns None if it cannot be published."""
+        # The token is longer than in other files' names, because an attempt's snapshots differ only
+        # by it.
+        name = layout.attempt_name("snapshot", self._control.attempt, self._token(6))
+        try:
+            file = self._store.put_new(name, encode(training.snapshot(), {}))
+        except StoreError as error:
+            log.warning("%s: no snapshot: %s", self._control.attempt, error)
+            # The file may exist although the write seemed to fail, and no other process knows its
+            # name.
+            self._remove(name)
+            return None
+        done, total = training.steps_done, training.steps_total
+        return Snapshot(file=file, steps_done=done, steps_total=total)
+
+    def withdraw_unknown(self) -> None:
+        """Remove the last snapshot of an ended attempt, if the manager does not know that file."""
+        # The manager removes the files that it knows. No other process would remove this one.
+        snapshot = self._control.withdraw_unknown()
+        if snapshot is not None:
+            self._remove(snapshot.file.name)
+
+    def _remove(self, name: str) -> None:
+        try:
+            self._store.delete(name)
+        except StoreError as error:
+            log.warning("%s: could not remove a snapshot: %s", self._control.attempt, error)
+
+
+class TaskFlow(ABC):
+    """Runs tasks one after the other.
+
+    Args:
+        loop_class: makes the decisions between their steps.
+        sleep: how to wait between two tries to read a file.
+        clock: the seconds since some fixed moment.
+        token: draws as many bytes in hexadecimal, for a file's name.
+    """
+
+    def __init__(
+        self,
+        loop_class: Callable[[TaskControl, float, float], StepLoop] = StepLoop,
+        sleep: Callable[[float], object] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+        token: Callable[[int], str] = secrets.token_hex,
+    ) -> None:
+        self._loop_class = loop_class
+        self._sleep = sleep
+        self._clock = clock
+        self._token = token
+        self._control: TaskControl | None = None
+
+    def run(self, task: TaskMessage, control: TaskControl) -> Update:
+        """Train a task and publish its update.
+
+        Raises:
+            TaskCancelled: the attempt is no longer wanted.
+            HandOverStop: another worker is to continue it; carries its snapshot.
+            DownpourError: the spec or a file is invalid, or the training failed.
+        """
+        began = self._clock()
+        self._control = control
+        loaded = self._load(task, control.patience)
+        with blaming_packages(loaded.differs):
+            begun = loaded.begin(task)
+        control.begin(begun.training.steps_done, begun.training.steps_total)
+        loaded_at = self._clock()
+        snapshots = Snapshots(loaded.snapshots, control, self._token)
+        loop = self._loop_class(control, loaded.snapshot_every, loaded_at)
+        try:
+            with blaming_packages(loaded.differs):
+                while True:
+                    try:
+                        train_steps(begun.training, control, snapshots, loop, self._clock)
+                        break
+                    except OutOfMemory as error:
+                        if not loaded.may_try_again():
+                            raise
+                        # As text: a log that keeps the error would keep the failed step's memory.
+                        log.warning("retrying %s: %s", control.attempt, str(error))
+                    del begun  # it holds memory of the device
+                    loaded.make_room()
+                    begun = loaded.begin(replace(task, snapshot=control.snapshot or task.snapshot))
+        finally:
+            snapshots.withdraw_unknown()
+        trained_at = self._clock()
+        work = loaded.work_of(task, begun)
+        file, optimizer_state = publish_work(loaded.store, task.id, work, self._token(3))
+        return Update(
+            file=file,
+            samples=work.samples,
+            steps=work.steps,
+            loss=work.loss,
+            load_seconds=loaded_at - began,
+            train_seconds=trained_at - loaded_at,
+            optimizer_state=optimizer_state,
+            publish_seconds=self._clock() - trained_at,
+            processes=loaded.processes,
+            shortages=loaded.shortages,
+            trial=loaded.trial,
+        )
+
+    @abstractmethod
+    def _load(self, task: TaskMessage, patience: float) -> LoadedTasks:
+        """Return the inputs that the tasks of an experiment have in common."""
+
+    def _pause(self, seconds: float) -> None:
+        """Sleep between two tries to read a file; raises TaskCancelled on a cancellation."""
+        if self._control is not None:
+            self._control.raise_if_cancelled()
+        self._sleep(seconds)
+
+
+def train_steps(
+    training: Training,
+    control: TaskControl,
+    snapshots: Snapshots,
+    loop: StepLoop,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Train to the end, step by step, as the loop decides."""
+    while (step := loop.next(clock())) is not NextStep.FINISH:
+        match step:
+            case NextStep.TRAIN:
+                training.advance(1)
+                # Repeating steps after a shortage of memory is no progress.
+                control.advance(max(control.steps_done, training.steps_done))
+            case NextStep.SAVE:
+                control.snapshot = snapshots.publish(training) or control.snapshot
+                loop.saved(clock())
+            case NextStep.HAND_OVER:
+                snapshot = snapshots.publish(training)
+                if snapshot is not None:
+                    raise HandOverStop(snapshot)
+            case NextStep.STOP:
+                raise TaskCancelled
+
+
+@contextmanager
+def blaming_packages(differs: tuple[str, ...]) -> Iterator[None]:
+    """If an import fails and this machine `differs` from the manager's, blame this machine.
+
+    A task's functions may import packages that the manager has and this machine lacks.
+    """
+    try:
+        yield
+    except SpecError as error:
+        if not differs or not isinstance(error.__cause__, ImportError):
+            raise
+        raise unfit(error, "", differs) from error
+
+
+def unfit(error: SpecError, remedy: str, differs: tuple[str, ...]) -> UnfitWorker:
+    """Return the error of a machine that cannot train what the manager's could."""
+    versions = f"; this worker has {'; '.join(differs)}" if differs else ""
+    return UnfitWorker(f"this worker cannot train it: {error}{remedy}{versions}")

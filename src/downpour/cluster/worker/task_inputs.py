@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from downpour.base.errors import OtherCode, OutOfMemory, SpecError, StoreError, UnfitWorker
+from downpour.base.errors import OtherCode, OutOfMemory, SpecError, StoreError
 from downpour.base.values import PublishedFile, TrialSums
+from downpour.cluster.worker.attempt import LoadedTasks, unfit
 from downpour.core.spec import Spec
 from downpour.files.store import (
     WHOLE,
     Array,
-    Parameters,
     SharedDirectory,
     Start,
     Store,
@@ -27,7 +26,6 @@ from downpour.files.store import (
     decode,
     moved_by,
     optimizer_part,
-    read_version,
     unsent_part,
 )
 from downpour.files.store.shared_directory import fetch_dataset
@@ -56,69 +54,63 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class ModelReader:
-    """Reads the versions of one experiment; for one thread.
-
-    If versions are differences, it keeps the last version in memory. The next version is one
-    difference away from it, so the worker need not read a version twice.
-
-    Args:
-        store: Holds their files.
-        keeps: Whether to keep the last version in memory.
-    """
-
-    def __init__(self, store: Store, *, keeps: bool) -> None:
-        self._store = store
-        self._keeps = keeps
-        self._last: tuple[PublishedFile, Parameters] | None = None
-
-    def read(
-        self,
-        file: PublishedFile,
-        leading: Sequence[PublishedFile],
-        whole: PublishedFile | None = None,
-    ) -> Parameters:
-        """Return a version, which the `leading` versions' steps lead to; don't change its tensors.
-
-        If the version is not in memory, this reads the file that holds the `whole` of it, if there
-        is one.
-        """
-        if whole is not None and self._known(file) is None:
-            model: Parameters = decode(self._store.read(whole), whole.name)
-        else:
-            model = read_version(self._store, file, leading, self._known)
-        if self._keeps:
-            self._last = file, model
-        return model
-
-    def _known(self, file: PublishedFile) -> Parameters | None:
-        if self._last is None or self._last[0] != file:
-            return None
-        return self._last[1]
-
-
 Arrays = dict[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedExperiment:
-    """The common inputs of an experiment's tasks; `snapshots` is the same store, retried for less.
+class LoadedExperiment(LoadedTasks):
+    """The common inputs of an experiment's tasks, with its network."""
 
-    `differs` has a phrase for each package of which this machine has another version, and `trial`
-    is the checksum of the trial's steps in this process.
-    """
-
-    experiment: str
-    spec: Spec
-    store: Store
-    snapshots: Store
-    models: ModelReader
     task: LoadedTask
     model: torch.nn.Module
     team: Team | None
     shortage: Shortage
-    differs: tuple[str, ...] = ()
-    trial: str = ""
+
+    def begin(self, task: TaskMessage) -> BegunTask:
+        """Begin a task where an earlier attempt's snapshot ends, or at the task's beginning."""
+        begun = _afresh(self, task)
+        if task.snapshot is None:
+            return begun
+        try:
+            begun.training.restore(tensors_of(self.snapshots, task.snapshot.file))
+        except StoreError as error:
+            log.warning("%s begins at its beginning: %s", task.id, error)
+            # Begin a new training, because `restore` may have loaded part of the snapshot before it
+            # failed.
+            return _afresh(self, task)
+        return begun
+
+    def work_of(self, task: TaskMessage, begun: BegunTask) -> Work:
+        """Return the remaining work of a task."""
+        spec, training = self.spec, begun.training
+        # Don't copy the parameters, because the next task begins only after we have written the
+        # file.
+        return Work(
+            parameters=training.parameters(copy=False),
+            optimizer_state=training.optimizer_state() if spec.optimizer_state == "keep" else {},
+            samples=training.samples,
+            steps=training.steps_done,
+            loss=training.mean_loss,
+            start=_start_of(self, task, begun.start) if spec.update_codec != WHOLE else None,
+        )
+
+    def may_try_again(self) -> bool:
+        """Note a shortage of memory; return whether there is something left to try."""
+        return self.shortage.may_try_again()
+
+    def make_room(self) -> None:
+        """Give back unused memory."""
+        self.shortage.make_room()
+
+    @property
+    def processes(self) -> int:
+        """How many processes train a batch."""
+        return self.team.processes if self.team is not None else 1
+
+    @property
+    def shortages(self) -> int:
+        """How often memory ran out."""
+        return self.team.shortages if self.team is not None else self.shortage.count
 
 
 def opened(spec: Spec, shared: SharedDirectory, key: str) -> Data:
@@ -158,7 +150,7 @@ def built(
     except SpecError as error:
         if not spec.trains_own_code or isinstance(error, _DependsOnProcess):
             raise
-        raise _unfit(error, remedy, differs) from error
+        raise unfit(error, remedy, tuple(differs)) from error
 
 
 def _repeat(task: LoadedTask, trial: TrialSums, differs: Sequence[str]) -> str:
@@ -185,45 +177,11 @@ class _DependsOnProcess(SpecError):
     """A user's code gives other bytes in another process, so no machine is to blame."""
 
 
-@contextmanager
-def blaming_packages(differs: Sequence[str]) -> Iterator[None]:
-    """If an import fails and this machine `differs` from the manager's, blame this machine.
-
-    A task's functions may import packages that the manager has and this machine lacks.
-    """
-    try:
-        yield
-    except SpecError as error:
-        if not differs or not isinstance(error.__cause__, ImportError):
-            raise
-        raise _unfit(error, "", differs) from error
-
-
-def _unfit(error: SpecError, remedy: str, differs: Sequence[str]) -> UnfitWorker:
-    versions = f"; this worker has {'; '.join(differs)}" if differs else ""
-    return UnfitWorker(f"this worker cannot train it: {error}{remedy}{versions}")
-
-
 class BegunTask(NamedTuple):
     """A task that has begun, and its first parameters; None if a file has them."""
 
     training: ShardTraining
     start: Mapping[str, Array] | None
-
-
-def begin(loaded: LoadedExperiment, task: TaskMessage) -> BegunTask:
-    """Begin a task where an earlier attempt's snapshot ends, or at the task's beginning."""
-    begun = _afresh(loaded, task)
-    if task.snapshot is None:
-        return begun
-    try:
-        begun.training.restore(tensors_of(loaded.snapshots, task.snapshot.file))
-    except StoreError as error:
-        log.warning("%s begins at its beginning: %s", task.id, error)
-        # Begin a new training, because `restore` may have loaded part of the snapshot before it
-        # failed.
-        return _afresh(loaded, task)
-    return begun
 
 
 def _afresh(loaded: LoadedExperiment, task: TaskMessage) -> BegunTask:
@@ -257,20 +215,6 @@ def _placed(loaded: LoadedExperiment, part: LocalTask, state: Arrays) -> ShardTr
     except OutOfMemory as error:
         wanted = "the network and its optimizer alone need too much: use a device with more memory"
         raise OutOfMemory(f"{error}; {wanted}") from error
-
-
-def work_of(loaded: LoadedExperiment, task: TaskMessage, begun: BegunTask) -> Work:
-    """Return the remaining work of a task."""
-    spec, training = loaded.spec, begun.training
-    # Don't copy the parameters, because the next task begins only after we have written the file.
-    return Work(
-        parameters=training.parameters(copy=False),
-        optimizer_state=training.optimizer_state() if spec.optimizer_state == "keep" else {},
-        samples=training.samples,
-        steps=training.steps_done,
-        loss=training.mean_loss,
-        start=_start_of(loaded, task, begun.start) if spec.update_codec != WHOLE else None,
-    )
 
 
 def _start_of(

@@ -1,16 +1,11 @@
-"""Carries out one task: load the model, train on the shard, publish the update.
+"""Loads the inputs of tasks and trains them with torch; `attempt.py` has the order of all.
 
 The runner keeps the common inputs of an experiment's tasks (spec, dataset, network) between them.
-Nothing here knows the manager; a `TaskControl` holds the progress, and tells whether the manager
-still wants the task.
 """
 
 from __future__ import annotations
 
 import logging
-import secrets
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,26 +13,20 @@ from typing import TYPE_CHECKING
 import torch
 
 from downpour.base.devices import trained_on
-from downpour.base.errors import OutOfMemory, StoreError, UnfitWorker
-from downpour.base.values import Snapshot, Update
-from downpour.cluster.worker.attempt import HandOverStop, TaskCancelled, TaskControl
+from downpour.base.errors import UnfitWorker
+from downpour.cluster.worker.attempt import ModelReader, TaskFlow
 from downpour.cluster.worker.task_inputs import (
     LoadedExperiment,
-    ModelReader,
-    begin,
-    blaming_packages,
     built,
     opened,
     tensors_of,
-    work_of,
 )
-from downpour.core.node.attempt import PATIENCE_SECONDS, NextStep, StepLoop
+from downpour.core.node.attempt import PATIENCE_SECONDS, StepLoop
 from downpour.core.spec import ResolvedSpec
-from downpour.files.store import SharedDirectory, Store, encode, layout, publish_work
+from downpour.files.store import SharedDirectory
 from downpour.learning.accelerators import release
 from downpour.learning.shipping.receiving import settle_code
 from downpour.learning.tasks.loaded import LoadedTask
-from downpour.learning.training.loop import ShardTraining
 from downpour.learning.training.parameters import load_frozen
 from downpour.learning.training.step import Shortage
 from downpour.learning.user_code import differences
@@ -49,59 +38,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-
-class Snapshots:
-    """Publishes and withdraws the snapshots of one attempt.
-
-    `core/node/attempt.py` decides when. Nothing depends on a snapshot, so a failure to publish one
-    is logged and training continues.
-
-    Args:
-        store: the experiment's files.
-        control: the attempt.
-    """
-
-    def __init__(self, store: Store, control: TaskControl) -> None:
-        self._store = store
-        self._control = control
-
-    def publish(self, training: ShardTraining) -> Snapshot | None:
-        """Publish the state of a running training; returns None if it cannot be published."""
-        # The token is longer than in other files' names, because an attempt's snapshots differ only
-        # by it.
-        name = layout.attempt_name("snapshot", self._control.attempt, secrets.token_hex(6))
-        try:
-            file = self._store.put_new(name, encode(training.snapshot(), {}))
-        except StoreError as error:
-            log.warning("%s: no snapshot: %s", self._control.attempt, error)
-            # The file may exist although the write seemed to fail, and no other process knows its
-            # name.
-            self._remove(name)
-            return None
-        done, total = training.steps_done, training.steps_total
-        return Snapshot(file=file, steps_done=done, steps_total=total)
-
-    def withdraw_unknown(self) -> None:
-        """Remove the last snapshot of an ended attempt, if the manager does not know that file."""
-        # The manager removes the files that it knows. No other process would remove this one.
-        snapshot = self._control.withdraw_unknown()
-        if snapshot is not None:
-            self._remove(snapshot.file.name)
-
-    def _remove(self, name: str) -> None:
-        try:
-            self._store.delete(name)
-        except StoreError as error:
-            log.warning("%s: could not remove a snapshot: %s", self._control.attempt, error)
-
-
 _AWAY_SECONDS = 300.0
 """How long the shared directory may be gone, full or closed, at a patience of 1. That is long
 enough for a person to restart a manager that ended because of it. After that we suspect this
 machine: the task fails, so that another machine tries it."""
 
 
-class TaskRunner:
+class TaskRunner(TaskFlow):
     """Runs tasks one after the other.
 
     Args:
@@ -121,58 +64,13 @@ class TaskRunner:
         *,
         accepts_code: bool = False,
     ) -> None:
+        super().__init__(loop_class, shared.sleep)
         self._accepts_code = accepts_code
         self._differs: tuple[str, ...] = ()
         self._shared = replace(shared, sleep=self._pause)
-        self._sleep = shared.sleep
-        self._control: TaskControl | None = None
         self._device = device
-        self._loop_class = loop_class
         self._processes = processes
         self._loaded: LoadedExperiment | None = None
-
-    def run(self, task: TaskMessage, control: TaskControl) -> Update:
-        """Train a task and publish its update.
-
-        Raises:
-            TaskCancelled: the attempt is no longer wanted.
-            HandOverStop: another worker is to continue it; carries its snapshot.
-            DownpourError: the spec or a file is invalid, or the training failed.
-        """
-        began = time.perf_counter()
-        self._control = control
-        loaded = self._load_experiment(task, control.patience)
-        with blaming_packages(loaded.differs):
-            begun = begin(loaded, task)
-        control.begin(begun.training.steps_done, begun.training.steps_total)
-        loaded_at = time.perf_counter()
-        snapshots = Snapshots(loaded.snapshots, control)
-        loop = self._loop_class(control, loaded.spec.snapshot_every, time.monotonic())
-        try:
-            with blaming_packages(loaded.differs):
-                while not _is_trained(begun.training, loaded, control, snapshots, loop):
-                    del begun  # it holds memory of the device
-                    loaded.shortage.make_room()
-                    left = replace(task, snapshot=control.snapshot or task.snapshot)
-                    begun = begin(loaded, left)
-        finally:
-            snapshots.withdraw_unknown()
-        training, team = begun.training, loaded.team
-        trained = time.perf_counter()
-        file, optimizer_state = publish_work(loaded.store, task.id, work_of(loaded, task, begun))
-        return Update(
-            file=file,
-            samples=training.samples,
-            steps=training.steps_done,
-            loss=training.mean_loss,
-            load_seconds=loaded_at - began,
-            train_seconds=trained - loaded_at,
-            optimizer_state=optimizer_state,
-            publish_seconds=time.perf_counter() - trained,
-            processes=team.processes if team is not None else 1,
-            shortages=team.shortages if team is not None else loaded.shortage.count,
-            trial=loaded.trial,
-        )
 
     @property
     def differs(self) -> tuple[str, ...]:
@@ -184,13 +82,7 @@ class TaskRunner:
         """The helpers of the current experiment, if its spec asks for any."""
         return self._loaded.team if self._loaded is not None else None
 
-    def _pause(self, seconds: float) -> None:
-        """Sleep between two tries to read a file; raises TaskCancelled on a cancellation."""
-        if self._control is not None:
-            self._control.raise_if_cancelled()
-        self._sleep(seconds)
-
-    def _load_experiment(self, task: TaskMessage, patience: float) -> LoadedExperiment:
+    def _load(self, task: TaskMessage, patience: float) -> LoadedExperiment:
         if self._loaded is not None and self._loaded.experiment == task.id.experiment:
             if self._loaded.team is not None:
                 self._loaded.team.mend()
@@ -226,6 +118,7 @@ class TaskRunner:
                 patience_seconds=min(seconds, PATIENCE_SECONDS),
                 away_seconds=min(seconds, PATIENCE_SECONDS),
             ).store(task.id.experiment),
+            snapshot_every=spec.snapshot_every,
             models=ModelReader(store, keeps=spec.publishes_steps),
             task=made.task,
             model=made.model,
@@ -253,47 +146,3 @@ class TaskRunner:
         if self._loaded is not None:
             device, self._loaded = self._loaded.spec.device, None
             release(device)
-
-
-def _is_trained(
-    training: ShardTraining,
-    loaded: LoadedExperiment,
-    control: TaskControl,
-    snapshots: Snapshots,
-    loop: StepLoop,
-) -> bool:
-    """Train to the end, see `train_steps`; false if memory ran out and a retry may help."""
-    try:
-        train_steps(training, control, snapshots, loop)
-    except OutOfMemory as error:
-        if not loaded.shortage.may_try_again():
-            raise
-        # Log it as text, because a log that keeps the error would keep the failed step's memory.
-        log.warning("retrying %s: %s", control.attempt, str(error))
-        return False
-    return True
-
-
-def train_steps(
-    training: ShardTraining,
-    control: TaskControl,
-    snapshots: Snapshots,
-    loop: StepLoop,
-    clock: Callable[[], float] = time.monotonic,
-) -> None:
-    """Train to the end, step by step, as the loop decides."""
-    while (step := loop.next(clock())) is not NextStep.FINISH:
-        match step:
-            case NextStep.TRAIN:
-                training.advance(1)
-                # Repeating steps after a shortage of memory is no progress.
-                control.advance(max(control.steps_done, training.steps_done))
-            case NextStep.SAVE:
-                control.snapshot = snapshots.publish(training) or control.snapshot
-                loop.saved(clock())
-            case NextStep.HAND_OVER:
-                snapshot = snapshots.publish(training)
-                if snapshot is not None:
-                    raise HandOverStop(snapshot)
-            case NextStep.STOP:
-                raise TaskCancelled

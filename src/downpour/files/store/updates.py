@@ -310,7 +310,7 @@ class Work:
 
 
 def publish_work(
-    store: Store, attempt: AttemptId, work: Work
+    store: Store, attempt: AttemptId, work: Work, token: str = ""
 ) -> tuple[PublishedFile, PublishedFile | None]:
     """Publish an update and its optimizer's state, if it has one; return both.
 
@@ -319,7 +319,7 @@ def publish_work(
         SpecError: an array's dtype cannot be stored.
         NonFinite: a difference cannot be compressed.
     """
-    token = secrets.token_hex(3)
+    token = token or secrets.token_hex(3)
     state_name = layout.attempt_name("optimizer", attempt, token)
     try:
         return _published(store, attempt, work, token, state_name)

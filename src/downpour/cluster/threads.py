@@ -1,14 +1,54 @@
-"""Threads for a manager's commands, and the order of calls and of long work."""
+"""Threads, queues and time, as managers and workers use them.
+
+`Threads` are this machine's. The simulator has others (`downpour_lab/simulated/threads.py`), whose
+waits take virtual time, so it runs drivers, agents and command runners as they are. `Lanes` say
+where a manager's commands wait for each other.
+"""
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from threading import Event, Lock, Thread
+from typing import Any
 
-Call = Callable[[], None]
+Job = Callable[[], None]
+
+
+class Threads:
+    """This machine's threads."""
+
+    def now(self) -> float:
+        """Return the seconds since some fixed moment."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for some seconds."""
+        time.sleep(seconds)
+
+    def start(self, name: str, target: Callable[..., object], *args: Any) -> Thread:
+        """Run a function in a thread, which does not keep the process alive."""
+        thread = Thread(target=target, args=args, name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def queue(self) -> SimpleQueue[Any]:
+        """Make a queue between threads; signal handlers may put items into it, too."""
+        return SimpleQueue()
+
+    def reply(self) -> Future[Any]:
+        """Make the place of a result that another thread sets."""
+        return Future()
+
+    def flag(self) -> Event:
+        """Make a flag for which threads can wait."""
+        return Event()
+
+
+THREADS = Threads()
 
 
 class OrderedCalls:
@@ -21,10 +61,10 @@ class OrderedCalls:
 
     def __init__(self, threads: int) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="call")
-        self._waiting: dict[str, deque[Call]] = {}
+        self._waiting: dict[str, deque[Job]] = {}
         self._lock = Lock()
 
-    def submit(self, name: str, call: Call) -> None:
+    def submit(self, name: str, call: Job) -> None:
         """Run a call after all earlier calls of this name; it must not raise."""
         with self._lock:
             waiting = self._waiting.get(name)
@@ -40,7 +80,7 @@ class OrderedCalls:
         """Wait for the calls that have begun, and drop the others."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _run(self, name: str, call: Call) -> None:
+    def _run(self, name: str, call: Job) -> None:
         try:
             call()
         finally:
@@ -56,56 +96,38 @@ class OrderedCalls:
                 self._pool.submit(self._run, name, following)
 
 
-Work = Callable[[], None]
-
-
 class SerialExecutor:
-    """One thread, which lives until `close` or `finish`.
+    """One thread, which lives until `close`.
 
-    Its thread is a daemon. If its work hangs, because a file server or a download never answers, it
-    delays the jobs behind it, but neither other executors nor the end of the process.
-    (`concurrent.futures` joins its threads at exit, so a hung one would keep the process alive.)
+    Its thread is a daemon. If its work hangs, because a file server never answers, it delays the
+    jobs behind it, but neither other executors nor the end of the process. (`concurrent.futures`
+    joins its threads at exit, so a hung one would keep the process alive.)
     """
 
     def __init__(self, name: str) -> None:
-        self._waiting: SimpleQueue[tuple[Work, Future[None]] | None] = SimpleQueue()
-        self._closed = Event()
-        self._thread = Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._waiting = SimpleQueue[Job | None]()
+        self._is_closed = False
+        self._thread = THREADS.start(name, self._run)
 
-    def submit(self, work: Work) -> Future[None]:
+    def submit(self, job: Job) -> None:
         """Run this after all earlier work; after `close`, drop it."""
-        done: Future[None] = Future()
-        self._waiting.put((work, done))
-        return done
+        self._waiting.put(job)
 
     @property
     def is_behind(self) -> bool:
         """Whether anything waits for the running job."""
         return not self._waiting.empty()
 
-    def finish(self) -> None:
-        """Accept no more work; the thread ends when all work is done."""
-        self._waiting.put(None)
-
     def close(self, timeout_seconds: float) -> None:
         """Wait at most `timeout_seconds` for the running job; drop waiting ones."""
-        self._closed.set()
-        self.finish()
+        self._is_closed = True
+        self._waiting.put(None)
         self._thread.join(timeout_seconds)
 
     def _run(self) -> None:
-        while (item := self._waiting.get()) is not None:
-            work, done = item
-            if self._closed.is_set():
-                done.cancel()
-                continue
-            try:
-                work()
-            except BaseException as error:  # noqa: BLE001 - raised where the future is read
-                done.set_exception(error)
-            else:
-                done.set_result(None)
+        while (job := self._waiting.get()) is not None:
+            if not self._is_closed:
+                job()
 
 
 CALLS_AT_ONCE = 8
@@ -114,11 +136,9 @@ CALLS_AT_ONCE = 8
 _CLOSING_SECONDS = 30.0
 """The wait for running work when the manager ends; the next manager repeats unfinished work."""
 
-Job = Callable[[], None]
-
 
 class Lanes:
-    """The lanes: calls to workers, work on parameters, evaluations beside it, and preparations."""
+    """A manager's commands wait for each other in lanes; their jobs must not raise."""
 
     def __init__(self) -> None:
         self._calls = OrderedCalls(CALLS_AT_ONCE)
@@ -139,14 +159,12 @@ class Lanes:
         return self._works.is_behind
 
     def beside(self, job: Job) -> None:
-        """Run an evaluation beside the work."""
+        """Run an evaluation beside the work, after all earlier evaluations."""
         self._evaluations.submit(job)
 
     def alone(self, job: Job) -> None:
-        """Run a job at once, in a separate thread."""
-        lane = SerialExecutor("preparation")
-        lane.submit(job)
-        lane.finish()
+        """Run a job at once."""
+        THREADS.start("preparation", job)
 
     def close(self) -> None:
         """Wait for running work, and begin nothing more."""

@@ -3,7 +3,7 @@
 An update's digest covers exactly what a shard's training depends on. A model's digest covers its
 updates in shard order and the model that the shards trained from. So the last model of a run shows
 whether, in every round, each shard trained from the right model and the right state, and counted
-once.
+once. A file holds its digest as its only tensor, in the format of all parameter files.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 
+import numpy as np
 import xxhash
 
-from downpour.base.values import PublishedFile, Update
 from downpour.core.spec import ResolvedSpec
+from downpour.files.store import Array, Buffer, decode
 
-_STEP = b"step "
-_DIGEST_BYTES = 16
+_TENSOR = "digest"
 
 Portion = tuple[int, int]
-"""The range of a shard's samples (first, last + 1), if the policy resized its round's shards."""
+"""The range of a shard's samples: first, last + 1."""
 
 
 def dataset(spec: ResolvedSpec) -> str:
@@ -30,43 +30,35 @@ def dataset(spec: ResolvedSpec) -> str:
 
 
 def first_model(spec: ResolvedSpec) -> bytes:
-    """Return the content of the first model version."""
+    """Return the digest of the first model version."""
     return _digest("model", str(spec.seed))
 
 
-def step_file(base: bytes, model: bytes) -> bytes:
-    """Return the file of a version that is published as a step from the previous version."""
-    return _STEP + base + _difference(base, model)
+def tensors_of(digest: bytes) -> dict[str, Array]:
+    """Return a digest as the tensors of a file; callers may change them."""
+    return {_TENSOR: np.frombuffer(bytearray(digest), np.uint8)}
 
 
-def is_step(content: bytes) -> bool:
-    """Whether a version's file holds a step."""
-    return content.startswith(_STEP) and len(content) > _DIGEST_BYTES
+def digest_of(tensors: Mapping[str, Array]) -> bytes:
+    """Return the digest in the tensors of a file."""
+    return tensors[_TENSOR].tobytes()
 
 
-def led_to(base: bytes, step: bytes) -> bytes:
-    """Return the model to which a step leads from a base, rightly or not."""
-    return _difference(base, step[-_DIGEST_BYTES:])
-
-
-def version_in(content: bytes) -> bytes:
-    """Return the model of a version's file, as if we knew all versions."""
-    if not is_step(content):
-        return content
-    return led_to(content[len(_STEP) : -_DIGEST_BYTES], content)
+def digest_in(content: Buffer) -> bytes:
+    """Return the digest in the content of a file."""
+    return digest_of(decode(content, _TENSOR).tensors)
 
 
 def trained(
     round_number: int,
     shard: int,
-    portion: Portion | None,
+    portion: Portion,
     share: float,
     model: bytes,
     state: bytes,
 ) -> bytes:
     """Return the update of a shard that was trained from a model and an optimizer's state."""
-    which = f"{shard} {portion}" if portion is not None else str(shard)
-    which += f" {share}" if share < 1 else ""
+    which = f"{shard} {portion[0]} {portion[1]} {share}"
     return _digest("update", str(round_number), which, model.hex(), state.hex())
 
 
@@ -80,45 +72,20 @@ def state_after(update: bytes) -> bytes:
     return _digest("state", update.hex())
 
 
-def paused(
-    round_number: int,
-    shard: int,
-    portion: Portion | None,
-    share: float,
-    model: bytes,
-    state: bytes,
-    steps: int,
-) -> bytes:
-    """Return a snapshot of a shard's training: what it depends on, and its steps so far."""
-    first, last = portion or ("-", "-")
-    which = f"{round_number} {shard} {first} {last} {share}"
-    known = f"{which} {model.hex()} {state.hex() or '-'}"
-    return f"{known} {steps}".encode()
-
-
-def gone_on(snapshot: bytes) -> tuple[bytes, int]:
-    """Return the update that follows from a snapshot, and the number of steps in the snapshot."""
-    number, shard, first, last, share, model, state, steps = snapshot.decode().split()
-    portion = (int(first), int(last)) if first != "-" else None
-    kept = bytes.fromhex(state) if state != "-" else b""
-    made = trained(int(number), int(shard), portion, float(share), bytes.fromhex(model), kept)
-    return made, int(steps)
-
-
 def folded(model: bytes, updates: Iterable[tuple[int, bytes]]) -> bytes:
     """Return the next model, from a model and the updates trained from it, in shard order."""
     return _digest("model", model.hex(), *(f"{shard} {made.hex()}" for shard, made in updates))
 
 
-def moved(model: bytes, pushes: Iterable[tuple[int, bytes, float]], *, mixes: bool) -> bytes:
-    """Return an asynchronous mode's next model, from updates and their weights, in order."""
-    made = (f"{shard} {update.hex()} {weight:.6g}" for shard, update, weight in pushes)
-    return _digest("mixed" if mixes else "moved", model.hex(), *made)
+def moved(model: bytes, pushes: Iterable[tuple[int, bytes, float]]) -> bytes:
+    """Return an asynchronous mode's next model, from updates and their factors, in order."""
+    made = (f"{shard} {update.hex()} {factor:.6g}" for shard, update, factor in pushes)
+    return _digest("moved", model.hex(), *made)
 
 
-def own_after(model: bytes, update: bytes, weight: float) -> bytes:
+def own_after(model: bytes, update: bytes, factor: float) -> bytes:
     """Return a shard's own parameters after its update has met the model."""
-    return _digest("own", model.hex(), update.hex(), f"{weight:.6g}")
+    return _digest("own", model.hex(), update.hex(), f"{factor:.6g}")
 
 
 def first_outer(spec: ResolvedSpec) -> bytes:
@@ -137,22 +104,6 @@ def loss_of(model: bytes) -> float:
     return model[0] % 5 / 4
 
 
-def update_of(
-    file: PublishedFile, state: PublishedFile | None, samples: int, steps: int, seconds: float
-) -> Update:
-    """Return the message about an update."""
-    return Update(
-        file=file,
-        samples=samples,
-        steps=steps,
-        loss=0.5,
-        load_seconds=0.0,
-        train_seconds=seconds,
-        publish_seconds=0.0,
-        optimizer_state=state,
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
     """A policy's decisions about a round: the `dropped` shards, and the `sizes` of all shards.
@@ -165,10 +116,10 @@ class Cut:
     sizes: tuple[int, ...] = ()
     shares: frozenset[tuple[int, float]] = frozenset()
 
-    def portion(self, shard: int) -> Portion | None:
-        """Return the range of a shard's samples, or None if the policy resized none."""
+    def portion(self, shard: int, samples: int) -> Portion:
+        """Return the range of a shard's samples; uncut, each shard has as many `samples`."""
         if not self.sizes:
-            return None
+            return shard * samples, (shard + 1) * samples
         end = list(accumulate(self.sizes))[shard]
         return end - self.sizes[shard], end
 
@@ -188,6 +139,7 @@ class Version:
         spec: the experiment's spec.
         number: how many rounds it contains.
         model: the content of its file.
+        samples: how many each shard has, if a round is not cut.
         states: the optimizers' states by shard, if the spec keeps them.
         outer: the state of the outer optimizer, if there is one.
         before: the version before it, which shards begin from if rounds overlap.
@@ -198,6 +150,7 @@ class Version:
         spec: ResolvedSpec,
         number: int,
         model: bytes,
+        samples: int,
         states: Mapping[int, bytes],
         outer: bytes | None,
         before: Version | None = None,
@@ -206,6 +159,7 @@ class Version:
         self.model = model
         self.outer = outer
         self._spec = spec
+        self._samples = samples
         self._states = states
         self._before = before if spec.overlap else None
         self._next: dict[Cut, Version] = {}
@@ -215,7 +169,7 @@ class Version:
         state, start = self._states.get(shard, b""), self.model
         if self._before is not None:
             start = moved_by(self._before.model, self._before.update(shard, WHOLE))
-        part = cut.portion(shard), cut.share(shard)
+        part = cut.portion(shard, self._samples), cut.share(shard)
         return trained(self.number, shard, *part, start, state)
 
     def after(self, cut: Cut = WHOLE) -> Version:
@@ -233,18 +187,15 @@ class Version:
         if outer is not None:
             model, outer = stepped(self.model, model, outer)
         states = {**self._states, **states}
-        return Version(self._spec, self.number + 1, model, states, outer, before=self)
+        number = self.number + 1
+        return Version(self._spec, number, model, self._samples, states, outer, before=self)
 
 
-def first_version(spec: ResolvedSpec) -> Version:
-    """Return an experiment's first version."""
+def first_version(spec: ResolvedSpec, samples: int) -> Version:
+    """Return an experiment's first version; each shard has as many `samples`."""
     outer = first_outer(spec) if spec.outer.keeps_state else None
-    return Version(spec, 0, first_model(spec), {}, outer)
+    return Version(spec, 0, first_model(spec), samples, {}, outer)
 
 
 def _digest(*parts: str) -> bytes:
     return xxhash.xxh3_128_digest("/".join(parts).encode())
-
-
-def _difference(one: bytes, other: bytes) -> bytes:
-    return bytes(a ^ b for a, b in zip(one, other, strict=True))

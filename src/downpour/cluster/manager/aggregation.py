@@ -1,0 +1,122 @@
+"""The arithmetic that makes a model version from updates, and the versions it keeps in memory.
+
+`work.py` reads files, names them and publishes them in order. The numbers are here. So the
+simulator runs `work.py` as it is, and computes digests in the five methods of `Aggregation` that
+compute (`downpour_lab/simulated/work.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from downpour.base.errors import StoreError
+from downpour.base.values import PublishedFile, Update
+from downpour.core.scheduler.commands import Gather
+from downpour.core.spec import Spec
+from downpour.files.aggregators import (
+    AMOUNTS,
+    Contribution,
+    Counted,
+    Gathering,
+    Move,
+    Versions,
+    fold,
+    moved,
+    own_after,
+    take_step,
+)
+from downpour.files.store import Array, Store
+
+
+def contribution(shard: int, update: Update) -> Contribution:
+    """Return an update as a rule weighs it."""
+    return Contribution(shard=shard, samples=update.samples, loss=update.loss, file=update.file)
+
+
+class Aggregation:
+    """Adds one experiment's updates; only the thread that works on parameters uses it.
+
+    `arrived` are this round's updates that no sum contains yet, by shard.
+    """
+
+    def __init__(self, spec: Spec, store: Store) -> None:
+        self.versions = Versions(store)
+        self.arrived: dict[int, Gather] = {}
+        self._spec = spec
+        self._store = store
+        self._gathering: Gathering | None = None
+
+    def gather(self) -> None:
+        """Sum the updates that have arrived, so that less work remains when the last one does.
+
+        Leave unreadable or unusable files to `fold`, which names their shards.
+        """
+        arrived = list(self.arrived.values())
+        self.arrived.clear()
+        amount = AMOUNTS.get(self._spec.aggregate)
+        if amount is None or not arrived:
+            return
+        model = arrived[-1].model
+        added = [contribution(each.shard, each.update) for each in arrived if each.model == model]
+        with suppress(StoreError):
+            gathering = self._gathering_to(model, arrived[-1].base)
+            gathering.add([Counted(contribution=each, factor=amount(each)) for each in added])
+
+    def fold(
+        self,
+        model: PublishedFile,
+        began: PublishedFile,
+        contributions: Sequence[Contribution],
+        weights: Sequence[float],
+    ) -> tuple[dict[str, Array], Mapping[str, str]]:
+        """Fold a round, whose tasks began from `began`; return tensors, and a version's metadata.
+
+        Raises:
+            UpdatesRefused: some updates cannot be used.
+            StoreError: the model cannot be read.
+        """
+        gathering, amount = self._gathering_to(model, began), AMOUNTS.get(self._spec.aggregate)
+        self._gathering = None
+        self.arrived.clear()
+        arrays = fold(
+            self._store,
+            model,
+            contributions,
+            weights,
+            amounts=[amount(each) for each in contributions] if amount is not None else None,
+            compression=self._spec.update_codec,
+            trained_from=began,
+            gathered=gathering,
+        )
+        return arrays, gathering.base.metadata
+
+    def moved(
+        self, model: PublishedFile, moves: Sequence[Move]
+    ) -> tuple[dict[str, Array], Mapping[str, str]]:
+        """Move the newest version by some updates; as `fold`."""
+        arrays = moved(self.versions, model, moves, compression=self._spec.update_codec)
+        return arrays, self.versions.read(model).metadata
+
+    def outer_step(
+        self, base: Mapping[str, Array], arrays: dict[str, Array], state: Mapping[str, Array]
+    ) -> Mapping[str, Array]:
+        """Let the outer optimizer change the aggregated arrays; return its state after that."""
+        return take_step(self._spec.outer, base, arrays, state)
+
+    def own_after(self, model: PublishedFile, move: Move) -> Mapping[str, Array]:
+        """Return a shard's own parameters after it has met the model."""
+        return own_after(self.versions, model, move)
+
+    def clear(self) -> None:
+        """Free the memory."""
+        self._gathering = None
+        self.arrived.clear()
+        self.versions.clear()
+
+    def _gathering_to(self, model: PublishedFile, began: PublishedFile) -> Gathering:
+        """Return the sums of the round that moves `model`, or begin them."""
+        if self._gathering is None or self._gathering.base.file != model:
+            base = self.versions.base_of(model, self._spec.update_codec, began)
+            self._gathering = Gathering(self._store, base)
+        return self._gathering

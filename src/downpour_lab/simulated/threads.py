@@ -1,0 +1,274 @@
+"""Virtual time, and the threads of processes in it.
+
+A thread of a simulated process is a greenlet, so the shipped code runs here as it is. When it
+waits for a file, a call or a moment, the greenlet switches back to the clock, which resumes it
+later. Only one thread runs at a time, and it runs until it waits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+from queue import Empty
+from struct import pack
+from typing import Any
+
+import xxhash
+from greenlet import GreenletExit, getcurrent, greenlet
+
+from downpour.cluster.threads import Threads
+
+Action = Callable[..., None]
+
+
+class Clock:
+    """A queue of actions; actions due at the same time run in the order of their addition."""
+
+    def __init__(self) -> None:
+        self.now_seconds = 0.0
+        self.steps = 0
+        self._heap: list[tuple[float, int, Action, tuple[Any, ...]]] = []
+        self._count = 0
+        self._trace = xxhash.xxh3_64()
+
+    def after(self, seconds: float, action: Action, *args: Any) -> None:
+        """Add an action that runs after some seconds."""
+        # The count keeps actions of one moment in the order of their addition, and the heap never
+        # compares two actions.
+        self._count += 1
+        heappush(self._heap, (self.now_seconds + seconds, self._count, action, args))
+
+    def now(self) -> float:
+        """Return the virtual time."""
+        return self.now_seconds
+
+    def step(self) -> bool:
+        """Run the next action; return whether there was one."""
+        if not self._heap:
+            return False
+        self.now_seconds, _, action, args = heappop(self._heap)
+        self.steps += 1
+        self._trace.update(pack("d", self.now_seconds))
+        action(*args)
+        return True
+
+    @property
+    def digest(self) -> str:
+        """A digest of the times of everything that has happened so far."""
+        # Almost every action draws how long it takes, so two runs that differ anywhere also have
+        # different digests.
+        return self._trace.hexdigest()
+
+
+ProcessDied = GreenletExit
+"""Ends the threads of a process that has died."""
+
+
+class Wait:
+    """One wait of the current thread. Other waits of the same thread end on their own."""
+
+    __slots__ = ("thread",)
+
+    def __init__(self) -> None:
+        self.thread = getcurrent()
+
+
+class Process:
+    """A process that can stand still for a while, and die; a restart makes another object.
+
+    All its actions go through `after` or `do`, also the resumption of its threads. `host` is the
+    machine that it runs on, `role` the interface that it serves.
+    """
+
+    role = ""
+
+    def __init__(self, clock: Clock, host: str) -> None:
+        self.clock = clock
+        self.host = host
+        self.alive = True
+        self._still_until = 0.0
+        self._waits: dict[Wait, None] = {}
+
+    def begin(self, action: Callable[..., object], *args: Any) -> None:
+        """Run an action in a new thread, now and until it waits."""
+        _switch(greenlet(action), *args)
+
+    def wait(self, wait: Wait) -> Any:
+        """Let the current thread wait until `resume`, and return the value that came with it."""
+        self.check_alive()
+        self._waits[wait] = None
+        return wait.thread.parent.switch()
+
+    def resume(self, wait: Wait, value: Any = None) -> None:
+        """End a wait, if the thread still waits."""
+        if self.alive and wait in self._waits:
+            del self._waits[wait]
+            _switch(wait.thread, value)
+
+    def sleep(self, seconds: float) -> None:
+        """Let the current thread wait for some seconds."""
+        wait = Wait()
+        self.after(seconds, self.resume, wait)
+        self.wait(wait)
+
+    def check_alive(self) -> None:
+        """End the current thread if the process is dead."""
+        if not self.alive:
+            raise ProcessDied
+
+    def after(self, seconds: float, action: Action, *args: Any) -> None:
+        """Run an action after some seconds, if the process is still alive."""
+        self.clock.after(seconds, self.do, action, args)
+
+    def do(self, action: Action, args: tuple[Any, ...]) -> None:
+        """Run an action now; later if the process stands still, and never if it is dead."""
+        if not self.alive:
+            return
+        still = self._still_until - self.clock.now_seconds
+        if still > 0:
+            self.clock.after(still, self.do, action, args)
+        else:
+            action(*args)
+
+    def stand_still(self, seconds: float) -> None:
+        """Run no actions for a while, like a suspended or swapped-out process."""
+        self._still_until = self.clock.now_seconds + seconds
+
+    def connection_ended(self, host: str) -> None:
+        """Note that the connections from a host have ended; only some processes react."""
+
+    def die(self) -> None:
+        """Run no actions from now on, and end all threads that wait."""
+        self.alive = False
+        while self._waits:
+            wait, _ = self._waits.popitem()
+            wait.thread.parent = getcurrent()
+            wait.thread.throw(ProcessDied)
+
+
+def _switch(thread: greenlet, *args: Any) -> None:
+    """Run a thread until it waits or ends, and return here then."""
+    thread.parent = getcurrent()
+    thread.switch(*args)
+
+
+class SimulatedThreads(Threads):
+    """The threads of a simulated process; its clock may be wrong by `skew_seconds`."""
+
+    def __init__(self, process: Process) -> None:
+        self.skew_seconds = 0.0
+        self._process = process
+
+    def now(self) -> float:
+        """Return virtual time, as the process sees it."""
+        return self._process.clock.now_seconds + self.skew_seconds
+
+    def sleep(self, seconds: float) -> None:
+        """Let the current thread wait."""
+        self._process.sleep(seconds)
+
+    def start(self, name: str, target: Callable[..., object], *args: Any) -> Any:  # noqa: ARG002 - no tool shows the name
+        """Run a function in a thread, now and until it waits."""
+        ended = SimulatedReply(self._process)
+
+        def run() -> None:
+            target(*args)
+            ended.set_result(None)
+
+        self._process.begin(run)
+        return ended
+
+    def queue(self) -> Any:
+        """Make a queue between threads of the process."""
+        return SimulatedQueue(self._process)
+
+    def reply(self) -> Any:
+        """Make the place of a result."""
+        return SimulatedReply(self._process)
+
+    def flag(self) -> Any:
+        """Make a flag."""
+        return SimulatedFlag(self._process)
+
+
+class SimulatedQueue:
+    """A queue for one thread that gets its items; see `SimpleQueue`."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._items: deque[Any] = deque()
+        self._wait: Wait | None = None
+
+    def put(self, item: Any) -> None:
+        """Add an item."""
+        self._items.append(item)
+        if self._wait is not None:
+            self._process.resume(self._wait)
+
+    def get(self, *, timeout: float | None = None) -> Any:
+        """Wait for an item and remove it."""
+        if not self._items:
+            self._wait = Wait()
+            if timeout is not None:
+                self._process.after(timeout, self._process.resume, self._wait)
+            self._process.wait(self._wait)
+            self._wait = None
+        return self.get_nowait()
+
+    def get_nowait(self) -> Any:
+        """Remove an item, without waiting for one."""
+        if not self._items:
+            raise Empty
+        return self._items.popleft()
+
+
+class SimulatedReply:
+    """The result of another thread; see `Future`."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._result: Any = None
+        self._is_done = False
+        self._wait: Wait | None = None
+
+    def result(self, timeout: float | None = None) -> Any:  # noqa: ARG002 - no caller sets it here
+        """Wait for the result; raise it if it is an exception."""
+        if not self._is_done:
+            self._wait = Wait()
+            self._process.wait(self._wait)
+        if isinstance(self._result, Exception):
+            raise self._result
+        return self._result
+
+    join = result
+
+    def done(self) -> bool:
+        """Whether there is a result."""
+        return self._is_done
+
+    def set_result(self, result: Any) -> None:
+        """Set the result, and let a thread that waits for it go on."""
+        self._result, self._is_done = result, True
+        if self._wait is not None:
+            self._process.resume(self._wait)
+
+    set_exception = set_result
+
+
+class SimulatedFlag:
+    """A flag; its waits end no sooner for it, but the next ones do."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._is_set = False
+
+    def set(self) -> None:
+        """End the next waits at once."""
+        self._is_set = True
+
+    def wait(self, timeout: float) -> bool:
+        """Wait, unless the flag is set."""
+        if not self._is_set:
+            self._process.sleep(timeout)
+        return self._is_set

@@ -1,0 +1,275 @@
+"""Lanes, workspaces and arithmetic in virtual time, for the shipped command runner.
+
+`cluster/manager/command_runner.py` and `work.py` run here as they are. Only the numbers differ:
+they are digests, and computing them takes as long as the run's timings say.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+
+from downpour.base.errors import SharedDirectoryError, SpecError, StoreError, UpdatesRefused
+from downpour.base.states import Evaluation
+from downpour.base.values import PublishedFile
+from downpour.cluster.manager.aggregation import Aggregation
+from downpour.cluster.manager.workspace import Beginning, PreparedExperiment, Workspace
+from downpour.cluster.threads import Job, Lanes
+from downpour.core.scheduler import commands as do
+from downpour.core.spec import ResolvedSpec
+from downpour.files.aggregators import Contribution, Move
+from downpour.files.store import SPEC_NAME, Array, SharedDirectory, encode, layout
+from downpour.files.store.publish import RetryPolicy
+from downpour.record.record import RecordReader
+from downpour_lab.simulated import digests
+from downpour_lab.simulated.disk import SimulatedStore
+from downpour_lab.simulated.environment import Environment
+from downpour_lab.simulated.threads import Process
+
+ASKED_WRONGLY = "asked wrongly"
+"""Why the manager can't prepare an experiment with a faulty spec."""
+
+
+_DATA = SimpleNamespace(
+    facts=SimpleNamespace(train_samples=1, test_samples=1, classes=1), understood=""
+)
+"""The dataset of all experiments, as the record tells of it."""
+
+
+class _Lane:
+    """Runs jobs one after the other, in one thread at a time."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._jobs: deque[Job] = deque()
+        self._is_busy = False
+
+    def submit(self, job: Job) -> None:
+        self._jobs.append(job)
+        if not self._is_busy:
+            self._process.begin(self._run)
+
+    @property
+    def is_behind(self) -> bool:
+        return bool(self._jobs)
+
+    def _run(self) -> None:
+        self._is_busy = True
+        while self._jobs:
+            self._jobs.popleft()()
+        self._is_busy = False
+
+
+class SimulatedLanes(Lanes):
+    """The lanes of a simulated manager."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._of_workers = defaultdict[str, _Lane](partial(_Lane, process))
+        self._works = cast("Any", _Lane(process))
+        self._evaluations = cast("Any", _Lane(process))
+
+    def call(self, worker: str, job: Job) -> None:
+        """Call a worker after all earlier calls to it."""
+        self._of_workers[worker].submit(job)
+
+    def alone(self, job: Job) -> None:
+        """Run a job at once."""
+        self._process.begin(job)
+
+    def close(self) -> None:
+        """Do nothing: a manager that dies ends its threads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Takes:
+    """Lets time pass in a process, longer where its directory is slow."""
+
+    environment: Environment
+    process: Process
+
+    def __call__(self, seconds: float) -> float:
+        """Sleep for about so long; return how long it was."""
+        seconds = self.environment.disk.takes(seconds, self.process.host)
+        self.process.sleep(seconds)
+        return seconds
+
+    def store(self, experiment: str, seconds: float, away_seconds: float) -> SimulatedStore:
+        """Return an experiment's files, with a patience of so many seconds."""
+        policy = RetryPolicy(seconds=seconds, away_seconds=away_seconds, sleep=self.process.sleep)
+        return SimulatedStore(self.environment.disk, self.process, experiment, policy)
+
+
+class DigestAggregation(Aggregation):
+    """Computes digests; a digest covers all that the tensors would depend on."""
+
+    def __init__(self, spec: ResolvedSpec, store: SimulatedStore, takes: Takes) -> None:
+        super().__init__(spec, store)
+        self._files = store
+        self._takes = takes
+
+    def gather(self) -> None:
+        """Leave all updates to `fold`: gathering changes no bytes."""
+        self.arrived.clear()
+
+    def fold(
+        self,
+        model: PublishedFile,
+        began: PublishedFile,  # noqa: ARG002 - the updates' digests cover it
+        contributions: Sequence[Contribution],
+        weights: Sequence[float],  # noqa: ARG002 - they follow from the updates
+    ) -> tuple[dict[str, Array], Mapping[str, str]]:
+        """Fold a round."""
+        base = self._read(model)
+        updates = self._updates({each.shard: each.file for each in contributions})
+        return digests.tensors_of(digests.folded(base, updates.items())), {}
+
+    def moved(
+        self, model: PublishedFile, moves: Sequence[Move]
+    ) -> tuple[dict[str, Array], Mapping[str, str]]:
+        """Move the newest version by some updates."""
+        base = self._read(model)
+        updates = self._updates({each.shard: each.file for each in moves})
+        pushes = ((each.shard, updates[each.shard], each.factor) for each in moves)
+        return digests.tensors_of(digests.moved(base, pushes)), {}
+
+    def outer_step(
+        self, base: Mapping[str, Array], arrays: dict[str, Array], state: Mapping[str, Array]
+    ) -> Mapping[str, Array]:
+        """Take the outer optimizer's step."""
+        made, after = digests.stepped(*map(digests.digest_of, (base, arrays, state)))
+        arrays |= digests.tensors_of(made)
+        return digests.tensors_of(after)
+
+    def own_after(self, model: PublishedFile, move: Move) -> Mapping[str, Array]:
+        """Return a shard's own parameters after it has met the model."""
+        update = digests.digest_in(self._files.look(move.file))
+        return digests.tensors_of(digests.own_after(self._read(model), update, move.factor))
+
+    def _read(self, model: PublishedFile) -> bytes:
+        return digests.digest_of(self.versions.read(model).tensors)
+
+    def _updates(self, files: Mapping[int, PublishedFile]) -> dict[int, bytes]:
+        """Read all updates; one that cannot be read is refused, unless the directory is away."""
+        timings = self._takes.environment.timings
+        self._takes(timings.aggregate_seconds + timings.update_seconds * len(files))
+        updates: dict[int, bytes] = {}
+        reasons: dict[int, str] = {}
+        for shard, file in files.items():
+            try:
+                updates[shard] = digests.digest_in(self._files.look(file))
+            except SharedDirectoryError:
+                raise
+            except StoreError as error:
+                reasons[shard] = str(error)
+        if reasons:
+            raise UpdatesRefused(reasons)
+        return updates
+
+
+class SimulatedNetwork:
+    """A network that evaluates versions."""
+
+    trained_numbers = 1
+    numeric_class = ""
+
+    def __init__(self, takes: Takes) -> None:
+        self._takes = takes
+
+    def evaluate(
+        self,
+        parameters: Mapping[str, Array],
+        held_out: object = None,  # noqa: ARG002 - the loss is the same on all examples
+    ) -> Evaluation:
+        """Return a version's loss."""
+        return Evaluation(
+            loss=digests.loss_of(digests.digest_of(parameters)),
+            metrics={},
+            class_accuracy=(),
+            samples=1,
+            seconds=self._takes(self._takes.environment.timings.evaluate_seconds),
+        )
+
+
+class SimulatedWorkspace(Workspace):
+    """A workspace whose journal is in the simulated directory, and whose record has no reader."""
+
+    def look(self) -> None:
+        """Do nothing: a folder is never gone alone."""
+
+    def close(self) -> None:
+        """Close nothing: the journal is in memory."""
+
+    def finish(self) -> None:
+        """Export nothing."""
+
+
+def open_workspace(takes: Takes, experiment: str, spec: ResolvedSpec) -> SimulatedWorkspace:
+    """Open an experiment's workspace, and publish its spec if it is new."""
+    folder, disk = Path("shared"), takes.environment.disk
+    files = disk.store(experiment)
+    if SPEC_NAME not in files:
+        files.put_new(SPEC_NAME, [spec.to_toml().encode()])
+    patience = disk.timings.patience_seconds
+    store = takes.store(experiment, patience, patience)
+    space = SimulatedWorkspace(
+        experiment=experiment,
+        spec=spec,
+        shared=SharedDirectory(folder),
+        store=store,
+        record=RecordReader(folder),
+        spec_file=files.describe(SPEC_NAME),
+        journal=None,
+        token=takes.environment.token,
+    )
+    space.aggregation = DigestAggregation(spec, store, takes)
+    return space
+
+
+class Preparation:
+    """Prepares experiments; the next one fails if a fault says why."""
+
+    def __init__(self, takes: Takes) -> None:
+        self.next_failure = ""
+        self._takes = takes
+
+    def __call__(self, space: Workspace, command: do.Prepare) -> PreparedExperiment:
+        """Publish the first version, unless an earlier manager has made some."""
+        timings = self._takes.environment.timings
+        self._takes(timings.prepare_seconds)
+        if self.next_failure:
+            reason, self.next_failure = self.next_failure, ""
+            if reason == ASKED_WRONGLY:
+                raise SpecError("model", space.spec.model, reason)
+            raise StoreError(reason)
+        model, outer = command.model, command.outer
+        if model is None:
+            token = space.token(3)
+            if space.spec.outer.keeps_state:
+                outer = self._put(space, layout.outer_name(0, token), digests.first_outer)
+            model = self._put(space, layout.model_name(0, token), digests.first_model)
+        bounds = np.arange(space.spec.shards + 1) * timings.shard_samples
+        return PreparedExperiment(
+            dataset_key=digests.dataset(space.spec),
+            dataset=cast("Any", _DATA),
+            shards=tuple(np.arange(*pair) for pair in pairwise(bounds)),
+            held_out=np.arange(0),
+            begun=Beginning(
+                model=model, outer=outer, drawn=cast("Any", SimulatedNetwork(self._takes))
+            ),
+            prepare_seconds=0.0,
+            split_seconds=0.0,
+        )
+
+    def _put(
+        self, space: Workspace, name: str, first: Callable[[ResolvedSpec], bytes]
+    ) -> PublishedFile:
+        return space.store.put_new(name, encode(digests.tensors_of(first(space.spec)), {}))

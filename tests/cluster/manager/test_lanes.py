@@ -1,0 +1,131 @@
+"""Commands and calls wait in lanes: in order for each, and beside each other for all."""
+
+from __future__ import annotations
+
+from queue import SimpleQueue
+from threading import Event
+from typing import Any, get_args
+
+import pytest
+
+from downpour.base.states import ExperimentState
+from downpour.base.values import AttemptId, PublishedFile, Update
+from downpour.cluster.manager.command_runner import CommandRunner
+from downpour.cluster.manager.roster import Roster
+from downpour.cluster.manager.workspace import Workspaces
+from downpour.cluster.threads import Job, Lanes, OrderedCalls
+from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import facts
+from tests.cluster.manager.conftest import Queue
+from tests.specs import plain_spec
+
+PATIENCE_SECONDS = 10
+SPEC = plain_spec(shards=2, epochs=1)
+FILE = PublishedFile(name="model-000000-abc.safetensors", size_bytes=1, checksum="0" * 32)
+ATTEMPT = AttemptId(experiment="any", round=0, shard=0, attempt=0)
+ASSIGN = do.Assign(
+    facts.Assigned(
+        cause=1, worker="anna", attempt=ATTEMPT, model=FILE, optimizer_state=None, reason="idle"
+    )
+)
+CONCLUDE = do.Conclude(experiment="any", ending=ExperimentState.CANCELLED)
+PREPARE = do.Prepare(experiment="any", spec=SPEC)
+
+
+def test_calls_to_one_worker_keep_their_order() -> None:
+    """However many threads there are, calls under one name run one after the other."""
+    calls, seen = OrderedCalls(threads=4), SimpleQueue[int]()
+    for number in range(200):
+        calls.submit("anna", lambda number=number: seen.put(number))  # type: ignore[misc]
+    assert [seen.get(timeout=PATIENCE_SECONDS) for _ in range(200)] == list(range(200))
+    calls.close()
+
+
+def test_a_slow_worker_does_not_hold_up_another() -> None:
+    """While a call to one worker waits, calls to another go through."""
+    calls, release, done = OrderedCalls(threads=2), Event(), SimpleQueue[str]()
+
+    def wait() -> None:
+        release.wait(PATIENCE_SECONDS)
+        done.put("slow")
+
+    calls.submit("slow", wait)
+    calls.submit("quick", lambda: done.put("quick"))
+    assert done.get(timeout=PATIENCE_SECONDS) == "quick"
+    release.set()
+    assert done.get(timeout=PATIENCE_SECONDS) == "slow"
+    calls.close()
+
+
+UPDATE = Update(
+    file=FILE,
+    samples=1,
+    steps=1,
+    loss=0.5,
+    load_seconds=0.0,
+    train_seconds=0.0,
+    publish_seconds=0.0,
+    optimizer_state=None,
+)
+LANES: list[tuple[do.Command, str]] = [
+    (PREPARE, "alone"),
+    (ASSIGN, "call anna"),
+    (do.Cancel(worker="anna", attempt=ATTEMPT, reason="late"), "call anna"),
+    (do.HandOver(worker="anna", attempt=ATTEMPT), "call anna"),
+    (
+        do.Gather(experiment="any", round=0, shard=0, update=UPDATE, model=FILE, base=FILE),
+        "work",
+    ),
+    (
+        do.Aggregate(experiment="any", round=0, model=FILE, pushes=(), train_seconds=1.0),
+        "work",
+    ),
+    (do.Evaluate(experiment="any", round=0, model=FILE), "beside"),
+    (do.Publish(experiment="any", model=FILE), "work"),
+    (do.Adopt(experiment="any", attempts=()), "work"),
+    (do.Discard(experiment="any", files=()), "work"),
+    (CONCLUDE, "work"),
+    (do.Dismiss(worker="anna"), ""),
+]
+
+
+class NamedLanes(Lanes):
+    """Notes the lane of each command, and runs none."""
+
+    def __init__(self) -> None:
+        self.used: list[str] = []
+
+    def call(self, worker: str, _: Job) -> None:
+        """Note a call."""
+        self.used.append(f"call {worker}")
+
+    def work(self, _: Job) -> None:
+        """Note work."""
+        self.used.append("work")
+
+    def beside(self, _: Job) -> None:
+        """Note an evaluation."""
+        self.used.append("beside")
+
+    def alone(self, _: Job) -> None:
+        """Note a preparation."""
+        self.used.append("alone")
+
+
+def never(*_: object) -> Any:
+    """Fail, because no command runs."""
+    raise AssertionError
+
+
+@pytest.mark.parametrize(("command", "lane"), LANES)
+def test_each_command_waits_in_its_lane(command: do.Command, lane: str) -> None:
+    """A dismissal waits in none."""
+    queue, lanes = Queue(SimpleQueue()), NamedLanes()
+    spaces = Workspaces([], queue.fail)
+    CommandRunner(spaces, Roster(), queue, lanes, never, never).start(command)
+    assert lanes.used == ([lane] if lane else [])
+
+
+def test_every_command_has_a_lane() -> None:
+    """So a new one gets it by a decision."""
+    assert {type(command) for command, _ in LANES} == set(get_args(do.Command))
