@@ -1,4 +1,4 @@
-"""The small shared values: frozen, and readable where people meet them."""
+"""Small values, and labels."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import math
 
 import pytest
 
+from downpour.base.errors import SpecError
 from downpour.base.states import Goal
-from downpour.base.values import AttemptId, NumericClass, is_bare_name
+from downpour.base.values import AttemptId, NumericClass, checked_labels, is_bare_name
 
 
 def test_an_attempt_is_named_for_people() -> None:
@@ -72,3 +73,20 @@ def test_a_goal_without_a_metric_is_refused(text: str) -> None:
     """Whoever reads it from a file says which field it was."""
     with pytest.raises(ValueError, match="names no metric"):
         Goal.of(text)
+
+
+def test_labels_are_keys_and_values() -> None:
+    """A value may be empty, or hold what it likes."""
+    labels = ["rack=3", "gpu.kind=H200 = fast", "spare="]
+    assert checked_labels(labels) == tuple(labels)
+    assert checked_labels([]) == ()
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [["rack"], ["=3"], ["a b=3"], ["a=\x1b[2J"], ["a=" + "x" * 63], ["a=1", "a=2"], ["a=1"] * 17],
+)
+def test_a_malformed_label_is_refused(labels: list[str]) -> None:
+    """Nor may a key come twice, or a hundred of them."""
+    with pytest.raises(SpecError, match="label = "):
+        checked_labels(labels)

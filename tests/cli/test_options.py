@@ -1,15 +1,22 @@
-"""The options that several commands share."""
+"""Options: those of specs, those that several commands share, and those that exclude each other."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 
+from downpour.base.errors import SpecError
+from downpour.base.options import option
 from downpour.base.values import DEFAULT_MANAGER, DEFAULT_PORT
-from downpour.cli.parameters import whole_number
+from downpour.cli.common import refuse_both
+from downpour.cli.parameters import Values, command, whole_number
+from downpour.cli.spec_options import AskedSpec, find_spec, parse_fields
+from downpour.core.spec import Option, Spec
 from downpour.network.rpc import parse_address
 
 
@@ -37,3 +44,180 @@ def test_the_data_folder_must_be_there(
     assert "'--data-dir'" in line
     assert "nowhere' does not exist" in line
     assert not shared.exists()
+
+
+@dataclass(frozen=True, kw_only=True)
+class More:
+    """An option beside those of a spec."""
+
+    extra: str = option("", "More.", "TEXT")
+
+
+def test_options_override_the_file(tmp_path: Path) -> None:
+    """What was typed wins, field by field, and the rest stays."""
+    seen: list[tuple[Spec, str]] = []
+
+    @command
+    def train(more: More, asked: AskedSpec) -> None:
+        seen.append((asked.spec, more.extra))
+
+    app = typer.Typer()
+    app.command()(train)
+    file = tmp_path / "spec.toml"
+    file.write_text("epochs = 7\nlearning_rate = 0.5\nflip = true\n")
+    words = [str(file), "--epochs", "9", "--no-flip", "--extra", "more"]
+    words += ["--model-options", "dropout=0.5", "--model-options", "hidden=[8, 8]"]
+    app(words, standalone_mode=False)
+    asked: dict[str, Option] = {"dropout": 0.5, "hidden": [8, 8]}
+    expected = Spec(epochs=9, learning_rate=0.5, flip=False, model_options=asked)
+    assert seen == [(expected, "more")]
+
+
+@pytest.mark.parametrize(
+    ("field", "typed", "value"),
+    [
+        ("name", "7", "7"),
+        ("shards", "4", 4),
+        ("learning_rate", "1e-3", 1e-3),
+        ("betas", "0.8,0.9", [0.8, 0.9]),
+        ("split", "dirichlet(0.5)", "dirichlet(0.5)"),
+        ("flip", False, False),
+        (
+            "dataset_options",
+            ["a=text", "b=true", "c=[1, 2]"],
+            {"a": "text", "b": True, "c": [1, 2]},
+        ),
+    ],
+)
+def test_values_are_read_as_toml_reads_them(field: str, typed: Any, value: Any) -> None:
+    """Texts stay texts, and what was not typed is left out."""
+    assert parse_fields({field: typed, "epochs": None}) == {field: value}
+
+
+def test_a_pair_needs_a_key() -> None:
+    """`=3` names nothing."""
+    with pytest.raises(SpecError, match="KEY=VALUE"):
+        parse_fields({"model_options": ["=3"]})
+
+
+TRACES = Path(__file__).parents[2] / "traces"
+
+
+def test_one_of_two_is_enough() -> None:
+    """Both, and the line says which they are."""
+    refuse_both(detach=True, status=False)
+    with pytest.raises(
+        SpecError, match="'--detach --status': cannot be combined; give one of them"
+    ):
+        refuse_both(detach=True, status=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("simulate --seed 5 --seeds 10", "seeds = 10: changes nothing beside --seed"),
+        ("simulate --seed 5 --from-seed 1", "from-seed = 1: changes nothing beside --seed"),
+        ("simulate --faults 1,2", "faults = '1,2': needs --seed"),
+        ("simulate --rounds 2", "rounds = 2: needs --workers"),
+        ("simulate --seed 1 --spread 0.1", "spread = 0.1: needs --workers"),
+        ("simulate --workers 2 --seeds 3", "seeds = 3: changes nothing beside --workers"),
+        ("simulate --workers 2 --story", "story = True: changes nothing beside --workers"),
+    ],
+)
+def test_what_would_change_nothing_is_refused(
+    refused: Callable[..., str], words: str, line: str
+) -> None:
+    """The line names the option, its value, and what it would need."""
+    assert refused(*words.split()).startswith(line)
+
+
+@pytest.mark.parametrize("command", ["grid", "tune"])
+def test_a_manager_elsewhere_has_its_own_data(
+    refused: Callable[..., str], tmp_path: Path, command: str
+) -> None:
+    """Nor can a grid both be detached and only be looked at."""
+    file = tmp_path / "any.toml"
+    manager = "--manager", "127.0.0.1:1"
+    line = refused(command, file, *manager, "--data-dir", tmp_path)
+    assert line.startswith(f"data-dir = {str(tmp_path)!r}"[:60])
+    assert line.endswith("cannot go with --manager: that manager has its own")
+    line = refused(command, file, *manager, "--allow", "lab")
+    assert line.startswith("allow = ['lab']: is for runs here; start manager and workers with")
+    assert refused(command, file, "--detach", "--status").startswith("options = ")
+
+
+def test_a_variable_is_no_contradiction(
+    downpour: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is set once, for many commands."""
+    monkeypatch.setenv("DOWNPOUR_SHARED", str(tmp_path))
+    said = downpour("grid", tmp_path / "any.toml", "--manager", "127.0.0.1:1").err
+    assert "FILE = " in said
+
+
+NOTHING_SAID: Values = dict.fromkeys(("file", "resume", "on", "workers", *Spec.model_fields))
+
+
+def found(**said: Any) -> tuple[Path | None, str]:
+    """Return the file that a command gets, and the remark on it."""
+    asked = find_spec({**NOTHING_SAID, **said})
+    return asked.file, asked.remark
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with one spec and a file for another command."""
+    (tmp_path / "mine.toml").write_text("epochs = 1\n")
+    (tmp_path / "grid.toml").write_text("epochs = [1, 2]\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_one_spec_of_a_folder_is_taken_and_named(folder: Path) -> None:
+    """The spec holds its fields."""
+    remark = "no FILE was named, so this is mine.toml"
+    assert found() == (folder / "mine.toml", remark)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("file", Path("grid.toml")), ("dataset", "digits"), ("model", "mlp"), ("task", "lab:Lab")],
+)
+@pytest.mark.usefixtures("folder")
+def test_a_command_line_that_says_what_to_train_needs_no_file(name: str, value: Any) -> None:
+    """A spec that happens to lie there changes nothing about `--dataset digits`."""
+    Path("grid.toml").write_text("epochs = 3\n")
+    assert found(**{name: value}) == (value if name == "file" else None, "")
+
+
+def test_a_folder_without_a_spec_changes_nothing(folder: Path) -> None:
+    """Plain `downpour run` trains the digits there."""
+    (folder / "mine.toml").unlink()
+    assert found() == (None, "")
+
+
+def test_several_specs_are_listed(folder: Path) -> None:
+    """None is guessed."""
+    (folder / "a.toml").write_text("shards = 2\n")
+    with pytest.raises(SpecError, match=r"in this folder: a\.toml, mine\.toml"):
+        found()
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ({"epochs": "0"}, "epochs = 0: must be a whole number"),
+        ({"workers": 0}, "workers = 0: must be a whole number"),
+        ({"on": "nowhere"}, "on = 'nowhere': must be "),
+        ({"momentum": "0", "nesterov": True}, "FILE = None: "),
+    ],
+)
+def test_a_mistake_in_an_option_comes_before_the_choice_of_a_file(
+    folder: Path, said: dict[str, Any], line: str
+) -> None:
+    """It is wrong with each of the files; a value that one file allows is not."""
+    (folder / "adam.toml").write_text("optimizer = 'adam'\n")
+    (folder / "mine.toml").write_text("momentum = 0.5\n")
+    with pytest.raises(SpecError) as refused:
+        found(**said)
+    assert str(refused.value).startswith(line)

@@ -1,17 +1,75 @@
-"""The memory that a process may still take is what its machine and its cgroups leave it."""
+"""Cores, memory, and files without use for a while."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from downpour.host import machine as memory
-from downpour.host.machine import free_memory, kills, own_memory
+from downpour.host import machine as host
+from downpour.host.machine import (
+    free_memory,
+    kills,
+    note_use,
+    own_memory,
+    remove_unused,
+    usable_cores,
+)
+
+
+@pytest.fixture
+def cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine of eight cores, whose cgroups are in a folder; the process is in `/slice/job`."""
+    (tmp_path / "slice" / "job").mkdir(parents=True)
+    own = tmp_path / "own"
+    own.write_text("1:name=systemd:/elsewhere\n0::/slice/job\n")
+    monkeypatch.setattr(host, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(host, "_OWN_CGROUP", own)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("group", "limit", "usable"),
+    [
+        ("slice/job", "max 100000", 8),
+        ("slice/job", "150000 100000", 2),
+        ("slice/job", "1000 100000", 1),
+        ("slice/job", "1600000 100000", 8),
+        ("slice", "300000 100000", 3),
+        ("slice/job", "nonsense", 8),
+    ],
+)
+def test_a_quota_limits_the_cores(cgroups: Path, group: str, limit: str, usable: int) -> None:
+    """Its own or one above, rounded up: with a core and a half, two processes are worth while."""
+    (cgroups / group / "cpu.max").write_text(f"{limit}\n")
+    assert usable_cores() == usable
+
+
+@pytest.mark.usefixtures("cgroups")
+def test_without_a_quota_the_affinity_counts() -> None:
+    """No group has a limit, as outside of containers."""
+    assert usable_cores() == 8
+
+
+def test_without_cgroups_the_affinity_counts(cgroups: Path) -> None:
+    """As on macOS, where there is no /proc."""
+    (cgroups / "own").unlink()
+    assert usable_cores() == 8
+
+
+def test_without_affinity_all_cores_count(cgroups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MacOS does not say on which cores a process may run."""
+    assert cgroups.is_dir()
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 10)
+    assert usable_cores() == 10
 
 
 @pytest.fixture
@@ -22,8 +80,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "self" / "cgroup").write_text(
         "3:cpuset:/\n2:memory:/slice/job\n0::/slice/job\nnonsense:nonsense:x\n"
     )
-    monkeypatch.setattr(memory, "_CGROUPS", tmp_path)
-    monkeypatch.setattr(memory, "_PROC", tmp_path)
+    monkeypatch.setattr(host, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(host, "_PROC", tmp_path)
     free = SimpleNamespace(available=1000)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
     return tmp_path
@@ -99,29 +157,68 @@ def test_a_process_dies_first_and_is_refused_what_would_kill_it(tmp_path: Path) 
     code = f"""if True:
         import os, resource
         from pathlib import Path
-        from downpour.host import machine as memory
-        memory.let_be_killed_first(os.getpid())
+        from downpour.host import machine as host
+        host.let_be_killed_first(os.getpid())
         print(Path("/proc/self/oom_score_adj").read_text().strip())
-        memory._CGROUPS = Path({str(tmp_path)!r})
-        memory._groups = lambda: [(memory._CGROUPS / "memory", memory._FIRST_VERSION)]
-        memory.fail_instead_of_dying()
+        host._CGROUPS = Path({str(tmp_path)!r})
+        host._groups = lambda: [(host._CGROUPS / "memory", host._FIRST_VERSION)]
+        host.fail_instead_of_dying()
         held = bytearray(16 << 20)
         try:
             bytearray(128 << 20)
         except MemoryError:
             print("refused")
-        memory.raise_limit(128 << 20)
+        host.raise_limit(128 << 20)
         held = bytearray(128 << 20)
         print("mapped")
-        memory.raise_limit(256 << 20)
+        host.raise_limit(256 << 20)
         before = resource.getrlimit(resource.RLIMIT_DATA)
         try:
-            with memory.failing_instead_of_dying():
+            with host.failing_instead_of_dying():
                 bytearray(128 << 20)
         except MemoryError:
             print(resource.getrlimit(resource.RLIMIT_DATA) == before)
-        print(memory.told_limit().partition(" of ")[2])
+        print(host.told_limit().partition(" of ")[2])
     """
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     last = "the 64 MiB of its group are free"
     assert told.stdout.splitlines() == ["1000", "refused", "mapped", "True", last]
+
+
+DAY_SECONDS = 86_400
+
+
+def aged(path: Path, days: float) -> Path:
+    """Set when a path was changed."""
+    at = time.time() - days * DAY_SECONDS
+    os.utime(path, (at, at), follow_symlinks=False)
+    return path
+
+
+def test_files_folders_and_links_go_after_a_month(tmp_path: Path) -> None:
+    """A link goes alone: what it leads to is another's."""
+    other = tmp_path / "other"
+    (other / "inside").mkdir(parents=True)
+    place = tmp_path / "place"
+    for name in ("old", "recent"):
+        (place / name).mkdir(parents=True)
+        (place / name / "file").write_bytes(b"")
+        (place / f"{name}.npy").write_bytes(b"")
+        (place / f"{name}-link").symlink_to(other)
+    for path in place.iterdir():
+        aged(path, 31 if path.name.startswith("old") else 29)
+    remove_unused([*place.iterdir(), place / "missing"])
+    assert sorted(path.name for path in place.iterdir()) == ["recent", "recent-link", "recent.npy"]
+    assert (other / "inside").is_dir()
+
+
+def test_a_use_is_noted_once_a_day(tmp_path: Path) -> None:
+    """Not more often, because a reader that verified the file looks at its time of change."""
+    recent, old = aged(tmp_path, 0.5), tmp_path / "old"
+    old.write_bytes(b"")
+    before = recent.stat().st_mtime
+    note_use(recent)
+    assert recent.stat().st_mtime == before
+    note_use(aged(old, 2))
+    assert time.time() - old.stat().st_mtime < 3600
+    note_use(tmp_path / "missing")

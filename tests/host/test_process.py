@@ -1,0 +1,209 @@
+"""Signals, sessions, threads beside the main one, and descriptors."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from threading import Event, Thread
+
+import psutil
+import pytest
+
+from downpour.host import process as descriptors
+from downpour.host import process as signals
+from downpour.host.process import Background, end_session, kept_handlers, on_interrupt, on_leaving
+
+OF_ENGINES = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+
+@pytest.fixture(autouse=True)
+def own_signals() -> Iterator[None]:
+    """Give back the handlers that a test replaces."""
+    kept = {number: signal.getsignal(number) for number in (*OF_ENGINES, signal.SIGINT)}
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also where the tests run under nohup
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "leaves"),
+    [(True, False, True), (True, True, False), (False, False, False)],
+    ids=["a closed terminal", "an open one", "none"],
+)
+def test_hup_ends_a_server_whose_terminal_has_closed(
+    monkeypatch: pytest.MonkeyPatch, *, before: bool, after: bool, leaves: bool
+) -> None:
+    """Otherwise a program that rotates logs has sent it."""
+    has = [before, after]
+    monkeypatch.setattr(signals, "_has_terminal", lambda: has.pop(0))
+    heard: list[int] = []
+    on_leaving(heard.append)
+    signal.raise_signal(signal.SIGHUP)
+    assert heard == ([signal.SIGHUP] if leaves else [])
+
+
+def test_signals_of_engines_are_heard_each_time() -> None:
+    """By default each of them kills the process."""
+    heard: list[int] = []
+    on_leaving(heard.append)
+    for number in OF_ENGINES:
+        signal.raise_signal(number)
+        signal.raise_signal(number)
+    assert heard == [number for number in OF_ENGINES for _ in range(2)]
+
+
+def test_a_hangup_that_nohup_ignores_stays_ignored() -> None:
+    """The process is to outlive its terminal."""
+    heard: list[int] = []
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    on_leaving(heard.append)
+    signal.raise_signal(signal.SIGHUP)
+    assert heard == []
+
+
+def test_a_second_interrupt_ends_the_process() -> None:
+    """The first one leaves in order; after it the system's default is back, which kills."""
+    heard: list[str] = []
+    on_interrupt(lambda: heard.append("interrupted"))
+    signal.raise_signal(signal.SIGINT)
+    assert heard == ["interrupted"]
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+
+
+def test_the_handlers_that_a_library_replaces_are_put_back() -> None:
+    """Ray's `init` sets one of its own, which ends the command with status 15."""
+    heard: list[int] = []
+    on_leaving(heard.append)
+    with kept_handlers():
+        signal.signal(signal.SIGTERM, lambda *_: heard.append(-1))
+    signal.raise_signal(signal.SIGTERM)
+    assert heard == [signal.SIGTERM]
+
+
+def test_a_thread_has_no_handlers_to_put_back() -> None:
+    """Python lets the main thread alone set any."""
+    entered = []
+
+    def enter() -> None:
+        with kept_handlers():
+            entered.append(True)
+
+    thread = Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert entered == [True]
+
+
+LEAVES_ONE = "sleep 3600 >/dev/null & echo $!"
+
+
+def test_the_leftovers_of_a_session_leader_are_ended() -> None:
+    """Its session outlives the leader, and is how the others are found."""
+    command = ["/bin/sh", "-c", LEAVES_ONE]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as leader:
+        said, _ = leader.communicate()
+    left = psutil.Process(int(said))
+    end_session(leader.pid)
+    psutil.wait_procs([left], timeout=60)
+    assert not left.is_running()
+
+
+def test_the_own_session_is_left_alone() -> None:
+    """Or a command would end itself, and the shell that it was started from."""
+    with subprocess.Popen(["sleep", "3600"]) as child:
+        end_session(os.getsid(0))
+        assert child.poll() is None
+        child.kill()
+
+
+def test_every_value_comes_in_its_order() -> None:
+    """Also those that wait when it is closed."""
+    taken: list[int] = []
+    thread = Background[int]("f", taken.append)
+    for value in range(100):
+        thread.take(value)
+    thread.close()
+    assert taken == [*range(100)]
+
+
+def test_an_error_is_told_once_with_its_name(caplog: pytest.LogCaptureFixture) -> None:
+    """In one line, whatever it holds; later values still come."""
+    taken: list[int] = []
+
+    def broken(value: int) -> None:
+        taken.append(value)
+        raise ValueError("one\ntwo\x1b")
+
+    thread = Background[int]("on_round broken", broken)
+    with caplog.at_level(logging.WARNING):
+        for value in range(3):
+            thread.take(value)
+        thread.close()
+    assert taken == [0, 1, 2]
+    said = r"on_round broken raised ValueError: one two\x1b; its later errors are not shown"
+    assert [record.getMessage() for record in caplog.records] == [said]
+
+
+def test_a_function_that_hangs_holds_nothing_up(caplog: pytest.LogCaptureFixture) -> None:
+    """Values beyond those that may wait are left out and counted, and closing has a limit."""
+    begun, goes_on = Event(), Event()
+
+    def hangs(_: int) -> None:
+        begun.set()
+        goes_on.wait()
+
+    thread = Background[int]("f", hangs, waiting_max=2)
+    thread.take(0)
+    begun.wait()
+    for value in range(1, 6):
+        thread.take(value)
+    with caplog.at_level(logging.WARNING):
+        thread.close(seconds=0.05)
+    goes_on.set()
+    told = [record.getMessage() for record in caplog.records]
+    assert told[0].startswith("f has not returned after")
+    assert told[1] == "f was too slow: it missed 5 calls"
+
+
+Limit = Callable[[int], None]
+
+
+@pytest.fixture
+def limited(monkeypatch: pytest.MonkeyPatch) -> Limit:
+    """Sets what this process believes that it may open."""
+
+    def limit(files: int) -> None:
+        monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
+
+    return limit
+
+
+@pytest.mark.parametrize("files", [16, 64, 256, 1024, 4096, 65536, resource.RLIM_INFINITY])
+def test_connections_leave_room_for_files_and_calls_back(limited: Limit, files: int) -> None:
+    """Each worker's third descriptor, a group of files in two threads, and some more."""
+    limited(files)
+    connections = descriptors.connections_allowed()
+    workers = connections // descriptors.CONNECTIONS_OF_A_WORKER
+    rest = descriptors.descriptors_allowed() - connections - workers
+    assert workers >= 1
+    assert rest >= 2 * descriptors.files_at_once() + min(32, files // 8)
+
+
+def test_a_large_limit_is_not_used_up(limited: Limit) -> None:
+    """Each connection has a thread, and a group of files its memory."""
+    limited(2**20)
+    assert descriptors.connections_allowed() == descriptors.CONNECTIONS_MAX
+    assert descriptors.files_at_once() == 64
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ECONNREFUSED])
+def test_a_lack_of_descriptors_is_told_from_a_refusal(number: int) -> None:
+    """A peer that refuses a connection is dead; a process without descriptors knows nothing."""
+    error = OSError(number, os.strerror(number))
+    assert descriptors.lacks_descriptors(error) is (number != errno.ECONNREFUSED)
