@@ -83,7 +83,9 @@ Seconds and shares are whole thousandths, because compressed floats would take t
 """
 _MOST = 4_000_000.0
 """The seconds that a column can hold: 46 days."""
-_FORESEEN = ("at", "done", "q10", "q50", "q90")
+_ATTEMPT = "worker", "round", "shard", "attempt", "begin", "share", "from_step"
+_END = "end", "outcome"
+_FORESEEN = "at", "done", "q10", "q50", "q90"
 _NOTHING = (0,) * 9
 """The values of a new attempt in the columns from `end` on."""
 
@@ -143,14 +145,14 @@ class AttemptColumns:
         self._loose: list[_Block] = []
         self.count = 0
 
-    def add(self, known: tuple[int, int, int, int, float, float, int], line: int) -> int:
+    def add(self, values: tuple[int, int, int, int, float, float, int], line: int) -> int:
         """Add an attempt and return its number.
 
         Args:
-            known: worker, round, shard, attempt, begin, share and the step that it continues from.
+            values: worker, round, shard, attempt, begin, share and the step that it continues from.
             line: the line that reports it.
         """
-        *task, begin, share, step = known
+        *task, begin, share, step = values
         if self.count % BLOCK == 0:
             self._begin_block(line)
         block = self._blocks[-1]
@@ -212,18 +214,29 @@ class AttemptColumns:
             if block.changed <= after:
                 continue
             first, columns = place * BLOCK, block.columns()
-            attempts += _attempts(columns, first, after, upto)
-            ends += _ends(columns, first, after, upto)
-            forecasts += _forecasts(columns, first, after, upto)
+            attempts += [
+                (first + n, worker, number + 1, shard, attempt, _short(begin), _short(share), step)
+                for n, (worker, number, shard, attempt, begin, share, step) in _changed(
+                    columns, "born", _ATTEMPT, after, upto
+                )
+            ]
+            ends += [
+                (first + n, _short(end) if outcome else None, OUTCOMES[outcome])
+                for n, (end, outcome) in _changed(columns, "ended", _END, after, upto)
+            ]
+            forecasts += [
+                (first + n, *map(_short, forecast))
+                for n, forecast in _changed(columns, "foreseen", _FORESEEN, after, upto)
+            ]
         return attempts, ends, forecasts
 
     def _begin_block(self, line: int) -> None:
         block = _Block(line)
         self._blocks.append(block)
-        self._loose = [one for one in self._loose if not one.is_packed]
-        for one in self._loose[:-_LOOSE_BLOCKS]:
-            if not one.open:
-                one.pack()
+        self._loose = [loose for loose in self._loose if not loose.is_packed]
+        for loose in self._loose[:-_LOOSE_BLOCKS]:
+            if not loose.open:
+                loose.pack()
         self._loose.append(block)
 
     def _changing(self, number: int, line: int) -> tuple[_Block, dict[str, Any], int]:
@@ -234,37 +247,14 @@ class AttemptColumns:
         return block, block.unpack(), number % BLOCK
 
 
-def _attempts(columns: dict[str, Any], first: int, after: int, upto: int) -> Iterator[Row]:
-    names = ("worker", "round", "shard", "attempt", "begin", "share", "from_step")
-    told = [columns[name] for name in names]
-    for place, line in enumerate(columns["born"]):
+def _changed(
+    columns: dict[str, Any], lines: str, names: Sequence[str], after: int, upto: int
+) -> Iterator[tuple[int, list[Any]]]:
+    """Yield the place and the values of each attempt that a line in a range has changed."""
+    several = [columns[name] for name in names]
+    for place, line in enumerate(columns[lines]):
         if after < line <= upto:
-            worker, number, shard, attempt, begin, share, step = (one[place] for one in told)
-            yield (
-                first + place,
-                worker,
-                number + 1,
-                shard,
-                attempt,
-                _short(begin),
-                _short(share),
-                step,
-            )
-
-
-def _ends(columns: dict[str, Any], first: int, after: int, upto: int) -> Iterator[Row]:
-    end, outcome = columns["end"], columns["outcome"]
-    for place, line in enumerate(columns["ended"]):
-        if after < line <= upto:
-            how = outcome[place]
-            yield first + place, _short(end[place]) if how else None, OUTCOMES[how]
-
-
-def _forecasts(columns: dict[str, Any], first: int, after: int, upto: int) -> Iterator[Row]:
-    told = [columns[name] for name in _FORESEEN]
-    for place, line in enumerate(columns["foreseen"]):
-        if after < line <= upto:
-            yield first + place, *(_short(one[place]) for one in told)
+            yield place, [column[place] for column in several]
 
 
 def _thousandths(value: float) -> int:

@@ -100,20 +100,22 @@ class Rounds:
         self._first: dict[int, int] = {}
         self._last: dict[int, int] = {}
 
-    def assigned(self, at: float, told: AssignedLine, worker: int, line: int) -> tuple[int, bool]:
+    def assigned(
+        self, at: float, assigned: AssignedLine, worker: int, line: int
+    ) -> tuple[int, bool]:
         """Note that an attempt of a worker has begun.
 
         Returns:
             The attempt's number, and whether another attempt at the shard is running.
         """
-        task = told.round, told.shard, told.attempt
+        task = assigned.round, assigned.shard, assigned.attempt
         if task[0] not in self._first:
             self._open[task[0]], self._first[task[0]] = at, self.attempts.count
         running = [one for one in self._running(task[0], task[1]) if one.number != task[2]]
         number = self.number_of(task)
         if number is None:
-            known = worker, *task, at, told.share, told.from_step
-            number = self._numbers[task] = self.attempts.add(known, line)
+            values = worker, *task, at, assigned.share, assigned.from_step
+            number = self._numbers[task] = self.attempts.add(values, line)
             self._last[task[0]] = number
         else:
             self.attempts.replace(number, worker, at, line)
@@ -126,22 +128,25 @@ class Rounds:
         if number is not None:
             self.attempts.foresee(number, forecast, line)
 
-    def ended(self, at: float, told: UpdatedLine | AttemptFailedLine, line: int) -> int | None:
+    def ended(self, at: float, end_line: UpdatedLine | AttemptFailedLine, line: int) -> int | None:
         """Note that an attempt has ended, with or without an update; return its number."""
-        task = told.round, told.shard, told.attempt
+        task = end_line.round, end_line.shard, end_line.attempt
         number = self.number_of(task)
         if number is None:
             return None
         if task in self._numbers:
-            of_round = self._tables.rounds[told.round]
-            for attempt in of_round.attempts[told.shard].values():
+            of_round = self._tables.rounds[end_line.round]
+            for attempt in of_round.attempts[end_line.shard].values():
                 self._show(of_round, attempt, line)
-            self._tell(told.round, line)
+            self._tell(end_line.round, line)
             return number
-        outcome = outcome_of(told.failure) if isinstance(told, AttemptFailedLine) else "trained"
-        had_ended = self.attempts.value(number, "outcome") not in {0, NEEDLESS}
-        # If its update was lost or refused later, its work had ended with that update.
-        end = self.attempts.seconds(number, "end") if had_ended and outcome != "trained" else at
+        # The tables have forgotten this round.
+        end, outcome = at, "trained"
+        if isinstance(end_line, AttemptFailedLine):
+            outcome = outcome_of(end_line.failure)
+            # If its update was lost or refused later, its work had ended with that update.
+            if self.attempts.value(number, "outcome") not in {0, NEEDLESS}:
+                end = self.attempts.seconds(number, "end")
         self.attempts.end(number, end, OUTCOMES.index(outcome), line)
         return number
 
