@@ -27,7 +27,7 @@ from downpour.record.record_lines import (
 )
 from downpour.record.tables import Tables
 from downpour.record.timeline import attempt_spans
-from downpour.show.dashboard.columns import BLOCK
+from downpour.show.dashboard import columns
 from downpour.show.dashboard.model import RecordTables
 from downpour.show.dashboard.rounds import time_left
 from tests.show.dashboard.records import fields_of, large_record
@@ -262,18 +262,21 @@ def _an_update() -> str:
     )
 
 
-def test_blocks_of_attempts_that_have_ended_are_small_and_read_the_same() -> None:
+def test_blocks_of_attempts_that_have_ended_are_small_and_read_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """More attempts than a block holds: they are packed, and a late failure still finds its own."""
-    workers = 300
-    lines = fields_of(large_record(workers, 6 * BLOCK // workers))
+    monkeypatch.setattr(columns, "BLOCK", 256)
+    workers, rounds = 30, 50
+    lines = fields_of(large_record(workers, rounds))
     model = folded(lines[:-1])
     late = {"kind": "attempt-failed", "round": 0, "shard": 7, "attempt": 0, "at": lines[-1]["at"]}
     model.take({**late, "worker": "worker-8", "failure": "store", "reason": "its file is damaged"})
     viewer, piecemeal = seen_at_once(model), Viewer()
     while piecemeal.seq < model.line:
-        piecemeal.see(model.since(piecemeal.seq, min(model.line, piecemeal.seq + 5000)))
+        piecemeal.see(model.since(piecemeal.seq, min(model.line, piecemeal.seq + 500)))
     assert viewer.shown == piecemeal.shown
-    assert len(viewer.rows("attempts")) == workers * (6 * BLOCK // workers) > 5 * BLOCK
+    assert len(viewer.rows("attempts")) == workers * rounds > 5 * columns.BLOCK
     number = next(row[0] for row in viewer.rows("attempts") if row[2:5] == [1, 7, 0])
     assert viewer.tables["ends"][number,][2] == "failed"
 
