@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from threading import Lock, local
 
 from downpour.base.errors import DownpourError, Unreachable
-from downpour.core.node.manager import Registry
 from downpour.host.text import shortened
 from downpour.network.rpc import Address, WorkerClient
 from downpour.network.rpc.messages import Registration
@@ -34,26 +33,42 @@ class RosterEntry:
     client: WorkerClient
 
     @property
+    def process(self) -> tuple[str, int]:
+        """Its machine and process."""
+        return self.registration.hostname, self.registration.pid
+
+    @property
     def address(self) -> Address:
         """The address at which it answers."""
         return Address(self.registration.host, self.registration.port)
 
 
 class Roster:
-    """The entries of all registered workers; safe to share between threads."""
+    """The entries of all registered workers; safe to share between threads.
+
+    A name belongs to one process. A failed call, or a broken connection, only affects its own
+    registration, and not a new registration of the same worker.
+    """
 
     def __init__(self) -> None:
-        self._registry = Registry[RosterEntry]()
+        self._entries: dict[str, RosterEntry] = {}
         self._differs: dict[str, tuple[str, ...]] = {}
         self._lock = Lock()
 
     def enter(self, registration: Registration, client: WorkerClient) -> str:
-        """Add a worker; returns the name that it gets; see `Registry`."""
+        """Register a worker under its own name, or with a number added if another process has it.
+
+        A process that registers again keeps its name, and the new entry replaces the old one.
+        """
         process = registration.hostname, registration.pid
         with self._lock:
-            name, former = self._registry.enter(
-                registration.name, process, RosterEntry(registration, client)
-            )
+            # Users may give workers equal names. Without a given name, a worker picks a random one.
+            name, copies = registration.name, 1
+            while name in self._entries and self._entries[name].process != process:
+                copies += 1
+                name = f"{registration.name}-{copies}"
+            former = self._entries.get(name)
+            self._entries[name] = RosterEntry(registration, client)
         # The same process has registered again, maybe with another address. End calls in flight to
         # the old address at once, rather than at their deadline.
         if former is not None:
@@ -63,7 +78,7 @@ class Roster:
     def get(self, name: str) -> RosterEntry | None:
         """Return a worker's entry, or None if it is not registered."""
         # This needs no lock, because reading one item of a dictionary is atomic.
-        return self._registry.get(name)
+        return self._entries.get(name)
 
     def note_differences(self, name: str, differs: tuple[str, ...]) -> None:
         """Note in which packages a worker says that it differs; log each difference once."""
@@ -88,17 +103,21 @@ class Roster:
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all workers, in the order of registration."""
-        return self._registry.names()
+        return tuple(self._entries)
 
     def is_dead(self, name: str, entry: RosterEntry, *, refused: bool = True) -> bool:
-        """Whether a failed call shows that a worker is dead; see `Registry`."""
-        with self._lock:
-            return self._registry.is_dead(name, entry, refused=refused)
+        """Whether a failed call shows that a worker is dead: it must still have that entry.
+
+        If the worker has registered again or is gone, the call no longer says anything about it.
+        After a connection ends, only a `refused` call counts. A live worker opens a new connection,
+        and a worker that answers late may be busy or cut off. The heartbeat timeout decides then.
+        """
+        return refused and self.get(name) is entry
 
     def strike(self, name: str) -> None:
         """Remove a worker."""
         with self._lock:
-            entry = self._registry.remove(name)
+            entry = self._entries.pop(name, None)
             self._differs.pop(name, None)
         if entry is not None:
             entry.client.close()

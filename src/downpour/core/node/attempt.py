@@ -1,7 +1,6 @@
 """An attempt in a worker: what comes between two steps, and how often it reports.
 
-`cluster/worker/task_runner.py` carries out the answers with torch and files, and
-`downpour_lab/simulated/training.py` lets virtual time pass instead.
+`cluster/worker/attempt.py` carries out the answers.
 """
 
 from __future__ import annotations

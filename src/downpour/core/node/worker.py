@@ -3,8 +3,8 @@
 The manager alone decides what a worker does, so a new task supersedes the one before it. Heartbeats
 mention an attempt from its acceptance until the manager acknowledges its report, even while it
 waits for the previous attempt to stop. After the acknowledgement, the worker is free. A
-`WorkerNode` holds no clock, thread or socket: `cluster/worker/agent.py` and
-`downpour_lab/simulated/worker.py` tell it what happens and carry out the actions that it returns.
+`WorkerNode` holds no clock, thread or socket: `cluster/worker/agent.py` tells it what happens and
+carries out the actions that it returns.
 """
 
 from __future__ import annotations
