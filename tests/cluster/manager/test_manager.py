@@ -25,7 +25,7 @@ from downpour.base.values import (
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
 from downpour.core.scheduler import events as on
-from downpour.files.store import decode, encode, layout
+from downpour.files.store import decode, layout
 from downpour.network.rpc.messages import Heartbeat, TaskMessage
 from tests.cluster.manager.conftest import CALM, SMALL
 
@@ -235,15 +235,6 @@ def test_a_cancelled_experiment_ends_and_its_workers_are_told(cluster: Any) -> N
     assert worker.cancelled.get(timeout=5) == worker.tasks[0].id
 
 
-def test_experiments_wait_for_their_turn(cluster: Any) -> None:
-    """A second experiment waits while the first one runs, then runs itself."""
-    cluster.join("one")
-    first, second = cluster.submit(), cluster.submit()
-    cluster.end_of(second)
-    states = {one.experiment: one.state for one in cluster.client.list_experiments()}
-    assert states == {first: ExperimentState.FINISHED, second: ExperimentState.FINISHED}
-
-
 def test_a_spec_without_shards_gets_as_many_as_there_are_workers(cluster: Any) -> None:
     """The number of live workers at submission is frozen into the resolved spec."""
     for name in ("one", "two", "three"):
@@ -331,21 +322,6 @@ def test_a_worker_that_names_another_ones_address_is_told_so(cluster: Any) -> No
         cluster.client.register_worker(replace(one.registration, port=two.server.address.port))
 
 
-def test_two_workers_of_one_name_are_told_apart(cluster: Any) -> None:
-    """The second gets a name of its own; the same process registering again keeps its name."""
-    first, second = cluster.join("twin"), cluster.join("twin")
-    assert (first.name, second.name) == ("twin", "twin-2")
-    assert cluster.client.register_worker(first.registration).worker == "twin"
-
-
-def test_a_manager_tells_a_worker_that_it_does_not_know_to_register(cluster: Any) -> None:
-    """A heartbeat under an unknown name is answered, not refused."""
-    worker = cluster.join("one")
-    beat = Heartbeat(worker="stranger", running=(), system=_calm())
-    assert not cluster.client.heartbeat(beat).known
-    assert cluster.client.heartbeat(replace(beat, worker=worker.name)).known
-
-
 def test_reports_about_nothing_harm_nobody(cluster: Any) -> None:
     """Updates of unknown experiments, rounds and shards are taken without effect."""
     cluster.join("one")
@@ -387,28 +363,6 @@ def test_a_file_name_that_is_not_bare_is_refused(cluster: Any, name: str) -> Non
     file = PublishedFile(name=name, size_bytes=1, checksum="0" * 32)
     with pytest.raises((IncompatiblePeer, Refused, SpecError, ValueError)):
         cluster.client.report_update("one", attempt, _update(file))
-
-
-def test_kept_optimizer_states_follow_their_shard(cluster: Any) -> None:
-    """The state a shard's task published is handed to the same shard's task of the next round."""
-    published: dict[tuple[int, int], PublishedFile] = {}
-
-    def supervisor(worker: Any, task: TaskMessage) -> None:
-        arrays = worker.parameters(task)
-        name = layout.attempt_name("optimizer", task.id, "x")
-        store = worker.shared.store(task.id.experiment)
-        state = store.put_new(name, encode({"step": np.zeros(1, dtype=np.float32)}, {}))
-        published[task.id.round, task.id.shard] = state
-        update = worker.update(task, worker.publish(task, arrays))
-        update = replace(update, optimizer_state=state)
-        worker.client.report_update(worker.name, task.id, update)
-
-    workers = [cluster.join("one", supervisor), cluster.join("two", supervisor)]
-    experiment = cluster.submit(epochs=3, optimizer_state="keep", evaluate_every=0)
-    assert cluster.end_of(experiment).experiment.state is ExperimentState.FINISHED
-    for task in (task for worker in workers for task in worker.tasks):
-        before = published.get((task.id.round - 1, task.id.shard))
-        assert task.optimizer_state == before
 
 
 def test_who_asks_for_an_unknown_experiment_is_told_where_to_look(cluster: Any) -> None:
@@ -464,18 +418,6 @@ def test_a_manager_leaves_no_presence_behind(cluster: Any, tmp_path: Any) -> Non
     assert len(list(presence.iterdir())) == 2
     cluster.manager.close()
     assert list(presence.iterdir()) == []
-
-
-def test_a_worker_whose_client_was_struck_too_early_is_trained_with_again(cluster: Any) -> None:
-    """One that the core knows and the roster does not registers anew; it costs one retry."""
-    worker = cluster.join("one")
-    cluster.manager._roster.strike(worker.name)
-    experiment = cluster.submit(retries=1)
-    cluster.status_when(lambda status: not status.workers)
-    beat = Heartbeat(worker=worker.name, running=(), system=_calm())
-    assert not cluster.client.heartbeat(beat).known
-    cluster.client.register_worker(worker.registration)
-    assert cluster.end_of(experiment).experiment.reason is None
 
 
 def _update(file: PublishedFile) -> Update:

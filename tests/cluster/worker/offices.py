@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from downpour.base.values import AttemptId, NumericClass, PublishedFile, Snapshot, Update
+from downpour.base.values import AttemptId, NumericClass, PublishedFile, Update
 from downpour.cluster.worker.agent import ShownWorker, WorkerAgent
-from downpour.cluster.worker.attempt import HandOverStop, TaskCancelled, TaskControl
-from downpour.core.node.worker import WorkerNode
+from downpour.cluster.worker.attempt import TaskCancelled, TaskControl
 from downpour.network.rpc import ManagerClient, Server, WorkerClient, serve_worker
 from downpour.network.rpc.messages import TaskMessage
 
@@ -25,11 +24,6 @@ _STEP_SECONDS = 0.002
 DIFFERS = ("transformers 4.45, the manager 5.23",)
 NUMERICS = NumericClass(torch="2", device="cpu", instruction_set="x86_64")
 FILE = PublishedFile(name="some-file", size_bytes=1, checksum="0" * 32)
-SNAPSHOT = Snapshot(
-    file=PublishedFile(name="snapshot", size_bytes=1, checksum="0" * 32),
-    steps_done=1,
-    steps_total=2,
-)
 UPDATE = Update(
     file=FILE,
     samples=3,
@@ -82,11 +76,7 @@ class Office:
 
 
 @contextmanager
-def at_work(
-    desk: Any,
-    node_class: type[WorkerNode[Any]] = WorkerNode,
-    alone_seconds: float = math.inf,
-) -> Iterator[Office]:
+def at_work(desk: Any, alone_seconds: float = math.inf) -> Iterator[Office]:
     """Let a worker register whose tasks succeed at once."""
     work = Work(SimpleQueue(), lambda _: UPDATE)
     looks = SimpleQueue[str]()
@@ -102,7 +92,6 @@ def at_work(
         NUMERICS,
         work,
         look,
-        node_class,
         shown=ShownWorker(differs=lambda: DIFFERS),
     )
     server = serve_worker(agent, "127.0.0.1", 0).start()
@@ -121,20 +110,9 @@ def at_work(
 
 
 def until_cancelled(control: TaskControl) -> Update:
-    """Run until it is cancelled."""
-    _make_steps(lambda: control.cancelled)
-    raise TaskCancelled
-
-
-def hands_over(control: TaskControl) -> Update:
-    """Run until it is asked for its state."""
-    _make_steps(lambda: control.to_save)
-    raise HandOverStop(SNAPSHOT)
-
-
-def _make_steps(is_asked: Callable[[], bool]) -> None:
-    """Make short steps until something is asked for, which is looked at between two of them."""
+    """Make short steps until it is cancelled."""
     latest = time.monotonic() + PATIENCE_SECONDS
-    while not is_asked():
+    while not control.cancelled:
         assert time.monotonic() < latest
         time.sleep(_STEP_SECONDS)
+    raise TaskCancelled

@@ -1,12 +1,14 @@
-"""A real worker agent over real sockets; its manager is a fake, and its tasks train nothing."""
+"""A real worker agent over real sockets; its manager is a fake, and its tasks train nothing.
+
+The simulator runs the same agent (`tests/downpour_lab/trials/planted.py`): which attempt it begins,
+stops, hands over, mentions and reports is proved there.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from queue import SimpleQueue
 from threading import Event, Thread
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -16,7 +18,6 @@ from downpour.base.errors import (
     IncompatiblePeer,
     NonFinite,
     OutOfMemory,
-    Refused,
     SharedDirectoryError,
     SpecError,
     UnfitWorker,
@@ -27,17 +28,14 @@ from downpour.cluster.worker.agent import WorkerAgent
 from downpour.cluster.worker.attempt import TaskControl
 from downpour.cluster.worker.system import SystemSampler
 from downpour.files.store import SharedDirectory
-from downpour.network.rpc import serve_manager
 from tests.cluster.worker.offices import (
     DIFFERS,
     NUMERICS,
     PATIENCE_SECONDS,
-    SNAPSHOT,
     UPDATE,
     Office,
     Work,
     at_work,
-    hands_over,
     task,
     until_cancelled,
 )
@@ -101,99 +99,6 @@ def test_an_update_that_a_stopping_manager_refuses_is_reported_again(
     office.client.train(task())
     assert desk.manager.reports.get(timeout=PATIENCE_SECONDS) == (task().id, UPDATE)
     assert desk.manager.refusals == 0
-
-
-def test_a_snapshot_is_known_once_a_heartbeat_was_answered(desk: Any, office: Office) -> None:
-    """Only by a manager that wants the attempt; until then it is mentioned again and again."""
-    office.work.act = until_cancelled
-    desk.manager.unwanted = ()
-    office.client.train(task())
-    office.work.began.get(timeout=PATIENCE_SECONDS)
-    control = office.agent._node.running
-    assert control is not None
-    desk.manager.known = False  # who does not know the worker has not heard of the snapshot either
-    control.snapshot = SNAPSHOT
-    while SNAPSHOT not in [
-        one.snapshot for one in desk.manager.beats.get(timeout=PATIENCE_SECONDS).running
-    ]:
-        pass
-    deadline = monotonic() + PATIENCE_SECONDS
-    while not control.snapshot_is_known and monotonic() < deadline:
-        desk.manager.beats.get(timeout=PATIENCE_SECONDS)
-    assert control.known_snapshot == SNAPSHOT
-    office.client.cancel(task().id)
-
-
-def test_a_call_that_is_repeated_starts_nothing_twice(desk: Any, office: Office) -> None:
-    """The manager may call again when an answer was lost; the task runs once."""
-    office.work.act = until_cancelled
-    office.client.train(task())
-    office.work.began.get(timeout=PATIENCE_SECONDS)
-    for _ in range(3):
-        office.client.train(task())
-    office.client.cancel(task().id)
-    desk.manager.reports.get(timeout=PATIENCE_SECONDS)
-    assert office.work.began.empty()
-
-
-def test_a_new_task_supersedes_the_one_that_runs(desk: Any, office: Office) -> None:
-    """The manager alone decides: the older attempt is handed back, the newer one trained."""
-    office.work.act = until_cancelled
-    office.client.train(task(0))
-    office.work.began.get(timeout=PATIENCE_SECONDS)
-    office.work.act = lambda _: UPDATE
-    office.client.train(task(1))
-    first = desk.manager.reports.get(timeout=PATIENCE_SECONDS)
-    second = desk.manager.reports.get(timeout=PATIENCE_SECONDS)
-    assert first[0] == task(0).id
-    assert first[1][0] is FailureKind.CANCELLED
-    assert second == (task(1).id, UPDATE)
-
-
-def test_a_manager_that_was_replaced_is_refused(desk: Any, office: Office) -> None:
-    """Also where it does not know yet that another one is in office."""
-    desk.manager.term = 3
-    office.agent.register("", office.server.address.port)
-    with pytest.raises(Refused, match=r"^term: is 2, and .* works for a manager of term 3"):
-        office.client.train(replace(task(), term=2))
-    office.client.train(replace(task(), term=3))
-    assert desk.manager.reports.get(timeout=PATIENCE_SECONDS) == (task().id, UPDATE)
-
-
-def test_a_cancelled_attempt_ends_and_the_next_task_is_taken(desk: Any, office: Office) -> None:
-    """Cancelling frees the worker."""
-    office.work.act = until_cancelled
-    office.client.train(task(0))
-    office.work.began.get(timeout=PATIENCE_SECONDS)
-    office.client.cancel(task(0).id)
-    assert desk.manager.reports.get(timeout=PATIENCE_SECONDS)[1][0] is FailureKind.CANCELLED
-    office.work.act = lambda _: UPDATE
-    office.client.train(task(1))
-    assert desk.manager.reports.get(timeout=PATIENCE_SECONDS) == (task(1).id, UPDATE)
-
-
-def test_an_attempt_is_handed_over_on_demand(desk: Any, office: Office) -> None:
-    """Its snapshot is reported, and the worker takes the next task."""
-    office.work.act = hands_over
-    office.client.train(task(0))
-    office.work.began.get(timeout=PATIENCE_SECONDS)
-    office.client.hand_over(task(1).id)
-    office.client.hand_over(task(0).id)
-    assert desk.manager.reports.get(timeout=PATIENCE_SECONDS) == (task(0).id, SNAPSHOT)
-    office.work.act = lambda _: UPDATE
-    office.client.train(task(1))
-    assert desk.manager.reports.get(timeout=PATIENCE_SECONDS) == (task(1).id, UPDATE)
-
-
-def test_cancelling_something_else_changes_nothing(desk: Any, office: Office) -> None:
-    """Only the attempt that is named stops."""
-    office.work.act = until_cancelled
-    office.client.train(task(0))
-    office.work.began.get(timeout=PATIENCE_SECONDS)
-    office.client.cancel(task(5).id)
-    assert office.client.ping().running == task(0).id
-    office.client.cancel(task(0).id)
-    assert desk.manager.reports.get(timeout=PATIENCE_SECONDS)[0] == task(0).id
 
 
 @pytest.mark.parametrize(
@@ -296,72 +201,6 @@ def test_an_accepted_attempt_is_mentioned_before_it_begins(desk: Any) -> None:
 
     agent.run(prepare)
     assert [desk.manager.registrations.get().running for _ in range(2)] == [None, task().id]
-
-
-def test_an_attempt_is_mentioned_while_the_one_before_it_stops(desk: Any, office: Office) -> None:
-    """The new one is what the worker is at, for whoever asks."""
-    stop = Event()
-
-    def stubborn(control: TaskControl) -> Update:
-        assert stop.wait(PATIENCE_SECONDS)
-        control.raise_if_cancelled()
-        return UPDATE
-
-    office.work.act = stubborn
-    office.client.train(task(0))
-    office.work.began.get(timeout=PATIENCE_SECONDS)
-    office.client.train(task(1))
-    both = [task(0).id, task(1).id]
-    while [one.attempt for one in desk.manager.beats.get(timeout=9).running] != both:
-        pass
-    assert office.client.ping().running == task(1).id
-    stop.set()
-
-
-def test_an_attempt_that_is_done_may_be_asked_for_again(desk: Any, office: Office) -> None:
-    """A manager whose predecessor never acknowledged the report asks for it; it is not ignored."""
-    for _ in range(2):
-        office.client.train(task())
-        assert desk.manager.reports.get(timeout=PATIENCE_SECONDS) == (task().id, UPDATE)
-        while desk.manager.beats.get(timeout=PATIENCE_SECONDS).running:
-            pass
-
-
-def test_an_unwanted_attempt_stops_when_a_heartbeat_says_so(desk: Any, office: Office) -> None:
-    """The reply to a heartbeat cancels as a call would."""
-    office.work.act = until_cancelled
-    office.client.train(task())
-    office.work.began.get(timeout=PATIENCE_SECONDS)
-    desk.manager.unwanted = (task().id,)
-    assert desk.manager.reports.get(timeout=PATIENCE_SECONDS)[1][0] is FailureKind.CANCELLED
-
-
-def test_a_manager_that_has_forgotten_the_worker_gets_it_back(desk: Any, office: Office) -> None:
-    """A heartbeat that is answered with "unknown" leads to a new registration."""
-    desk.manager.registrations.get(timeout=PATIENCE_SECONDS)
-    desk.manager.known = False
-    assert (
-        desk.manager.registrations.get(timeout=PATIENCE_SECONDS).port == office.server.address.port
-    )
-
-
-def test_a_report_waits_for_a_manager_that_is_away(desk: Any, office: Office) -> None:
-    """While nobody answers, the report is repeated; a manager that returns gets it."""
-    address = desk.server.address
-    away = Event()
-
-    def finish_when_away(_: TaskControl) -> Update:
-        assert away.wait(PATIENCE_SECONDS)
-        return UPDATE
-
-    office.work.act = finish_when_away
-    office.client.train(task())
-    office.work.began.get(timeout=PATIENCE_SECONDS)
-    desk.server.stop()
-    away.set()
-    desk.server = serve_manager(desk.manager, address.host, address.port).start()
-    assert desk.manager.reports.get(timeout=PATIENCE_SECONDS) == (task().id, UPDATE)
-    desk.server.stop()
 
 
 def test_a_worker_that_is_alone_for_too_long_leaves(desk: Any) -> None:
