@@ -47,34 +47,6 @@ def done(tmp_path: Path) -> Path:
     return folder.path
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("batch_size = []", "search.batch_size = []: must not be an empty list"),
-        ("epoch = [3]", "epoch = [3]: no such field; did you mean epochs?"),
-        ("momentum = { low = 0.9, high = 0.1 }", "low must be below high"),
-        ('split = ["random", "odd"]', "split = 'odd': must be random, class, equal or dir"),
-        ('dataset = ["nowhere"]', "dataset = 'nowhere': known are digits"),
-    ],
-)
-def test_a_mistake_is_told_before_anything_starts(
-    refused: Callable[..., str], tmp_path: Path, text: str, line: str
-) -> None:
-    """One line and status 2; neither results nor a shared directory are made."""
-    path = tmp_path / "search.toml"
-    path.write_text(f'name = "s"\nworkers = 1\n[search]\n{text}')
-    words = "tune", path, "--out", tmp_path / "out", "--shared", tmp_path / "shared"
-    assert line in refused(*words)
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_file_that_is_not_there_is_told(refused: Callable[..., str], tmp_path: Path) -> None:
-    """As with any other file of the command line."""
-    assert "must be a readable TOML file" in refused("tune", tmp_path / "none.toml")
-    with pytest.raises(Exception, match="readable TOML"):
-        Search.from_file(tmp_path)
-
-
 def test_another_searchs_folder_is_refused(
     refused: Callable[..., str], file: Path, done: Path
 ) -> None:
