@@ -62,7 +62,7 @@ _LONG = (
     "cluster/launchers/test_leftovers.py",
     "examples/test_real_processes.py",
     "experiments/reproduction",
-    "cluster/launchers/test_local.py",
+    "cluster/launchers/test_cluster.py",
     "slurm",
     "ray",
     "ssh",
