@@ -37,19 +37,9 @@ _PATH = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_]*/)*[A-Za-z_][A-Za-z0-9_]*\.py")
 _OWN = __name__.partition(".")[0]
 _PYTHONS = sys.stdlib_module_names | {"sitecustomize", "usercustomize"}
 """The last two are imported by every Python process that finds them."""
-_NEEDED = {
-    "PIL",
-    "filelock",
-    "msgspec",
-    "numpy",
-    "obstore",
-    "psutil",
-    "pydantic",
-    "pydantic_core",
-    "rich",
-}
-_NEEDED |= {"setproctitle", "tenacity", "thrift", "tomli_w", "torch", "torchvision", "typer"}
-_NEEDED |= {"msgspec", "xxhash"}
+_NEEDED = {"PIL", "filelock", "msgspec", "numpy", "obstore", "psutil", "pydantic"}
+_NEEDED |= {"pydantic_core", "rich", "setproctitle", "tenacity", "thrift", "tomli_w", "torch"}
+_NEEDED |= {"torchvision", "typer", "xxhash"}
 """Downpour's imports, wherever they are installed: a developer's torch is in no usual folder."""
 
 
