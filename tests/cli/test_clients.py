@@ -167,7 +167,7 @@ def an_array_file(folder: Path, labels: Any) -> list[str]:
     return ["--dataset", "npz", "--data-path", str(path), "--model", "mlp"]
 
 
-def test_what_only_the_data_can_tell_is_told_in_one_line(
+def test_data_that_contradicts_the_spec_is_refused_in_one_line(
     downpour: Downpour, served: Any, tmp_path: Path, allowing: Allow
 ) -> None:
     """Splits by class need classes, batches must hold them, and outputs must fit them."""
@@ -192,7 +192,7 @@ def test_what_only_the_data_can_tell_is_told_in_one_line(
         assert f" failed: {line}" in outcome.err
 
 
-def test_what_the_manager_refuses_is_told_in_one_line(refused: Refused, served: Any) -> None:
+def test_a_managers_refusal_is_one_line(refused: Refused, served: Any) -> None:
     """A missing folder, an unknown network, an unknown number of shards."""
     at = "--manager", served.address
     line = refused("submit", "--dataset", "folder", "--data-path", "nowhere", *at)

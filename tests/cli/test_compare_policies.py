@@ -64,7 +64,7 @@ def test_every_policy_is_run_in_every_scenario(
     assert {row["standbys"] for row in rows if row["policy"] == "wait"} == {"0"}
 
 
-def test_what_it_prints_fits_a_terminal(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_tables_fit_a_terminal(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A table a scenario, and one of what each policy takes."""
     assert compared(traces, "--policies", "wait,oracle-whole-shards:0", "--price", "2") == 0
     told = capsys.readouterr().out

@@ -72,7 +72,7 @@ def test_a_folder_is_served_until_a_signal(refused: Callable[..., str]) -> None:
 
 
 @pytest.mark.parametrize("row", WRONG, ids=lambda row: row[0])
-def test_what_cannot_be_meant_is_refused_in_a_line(
+def test_invalid_options_are_refused_in_a_line(
     refused: Callable[..., str], tmp_path: Path, row: tuple[str, ...]
 ) -> None:
     """It names the option, its value and what is accepted; nothing is left behind."""

@@ -27,9 +27,7 @@ def test_a_folder_that_is_well_ends_with_status_0(downpour: Downpour, served: An
     assert max(map(len, outcome.out.splitlines())) <= 80
 
 
-def test_what_must_be_mended_ends_with_status_2(
-    downpour: Downpour, served: Any, tmp_path: Path
-) -> None:
+def test_a_failed_check_ends_with_status_2(downpour: Downpour, served: Any, tmp_path: Path) -> None:
     """The row says what to change; for programs it is JSON."""
     words = ("doctor", "--shared", tmp_path, "--manager", served.address)
     shown = downpour(*words)
@@ -123,7 +121,9 @@ def test_a_machine_added_later_is_told_alone(downpour: Downpour, tmp_path: Path)
     assert "the authority" not in said
 
 
-def test_what_is_there_stays(downpour: Downpour, refused: Refused, tmp_path: Path) -> None:
+def test_certificates_are_never_overwritten(
+    downpour: Downpour, refused: Refused, tmp_path: Path
+) -> None:
     """The same call again is refused, with the file that it would have written."""
     downpour("certs", "first", "--out", tmp_path)
     line = refused("certs", "first", "--out", tmp_path)

@@ -62,7 +62,7 @@ def raised() -> Exception:
     raise AssertionError
 
 
-def test_what_nobody_foresaw_is_one_line_and_its_traceback_is_kept(
+def test_an_unexpected_exception_is_one_line_and_its_traceback_is_kept(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The line names the file; where there can be none, the variable that shows it."""

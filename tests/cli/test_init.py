@@ -37,7 +37,7 @@ def test_a_template_is_a_task_its_spec_and_how_to_run_it(
     assert sum(bool(line.strip()) for line in lines) <= LINES_MAX
 
 
-def test_what_is_missing_is_installed_first(
+def test_missing_packages_are_installed_first(
     downpour: Downpour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a template needs packages, its README names them, and a command installs them."""

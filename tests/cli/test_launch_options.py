@@ -141,7 +141,7 @@ def test_a_run_whose_workers_have_what_it_needs_trains(downpour: Downpour, tmp_p
     assert ran.status == 0, ran
 
 
-def test_what_is_trained_does_not_depend_on_where(spec: Callable[[str], Path]) -> None:
+def test_the_launch_table_does_not_change_the_spec(spec: Callable[[str], Path]) -> None:
     """The spec, and so every byte, is the same without the table; so is a grid."""
     assert read_spec(spec(SSH)) == read_spec(spec(""))
     grid = 'name = "g"\nworkers = 1\n'

@@ -158,7 +158,7 @@ def test_logs_of_an_object_store_are_read_there(downpour: Downpour, cloud: Cloud
 
 
 @pytest.mark.slow
-def test_what_a_users_code_prints_on_any_worker_is_found(
+def test_the_output_of_user_code_on_any_worker_is_found(
     tmp_path: Path, allowing: Allow, downpour: Downpour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task prints on each worker, and fails on one: the log names it, with the traceback."""

@@ -124,7 +124,7 @@ def test_one_of_two_is_enough() -> None:
         ("simulate --workers 2 --story", "story = True: changes nothing beside --workers"),
     ],
 )
-def test_what_would_change_nothing_is_refused(
+def test_options_without_effect_are_refused(
     refused: Callable[..., str], words: str, line: str
 ) -> None:
     """The line names the option, its value, and what it would need."""

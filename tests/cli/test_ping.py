@@ -51,14 +51,14 @@ def test_a_worker_is_no_manager(downpour: Callable[..., Any], served: Served) ->
     assert "does not understand ping" in outcome.err
 
 
-def test_nobody_answers(refused: Refused) -> None:
+def test_an_unreachable_address_is_named(refused: Refused) -> None:
     """The line names the address."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         nobody = f"127.0.0.1:{server.getsockname()[1]}"
     assert refused("ping", nobody) == f"{nobody} cannot be reached: Connection refused"
 
 
-def test_what_is_no_address_is_named(refused: Refused) -> None:
+def test_an_invalid_address_is_named(refused: Refused) -> None:
     """As everywhere; a worker is not found through a folder."""
     assert refused("ping", "a:b:c").startswith("manager = 'a:b:c': an address is HOST")
     assert "must be the worker's address" in refused("ping", "--worker")

@@ -72,7 +72,7 @@ def test_the_spec_that_was_made_is_shown_once_training_begins(
     assert seen == early + late
 
 
-def test_what_auto_has_become_is_explained_above_the_spec(
+def test_the_values_of_auto_are_explained_above_the_spec(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """As a comment, once, and not before the experiment trains: what is shown is a spec."""
@@ -105,7 +105,7 @@ def test_an_experiment_that_never_trains_shows_no_spec(capsys: pytest.CaptureFix
     assert capsys.readouterr().err == ""
 
 
-def test_what_is_piped_is_whole(
+def test_piped_output_is_whole(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where there is no terminal, no line of a table is cut or wrapped."""

@@ -51,7 +51,9 @@ def test_a_folder_that_is_none_is_told_before_anything_starts(
     assert not (tmp_path / "out").exists()
 
 
-def test_who_does_not_stay_is_told_how_to_get_them_later(refused: Refused, tmp_path: Path) -> None:
+def test_event_files_need_watch_and_the_line_names_results(
+    refused: Refused, tmp_path: Path
+) -> None:
     """`submit` alone ends before there is anything to write."""
     line = refused("submit", "--seed", "1", "--tensorboard", tmp_path / "runs")
     assert line.endswith("needs --watch; `downpour results ID --tensorboard DIR` writes them later")

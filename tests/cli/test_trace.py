@@ -92,7 +92,7 @@ def test_an_earlier_trace_is_replaced_and_nothing_else(
     assert list(Path().iterdir()) == [file]
 
 
-def test_what_cannot_be_a_file_is_refused(refused: Refused, shared: Path) -> None:
+def test_a_folder_or_fifo_is_refused_as_the_file(refused: Refused, shared: Path) -> None:
     """A folder, a FIFO, and a file in what is none; nothing is left behind."""
     Path("folder").mkdir()
     Path("file").touch()

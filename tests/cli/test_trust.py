@@ -212,7 +212,7 @@ def test_a_worker_under_another_name_than_its_certificates_is_refused(
     assert "127.0.0.1" not in status.out
 
 
-def test_what_a_stranger_answers_cannot_write_on_the_terminal(
+def test_a_strangers_answer_cannot_write_on_the_terminal(
     refused: Refused, token_file: Path
 ) -> None:
     """Who answers a hello with control characters sees them replaced."""

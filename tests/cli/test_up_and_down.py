@@ -16,9 +16,7 @@ from downpour.cluster.launchers.cluster_files import ClusterFiles, ClusterInfo
 Downpour = Callable[..., Any]
 
 
-def test_where_no_cluster_is_up_there_is_nothing_to_show_or_stop(
-    downpour: Downpour, tmp_path: Path
-) -> None:
+def test_ps_and_down_without_a_cluster_do_nothing(downpour: Downpour, tmp_path: Path) -> None:
     """Both succeed, as often as one likes, also where there is no such folder."""
     for folder in (tmp_path, tmp_path / "none"):
         shown = downpour("ps", "--shared", folder)

@@ -34,7 +34,7 @@ def test_a_death_is_noticed_however_it_came(tmp_path: Path, number: signal.Signa
     assert done.read_text() == "cleaned\n"
 
 
-def test_who_has_cleaned_up_leaves_nothing_to_do(tmp_path: Path) -> None:
+def test_a_revoked_last_will_does_nothing(tmp_path: Path) -> None:
     """The shell ends, and does nothing."""
     will = LastWill(f"touch {tmp_path / 'done'}")
     will.revoke()

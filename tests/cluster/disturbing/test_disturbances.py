@@ -24,7 +24,7 @@ def test_both_forms_of_python_and_of_the_command_line_mean_the_same() -> None:
     assert Disturbances.of(["worker-1=0.5", "worker-3=0.25,pauses=6/10"]).slow == expected
 
 
-def test_who_dies_when_is_read_from_one_word() -> None:
+def test_a_kill_is_read_from_one_word() -> None:
     """A worker stays away unless it is said to start again; the manager always restarts."""
     kills = Disturbances.of(None, ["worker-2@round3", "worker-1@2.5s,restart", "manager@20s"]).kill
     assert kills == (
@@ -36,7 +36,7 @@ def test_who_dies_when_is_read_from_one_word() -> None:
 
 
 @given(speed=TENTHS, still=TENTHS, more=TENTHS)
-def test_what_is_shown_of_a_slow_worker_means_the_same_again(
+def test_the_text_of_a_slow_worker_reads_back_as_the_same(
     speed: float, still: float, more: float
 ) -> None:
     """So a refusal shows what can be typed."""
@@ -46,7 +46,7 @@ def test_what_is_shown_of_a_slow_worker_means_the_same_again(
 
 
 @given(number=st.integers(1, 10**6), seconds=TENTHS, again=st.booleans())
-def test_what_is_shown_of_a_kill_means_the_same_again(
+def test_the_text_of_a_kill_reads_back_as_the_same(
     number: int, seconds: float, *, again: bool
 ) -> None:
     """At a round, or after seconds."""
@@ -87,7 +87,9 @@ def test_what_is_shown_of_a_kill_means_the_same_again(
         ((), [3], "kill = [3]: must be WHO@roundN"),
     ],
 )
-def test_what_cannot_be_read_is_refused_in_one_line(slow: object, kill: object, line: str) -> None:
+def test_unreadable_disturbances_are_refused_in_one_line(
+    slow: object, kill: object, line: str
+) -> None:
     """It names the option, what was given and what is accepted."""
     with pytest.raises(SpecError) as refused:
         Disturbances.of(slow, kill)
@@ -106,7 +108,9 @@ def test_what_cannot_be_read_is_refused_in_one_line(slow: object, kill: object, 
         ((), ["worker-1@1s", "worker-2@1s"], "kill = 'worker-2@1s': leaves no worker"),
     ],
 )
-def test_what_a_run_does_not_have_is_refused(slow: object, kill: object, line: str) -> None:
+def test_workers_and_rounds_beyond_the_run_are_refused(
+    slow: object, kill: object, line: str
+) -> None:
     """Workers beyond those that start, rounds beyond the last, and the death of all workers."""
     with pytest.raises(SpecError) as refused:
         Disturbances.of(slow, kill).check(workers=2, rounds=4, is_local=True)

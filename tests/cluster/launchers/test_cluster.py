@@ -77,7 +77,7 @@ def test_a_worker_that_dies_is_started_again_and_the_experiment_ends(tmp_path: P
     assert all(process.returncode is not None for process in engine.running.values())
 
 
-def test_what_an_engine_refuses_starts_nothing(tmp_path: Path) -> None:
+def test_a_plan_that_the_engine_refuses_starts_nothing(tmp_path: Path) -> None:
     """The engine's line is the error, and no process is started for it."""
     engine = Processes(refusal="host b: asks for a password")
     with pytest.raises(LaunchError, match="host b: asks for a password") as told:
@@ -97,7 +97,7 @@ class Closing(Doomed):
         self.closed += 1
 
 
-def test_what_an_engine_has_reserved_goes_if_the_manager_cannot_start(tmp_path: Path) -> None:
+def test_reservations_are_released_if_the_manager_cannot_start(tmp_path: Path) -> None:
     """The engine is closed, although no worker was started."""
     engine = Closing(status=0)
     with create_server(("127.0.0.1", 0)) as taken:
@@ -367,7 +367,7 @@ def test_a_fork_server_that_dies_at_once_is_told_in_one_line(
         pass
 
 
-def test_what_a_process_says_of_its_death_keeps_its_exit_status(
+def test_a_workers_last_words_keep_its_exit_status(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """What a user can mend ends with status 2 here as well."""

@@ -33,7 +33,7 @@ def test_a_description_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 2}', '{"on": 1}'])
-def test_what_another_version_has_written_is_not_guessed_at(text: str, tmp_path: Path) -> None:
+def test_a_description_of_another_version_is_refused(text: str, tmp_path: Path) -> None:
     """Nor is what nobody has."""
     (tmp_path / "cluster.json").write_text(text)
     with pytest.raises(SharedDirectoryError, match=r"cannot understand cluster.json"):

@@ -80,7 +80,7 @@ def test_the_file_is_told_the_image_the_folder_and_the_user(
     assert variables(plan(tmp_path), FILE)["DOWNPOUR_IMAGE"] == "downpour"
 
 
-def test_what_would_run_can_be_read_beforehand(tmp_path: Path) -> None:
+def test_a_dry_run_shows_the_commands(tmp_path: Path) -> None:
     """In a container the folder is /shared, and the port is the one of the file's health check."""
     text = ComposeEngine(FILE).planned(plan(tmp_path))
     assert text.count("# docker compose -p downpour-") == 2
@@ -119,7 +119,7 @@ def test_docker_is_asked_before_anything_starts(docker: Path, tmp_path: Path) ->
         ("*'network ls'*) ;;", "has no gateway"),
     ],
 )
-def test_what_docker_lacks_is_told_in_one_line(
+def test_missing_parts_of_docker_are_named_in_one_line(
     docker: Path, tmp_path: Path, refusal: str, reason: str
 ) -> None:
     """The user can correct it, and nothing is left of the project."""

@@ -56,7 +56,7 @@ def news(server: subprocess.Popen[str]) -> dict[str, Any]:
     return told
 
 
-def test_what_cannot_start_says_why_and_what_starts_ends_with_the_requests(
+def test_a_failed_start_says_why_and_a_started_process_ends_with_the_requests(
     server: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     """A mistake that the user can mend is told with status 2, and the server goes on.

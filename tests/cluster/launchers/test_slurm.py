@@ -89,7 +89,7 @@ def test_a_token_is_in_no_script() -> None:
     assert "export DOWNPOUR_TOKEN_FILE='/lab/100% mine/token'\n" in text
 
 
-def test_what_a_dry_run_prints_has_the_address_and_the_token_of_the_run(tmp_path: Path) -> None:
+def test_a_dry_run_shows_the_address_and_the_token_of_the_run(tmp_path: Path) -> None:
     """Only the port is not known before the manager runs."""
     plan = LaunchPlan(ManagerOptions(shared=str(tmp_path), embedded=True), 2, threads=3)
     text = SlurmEngine(SlurmOptions(manager_host="10.0.0.1")).planned(plan)
@@ -143,7 +143,7 @@ def test_time_limits_are_read_as_sbatch_does(time: str, seconds: int) -> None:
         ("place", ("gpu=",)),
     ],
 )
-def test_what_cannot_be_meant_is_refused(field: str, value: object) -> None:
+def test_invalid_options_are_refused(field: str, value: object) -> None:
     """The line names the option and what is accepted."""
     with pytest.raises(SpecError, match=f"^{field} = "):
         SlurmOptions(**{field: value})  # type: ignore[arg-type]
@@ -155,7 +155,7 @@ def listed(*cells: str) -> str:
     return "".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + "\n"
 
 
-def test_what_squeue_says_is_read_by_columns() -> None:
+def test_the_output_of_squeue_is_read_by_columns() -> None:
     """Reasons hold blanks, exit codes have two forms, and what is no task is left out."""
     said = (
         listed("12", "1", "RUNNING", "0", "None", "downpour-1a2b")

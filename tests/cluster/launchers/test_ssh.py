@@ -214,7 +214,7 @@ def test_the_address_that_other_machines_see_is_taken_and_no_jump_hosts() -> Non
     assert address_seen(["", "192.0.2.7"]) not in {"", "192.0.2.7"}
 
 
-def test_what_a_shell_or_banner_prints_is_not_taken_for_a_status() -> None:
+def test_output_of_a_shell_or_banner_is_not_taken_for_a_status() -> None:
     """Only a line of ours says how a worker has ended."""
     assert status_in("downpour-ended: 75") == 75
     assert status_in("welcome; downpour-ended: 75") is None

@@ -136,7 +136,7 @@ def test_units_are_written_enabled_and_removed_again(asked: Path, tmp_path: Path
     assert systemd.disable(plan.manager.shared) == []
 
 
-def test_what_systemd_refuses_is_told_in_its_own_words(asked: Path, tmp_path: Path) -> None:
+def test_a_refusal_of_systemd_is_quoted(asked: Path, tmp_path: Path) -> None:
     """In one line, with exit status 2."""
     (tmp_path / "refuse").touch()
     plan = LaunchPlan(ManagerOptions(shared=str(tmp_path / "lab")), 1)

@@ -82,7 +82,7 @@ def test_machines_believe_each_other_by_every_name(tmp_path: Path, host: str) ->
 
 
 @pytest.mark.parametrize("host", ["third", "10.0.0.6", "lab", "first.lab.example", "127.0.0.1"])
-def test_nobody_believes_another_name(tmp_path: Path, host: str) -> None:
+def test_a_certificate_does_not_serve_another_name(tmp_path: Path, host: str) -> None:
     """A machine cannot serve under names that are not its own."""
     issued = made(tmp_path, "first,first.lab,10.0.0.5", "second")
     sides = contexts(tmp_path, "first", "second", issued.authority)
@@ -278,9 +278,7 @@ def test_an_authoritys_key_that_others_may_read_is_refused(tmp_path: Path) -> No
         made(tmp_path, "second")
 
 
-def test_what_cannot_be_written_whole_is_taken_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_partly_written_files_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that is full leaves no half of a pair behind, and the next call succeeds."""
 
     def full(_descriptor: int) -> None:

@@ -79,7 +79,7 @@ def test_another_folder_is_found_out(managed: tuple[Path, ManagerClient], tmp_pa
     assert not is_healthy(findings)
 
 
-def test_what_was_not_tried_is_not_called_well(tmp_path: Path) -> None:
+def test_skipped_checks_are_not_called_good(tmp_path: Path) -> None:
     """Without a folder nothing can be tried in it, without a manager nothing compared."""
     missing = diagnose(tmp_path / "missing", None)
     assert missing["folder"].verdict is Verdict.FAILED

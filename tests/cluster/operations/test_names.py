@@ -68,7 +68,7 @@ def test_files_are_called_after_the_first_name(text: str, file_name: str, shown:
         *("fe80::1%eth0", ".".join(["x" * 60] * 5), "ca", "CA-key,first"),
     ],
 )
-def test_what_is_no_name_is_refused(text: str) -> None:
+def test_invalid_names_are_refused(text: str) -> None:
     """Also what is nearly an address, for nobody would ever find it; and the authority's own."""
     with pytest.raises(SpecError, match="NAME = "):
         parse_machine(text)
