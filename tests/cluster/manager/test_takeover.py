@@ -14,24 +14,23 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 
 from downpour.base.errors import Refused, SharedDirectoryError, SpecError
 from downpour.base.states import ExperimentState
-from downpour.base.values import AttemptId, Progress, Snapshot
+from downpour.base.values import AttemptId
 from downpour.cluster.manager import command_runner
 from downpour.cluster.manager.process import start_manager
-from downpour.files.store import SharedDirectory, Work, layout, publish_work
+from downpour.files.store import SharedDirectory, layout
 from downpour.files.store.lease import Lease, highest_term, term_name
 from downpour.network.rpc import ManagerClient
-from downpour.network.rpc.messages import Heartbeat, TaskMessage
+from downpour.network.rpc.messages import TaskMessage
 from downpour.record import Result
 from downpour.record.journal import read_journal, segments
 from downpour.record.record import parse_lines
 from downpour.record.tables import Tables
 from downpour.record.timeline import attempt_spans
-from tests.cluster.manager.conftest import CALM, SMALL, Cluster, diligent, options_of
+from tests.cluster.manager.conftest import SMALL, Cluster, diligent, options_of
 
 if TYPE_CHECKING:
     from tests.cluster.manager.conftest import FakeWorker
@@ -85,91 +84,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     model = final_model(cluster, cluster.submit())
     gone(cluster)
     return model
-
-
-def publishes_and_dies(told: Event) -> Callable[[FakeWorker, TaskMessage], None]:
-    """Publish the update of shard 1 and say nothing of it; do the other tasks."""
-
-    def behave(worker: FakeWorker, task: TaskMessage) -> None:
-        if task.id.shard == 0:
-            diligent(worker, task)
-            return
-        arrays = {
-            name: array + np.asarray(task.id.shard + 1, dtype=array.dtype)
-            for name, array in worker.parameters(task).items()
-        }
-        work = Work(parameters=arrays, optimizer_state={}, samples=10, steps=1, loss=1.0)
-        publish_work(worker.shared.store(task.id.experiment), task.id, work)
-        told.set()
-
-    return behave
-
-
-def test_an_update_that_nobody_reports_is_taken_in(tmp_path: Path, undisturbed: bytes) -> None:
-    """Its worker died between publishing and reporting, and the manager with it."""
-    published = Event()
-    first = manager_of(tmp_path)
-    first.join("one", publishes_and_dies(published))
-    experiment = first.submit()
-    assert published.wait(PATIENCE_SECONDS)
-    gone(first)
-
-    second = manager_of(tmp_path)
-    second.status_when(lambda s: s.experiment is not None and s.experiment.rounds_done == 1)
-    worker = second.join("two")
-    assert final_model(second, experiment) == undisturbed
-    assert {task.id.round for task in worker.tasks} == {1}, "nothing of round 0 was trained again"
-    gone(second)
-
-
-def test_a_snapshot_outlives_manager_and_worker(tmp_path: Path) -> None:
-    """Whoever is asked next, by whichever manager, is told where to go on."""
-    waits = Event()
-    first = manager_of(tmp_path)
-    worker = first.join("one", lambda *_: waits.set())
-    experiment = first.submit(shards=1)
-    assert waits.wait(PATIENCE_SECONDS)
-    task = worker.tasks[0]
-    store = first.shared.store(experiment)
-    file = store.put_new(layout.attempt_name("snapshot", task.id, "ab"), [b"a state"])
-    progress = Progress(
-        attempt=task.id,
-        steps_done=7,
-        steps_total=9,
-        elapsed_seconds=1.0,
-        snapshot=Snapshot(file=file, steps_done=5, steps_total=9),
-    )
-    first.client.heartbeat(Heartbeat(worker=worker.name, running=(progress,), system=CALM))
-    [saved] = [line for line in first.record(experiment) if '"saved"' in line]
-    assert json.loads(saved)["step"] == 5
-    gone(first)
-
-    second = manager_of(tmp_path)
-    other = second.join("one", diligent)
-    final_model(second, experiment)
-    assert [t.snapshot for t in other.tasks][:2] == [progress.snapshot, None]
-    assert other.tasks[0].id == task.id, "it is the same attempt, which has not failed"
-    assert file.name not in store.list()
-    gone(second)
-
-
-def test_a_managers_death_costs_no_retry_however_many_workers_there_are(tmp_path: Path) -> None:
-    """No worker is called before it registers; then it is asked again for what it was given."""
-    names = [f"w{number}" for number in range(6)]
-    first = manager_of(tmp_path)
-    before = [first.join(name, lambda *_: None) for name in names]
-    experiment = first.submit(shards=7, epochs=1, retries=0)
-    first.status_when(lambda status: sum(task.worker is not None for task in status.tasks) == 6)
-    gone(first)
-
-    second = manager_of(tmp_path)
-    assert not second.client.heartbeat(Heartbeat(worker="w0", running=(), system=CALM)).known
-    after = [second.join(name) for name in names]
-    final_model(second, experiment)
-    assert not [line for line in second.record(experiment) if '"attempt-failed"' in line]
-    assert all(worker.tasks for worker in after)
-    assert {w.tasks[0].id for w in after} >= {w.tasks[0].id for w in before if w.tasks}
-    gone(second)
 
 
 @pytest.mark.parametrize("tasks", range(TASKS + 1))
@@ -333,34 +247,6 @@ def test_experiments_go_on_in_their_order(tmp_path: Path) -> None:
         ended.append(name)
         states = [one.state for one in second.client.list_experiments()]
         assert states[: len(ended)] == [ExperimentState.FINISHED] * len(ended)
-    gone(second)
-
-
-def test_a_worker_goes_on_with_what_it_was_given(tmp_path: Path) -> None:
-    """It says so when it registers anew, and is not asked to begin again."""
-    begun, go_on = Event(), Event()
-
-    def patient(worker: FakeWorker, task: TaskMessage) -> None:
-        begun.set()
-        assert go_on.wait(PATIENCE_SECONDS)
-        worker.client = second.client
-        diligent(worker, task)
-
-    first = manager_of(tmp_path)
-    worker = first.join("one", patient)
-    experiment = first.submit(shards=1, epochs=1)
-    assert begun.wait(PATIENCE_SECONDS)
-    first.manager.close()
-
-    second = manager_of(tmp_path)
-    running = worker.tasks[0].id
-    presence = second.shared.read_presence(second.client.describe().presence_file)
-    second.client.register_worker(replace(worker.registration, presence=presence, running=running))
-    go_on.set()
-    final_model(second, experiment)
-    assert [task.id for task in worker.tasks] == [running]
-    second.workers.append(worker)
-    first.client.close()
     gone(second)
 
 

@@ -126,15 +126,6 @@ class Leaving(AfterAStep):
         self.save_or_stop()
 
 
-class Unwanted(Leaving):
-    """Was cancelled when its worker is told to leave."""
-
-    def ask(self) -> None:
-        """Cancel it first."""
-        self.stop()
-        self.save_or_stop()
-
-
 @pytest.mark.parametrize("control", [AfterAStep, Leaving])
 def test_a_task_is_handed_over_where_it_is(
     trainable: Trainable, control: type[TaskControl]
@@ -149,20 +140,6 @@ def test_a_task_is_handed_over_where_it_is(
     rest = replace(task, snapshot=snapshot)
     update = TaskRunner(shared, "cpu").run(rest, TaskControl(task.id))
     assert update.file.checksum == whole.file.checksum
-
-
-def test_a_worker_that_leaves_saves_neither_nothing_nor_what_is_not_wanted(
-    trainable: Trainable,
-) -> None:
-    """Before the first step nothing is lost, and a cancelled attempt is trained elsewhere."""
-    shared, task = trainable.shared, trainable.task
-    unwanted, at_once = Unwanted(task.id), TaskControl(task.id)
-    at_once.save_or_stop()
-    for control in (unwanted, at_once):
-        before = shared.store(task.id.experiment).list()
-        with pytest.raises(TaskCancelled):
-            TaskRunner(shared, "cpu").run(task, control)
-        assert shared.store(task.id.experiment).list() == before
 
 
 class Costly:
@@ -251,14 +228,6 @@ def test_a_full_directory_costs_the_snapshot_only(trainable: Trainable) -> None:
     assert published_over(store, clock, control, 100) == 0
     store.full = False
     assert published_over(store, clock, control, 100) > 0
-
-
-def test_no_second_snapshot_before_the_first_is_known(trainable: Trainable) -> None:
-    """While the manager is away they would pile up."""
-    clock = Clock()
-    store = Costly(clock, 0.001)
-    control = TaskControl(trainable.task.id)
-    assert published_over(store, clock, control, 1000, heard=False) == 1
 
 
 def test_what_a_leaving_worker_cannot_save_it_stops(trainable: Trainable) -> None:

@@ -81,7 +81,7 @@ class ShownWorker:
 
     `processor_class` is the numeric class of its processor, if it trains on another device.
     `differs` returns the packages in which it differs from the manager of the current experiment.
-    `sample` returns the state of machine and process for a heartbeat, given their usual interval.
+    `sample` returns the state of machine and process, for heartbeats of a usual interval.
     """
 
     hostname: str = field(default_factory=socket.gethostname)
@@ -284,11 +284,11 @@ class WorkerAgent:
         """Wait for an attempt to begin; None if the worker should leave."""
         while True:
             with self._lock:
-                given = self._node.take(self.threads.now())
+                accepted = self._node.take(self.threads.now())
                 is_done = self._node.is_done
-            if given is not None:
+            if accepted is not None:
                 self._begun.put(None)
-                return given
+                return accepted
             if is_done:
                 return None
             # The kernel may give a signal to any thread, and does so if the main thread is frozen
@@ -297,24 +297,24 @@ class WorkerAgent:
             with suppress(Empty):
                 self._news.get(timeout=_LOOK_SECONDS)
 
-    def _carry_out(self, given: AcceptedTask) -> None:
-        end = self._end_of(given)
+    def _carry_out(self, accepted: AcceptedTask) -> None:
+        end = self._end_of(accepted)
         with self._lock:
             report = self._node.ended(end)
         if report is not None:
-            self._repeat_report(given.attempt, report)
+            self._repeat_report(accepted.attempt, report)
 
-    def _end_of(self, given: AcceptedTask) -> End:
+    def _end_of(self, accepted: AcceptedTask) -> End:
         """Run a task; return how it ended."""
         try:
-            return self._run_task(given.task, given)
+            return self._run_task(accepted.task, accepted)
         except TaskCancelled:
             return Stopped()
         except HandOverStop as stopped:
             return stopped.snapshot
         except users_errors() as error:
             known = isinstance(error, DownpourError) and not is_of_users_code(error)
-            log.warning("%s: %s failed: %s", self.name, given.attempt, error, exc_info=not known)
+            log.warning("%s: %s failed: %s", self.name, accepted.attempt, error, exc_info=not known)
             return Failure(failure_kind(error), in_one_line(error))
 
     def _repeat_report(self, attempt: AttemptId, report: Report) -> None:
