@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -71,9 +72,8 @@ def test_a_line_a_run_of_a_grid_goes_to_the_log(tmp_path: Path) -> None:
     with StudyDisplay(Console(file=io.StringIO()), said.append) as display:
         run_study(folder, FakeBackend(hopeless={hopeless}), display)
     assert len(said) == 10
-    assert said[0].startswith("1/10 w1-random-average-s0-")
-    assert said[0].endswith(" in 0 s, about 0 s left")
-    assert said[-1] == f"9/10 {hopeless} failed: no luck in 0 s"
+    assert re.fullmatch(r"1/10 w1-random-average-s0-.* in \d+ s, about \d+ s left", said[0])
+    assert re.fullmatch(rf"9/10 {hopeless} failed: no luck in \d+ s", said[-1])
 
 
 def test_a_line_tells_of_each_run_of_a_search_and_the_bar_of_the_best(tmp_path: Path) -> None:
