@@ -214,7 +214,9 @@ def test_a_manager_that_was_replaced_adds_nothing_behind_its_successor(tmp_path:
     assert [line.entry for line in read_journal(tmp_path)] == entries
 
 
-def test_what_is_read_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_are_durable_once_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its writer may have died before a sync, and the next one's lines must not outlive these."""
     journal = Journal(tmp_path, 1)
     journal.append(1, 1.0, ONE_OF_EACH[0])

@@ -36,7 +36,7 @@ def test_a_hand_over_loses_only_its_own_time(epochs: list[Stragglers]) -> None:
     assert (first.gradient_lost, first.moves) == (0.0, 1)
 
 
-def test_what_a_copy_made_needless_is_extra_work(epochs: list[Stragglers]) -> None:
+def test_the_work_of_a_needless_attempt_is_extra(epochs: list[Stragglers]) -> None:
     """The slow one had trained for twenty seconds, beside forty that count."""
     second = epochs[1]
     assert second.wait_seconds == pytest.approx(50.0)
@@ -45,7 +45,7 @@ def test_what_a_copy_made_needless_is_extra_work(epochs: list[Stragglers]) -> No
     assert second.moves == 0
 
 
-def test_what_is_dropped_is_lost_with_its_samples(epochs: list[Stragglers]) -> None:
+def test_a_dropped_shard_is_lost_with_its_samples(epochs: list[Stragglers]) -> None:
     """The epoch lasted until it was closed, two seconds after the last update."""
     third = epochs[2]
     assert third.round_seconds == pytest.approx(12.0)
@@ -87,7 +87,7 @@ def test_a_round_that_is_cut_to_measure_is_compared_with_the_uncut() -> None:
     assert (found.mitigation, found.extra_work) == (1.0, 0.0)
 
 
-def test_what_a_snapshot_saved_of_a_lost_attempt_is_no_extra_work() -> None:
+def test_the_snapshot_of_a_lost_attempt_is_no_extra_work() -> None:
     """Six seconds are on disk when the worker dies in the eighth: two are lost."""
     record: list[Dated] = [(0.0, prepared(100)), (0.0, assigned(0, 0, "ann"))]
     record += [(6.0, saved(0, 0, 60)), (8.0, failed(0, 0, "lost", "ann"))]
@@ -134,7 +134,7 @@ SECONDS = st.floats(min_value=0.1, max_value=1000.0)
 
 
 @given(st.lists(SECONDS, min_size=1, max_size=6))
-def test_where_nothing_was_done_nothing_is_mitigated(seconds: list[float]) -> None:
+def test_without_decisions_nothing_is_mitigated(seconds: list[float]) -> None:
     """However slow the slowest is; and no work is lost."""
     record = [(0.0, prepared(*[100] * len(seconds))), *plain(*seconds)]
     [cost] = costs_of(folded(*record)).values()

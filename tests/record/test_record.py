@@ -111,7 +111,7 @@ def test_a_line_is_readable_by_people_and_other_programs(path: Path) -> None:
     )
 
 
-def test_what_json_cannot_hold_is_null(path: Path) -> None:
+def test_nan_and_infinity_are_null(path: Path) -> None:
     """NaN and infinity are written as null, and read as NaN."""
     measured = EvaluatedLine(
         round=3,
@@ -190,7 +190,7 @@ def test_a_reader_goes_on_in_the_exported_record_where_the_log_is_gone(
     assert [fact for _, fact in parse_lines(reader.lines(0))] == [FIRST, SECOND]
 
 
-def test_what_a_replaced_manager_still_writes_is_not_read(path: Path) -> None:
+def test_lines_of_a_replaced_manager_are_not_read(path: Path) -> None:
     """The record follows the rules of the journal."""
     earlier = logged(path.parent, FIRST)
     logged(path.parent, SECOND, term=2)
@@ -230,7 +230,7 @@ def test_a_corrupt_line_is_named(path: Path, line: str) -> None:
         read_record(path)
 
 
-def test_what_a_newer_version_wrote_is_skipped() -> None:
+def test_kinds_and_fields_of_a_newer_version_are_skipped() -> None:
     """Unknown kinds are left out, unknown fields of known kinds too."""
     lines = [
         '{"at": 1.0, "kind": "handed-over", "shard": 3}',
@@ -245,7 +245,7 @@ def test_a_missing_record_is_said_so(path: Path) -> None:
         read_record(path)
 
 
-def test_what_cannot_be_read_is_not_said_to_be_missing(path: Path) -> None:
+def test_an_unreadable_record_is_not_missing(path: Path) -> None:
     """A folder without a record counts as never begun, and is removed."""
     path.mkdir()
     with pytest.raises(FileCorrupt, match=r"record\.jsonl"):

@@ -66,7 +66,7 @@ def test_experiments_are_taken_up_in_the_order_of_submission() -> None:
     assert next_order({}) == 1
 
 
-def test_where_none_has_begun_the_first_has_its_turn() -> None:
+def test_the_first_submission_is_next_if_none_has_begun() -> None:
     """By submission, not by name."""
     core = Scheduler()
     replay(core, {"a": [line(1, 2, submitted("a"))], "b": [line(1, 1, submitted("b"))]})

@@ -174,7 +174,7 @@ def test_shards_are_counted_when_they_are_made() -> None:
     assert Result.from_lines([open_spec, LINES[3]]).shards == 2
 
 
-def test_what_is_recorded_twice_counts_once() -> None:
+def test_a_line_that_is_recorded_twice_counts_once() -> None:
     """A restarted manager may tell a thing again."""
     again = Result.from_lines([*LINES[:9], *LINES[4:]], FOLDER)
     assert again == Result.read(FOLDER)

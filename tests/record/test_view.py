@@ -92,7 +92,7 @@ def test_every_fact_goes_on_record(kind: type[facts.Fact], data: st.DataObject) 
     assert [getattr(line, name) for name in same] == [getattr(fact, name) for name in same]
 
 
-def test_what_is_submitted_is_told_with_the_managers_version() -> None:
+def test_a_submission_has_the_managers_version() -> None:
     """And what the manager alone knows comes as it was observed."""
     [(_, first), (at_seconds, second)] = told(SUBMITTED, observed("one", JOINED))
     assert isinstance(first, SubmittedLine)

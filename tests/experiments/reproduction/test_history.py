@@ -112,7 +112,7 @@ def test_a_refused_update_does_not_count() -> None:
     assert [task.shard for task in dropped[0]] == [1]
 
 
-def test_what_was_recorded_twice_counts_once() -> None:
+def test_a_version_that_is_recorded_twice_counts_once() -> None:
     """A manager that took over may repeat a version; the later line counts."""
     [tasks] = tasks_of(trained(0, 0), aggregated(0, checksum="lost"), aggregated(0))
     assert len(tasks) == 1
