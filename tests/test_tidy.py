@@ -44,7 +44,7 @@ PAGE_SERVER = {
 PICKLES = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 
 SOURCES = {".py", ".js", ".css", ".html"}
-SLACK_LINES, SLACK_FILES = 4_000, 40
+SLACK_LINES, SLACK_FILES = 200, 5
 """How far a wing may be below its budget until somebody must lower the budget."""
 
 FUNCTION_LINES_MAX = 60
