@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import own_tasks  # type: ignore[import-not-found]
 import torch
-from own_tasks import Plane
+from own_tasks import Plane  # type: ignore[import-not-found]
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 
@@ -40,101 +36,6 @@ class Spoilt(Plane):  # type: ignore[misc]
         return self.network()
 
 
-class Restless(Spoilt):
-    """Draws from a generator that is never seeded."""
-
-    class network(Wrapped):  # noqa: N801
-        """Scales by chance."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.generator = np.random.default_rng()
-
-        def spoilt(self, hidden: Tensor) -> Tensor:
-            return hidden * self.generator.random()
-
-
-class Timed(Spoilt):
-    """Depends on the clock."""
-
-    class network(Wrapped):  # noqa: N801
-        """Scales by the time."""
-
-        def spoilt(self, hidden: Tensor) -> Tensor:
-            return hidden * (time.perf_counter() % 1)
-
-
-class Counting(Spoilt):
-    """Counts its calls where no file holds the count."""
-
-    class network(Wrapped):  # noqa: N801
-        """Scales by a count."""
-
-        calls = 0
-
-        def spoilt(self, hidden: Tensor) -> Tensor:
-            self.calls += 1
-            return hidden / self.calls
-
-
-class Hiding(Spoilt):
-    """Keeps a mean in a buffer that is not persistent."""
-
-    class network(Wrapped):  # noqa: N801
-        """Subtracts a running mean."""
-
-        mean: Tensor
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("mean", torch.zeros(8), persistent=False)
-
-        def spoilt(self, hidden: Tensor) -> Tensor:
-            self.mean = 0.5 * self.mean + 0.5 * hidden.detach().mean(dim=0)
-            return hidden - self.mean
-
-
-class Viewing(Spoilt):
-    """Views what does not lie in memory as it thinks."""
-
-    class network(Wrapped):  # noqa: N801
-        """Views a transposed tensor."""
-
-        def spoilt(self, hidden: Tensor) -> Tensor:
-            return hidden.t().view(-1, 8)
-
-
-class Normal(Spoilt):
-    """Normalizes batches, which one example has no variance for."""
-
-    class network(Wrapped):  # noqa: N801
-        """Has batch normalization."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.normal = nn.BatchNorm1d(8)
-
-        def spoilt(self, hidden: Tensor) -> Tensor:
-            shown: Tensor = self.normal(hidden)
-            return shown
-
-
-class Sparse(Spoilt):
-    """Has a sparse buffer."""
-
-    def model(self) -> nn.Module:
-        network = Wrapped()
-        network.register_buffer("edges", torch.eye(3).to_sparse())
-        return network
-
-
-class Nothing(Spoilt):
-    """Its factory forgets to return the network."""
-
-    def model(self) -> Any:
-        Wrapped()
-
-
 class Unnamed(Spoilt):
     """Puts its layers into a list that torch does not look into."""
 
@@ -152,98 +53,12 @@ class Unnamed(Spoilt):
         return Listed()
 
 
-class Wide(Spoilt):
-    """Compares outputs of another width than the targets."""
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        x, y = batch
-        return nn.functional.cross_entropy(model(x), y.squeeze(1).long() % 5 + 1)
-
-
 class Early(Spoilt):
     """Its evaluation fails, not its training."""
 
     def metrics(self, model: nn.Module, batch: Any) -> Mapping[str, Any]:
         x, _ = batch
         return {"error": model.accuracy(x)}  # type: ignore[operator]
-
-
-class FailsLater(Spoilt):
-    """Fails in its fourth call."""
-
-    class network(Wrapped):  # noqa: N801
-        """Counts in a buffer, so that the count travels."""
-
-        calls: Tensor
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
-
-        def spoilt(self, hidden: Tensor) -> Tensor:
-            """Fail when it has counted to four."""
-            if self.training:
-                self.calls += 1
-            if int(self.calls) > 3:
-                raise RuntimeError("the fourth call")
-            return hidden
-
-
-class Diverges(Spoilt):
-    """Its loss grows in each step, and is infinite after many."""
-
-    def rate(self, done: float) -> float:
-        return 10 ** (30 * done)
-
-
-class Elsewhere(Spoilt):
-    """Depends on the machine."""
-
-    class network(Wrapped):  # noqa: N801
-        """Scales by what another machine has otherwise."""
-
-        def spoilt(self, hidden: Tensor) -> Tensor:
-            return hidden * (1 + os.getpid() % 7)
-
-
-class RareExample(Spoilt):
-    """One example in the middle cannot be read."""
-
-    def examples(self, part: str) -> Any:
-        """Return points, of which one is damaged."""
-
-        class Damaged(own_tasks.Shaken):  # type: ignore[misc]
-            def __getitem__(self, index: int) -> Any:
-                if index == 30:
-                    raise OSError("cannot read picture 30")
-                return self.points[index]
-
-        return Damaged(super().examples(part))
-
-
-class Growing(Spoilt):
-    """Keeps every batch, so its memory grows."""
-
-    kept: list[Any] = []  # noqa: RUF012
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        self.kept.append(batch)
-        shown: Tensor = super().loss(model, batch)
-        return shown
-
-
-class Leaving(Spoilt):
-    """Ends the process where a loss is asked for."""
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:  # noqa: ARG002 - as a task's must be
-        sys.exit("no more")
-
-
-class Interrupting(Spoilt):
-    """Raises what Ctrl-C does."""
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:  # noqa: ARG002 - as a task's must be
-        raise KeyboardInterrupt
 
 
 class Countless:
