@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import xxhash
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from downpour.base.errors import FileCorrupt, FileMissing, StoreError
 from downpour.base.values import PublishedFile
@@ -136,13 +132,17 @@ def test_the_list_is_sorted(store: Store) -> None:
 
 
 def test_deleting_twice_is_fine_and_views_survive_it(store: Store) -> None:
-    """A deleted file is gone from the list, but whoever looks at it may go on."""
+    """A deleted file is gone for everybody, but whoever looks at it may go on."""
     file = store.put_new("a", [b"bytes"])
     view = store.view(file)
     store.delete("a")
     store.delete("a")
     assert store.list() == []
+    with pytest.raises(FileMissing):
+        store.describe("a")
     assert bytes(view) == b"bytes"
+    other = store.put_new("a", [b"other"])
+    assert bytes(store.read(other)) == b"other"
 
 
 @pytest.mark.parametrize(
@@ -170,63 +170,3 @@ def test_names_that_are_not_bare_are_refused_everywhere(store: Store, name: str)
 def test_ordinary_names_pass(name: str) -> None:
     """A bare name of up to 200 bytes is returned as it is."""
     assert check_bare_name(name) == name
-
-
-class BothStores(RuleBasedStateMachine):
-    """Does the same to a directory and to its twin in memory; they must not differ."""
-
-    published = Bundle("published")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._folder = tempfile.TemporaryDirectory()
-        self._stores: tuple[Store, ...] = (
-            DirectoryStore(Path(self._folder.name), patience_seconds=0),
-            MemoryStore(),
-        )
-
-    def teardown(self) -> None:
-        self._folder.cleanup()
-
-    @rule(
-        target=published,
-        name=st.sampled_from(["a", "b", "c", ".", "x/y"]),
-        chunks=st.lists(st.binary(max_size=9), max_size=4),
-    )
-    def put_new(self, name: str, chunks: list[bytes]) -> PublishedFile:
-        """Publish; a name that is refused stands for a file that never was."""
-        outcome = self._same(lambda store: store.put_new(name, chunks))
-        if isinstance(outcome, PublishedFile):
-            return outcome
-        return PublishedFile(name=name, size_bytes=1, checksum="")
-
-    @rule(file=published)
-    def read(self, file: PublishedFile) -> None:
-        """Look at a file by both doors."""
-        self._same(lambda store: bytes(store.view(file)))
-        self._same(lambda store: bytes(store.read(file)))
-
-    @rule(file=published)
-    def delete(self, file: PublishedFile) -> None:
-        """Remove a file, whether it is there or not."""
-        self._same(lambda store: store.delete(file.name))
-
-    @invariant()
-    def lists_agree(self) -> None:
-        self._same(lambda store: store.list())
-
-    def _same(self, act: Callable[[Store], object]) -> object:
-        outcomes = [_outcome(act, store) for store in self._stores]
-        assert outcomes[0] == outcomes[1]
-        return outcomes[0]
-
-
-def _outcome(act: Callable[[Store], object], store: Store) -> object:
-    try:
-        return act(store)
-    except StoreError as error:
-        return type(error), str(error)
-
-
-BothStores.TestCase.settings = settings(max_examples=50, stateful_step_count=20, deadline=None)
-TestBothStores = BothStores.TestCase

@@ -13,7 +13,7 @@ from safetensors.numpy import load as library_load
 from safetensors.numpy import save as library_save
 
 from downpour.base.errors import SpecError
-from downpour.files.store import Array, MemoryStore, decode, encode
+from downpour.files.store import Array, decode, encode
 from downpour.files.store.header import DTYPES
 
 arrays = st.sampled_from(sorted(DTYPES)).flatmap(
@@ -121,13 +121,3 @@ def test_the_reserved_name_is_refused() -> None:
     """A tensor cannot stand where the metadata do."""
     with pytest.raises(ValueError, match="__metadata__"):
         encode({"__metadata__": np.zeros(1)}, {})
-
-
-def test_parameters_go_through_a_store() -> None:
-    """Chunks are what `put_new` takes, and views are what `decode` takes."""
-    store = MemoryStore()
-    tensors = {"w": np.ones((2, 2), np.float32), "n": np.array(3), "e": np.zeros((0, 4))}
-    file = store.put_new("model", encode(tensors, {"round": "1"}))
-    found = decode(store.read(file), file.name)
-    assert_same(found.tensors, tensors)
-    assert found.metadata == {"round": "1"}

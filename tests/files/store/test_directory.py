@@ -6,7 +6,6 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,17 +14,19 @@ from downpour.base.values import PublishedFile
 from downpour.files.store import DirectoryStore, directory
 from downpour.files.store.directory import Mount, names_in
 
+from .conftest import away_for
+
 
 class Later:
     """A `sleep` that lets something happen at its third call, as another machine would."""
 
-    def __init__(self, happening: object) -> None:
+    def __init__(self, happening: Callable[[], object]) -> None:
         self._happening = happening
         self.calls = 0
 
     def __call__(self, _seconds: float) -> None:
         self.calls += 1
-        if self.calls == 3 and callable(self._happening):
+        if self.calls == 3:
             self._happening()
 
 
@@ -45,29 +46,21 @@ def here(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_file_that_comes_late_is_waited_for(tmp_path: Path, here: Path) -> None:
-    """The name was told before this machine sees it: the store looks again until it does."""
+@pytest.mark.parametrize(
+    ("held", "door"),
+    [(None, "view"), (b"con", "view"), (b"c0ntent", "read")],
+    ids=["late", "short", "altered"],
+)
+def test_a_file_of_another_machine_is_waited_for(
+    tmp_path: Path, here: Path, held: bytes | None, door: str
+) -> None:
+    """Its name is told before this machine sees it, or all of it: the store looks until it does."""
     path, file = published_elsewhere(tmp_path, b"content")
-    sleep = Later(lambda: path.rename(here / "update"))
-    store = DirectoryStore(here, sleep=sleep)
-    assert bytes(store.view(file)) == b"content"
+    if held is not None:
+        (here / "update").write_bytes(held)
+    sleep = Later(lambda: path.replace(here / "update"))
+    assert bytes(getattr(DirectoryStore(here, sleep=sleep), door)(file)) == b"content"
     assert sleep.calls == 3
-
-
-def test_a_file_that_is_short_is_read_again(tmp_path: Path, here: Path) -> None:
-    """A size that lags behind is waited for, too."""
-    path, file = published_elsewhere(tmp_path, b"content")
-    (here / "update").write_bytes(b"con")
-    store = DirectoryStore(here, sleep=Later(lambda: path.replace(here / "update")))
-    assert bytes(store.view(file)) == b"content"
-
-
-def test_a_file_that_is_altered_is_read_again(tmp_path: Path, here: Path) -> None:
-    """So is a content that does not have the checksum yet."""
-    path, file = published_elsewhere(tmp_path, b"content")
-    (here / "update").write_bytes(b"c0ntent")
-    store = DirectoryStore(here, sleep=Later(lambda: path.replace(here / "update")))
-    assert bytes(store.read(file)) == b"content"
 
 
 def test_patience_ends(here: Path) -> None:
@@ -168,19 +161,6 @@ def test_a_file_that_is_cut_while_it_is_fetched_is_corrupt(
     monkeypatch.setattr(os, "preadv", lambda *_: 0)
     with pytest.raises(FileCorrupt, match="ends after 0 of 7 bytes"):
         elsewhere.view(file)
-
-
-def away_for(calls: int, call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a system call that fails that often before it works."""
-    left = [calls]
-
-    def answered(*args: Any) -> Any:
-        left[0] -= 1
-        if left[0] >= 0:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return call(*args)
-
-    return answered
 
 
 def test_a_folder_in_a_files_place_is_an_error_of_the_store(here: Path) -> None:

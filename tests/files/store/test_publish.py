@@ -5,9 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import xxhash
@@ -19,6 +17,8 @@ from downpour.files.store import Buffer
 from downpour.files.store import publish as publishing
 from downpour.files.store.directory import names_in
 from downpour.files.store.publish import RetryPolicy, publish
+
+from .conftest import away_for
 
 
 def test_content_longer_than_a_block_arrives_whole(tmp_path: Path) -> None:
@@ -153,21 +153,6 @@ def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
     """The error names the folder, not the hidden file."""
     with pytest.raises(SharedDirectoryError, match="gone: no such folder"):
         publish(tmp_path / "gone", "a", [b"x"])
-
-
-def away_for(calls: int, call: Callable[..., Any], *, done: bool = False) -> Callable[..., Any]:
-    """Return a system call whose first answers are EIO, be it carried out (`done`) or not."""
-    left = [calls]
-
-    def answered(*args: Any) -> Any:
-        left[0] -= 1
-        if left[0] < 0:
-            return call(*args)
-        if done:
-            call(*args)
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    return answered
 
 
 @pytest.mark.parametrize("done", [True, False])

@@ -45,15 +45,6 @@ def test_the_second_look_comes_at_once_and_later_ones_rarely() -> None:
     assert slept[-1] == 1.0
 
 
-def test_patience_ends_with_the_last_error() -> None:
-    """What was slept adds up to about the patience, and then the error stands."""
-    slept: list[float] = []
-    look, _ = looks_until(10**9)
-    with pytest.raises(FileMissing, match="file"):
-        RetryPolicy(seconds=5, sleep=slept.append).call(look)
-    assert 5 <= sum(slept) <= 6
-
-
 def test_other_errors_are_not_waited_for() -> None:
     """Only what a network file system may cure is repeated."""
 

@@ -1,7 +1,4 @@
-"""Broken trainings that the check at submission refuses, of tasks that nothing else shows broken.
-
-What the check finds in any network is in `training/test_trial.py`.
-"""
+"""Tasks that the check at submission refuses; `training/test_trial.py` has broken networks."""
 
 from __future__ import annotations
 

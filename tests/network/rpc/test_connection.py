@@ -15,12 +15,12 @@ from thrift.protocol.TBinaryProtocol import TBinaryProtocol
 from thrift.Thrift import TMessageType
 from thrift.transport.TTransport import TMemoryBuffer
 
-from downpour.base.errors import DeadlineExceeded, IncompatiblePeer, ProtocolError, Unreachable
-from downpour.network.rpc import Address, Limits, ManagerClient, serve_manager
+from downpour.base.errors import DeadlineExceeded, IncompatiblePeer, Unreachable
+from downpour.network.rpc import Address, ManagerClient, serve_manager
 from tests.network.rpc.conftest import Gate
 
 if TYPE_CHECKING:
-    from tests.network.rpc.conftest import Serve, Served
+    from tests.network.rpc.conftest import Served
 
 
 @contextmanager
@@ -186,27 +186,6 @@ def test_closing_a_client_ends_its_calls(manager: Served) -> None:
             answer.result(20)
         gate.release.set()
     with pytest.raises(Unreachable, match="closed"):
-        client.describe()
-
-
-def test_a_defect_there_is_no_refusal(manager: Served) -> None:
-    """The caller learns where to look, and the connection goes on."""
-
-    def fail(method: str) -> None:
-        if method == "describe":
-            raise KeyError(method)
-
-    manager.service.before = fail
-    with manager.client() as client:
-        with pytest.raises(ProtocolError, match="the log of the peer says why"):
-            client.describe()
-        assert client.submit("next") == "experiment-next"
-
-
-def test_a_full_server_is_unreachable(serve: Serve) -> None:
-    """A connection that is closed unanswered is told in words."""
-    manager = serve(Limits(connections=0))
-    with manager.client() as client, pytest.raises(Unreachable, match=r"closed|reset"):
         client.describe()
 
 

@@ -89,16 +89,21 @@ ANSWERED = {
 }
 
 
+def attack(manager: Served, sent: bytes) -> None:
+    """Send bytes, and read until the server hangs up."""
+    with manager.raw() as hostile, suppress(ConnectionError):
+        hostile.sendall(sent)
+        while hostile.recv(65536):
+            pass
+
+
 @pytest.mark.parametrize("sent", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_bytes_cost_the_sender_alone(serve: Serve, sent: bytes) -> None:
     """The sender loses its connection; a friend's goes on, and strangers are served."""
     manager = serve(Limits(frame_seconds=0.2))
-    with manager.client() as friend, manager.raw() as hostile:
+    with manager.client() as friend:
         friend.describe()
-        with suppress(ConnectionError):
-            hostile.sendall(sent)
-            while hostile.recv(65536):
-                pass
+        attack(manager, sent)
         assert friend.submit("friend") == "experiment-friend"
         manager.assert_well()
 
@@ -113,20 +118,8 @@ def test_hostile_bytes_gain_nothing_from_the_pure_protocol(
     manager = serve(Limits(frame_seconds=0.2))
     with manager.client() as friend:
         for sent in HOSTILE.values():
-            with manager.raw() as hostile, suppress(ConnectionError):
-                hostile.sendall(sent)
-                while hostile.recv(65536):
-                    pass
+            attack(manager, sent)
         assert friend.submit("friend") == "experiment-friend"
-        manager.assert_well()
-
-
-def test_half_a_frame_does_not_hold_its_thread(serve: Serve) -> None:
-    """A peer that begins and falls silent, its connection open, is dropped."""
-    manager = serve(Limits(frame_seconds=0.1))
-    with manager.raw() as hostile:
-        hostile.sendall(b"\0\0\1\0abc")
-        assert hostile.recv(1) == b""
         manager.assert_well()
 
 
@@ -181,7 +174,7 @@ def test_there_is_a_limit_of_connections(serve: Serve) -> None:
     with manager.client() as first, manager.client() as second, manager.client() as third:
         first.describe()
         second.describe()
-        with pytest.raises(Unreachable):
+        with pytest.raises(Unreachable, match=r"closed|reset"):
             third.describe()
         first.close()
         with manager.client(patience_seconds=20) as patient:

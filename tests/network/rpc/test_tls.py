@@ -272,11 +272,15 @@ def mute() -> Iterator[Address]:
         yield Address(*listener.getsockname())
 
 
-def test_a_server_that_is_mute_in_the_handshake_is_out_of_reach(authorities: Authorities) -> None:
-    """After the time that a connection may take."""
+@pytest.mark.parametrize("tls", [True, False])
+def test_a_server_that_is_mute_in_the_handshake_is_out_of_reach(
+    authorities: Authorities, *, tls: bool
+) -> None:
+    """After the time that a connection may take, with certificates or a token alone."""
+    trust = authorities.trust("worker") if tls else Trust(token=TOKEN.encode())
     with (
         mute() as address,
-        ManagerClient(address, trust=authorities.trust("worker"), connect_seconds=0.2) as client,
+        ManagerClient(address, trust=trust, connect_seconds=0.2) as client,
         pytest.raises(Unreachable, match=r"no handshake within 0\.2 s"),
     ):
         client.describe()

@@ -31,37 +31,28 @@ def test_a_file_counts_before_the_token_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "accepted"),
+    ("content", "mode", "accepted"),
     [
-        (None, "no such file; create one with `downpour manager --make-token`"),
-        (b"", "a token needs at least 16 characters"),
-        (b"short\n", "a token needs at least 16 characters"),
-        (b"\xff" * 32, "is not text"),
+        (None, 0, "no such file; create one with `downpour manager --make-token`"),
+        (b"", 0o600, "a token needs at least 16 characters"),
+        (b"short\n", 0o600, "a token needs at least 16 characters"),
+        (b"\xff" * 32, 0o600, "is not text"),
+        (TOKEN.encode(), 0o604, "is open to every user (mode 0604); run `chmod 600 '{file}'`"),
+        (TOKEN.encode(), 0o644, "is open to every user (mode 0644); run `chmod 600 '{file}'`"),
+        (TOKEN.encode(), 0o602, "is open to every user (mode 0602); run `chmod 600 '{file}'`"),
     ],
 )
-def test_a_file_that_holds_no_token_is_named(
-    tmp_path: Path, content: bytes | None, accepted: str
+def test_a_file_without_a_secret_token_is_named(
+    tmp_path: Path, content: bytes | None, mode: int, accepted: str
 ) -> None:
-    """What it holds is not shown."""
-    file = tmp_path / "token"
+    """One line names the field, the file and what mends it, and does not show what it holds."""
+    file = tmp_path / "the token"
     if content is not None:
         file.write_bytes(content)
-        file.chmod(0o600)
+        file.chmod(mode)
     with pytest.raises(SpecError) as refusal:
         Trust.load(Credentials(token_file=str(file)))
-    assert str(refusal.value) == f"token_file = '{file}': {accepted}"
-
-
-@pytest.mark.parametrize("mode", [0o604, 0o644, 0o602])
-def test_a_token_that_is_open_to_every_user_is_refused(tmp_path: Path, mode: int) -> None:
-    """One line names the field, the file, its mode and what mends it."""
-    file = tmp_path / "the token"
-    file.write_text(TOKEN)
-    file.chmod(mode)
-    with pytest.raises(SpecError) as refusal:
-        Trust.load(Credentials(token_file=str(file)))
-    told = f"is open to every user (mode {mode:04o}); run `chmod 600 '{file}'`"
-    assert str(refusal.value) == f"token_file = '{file}': {told}"
+    assert str(refusal.value) == f"token_file = '{file}': {accepted.format(file=file)}"
 
 
 @pytest.mark.parametrize("mode", [0o400, 0o600, 0o440, 0o640, 0o660])
