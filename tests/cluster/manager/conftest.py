@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from downpour.base.states import ExperimentState
 from downpour.base.values import AttemptId, NumericClass, PublishedFile, SystemState, Update
 from downpour.base.version import VERSION
 from downpour.cluster.manager.manager import Manager
@@ -21,9 +22,9 @@ from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
 from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec, Spec
-from downpour.files.store import SharedDirectory, attempt_name, decode, encode
+from downpour.files.store import SharedDirectory, attempt_name, decode, encode, layout
 from downpour.learning.training.epoch_order import part_of
-from downpour.network.rpc import PROTOCOL, ManagerClient, parse_address, serve_worker
+from downpour.network.rpc import PROTOCOL, ManagerClient, serve_worker
 from downpour.network.rpc.messages import (
     Heartbeat,
     IndicesFile,
@@ -195,6 +196,32 @@ class Cluster:
         """Return the lines of an experiment's record."""
         return list(self.client.results(experiment, 0, 0.0).lines)
 
+    def result_of(self, experiment: str) -> bytes:
+        """Wait until an experiment has finished; returns its model."""
+        state = self.end_of(experiment).experiment
+        assert state is not None
+        assert state.state is ExperimentState.FINISHED, state.reason
+        return (self.shared.experiment_path(experiment) / layout.FINAL_NAME).read_bytes()
+
+    def close(self) -> None:
+        """End the manager, whatever goes on, and those who work for it."""
+        self.manager.close()
+        for worker in self.workers:
+            worker.close()
+        self.client.close()
+
+
+def started(options: ManagerOptions) -> Cluster:
+    """Start a manager."""
+    manager = start_manager(options)
+    shared = SharedDirectory.open(Path(options.shared), create=False)
+    return Cluster(manager, ManagerClient(manager.address), shared)
+
+
+def started_in(folder: Path, **changes: Any) -> Cluster:
+    """Start a manager in a folder, perhaps not its first."""
+    return started(replace(options_of(folder), **changes))
+
 
 def options_of(shared: Path) -> ManagerOptions:
     """Start a manager so that it waits little for files, and long for workers."""
@@ -212,16 +239,23 @@ def options(tmp_path: Path) -> ManagerOptions:
 
 
 @pytest.fixture
-def cluster(options: ManagerOptions, tmp_path: Path) -> Iterator[Cluster]:
+def cluster(options: ManagerOptions) -> Iterator[Cluster]:
     """A manager without workers, on a port of its own."""
-    manager = start_manager(options)
-    client = ManagerClient(parse_address(str(manager.address)))
-    made = Cluster(manager, client, SharedDirectory.open(tmp_path, create=False))
+    made = started(options)
     yield made
-    for worker in made.workers:
+    for worker in made.workers:  # first, so that somebody answers what they report
         worker.close()
-    client.close()
-    manager.close()
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The model that comes of the small spec when nothing happens."""
+    cluster = started_in(tmp_path_factory.mktemp("undisturbed"))
+    cluster.join("one")
+    model = cluster.result_of(cluster.submit())
+    cluster.close()
+    return model
 
 
 class Queue:

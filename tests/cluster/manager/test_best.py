@@ -18,13 +18,13 @@ from downpour.files.store import SharedDirectory, decode, layout
 from downpour.network.rpc.messages import TaskMessage
 from downpour.record import Result
 from downpour.show.tables.terminal_tables import result_table
-from tests.cluster.manager.conftest import Cluster, diligent
-from tests.cluster.manager.test_takeover import PATIENCE_SECONDS, gone, manager_of
+from tests.cluster.manager.conftest import Cluster, diligent, started_in
 from tests.show.tables.test_terminal_tables import rendered
 
 if TYPE_CHECKING:
     from tests.cluster.manager.conftest import FakeWorker
 
+PATIENCE_SECONDS = 30.0
 GROWING: dict[str, Any] = {"shards": 1, "epochs": 9, "keep_best": "loss", "keep_models": 1}
 """With workers that add to every parameter, so that the first model is the best."""
 
@@ -53,43 +53,6 @@ def test_the_best_model_is_kept_and_a_run_that_gets_worse_ends(cluster: Cluster)
         sleep(0.02)
     told = json.loads(result.to_json())
     assert told["best"]["file"].endswith("best.safetensors")
-
-
-@pytest.mark.parametrize("rounds", [1, 2])
-def test_a_manager_that_dies_forgets_neither_the_best_nor_when_to_end(
-    tmp_path: Path, rounds: int
-) -> None:
-    """The next one ends after the same round, with the same two files."""
-    undisturbed = manager_of(tmp_path / "undisturbed")
-    undisturbed.join("one")
-    whole = undisturbed.submit(**GROWING, stop_after=2)
-    undisturbed.end_of(whole)
-    gone(undisturbed)
-
-    trained = Event()
-
-    def until(worker: FakeWorker, task: TaskMessage) -> None:
-        if task.id.round < rounds:
-            diligent(worker, task)
-        else:
-            trained.set()
-
-    first = manager_of(tmp_path / "disturbed")
-    first.join("one", until)
-    experiment = first.submit(**GROWING, stop_after=2)
-    assert trained.wait(PATIENCE_SECONDS)
-    gone(first)
-    second = manager_of(tmp_path / "disturbed")
-    second.join("one")
-    second.end_of(experiment)
-    here, there = (
-        cluster.shared.experiment_path(name)
-        for cluster, name in ((second, experiment), (undisturbed, whole))
-    )
-    for name in (layout.BEST_NAME, layout.FINAL_NAME):
-        assert (here / name).read_bytes() == (there / name).read_bytes()
-    assert Result.read(here).best is not None
-    gone(second)
 
 
 def test_a_manager_that_died_while_publishing_is_followed(
@@ -172,7 +135,7 @@ def test_a_manager_that_dies_before_the_test_is_followed_by_one_that_makes_it(
 ) -> None:
     """Rounds that were validated are not evaluated again."""
     measure, asked = work.measure, Event()
-    first = manager_of(tmp_path)
+    first = started_in(tmp_path)
 
     def never(space: Any, command: Any) -> Any:
         if command.part == "validation":
@@ -186,12 +149,12 @@ def test_a_manager_that_dies_before_the_test_is_followed_by_one_that_makes_it(
         first.join("one")
         experiment = first.submit(shards=1, validation=0.5)
         assert asked.wait(PATIENCE_SECONDS)
-        gone(first)
-    second = manager_of(tmp_path)
+        first.close()
+    second = started_in(tmp_path)
     state = second.end_of(experiment).experiment
     assert state is not None
     assert (state.state, state.part) == (ExperimentState.FINISHED, "test")
     told = [json.loads(line) for line in second.record(experiment)]
     parts = [fact["part"] for fact in told if fact["kind"] == "measured"]
     assert parts == ["validation", "validation", "test"]
-    gone(second)
+    second.close()

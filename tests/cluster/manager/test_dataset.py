@@ -5,10 +5,9 @@ from __future__ import annotations
 import io
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -16,15 +15,13 @@ from rich.console import Console
 
 from downpour.base.errors import FileMissing
 from downpour.base.states import ExperimentState, FailureKind
-from downpour.cluster.manager.process import start_manager
-from downpour.files.store import RECORD_NAME, SharedDirectory
-from downpour.network.rpc import ManagerClient
+from downpour.files.store import RECORD_NAME
 from downpour.network.rpc.messages import ExperimentSummary, TaskMessage
 from downpour.record import Result
 from downpour.record.record import read_record
 from downpour.record.record_lines import PreparedLine
 from downpour.show.tables.terminal_tables import result_table
-from tests.cluster.manager.conftest import SMALL, Cluster, FakeWorker, diligent, options_of
+from tests.cluster.manager.conftest import SMALL, FakeWorker, diligent, started_in
 
 SPEC = SMALL.replace(dataset="npz", data_path="set.npz", model="mlp")
 
@@ -36,23 +33,6 @@ def write_set(folder: Path, level: float) -> None:
     np.savez(folder / "set.npz", x=x, y=np.arange(20) % 2)
 
 
-def manager_of(shared: Path, data_dir: Path | None, **changes: Any) -> Cluster:
-    """Start a manager that finds datasets in one folder, or in none."""
-    given = str(data_dir) if data_dir else ""
-    manager = start_manager(replace(options_of(shared), data_dir=given, **changes))
-    return Cluster(
-        manager, ManagerClient(manager.address), SharedDirectory.open(shared, create=False)
-    )
-
-
-def gone(cluster: Cluster) -> None:
-    """End a manager and those who work for it."""
-    cluster.manager.close()
-    for worker in cluster.workers:
-        worker.close()
-    cluster.client.close()
-
-
 class Begun(NamedTuple):
     """An experiment whose manager ended before its first round, and where everything is."""
 
@@ -61,12 +41,12 @@ class Begun(NamedTuple):
     data: Path
     dataset: str
 
-    def end_under_another_manager(self, data_dir: Path | None) -> ExperimentSummary:
+    def end_under_another_manager(self, data_dir: str = "") -> ExperimentSummary:
         """Let another manager go on to the end; what it asked for must be the first one's."""
-        cluster = manager_of(self.shared, data_dir)
+        cluster = started_in(self.shared, data_dir=data_dir)
         worker = cluster.join("two")
         summary = cluster.end_of(self.experiment).experiment
-        gone(cluster)
+        cluster.close()
         assert summary is not None
         assert {task.dataset for task in worker.tasks} <= {self.dataset}
         return summary
@@ -77,7 +57,7 @@ def begun(tmp_path: Path) -> Begun:
     """The first manager ends when all is prepared; no worker has come yet."""
     shared, data = tmp_path / "shared", tmp_path / "data"
     write_set(data, 1.0)
-    cluster = manager_of(shared, data)
+    cluster = started_in(shared, data_dir=str(data))
     experiment = cluster.submit(SPEC)
     cluster.status_when(
         lambda status: (
@@ -85,7 +65,7 @@ def begun(tmp_path: Path) -> Begun:
         ),
         experiment,
     )
-    gone(cluster)
+    cluster.close()
     [dataset] = [path.name for path in (shared / "datasets").glob("npz-*")]
     return Begun(experiment, shared, data, dataset)
 
@@ -93,27 +73,27 @@ def begun(tmp_path: Path) -> Begun:
 def test_a_manager_without_the_dataset_goes_on(begun: Begun) -> None:
     """The prepared examples are in the shared directory; that is all it needs."""
     shutil.rmtree(begun.data)
-    assert begun.end_under_another_manager(None).state is ExperimentState.FINISHED
+    assert begun.end_under_another_manager().state is ExperimentState.FINISHED
 
 
 def test_a_dataset_that_changes_meanwhile_changes_nothing(begun: Begun) -> None:
     """All rounds are trained on the examples of the first one."""
     write_set(begun.data, 2.0)
-    assert begun.end_under_another_manager(begun.data).state is ExperimentState.FINISHED
+    assert begun.end_under_another_manager(str(begun.data)).state is ExperimentState.FINISHED
 
 
 def test_examples_that_are_lost_are_decoded_again(begun: Begun) -> None:
     """From a source whose file was touched and not changed."""
     shutil.rmtree(begun.shared / "datasets")
     os.utime(begun.data / "set.npz", (1, 1))
-    assert begun.end_under_another_manager(begun.data).state is ExperimentState.FINISHED
+    assert begun.end_under_another_manager(str(begun.data)).state is ExperimentState.FINISHED
 
 
 def test_examples_that_are_lost_and_changed_are_refused(begun: Begun) -> None:
     """What cannot be gone on with is told in one line, and nothing is trained."""
     shutil.rmtree(begun.shared / "datasets")
     write_set(begun.data, 2.0)
-    end = begun.end_under_another_manager(begun.data)
+    end = begun.end_under_another_manager(str(begun.data))
     assert end.state is ExperimentState.FAILED
     assert f"has changed since the experiment began with {begun.dataset}" in (end.reason or "")
     assert end.asked_wrongly
@@ -124,7 +104,7 @@ def test_examples_that_were_altered_are_made_good(begun: Begun) -> None:
     path = begun.shared / "datasets" / begun.dataset / "train_x.npy"
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    assert begun.end_under_another_manager(begun.data).state is ExperimentState.FINISHED
+    assert begun.end_under_another_manager(str(begun.data)).state is ExperimentState.FINISHED
     assert path.read_bytes() == whole
 
 
@@ -148,7 +128,7 @@ def test_examples_that_vanish_during_a_run_cost_no_attempt(
     """The manager prepares them again for workers that miss them; two at once may say so."""
     shared, data = tmp_path / "shared", tmp_path / "data"
     write_set(data, 1.0)
-    cluster = manager_of(shared, data, patience_seconds=30.0)
+    cluster = started_in(shared, data_dir=str(data), patience_seconds=30.0)
     lacking: list[str] = []
     one_at_a_time = Lock()
 
@@ -172,7 +152,7 @@ def test_examples_that_vanish_during_a_run_cost_no_attempt(
     for name in ("one", "two"):
         cluster.join(name, looks)
     end = cluster.end_of(experiment).experiment
-    gone(cluster)
+    cluster.close()
     assert end is not None
     assert end.state is ExperimentState.FINISHED, end.reason
     assert len(lacking) == 2

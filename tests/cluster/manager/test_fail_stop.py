@@ -1,7 +1,7 @@
 """An exception anywhere in the driver's cycle ends the manager, and loses nothing.
 
-What is raised is planted in the places that the cycle goes through, first with a driver alone, then
-with a manager that has workers, and then with the processes as users start them.
+What is raised is planted in the places that the cycle goes through, first with a driver alone, and
+then with the processes as users start them.
 """
 
 from __future__ import annotations
@@ -19,17 +19,12 @@ import pytest
 
 from downpour.base.errors import DownpourError, FailStop, IllegalTransition, Refused, SpecError
 from downpour.cluster.manager.driver import Driver, ManagerSink
-from downpour.cluster.manager.process import start_manager
 from downpour.core.scheduler import Output, Scheduler
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.events import Tick
-from downpour.files.store import SharedDirectory
-from downpour.files.store.lease import Lease
-from downpour.network.rpc import ManagerClient
-from tests.cluster.manager.conftest import SMALL, Cluster, diligent, options_of
+from tests.cluster.manager.conftest import SMALL, started_in
 from tests.cluster.manager.test_driver import JOINED, Sink
-from tests.cluster.manager.test_takeover import final_model, gone, manager_of
 from tests.specs import plain_spec
 
 PATIENCE_SECONDS = 30
@@ -63,7 +58,7 @@ def planted(error: BaseException) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("place", PLACES)
-def test_whatever_is_raised_wherever_ends_the_driver_and_it_says_so(
+def test_an_exception_anywhere_ends_the_driver_with_a_line(
     monkeypatch: pytest.MonkeyPatch, place: str, error: BaseException
 ) -> None:
     """Who waits is told that the manager is stopping; nothing is done or taken in any more."""
@@ -95,7 +90,7 @@ def test_whatever_is_raised_wherever_ends_the_driver_and_it_says_so(
     assert deaths.empty()
 
 
-def test_what_cannot_be_begun_again_ends_the_driver_too() -> None:
+def test_an_exception_in_resumed_commands_ends_the_driver() -> None:
     """What an earlier manager left to be done is the first thing that can fail."""
     deaths: SimpleQueue[DownpourError] = SimpleQueue()
     driver = Driver(Scheduler(), on_death=deaths.put)
@@ -104,7 +99,7 @@ def test_what_cannot_be_begun_again_ends_the_driver_too() -> None:
     driver.stop()
 
 
-def test_who_waits_together_with_the_event_that_broke_it_is_answered() -> None:
+def test_events_of_a_failed_commit_are_refused() -> None:
     """An event and a question that were taken in the same write are refused, not forgotten."""
     deaths: SimpleQueue[DownpourError] = SimpleQueue()
     sink = Sink()
@@ -127,63 +122,6 @@ def test_a_question_that_fails_harms_nothing() -> None:
         driver.ask(lambda _: 1 / 0)
     assert driver.post(JOINED).result(PATIENCE_SECONDS) == Output()
     driver.stop()
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """The model that comes of the small spec when nothing happens."""
-    cluster = manager_of(tmp_path_factory.mktemp("undisturbed"))
-    cluster.join("one")
-    model = final_model(cluster, cluster.submit())
-    gone(cluster)
-    return model
-
-
-def at_the_end_of_round_0(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a method raise once, where the first round's model is among its arguments."""
-    raised: list[bool] = []
-
-    def defective(*words: Any) -> Any:
-        seen = [one for word in words for one in (word if isinstance(word, list) else [word])]
-        if not raised and any(isinstance(one, on.Aggregated | do.Evaluate) for one in seen):
-            raised.append(True)
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-        return method(*words)
-
-    return defective
-
-
-@pytest.mark.parametrize(
-    ("owner", "name"),
-    [
-        (Scheduler, "handle"),
-        (ManagerSink, "keep"),
-        pytest.param(ManagerSink, "carry_out", marks=pytest.mark.slow),
-    ],
-)
-def test_the_next_manager_goes_on_with_the_same_bytes(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    undisturbed: bytes,
-    owner: type,
-    name: str,
-) -> None:
-    """One that met a defect in the middle of a run has lost nothing that it acknowledged."""
-    monkeypatch.setattr(owner, name, at_the_end_of_round_0(getattr(owner, name)))
-    deaths: SimpleQueue[DownpourError] = SimpleQueue()
-    manager = start_manager(options_of(tmp_path), deaths.put)
-    shared = SharedDirectory.open(tmp_path, create=False)
-    first = Cluster(manager, ManagerClient(manager.address), shared)
-    first.join("one", diligent)
-    experiment = first.submit(SMALL)
-    assert "Stale file handle" in str(deaths.get(timeout=PATIENCE_SECONDS))
-    gone(first)
-    Lease(shared).acquire(wait=False, while_waiting=lambda _: None)
-
-    second = manager_of(tmp_path)
-    second.join("two")
-    assert final_model(second, experiment) == undisturbed
-    gone(second)
 
 
 PLANT = """
@@ -233,9 +171,9 @@ def test_a_manager_that_meets_a_defect_ends_with_one_line_and_status_1(
 ) -> None:
     """The next one goes on from what was journaled, with the same bytes."""
     folder = tmp_path / "shared"
-    first = manager_of(folder)
+    first = started_in(folder)
     experiment = first.submit(SMALL)
-    gone(first)
+    first.close()
     status, complaints = downpour("manager", "--port=0", f"--shared={folder}", plant=tmp_path)
     assert status == 1
     assert complaints[0].startswith("manager at ")
@@ -245,10 +183,10 @@ def test_a_manager_that_meets_a_defect_ends_with_one_line_and_status_1(
             "OSError: [Errno 116] Stale file handle (sitecustomize.py, line 16)"
         )
     ]
-    second = manager_of(folder)
+    second = started_in(folder)
     second.join("one")
-    assert final_model(second, experiment) == undisturbed
-    gone(second)
+    assert second.result_of(experiment) == undisturbed
+    second.close()
 
 
 @pytest.mark.slow

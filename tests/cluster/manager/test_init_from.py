@@ -13,8 +13,7 @@ from downpour.base.errors import SpecError
 from downpour.base.states import ExperimentState
 from downpour.core.spec import ResolvedSpec
 from downpour.files.store import encode
-from tests.cluster.manager.conftest import Arrays, Cluster
-from tests.cluster.manager.test_dataset import gone, manager_of
+from tests.cluster.manager.conftest import Arrays, Cluster, started_in
 
 
 def write(path: Path, arrays: Arrays) -> Path:
@@ -101,7 +100,7 @@ def test_a_file_of_another_network_fails_in_one_line(cluster: Cluster, tmp_path:
 
 def test_another_manager_begins_from_the_same_file(tmp_path: Path) -> None:
     """The first one ended while the experiment was queued; the checksum is in the journal."""
-    first = manager_of(tmp_path, None)
+    first = started_in(tmp_path)
     before = first.join("one")
     first.end_of(first.submit(epochs=1))
     arrays = {name: array * 2 for name, array in before.parameters(before.tasks[0]).items()}
@@ -109,13 +108,13 @@ def test_another_manager_begins_from_the_same_file(tmp_path: Path) -> None:
     before.behave = lambda *_: None
     waiting = first.submit(name="waiting")
     experiment = first.submit(init_from=str(file))
-    gone(first)
-    second = manager_of(tmp_path, None)
+    first.close()
+    second = started_in(tmp_path)
     second.client.cancel(waiting)
     after = second.join("two")
     summary = second.end_of(experiment).experiment
     began = after.parameters(next(t for t in after.tasks if t.id.round == 0))
-    gone(second)
+    second.close()
     assert summary is not None
     assert summary.state is ExperimentState.FINISHED
     np.testing.assert_array_equal(began["conv1.bias"], arrays["conv1.bias"])

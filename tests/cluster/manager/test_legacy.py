@@ -1,11 +1,11 @@
-"""What a manager takes up: what a manager of its directory wrote, each experiment by itself."""
+"""A manager takes up what managers of its directory wrote, each experiment by itself."""
 
 from __future__ import annotations
 
 import secrets
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -13,16 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from downpour.base.states import ExperimentState
-from downpour.cluster.manager import takeover
-from downpour.cluster.manager.metrics import ManagerMetrics
-from downpour.cluster.manager.observations import Counters
-from downpour.cluster.manager.process import start_manager
-from downpour.files.store import SPEC_NAME, SharedDirectory, layout
+from downpour.files.store import SPEC_NAME, layout
 from downpour.files.store.presence import RUN_LOCK_NAME, is_abandoned, lock_file
-from downpour.network.rpc import ManagerClient
 from downpour.network.rpc.messages import ExperimentSummary, TaskMessage
 from downpour.record.journal import seal, segments, whole_lines
-from tests.cluster.manager.conftest import SMALL, Cluster, diligent, options_of
+from tests.cluster.manager.conftest import SMALL, Cluster, diligent, started_in
 
 if TYPE_CHECKING:
     from tests.cluster.manager.conftest import FakeWorker
@@ -35,29 +30,7 @@ Start = Callable[..., Cluster]
 @pytest.fixture
 def start(tmp_path: Path) -> Start:
     """Start managers, in the same folder if nothing else is said."""
-
-    def begin(folder: Path = tmp_path / "shared", *, embedded: bool = False) -> Cluster:
-        manager = start_manager(replace(options_of(folder), embedded=embedded))
-        shared = SharedDirectory.open(folder, create=False)
-        return Cluster(manager, ManagerClient(manager.address), shared)
-
-    return begin
-
-
-def end(cluster: Cluster) -> None:
-    """End a manager and those who work for it."""
-    cluster.manager.close()
-    for worker in cluster.workers:
-        worker.close()
-    cluster.client.close()
-
-
-def finished(cluster: Cluster, experiment: str) -> bytes:
-    """Wait until an experiment has finished; returns its model."""
-    state = cluster.end_of(experiment).experiment
-    assert state is not None
-    assert state.state is ExperimentState.FINISHED, state.reason
-    return (cluster.shared.experiment_path(experiment) / layout.FINAL_NAME).read_bytes()
+    return partial(started_in, tmp_path / "shared")
 
 
 def run_once(cluster: Cluster, **changes: Any) -> str:
@@ -66,7 +39,7 @@ def run_once(cluster: Cluster, **changes: Any) -> str:
     if not cluster.workers:  # fakes send no heartbeats, and the first preparation imports torch
         cluster.status_when(lambda s: bool(s.tasks) or not s.experiment, experiment)
         cluster.join("one")
-    finished(cluster, experiment)
+    cluster.result_of(experiment)
     return experiment
 
 
@@ -92,18 +65,18 @@ def forget(cluster: Cluster) -> None:
         path.unlink()
 
 
-def test_what_runs_of_their_own_have_left_is_nobodys(start: Start) -> None:
+def test_a_manager_takes_up_no_experiment_of_a_run(start: Start) -> None:
     """Two of them, one after the other; a manager starts beside that, and starts again."""
     for _ in range(2):
         run = start(embedded=True)
         run_once(run)
-        end(run)
+        run.close()
     runs = {path.name: contents(path) for path in run.shared.experiments.iterdir()}
     assert not any(name.startswith("journal") for files in runs.values() for name in files)
     for _ in range(2):
         manager = start()
         assert listed(manager) == {}
-        end(manager)
+        manager.close()
     assert {path.name: contents(path) for path in run.shared.experiments.iterdir()} == runs
 
 
@@ -122,17 +95,17 @@ def test_a_healthy_cluster_survives_runs_in_its_directory(start: Start) -> None:
     run.join("busy", patient)
     its = run.submit(epochs=3)
     assert begun.wait(PATIENCE_SECONDS)
-    end(first)
+    first.close()
     before = contents(run.shared.experiment_path(its))
     second = start()
     assert set(listed(second)) == {mine}
     second.join("one")
-    finished(second, mine)
+    second.result_of(mine)
     assert contents(run.shared.experiment_path(its)) == before
     go_on.set()
-    finished(run, its)
-    end(run)
-    end(second)
+    run.result_of(its)
+    run.close()
+    second.close()
 
 
 def test_a_run_holds_its_folder_while_it_lives(start: Start) -> None:
@@ -142,21 +115,21 @@ def test_a_run_holds_its_folder_while_it_lives(start: Start) -> None:
     lock = run.shared.experiment_path(experiment) / RUN_LOCK_NAME
     assert lock.exists()
     assert not is_abandoned(lock)
-    end(run)
+    run.close()
     assert is_abandoned(lock)
 
 
-def test_copies_and_what_comes_from_elsewhere_are_passed_by(
+def test_copied_and_foreign_experiments_are_passed_by(
     start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A line names each; nothing in them changes, and the others go on."""
-    elsewhere = start(tmp_path / "elsewhere")
+    elsewhere = started_in(tmp_path / "elsewhere")
     foreign = elsewhere.submit(name="foreign", epochs=9)
-    end(elsewhere)
+    elsewhere.close()
     first = start()
     first.join("one")
     done, going = run_once(first, name="done"), first.submit(name="going")
-    end(first)
+    first.close()
     root = first.shared.experiments
     shutil.copytree(elsewhere.shared.experiment_path(foreign), root / foreign)
     for name in (done, going):
@@ -170,9 +143,9 @@ def test_copies_and_what_comes_from_elsewhere_are_passed_by(
     for name in (done, going):
         assert f"does not continue experiments/{name}-backup: it is a copy of {name}" in caplog.text
     second.join("two")
-    finished(second, going)
+    second.result_of(going)
     assert {name: contents(root / name) for name in strangers} == before
-    end(second)
+    second.close()
 
 
 def test_a_directory_that_is_restored_as_a_whole_is_the_same_cluster(
@@ -181,55 +154,55 @@ def test_a_directory_that_is_restored_as_a_whole_is_the_same_cluster(
     """Its terms tell so."""
     first = start()
     experiment = first.submit()
-    end(first)
+    first.close()
     # Without the cache of datasets, in which a thread may still prepare the experiment's.
     cache = shutil.ignore_patterns("datasets")
     shutil.copytree(tmp_path / "shared", tmp_path / "restored", ignore=cache)
-    second = start(tmp_path / "restored")
+    second = started_in(tmp_path / "restored")
     second.join("one")
-    finished(second, experiment)
-    end(second)
+    second.result_of(experiment)
+    second.close()
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_what_has_ended_needs_no_spec(start: Start, *, known: bool) -> None:
+@pytest.mark.parametrize("noted", [True, False])
+def test_an_ended_experiment_needs_no_spec(start: Start, *, noted: bool) -> None:
     """Whether a manager has noted the end or must read the journal."""
     first = start()
     done = run_once(first)
-    end(first)
+    first.close()
     (first.shared.experiment_path(done) / SPEC_NAME).unlink()
-    if not known:
+    if not noted:
         forget(first)
     second = start()
     assert listed(second)[done].state is ExperimentState.FINISHED
     assert second.record(done)
-    end(second)
+    second.close()
 
 
-@pytest.mark.parametrize("lines", range(1, 12))
+@pytest.mark.parametrize("lines", [1, 2, 5, 11])
 def test_a_finished_experiment_whose_last_lines_are_lost_keeps_its_result(
     start: Start, lines: int
 ) -> None:
     """It ends anew, the same, or is left out; whatever it is, the manager starts and goes on."""
     first = start()
     done, next_one = run_once(first), first.submit(name="next", epochs=1)
-    finished(first, next_one)
+    first.result_of(next_one)
     folder = first.shared.experiment_path(done)
     result = (folder / layout.FINAL_NAME).read_bytes()
-    end(first)
+    first.close()
     cut(folder, lines)
     forget(first)
 
     second = start()
     second.join("one")
     other = second.submit(name="other", epochs=1)
-    finished(second, other)
+    second.result_of(other)
     one = listed(second)[done]
     if one.state is not ExperimentState.FINISHED:
         assert one.reason is not None
         assert "left out: journal: its last lines are missing" in one.reason
     assert (folder / layout.FINAL_NAME).read_bytes() == result
-    end(second)
+    second.close()
 
 
 @pytest.mark.parametrize("damage", ["missing", "edited", "not text", "cut off"])
@@ -240,7 +213,7 @@ def test_workers_follow_the_spec_that_was_submitted(
     first = start()
     experiment = first.submit()
     spec = first.shared.experiment_path(experiment) / SPEC_NAME
-    end(first)
+    first.close()
     submitted = spec.read_bytes()
     spec.write_bytes(
         {
@@ -256,99 +229,95 @@ def test_workers_follow_the_spec_that_was_submitted(
     assert f"{experiment}: {SPEC_NAME}" in caplog.text
     assert spec.read_bytes() == submitted
     worker = second.join("one")
-    finished(second, experiment)
+    second.result_of(experiment)
     assert bytes(second.shared.store(experiment).read(worker.tasks[0].spec)) == submitted
-    end(second)
+    second.close()
 
 
-def test_a_spec_that_says_the_same_in_other_words_stays(start: Start) -> None:
-    """A comment changes nothing."""
+@pytest.mark.parametrize(
+    ("name", "harm"),
+    [
+        # A comment changes nothing.
+        (SPEC_NAME, lambda content: b"# as discussed\n" + content),
+        # It serves people alone.
+        (layout.RECORD_NAME, lambda _: b"no fact\n" * 3),
+    ],
+)
+def test_a_file_that_changes_no_result_may_be_edited(
+    start: Start, name: str, harm: Callable[[bytes], bytes]
+) -> None:
+    """The experiment goes on, and a spec that says the same in other words stays."""
     first = start()
     experiment = first.submit()
-    spec = first.shared.experiment_path(experiment) / SPEC_NAME
-    end(first)
-    spec.write_bytes(b"# as discussed\n" + spec.read_bytes())
-    commented = spec.read_bytes()
+    first.close()
+    folder = first.shared.experiment_path(experiment)
+    path, spec = folder / name, folder / SPEC_NAME
+    path.write_bytes(harm(path.read_bytes() if path.exists() else b""))
+    edited = spec.read_bytes()
     second = start()
     second.join("one")
-    finished(second, experiment)
-    assert spec.read_bytes() == commented
-    end(second)
+    second.result_of(experiment)
+    assert spec.read_bytes() == edited
+    second.close()
 
 
-def test_a_running_one_that_cannot_be_used_is_left_out_alone(start: Start) -> None:
-    """Its newest model is gone; another waits, and has its turn."""
-    first = start()
-    broken, sound = first.submit(name="broken"), first.submit(name="sound")
-    first.status_when(lambda s: s.experiment is not None and s.experiment.state.value == "running")
-    end(first)
-    folder = first.shared.experiment_path(broken)
+def lose_the_model(folder: Path) -> None:
+    """Remove an experiment's versions."""
     for model in folder.glob("model-*"):
         model.unlink()
-    before = contents(folder)
-    second = start()
-    second.join("one")
-    finished(second, sound)
-    one = listed(second)[broken]
-    assert one.state is ExperimentState.FAILED
-    assert one.reason is not None
-    assert "its last lines are missing: it needs model-000000" in one.reason
-    assert contents(folder) == before
-    assert second.client.status(broken, 0, 0.0).experiment == one
-    end(second)
 
 
-def test_a_journal_of_an_older_build_is_left_out_and_named_in_one_line(start: Start) -> None:
-    """Its spec lacks a field that every spec has today; another experiment has its turn."""
-    first = start()
-    old, sound = first.submit(name="old"), first.submit(name="sound")
-    end(first)
-    folder = first.shared.experiment_path(old)
+def lose_the_first_line(folder: Path) -> None:
+    """Cut the beginning of a journal off."""
+    [segment] = segments(folder)
+    segment.write_bytes(b"".join(segment.read_bytes().splitlines(keepends=True)[1:]))
+
+
+def age(folder: Path) -> None:
+    """Remove a field of the spec that an older build did not have."""
     [segment] = segments(folder)
     texts = [text.replace(b'"device":"cpu",', b"") for text in whole_lines(segment.read_bytes())]
     segment.write_bytes(b"".join(map(seal, texts)))
-    before = segment.read_bytes()
-    second = start()
-    second.join("one")
-    finished(second, sound)
-    one = listed(second)[old]
-    assert one.state is ExperimentState.FAILED
-    assert one.reason is not None
-    assert "journal: an older build of Downpour wrote entry 1" in one.reason
-    assert "\n" not in one.reason
-    assert segment.read_bytes() == before
-    end(second)
 
 
-def test_a_damaged_record_costs_nothing_but_the_record(start: Start) -> None:
-    """It serves people alone."""
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [
+        (lose_the_model, "its last lines are missing: it needs model-000000"),
+        (lose_the_first_line, "left out: journal: entry 1 is missing"),
+        (age, "journal: an older build of Downpour wrote entry 1"),
+    ],
+)
+def test_a_damaged_experiment_is_left_out_alone(
+    start: Start, caplog: pytest.LogCaptureFixture, harm: Callable[[Path], None], reason: str
+) -> None:
+    """One line names it, its files stay as they are, and the next experiment has its turn."""
     first = start()
-    waiting = first.submit()
-    end(first)
-    (first.shared.experiment_path(waiting) / layout.RECORD_NAME).write_bytes(b"no fact\n" * 3)
+    broken, sound = first.submit(name="broken"), first.submit(name="sound")
+    first.status_when(lambda s: s.experiment is not None and s.experiment.state.value == "running")
+    first.close()
+    folder = first.shared.experiment_path(broken)
+    harm(folder)
+    before = contents(folder)
     second = start()
+    assert f"leaves out experiment {broken}" in caplog.text
     second.join("one")
-    finished(second, waiting)
-    end(second)
-
-
-def test_the_list_keeps_the_order_of_submission(start: Start) -> None:
-    """Whoever ended first, and under whichever manager."""
-    first = start()
-    names = [first.submit(name=name) for name in ("c", "b", "a")]
-    first.client.cancel(names[1])
-    end(first)
-    second = start()
-    names.append(second.submit(name="d"))
-    assert list(listed(second)) == names
-    end(second)
+    second.result_of(sound)
+    summary = listed(second)[broken]
+    assert summary.state is ExperimentState.FAILED
+    assert summary.reason is not None
+    assert reason in summary.reason
+    assert "\n" not in summary.reason
+    assert contents(folder) == before
+    assert second.client.status(broken, 0, 0.0).experiment == summary
+    second.close()
 
 
 def test_folders_in_which_nothing_was_begun_are_removed(start: Start) -> None:
     """Left by managers and runs that were killed when they had made them; others stay."""
     first = start()
     root = first.shared.experiments
-    end(first)
+    first.close()
     for name in ("empty", "with-spec", "of-a-run", "alive", "notes"):
         (root / name).mkdir()
     (root / "with-spec" / SPEC_NAME).write_text(SMALL.to_toml())
@@ -360,9 +329,9 @@ def test_folders_in_which_nothing_was_begun_are_removed(start: Start) -> None:
     second = start()
     assert {path.name for path in root.iterdir()} == {"alive", "notes"}
     assert listed(second) == {}
-    end(second)
+    second.close()
     held.release()
-    end(start())
+    start().close()
     assert {path.name for path in root.iterdir()} == {"notes"}
 
 
@@ -376,76 +345,36 @@ def test_the_presence_of_managers_that_were_killed_is_removed(start: Start) -> N
     other = start()
     assert there < set(presence.iterdir())
     assert not list(presence.glob("*dead*"))
-    end(other)
+    other.close()
     assert set(presence.iterdir()) == there
-    end(living)
+    living.close()
 
 
-def test_a_start_reads_no_journal_of_what_has_ended(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However many there are; also of those that ended under a manager before the last."""
-    first = start()
-    names = [run_once(first, name="early", epochs=1)]
-    end(first)
-    second = start()
-    second.join("two")
-    names.append(run_once(second, name="late", epochs=1))
-    end(second)
-    run = start(embedded=True)
-    run_once(run, epochs=1)
-    end(run)
-    end(start())
+@pytest.mark.parametrize("damage", ["gone", "altered", "cut off", "of a later term"])
+def test_the_list_of_ended_experiments_only_spares_reading(start: Start, damage: str) -> None:
+    """Where it is damaged, journals are read; where folders were removed, they are not listed.
 
-    read: list[Path] = []
-    monkeypatch.setattr(takeover, "names_in", read.append)
-    last = start()
-    assert read == []
-    assert list(listed(last)) == names
-    assert {one.state for one in listed(last).values()} == {ExperimentState.FINISHED}
-    manager = last.manager
-    archive, spaces = manager._begun.archive, manager._spaces
-    metrics = ManagerMetrics(manager._driver, archive, Counters(), spaces, term=3)
-    told = {metric.name: metric.samples for metric in metrics()}
-    assert {s.value for s in told["downpour_experiments"] if s.labels["state"] == "finished"} == {2}
-    assert told["downpour_rounds"][0].value == 2
-    end(last)
-
-
-def test_a_list_of_what_has_ended_that_is_in_the_way_keeps_nobody_from_starting(
-    start: Start,
-) -> None:
-    """As where the terms were removed, and are counted from 1 anew."""
-    first = start()
-    done = run_once(first, epochs=1)
-    end(first)
-    [kept] = first.shared.root.glob("ended-*")
-    kept.rename(kept.with_name("ended-000002.jsonl"))
-    for _ in range(2):
-        following = start()
-        assert listed(following)[done].state is ExperimentState.FINISHED
-        end(following)
-
-
-@pytest.mark.parametrize("damage", ["gone", "altered", "cut off"])
-def test_the_list_of_what_has_ended_only_spares_reading(start: Start, damage: str) -> None:
-    """Where it is damaged, journals are read; where folders were removed, they are not listed."""
+    It is of a later term where the terms were removed, and are counted from 1 anew.
+    """
     first = start()
     names = [run_once(first, name=name, epochs=1) for name in ("a", "b", "c")]
-    end(first)
-    [kept] = first.shared.root.glob("ended-*")
-    content = kept.read_bytes()
-    kept.write_bytes(content.replace(b'"finished"', b'"cancelled"', 1))
+    first.close()
+    [ended] = first.shared.root.glob("ended-*")
+    content = ended.read_bytes()
     if damage == "gone":
-        kept.unlink()
+        ended.unlink()
+    elif damage == "altered":
+        ended.write_bytes(content.replace(b'"finished"', b'"cancelled"', 1))
     elif damage == "cut off":
-        kept.write_bytes(content[:-9])
+        ended.write_bytes(content[:-9])
+    else:
+        ended.rename(ended.with_name("ended-000002.jsonl"))
     shutil.rmtree(first.shared.experiment_path(names[1]))
-    second = start()
-    found = listed(second)
-    assert list(found) == [names[0], names[2]]
-    assert {one.state for one in found.values()} == {ExperimentState.FINISHED}
-    end(second)
+    for _ in range(2):
+        following = start()
+        states = {name: summary.state for name, summary in listed(following).items()}
+        assert states == dict.fromkeys((names[0], names[2]), ExperimentState.FINISHED)
+        following.close()
 
 
 def test_status_tells_that_a_folder_was_removed(start: Start) -> None:
@@ -466,5 +395,5 @@ def test_status_tells_that_a_folder_was_removed(start: Start) -> None:
     cluster.manager.look_around()
     assert listed(cluster)[experiment].reason is None
     cluster.join("one")
-    finished(cluster, experiment)
-    end(cluster)
+    cluster.result_of(experiment)
+    cluster.close()
