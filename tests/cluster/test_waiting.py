@@ -40,7 +40,7 @@ BUSY = replace(ALONE, workers=(WORKER,), tasks=(PENDING, RUNNING))
         ),
     ],
 )
-def test_what_is_waited_for_is_named(status: Status, why: str) -> None:
+def test_the_cause_of_waiting_is_named(status: Status, why: str) -> None:
     """Nothing, while a task runs, updates are added, or data are prepared."""
     assert why_waiting(status) == why
 

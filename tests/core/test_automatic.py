@@ -116,7 +116,7 @@ def test_a_task_s_own_optimizer_decides(
     assert str(explained(spec, resolved)).endswith("mode sync, the optimizer of lab:Mine)")
 
 
-def test_what_was_decided_is_explained_in_a_line() -> None:
+def test_decided_values_are_explained_in_a_line() -> None:
     """It names the fields that were open, and what they follow from."""
     asked = Spec.make({"optimizer_state": "auto", "outer": "auto", "meet": "auto", "momentum": 0.5})
     assert explained(asked, resolve(asked, 4)) == (

@@ -42,7 +42,7 @@ def test_as_many_meetings_as_shards(asked: Spec, workers: int) -> None:
 
 
 @pytest.mark.parametrize(("policy", "instead"), [("handoff", "wait"), ("drop", "drop")])
-def test_what_does_not_repeat_is_not_handed_over(policy: str, instead: str) -> None:
+def test_a_task_that_does_not_repeat_is_not_handed_over(policy: str, instead: str) -> None:
     """It has no snapshots to go on from, and the default policy waits."""
     spec = Spec.make({"repeatable": False, "policy": policy})
     resolved = resolve(spec, 3)
@@ -64,7 +64,7 @@ def test_a_delayed_momentum_changes_once_every_shard_has_moved_the_model(
     assert resolve(Spec.make({**asked, "outer": said}), None).outer.every == 9
 
 
-def test_what_is_resolved_stays_as_it_is() -> None:
+def test_a_resolved_spec_stays() -> None:
     """Resolving it again, with another number of workers, changes nothing."""
     resolved = resolve(Spec(), 4)
     assert resolve(resolved, 7) == resolved
@@ -119,6 +119,6 @@ def test_both_are_written_alike() -> None:
         (plain_spec(shards=2, policy="late"), []),
     ],
 )
-def test_what_is_asked_for_in_vain_is_told(spec: ResolvedSpec, said: list[str]) -> None:
+def test_settings_without_effect_are_told(spec: ResolvedSpec, said: list[str]) -> None:
     """It is no mistake, but it is rarely what the user meant."""
     assert [line.partition(":")[0] for line in oddities(spec, [718, 719])] == said

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from downpour.base.errors import SpecError
 from downpour.core.modes import MODES
-from downpour.core.spec import Inside, Outer, Spec, parse_split
+from downpour.core.spec import Inside, Meetings, Outer, Spec, parse_split
 from tests.specs import plain_spec
 
 texts = st.text(max_size=20)
@@ -83,7 +83,7 @@ def test_a_word_in_a_tables_place_is_its_first_field() -> None:
         Spec.from_toml('outer = "nestrov"')
 
 
-def test_what_a_resolved_spec_leaves_out_is_no_auto() -> None:
+def test_defaults_left_out_of_a_resolved_spec_are_no_auto() -> None:
     """Written without defaults, it means the same where it is read as a spec that may be open."""
     resolved = plain_spec(shards=3, optimizer_state="reset")
     text = resolved.to_toml(without_defaults=True)
@@ -256,7 +256,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "line"), REFUSALS)
-def test_what_does_not_fit_is_refused_in_one_line(fields: dict[str, Any], line: str) -> None:
+def test_an_invalid_field_is_refused_in_one_line(fields: dict[str, Any], line: str) -> None:
     """The line names the field, the value as it was asked for, and what would be accepted."""
     with pytest.raises(SpecError) as refusal:
         Spec.make(fields)
@@ -318,3 +318,32 @@ def test_a_spec_never_changes() -> None:
 def test_a_path_is_a_data_path() -> None:
     """People have paths as values of their own."""
     assert Spec(dataset="npz", data_path=PurePath("a/b.npz")).data_path == "a/b.npz"  # type: ignore[arg-type]
+
+
+def test_without_meetings_a_round_is_an_epoch() -> None:
+    """As `meet` = 1 is the default."""
+    for meetings in (Meetings(3), Spec(epochs=3).meetings):
+        assert meetings.rounds == 3
+        assert [meetings.epoch_of(number) for number in range(3)] == [0, 1, 2]
+        assert all(meetings.ends_epoch(number) for number in range(3))
+        assert meetings.named(2) == "epoch 3"
+
+
+@given(epochs=st.integers(1, 20), each=st.integers(1, 12), before=st.integers(0, 60))
+def test_an_experiment_may_go_on_in_the_middle_of_an_epoch(
+    epochs: int, each: int, before: int
+) -> None:
+    """Its rounds are those of a training without the stop, whose epochs it counts on."""
+    whole = Meetings(before // each + epochs, each)
+    rest = Meetings(epochs, each, before)
+    assert before + rest.rounds == whole.rounds
+    assert rest.epochs_in_all == whole.epochs
+    for number in range(rest.rounds):
+        assert rest.epoch_of(number) == whole.epoch_of(before + number)
+        assert rest.ends_epoch(number) == whole.ends_epoch(before + number)
+    assert rest.ends_epoch(rest.rounds - 1)
+
+
+def test_a_round_is_named_where_an_epoch_has_several() -> None:
+    """People look for the epoch first."""
+    assert Meetings(5, 10).named(24) == "epoch 3, round 25"

@@ -71,7 +71,7 @@ def test_the_token_is_for_the_cluster_alone(cluster: Project, undisturbed: Outco
         assert token.encode() not in logged.stdout + logged.stderr
 
 
-def test_who_does_not_belong_is_told_so_in_one_line(
+def test_a_stranger_is_refused_in_one_line(
     cluster: Project, undisturbed: Outcome, image: str
 ) -> None:
     """Each ends with status 2, and a run that is under way does not notice."""

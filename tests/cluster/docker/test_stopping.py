@@ -16,7 +16,7 @@ def exit_statuses(containers: list[str]) -> set[str]:
     return set(docker("inspect", "-f", "{{.State.ExitCode}}", *containers).split())
 
 
-def test_whoever_is_stopped_says_goodbye(projects: Projects) -> None:
+def test_a_stopped_process_says_goodbye(projects: Projects) -> None:
     """In the middle of a run, workers hand back what they train and leave; nobody is killed."""
     with projects() as project:
         project.up(workers=2)

@@ -67,7 +67,7 @@ def test_paths_inside_are_relative_to_the_directory(tmp_path: Path) -> None:
     assert folder.inside("") == ""
 
 
-def test_stopping_what_is_not_there_removes_what_is_left(tmp_path: Path) -> None:
+def test_stopping_a_gone_cluster_removes_its_file(tmp_path: Path) -> None:
     """So it may be repeated, also after a kill."""
     folder = ClusterFiles(tmp_path)
     assert stop(folder, 0.0) is None

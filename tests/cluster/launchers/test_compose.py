@@ -134,7 +134,7 @@ def test_missing_parts_of_docker_are_named_in_one_line(
     assert len([line for line in asked(docker) if " down " in line]) == len(made)
 
 
-def test_without_docker_it_says_what_to_install(
+def test_without_docker_a_line_names_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In one line, whatever else is wrong."""

@@ -59,7 +59,7 @@ def test_a_run_from_python_goes_where_the_file_says(
     assert result.model_file is not None
 
 
-def test_a_run_from_python_whose_workers_lack_what_it_needs_is_refused(
+def test_a_run_from_python_whose_workers_lack_a_label_is_refused(
     file: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """It would wait for ever; labels of all workers stand in the table."""

@@ -100,7 +100,7 @@ def test_a_dry_run_shows_the_address_and_the_token_of_the_run(tmp_path: Path) ->
     assert not list(tmp_path.iterdir())
 
 
-def test_the_environment_does_not_override_what_the_script_says() -> None:
+def test_the_environment_does_not_override_the_script() -> None:
     """Variables such as SBATCH_PARTITION win over a script, so those that it sets are left out."""
     named = overriding(GOLDEN)
     assert {"SBATCH_PARTITION", "SBATCH_TIMELIMIT", "SBATCH_ARRAY_INX", "SBATCH_OUTPUT"} <= named

@@ -111,7 +111,7 @@ def test_the_workers_of_a_host_have_places_of_their_own(tmp_path: Path) -> None:
     engine.close()
 
 
-def test_a_host_tells_what_it_has(tmp_path: Path) -> None:
+def test_a_host_tells_its_version_and_folder(tmp_path: Path) -> None:
     """The script, as a host's shell runs it; its last line is read, whatever was printed before."""
     (tmp_path / "probe").touch()
     script = look_script(Host("n1"), str(tmp_path), "probe", numerics=False)
@@ -120,7 +120,7 @@ def test_a_host_tells_what_it_has(tmp_path: Path) -> None:
     assert (seen["version"], seen["folder"]) == (VERSION, "same")
 
 
-def test_a_shell_that_cannot_run_ssh_says_what_to_install(
+def test_a_shell_without_ssh_names_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the probe that lay in the shared directory meanwhile is gone."""
@@ -193,7 +193,7 @@ def test_more_workers_than_slots_are_refused(tmp_path: Path) -> None:
     assert placed == ["n1", "n2", "n1"]
 
 
-def test_hosts_that_lack_what_is_needed_have_no_slots(tmp_path: Path) -> None:
+def test_hosts_without_the_needed_labels_have_no_slots(tmp_path: Path) -> None:
     """The error says what the others lack; a label of all workers counts everywhere."""
     hosts = tmp_path / "hosts.txt"
     hosts.write_text("n1 slots=5\nn2 label=gpu=a40\n")

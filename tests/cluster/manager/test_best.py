@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from downpour.base.errors import SharedDirectoryError, SpecError
+from downpour.base.errors import SpecError
 from downpour.base.states import ExperimentState
-from downpour.cluster.manager import work
 from downpour.files.store import SharedDirectory, decode, layout
 from downpour.network.rpc.messages import TaskMessage
 from downpour.record import Result
 from downpour.show.tables.terminal_tables import result_table
-from tests.cluster.manager.conftest import Cluster, diligent, started_in
+from tests.cluster.manager.conftest import Cluster, diligent
 from tests.show.tables.test_terminal_tables import rendered
 
 if TYPE_CHECKING:
@@ -53,26 +52,6 @@ def test_the_best_model_is_kept_and_a_run_that_gets_worse_ends(cluster: Cluster)
         sleep(0.02)
     told = json.loads(result.to_json())
     assert told["best"]["file"].endswith("best.safetensors")
-
-
-def test_a_manager_that_died_while_publishing_is_followed(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is there already is taken for what it is: both files are published again."""
-    publish, seen = work.publish, []
-
-    def twice(space: Any, command: Any) -> Any:
-        seen.append(publish(space, command))
-        return publish(space, command)
-
-    monkeypatch.setattr(work, "publish", twice)
-    cluster.join("one")
-    experiment = cluster.submit(**{**GROWING, "epochs": 2})
-    cluster.end_of(experiment)
-    folder = cluster.shared.experiment_path(experiment)
-    assert len(seen) == 1
-    assert Result.read(folder).state == "finished"
-    assert (folder / layout.BEST_NAME).exists()
 
 
 def test_a_run_that_is_cancelled_keeps_the_version_that_was_best(cluster: Cluster) -> None:
@@ -128,33 +107,3 @@ def test_examples_that_are_set_apart_are_validated_and_the_test_comes_once(
     assert result.to_csv().splitlines()[0].startswith("epoch,round,accuracy,train_loss,")
     assert "validation_loss" in result.to_csv()
     assert "test_loss" not in result.to_csv()
-
-
-def test_a_manager_that_dies_before_the_test_is_followed_by_one_that_makes_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rounds that were validated are not evaluated again."""
-    measure, asked = work.measure, Event()
-    first = started_in(tmp_path)
-
-    def never(space: Any, command: Any) -> Any:
-        if command.part == "validation":
-            return measure(space, command)
-        asked.set()
-        first.manager._runner._closing.wait(PATIENCE_SECONDS)
-        raise SharedDirectoryError(space.shared.root, "the manager is gone")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(work, "measure", never)
-        first.join("one")
-        experiment = first.submit(shards=1, validation=0.5)
-        assert asked.wait(PATIENCE_SECONDS)
-        first.close()
-    second = started_in(tmp_path)
-    state = second.end_of(experiment).experiment
-    assert state is not None
-    assert (state.state, state.part) == (ExperimentState.FINISHED, "test")
-    told = [json.loads(line) for line in second.record(experiment)]
-    parts = [fact["part"] for fact in told if fact["kind"] == "measured"]
-    assert parts == ["validation", "validation", "test"]
-    second.close()

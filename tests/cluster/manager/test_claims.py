@@ -31,7 +31,7 @@ CLAIMS: dict[str, Claim] = {
 
 
 @pytest.mark.parametrize("field", CLAIMS)
-def test_what_does_not_follow_from_the_task_is_refused(cluster: Any, field: str) -> None:
+def test_a_claim_that_contradicts_the_task_is_refused(cluster: Any, field: str) -> None:
     """The field is named; told truly, the same update counts."""
     refusals = []
 

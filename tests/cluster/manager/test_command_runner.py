@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from downpour.base.errors import DownpourError, SharedDirectoryError, Unreachable
+from downpour.base.errors import DownpourError, Unreachable
 from downpour.base.states import ExperimentState
 from downpour.base.values import AttemptId, NumericClass, PublishedFile
 from downpour.cluster.manager.archive import Archive
@@ -41,7 +40,6 @@ from downpour.files.store import DirectoryStore, SharedDirectory, lease, step_to
 from downpour.network.rpc.messages import Registration, TaskMessage
 from downpour.predictor import pretrained
 from downpour.predictor.forecaster import Forecaster
-from downpour.record.journal import Journal
 from tests.cluster.manager.conftest import Queue
 from tests.specs import plain_spec
 
@@ -78,16 +76,18 @@ SUBMITTED = on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=SPEC)
 TICK = on.Tick(at_seconds=0.0)
 
 
-class FullJournal(Journal):
-    """A log on a disk that is full."""
+class Client:
+    """A client of a worker that remembers its tasks."""
 
-    is_full = True
+    def __init__(self) -> None:
+        self.tasks: SimpleQueue[TaskMessage] = SimpleQueue()
 
-    def commit(self, *, durably: bool = True) -> None:
-        """Write nothing."""
-        if self.is_full:
-            raise SharedDirectoryError("/shared", "journal: No space left on device")
-        super().commit(durably=durably)
+    def train(self, task: TaskMessage) -> None:
+        """Remember a task."""
+        self.tasks.put(task)
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 class StuckStore(DirectoryStore):
@@ -114,6 +114,10 @@ class RunningManager:
     def event(self) -> on.Event:
         """Return the next event."""
         return self.events.get(timeout=PATIENCE_SECONDS)
+
+    def register(self, client: object) -> None:
+        """Let the worker register, or register anew."""
+        self.roster.enter(REGISTRATION, client)  # type: ignore[arg-type]
 
     def rest(self) -> list[on.Event]:
         """Let all that was begun end, and return the events that are left."""
@@ -146,49 +150,13 @@ def manager(tmp_path: Path) -> Iterator[RunningManager]:
     runner.close()
 
 
-def test_what_cannot_be_kept_now_is_kept_later(manager: RunningManager) -> None:
-    """A full disk is the driver's to wait for; then the record has every line, once."""
-    manager.space.journal = journal = FullJournal(manager.space.folder, 2)
-    core = Scheduler()
-    core.handle(SUBMITTED)
-    manager.sink.keep(core, SUBMITTED, Output())
-    manager.sink.keep(core, on.WorkerJoined(at_seconds=1.0, worker="anna"), Output())
-    for _ in range(2):
-        with pytest.raises(SharedDirectoryError, match="No space left"):
-            manager.sink.commit()
-    assert manager.space.record.lines(0) == []
-    journal.is_full = False
-    manager.sink.commit()
-    kinds = [json.loads(line)["kind"] for line in manager.space.record.lines(0)]
-    assert kinds == ["submitted", "worker-joined"]
-
-
-def test_a_directory_that_is_away_for_a_while_costs_nothing(manager: RunningManager) -> None:
-    """What was asked for is done when it is back."""
-    folder = manager.space.folder
-    elsewhere = folder.with_name("elsewhere")
-    folder.rename(elsewhere)
-    waits: list[float] = []
-
-    def wait(seconds: float) -> None:
-        waits.append(seconds)
-        if len(waits) == 3:
-            elsewhere.rename(folder)
-
-    manager.space.store = DirectoryStore(folder, away_seconds=60, sleep=wait)
-    manager.sink.carry_out([PREPARE])
-    assert isinstance(manager.event(), on.Prepared)
-    assert len(waits) == 3
-    assert manager.deaths.empty()
-
-
 @pytest.mark.parametrize("command", ["prepare", "assign"])
 def test_a_directory_that_stays_away_ends_the_manager_and_no_experiment(
     manager: RunningManager, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     """The next manager finds everything as it was; no worker is blamed."""
     monkeypatch.setattr("downpour.cluster.manager.work.PACKED_BYTES_MAX", 8)
-    manager.roster.enter(REGISTRATION, Newcomer())  # type: ignore[arg-type]
+    manager.register(Client())
     manager.space.prepared = _prepared(manager)
     manager.space.shared.experiments.rename(manager.space.shared.root / "elsewhere")
     manager.sink.carry_out([PREPARE if command == "prepare" else ASSIGN])
@@ -209,20 +177,7 @@ def test_a_file_that_cannot_be_removed_is_left_over_and_nothing_else_is_lost(
     assert manager.space.prepared is None
 
 
-def test_a_version_that_nobody_knows_goes_with_the_end(manager: RunningManager) -> None:
-    """A manager that was cut off published it after its successor had looked for such files."""
-    store = manager.space.store
-    kept = [store.put_new(name, [b"x"]) for name in ("model-000007-aa.safetensors", "outer-000007")]
-    store.put_new("model-000007-bb.safetensors", [b"x"])
-    conclude = replace(CONCLUDE, ending=ExperimentState.FINISHED, versions=tuple(kept))
-    manager.sink.carry_out([conclude])
-    assert manager.rest() == []
-    names = set(manager.space.store.list())
-    assert {file.name for file in kept} <= names
-    assert "model-000007-bb.safetensors" not in names
-
-
-def test_what_was_asked_of_a_concluded_experiment_is_not_done(manager: RunningManager) -> None:
+def test_commands_for_a_concluded_experiment_are_not_carried_out(manager: RunningManager) -> None:
     """An evaluation that comes to its turn too late is nobody's failure."""
     manager.sink.carry_out([CONCLUDE])
     assert manager.space.prepared is None
@@ -238,59 +193,36 @@ def test_a_worker_that_is_not_registered_is_not_here(manager: RunningManager) ->
     assert left.worker == "anna"
 
 
-def test_a_call_that_fails_because_its_worker_registered_anew_says_nothing_of_the_new_life(
+def test_a_failed_call_dismisses_no_worker_that_has_registered_anew(
     manager: RunningManager,
 ) -> None:
     """Registering again closes the former client; that must not dismiss the newcomer."""
-    roster = manager.roster
 
-    class Former:
+    class Former(Client):
         """A client whose worker registers anew while it is called."""
 
         def train(self, task: TaskMessage) -> None:
             """Fail as a closed client does."""
             del task
-            roster.enter(REGISTRATION, Newcomer())  # type: ignore[arg-type]
+            manager.register(Client())
             raise Unreachable("127.0.0.1:1", "this client is closed")
 
-        def close(self) -> None:
-            """Nothing is open."""
-
     manager.space.prepared = _prepared(manager)
-    roster.enter(REGISTRATION, Former())  # type: ignore[arg-type]
+    manager.register(Former())
     manager.sink.carry_out([ASSIGN])
     assert manager.rest() == []
-
-
-class Newcomer:
-    """A client of a worker that does nothing."""
-
-    def train(self, task: TaskMessage) -> None:
-        """Take a task."""
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 def test_a_list_too_large_for_a_message_is_a_file_until_the_end(
     manager: RunningManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is written once a shard, and removed when the experiment is concluded."""
-    tasks: SimpleQueue[TaskMessage] = SimpleQueue()
-
-    class Client:
-        """Remembers tasks."""
-
-        train = tasks.put
-
-        def close(self) -> None:
-            """Nothing is open."""
-
     monkeypatch.setattr("downpour.cluster.manager.work.PACKED_BYTES_MAX", 8)
     manager.space.prepared = _prepared(manager)
-    manager.roster.enter(REGISTRATION, Client())  # type: ignore[arg-type]
+    client = Client()
+    manager.register(client)
     manager.sink.carry_out([ASSIGN, ASSIGN])
-    first, second = (_file_of(tasks.get(timeout=PATIENCE_SECONDS)) for _ in range(2))
+    first, second = (_file_of(client.tasks.get(timeout=PATIENCE_SECONDS)) for _ in range(2))
     assert first == second
     manager.sink.carry_out([CONCLUDE])
     manager.rest()
@@ -304,16 +236,6 @@ def test_a_version_whose_steps_are_gone_is_read_in_one_file(
 
     The file goes with the version.
     """
-    tasks: SimpleQueue[TaskMessage] = SimpleQueue()
-
-    class Client:
-        """Remembers tasks."""
-
-        train = tasks.put
-
-        def close(self) -> None:
-            """Nothing is open."""
-
     space = manager.space
     space.prepared = made = _prepared(manager)
     first = made.begun.model
@@ -324,13 +246,14 @@ def test_a_version_whose_steps_are_gone_is_read_in_one_file(
     space.aggregation.versions.follow([first, version])
     space.aggregation.versions.keep(version, model.tensors, model.metadata)
     space.store.delete(first.name)
-    manager.roster.enter(REGISTRATION, Client())  # type: ignore[arg-type]
+    client = Client()
+    manager.register(client)
     assigned = replace(ASSIGN.assigned, model=version)
     manager.sink.carry_out(
         [do.Assign(assigned, (first,)), do.Assign(assigned, (first,), in_one=True)]
     )
     reader = ModelReader(space.shared.files_in(space.folder), keeps=True)
-    steps, whole = (tasks.get(timeout=PATIENCE_SECONDS) for _ in range(2))
+    steps, whole = (client.tasks.get(timeout=PATIENCE_SECONDS) for _ in range(2))
     assert (steps.model, steps.whole, whole.model) == (version, None, version)
     found = reader.read(whole.model, whole.leading, whole.whole)
     for name, tensor in model.tensors.items():
@@ -365,7 +288,7 @@ def test_a_manager_that_takes_over_imports_no_torch_to_go_on() -> None:
     assert "torch" not in done.stdout.split()
 
 
-def test_what_goes_on_is_opened_again_without_its_network(manager: RunningManager) -> None:
+def test_a_begun_experiment_is_prepared_again_without_its_network(manager: RunningManager) -> None:
     """No network is drawn or tried again: its model is there, and its facts are on record."""
     first = _prepared(manager)
     command = do.Prepare(
@@ -427,17 +350,12 @@ def test_a_running_experiment_whose_folder_stays_away_fails(manager: RunningMana
     assert "its folder is gone from" in failed.reason
 
 
-def remove(spec: Path) -> None:
-    """Take the file away."""
-    spec.unlink()
-
-
 def edit(spec: Path) -> None:
     """Write another spec in its place, as an editor does."""
     spec.write_text(spec.read_text().replace("batch_size = ", "batch_size = 1"))
 
 
-@pytest.mark.parametrize("spoil", [remove, edit])
+@pytest.mark.parametrize("spoil", [Path.unlink, edit])
 def test_the_spec_of_a_running_experiment_is_restored(
     manager: RunningManager, spoil: Callable[[Path], None]
 ) -> None:

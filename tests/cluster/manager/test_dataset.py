@@ -108,7 +108,7 @@ def test_examples_that_were_altered_are_made_good(begun: Begun) -> None:
     assert path.read_bytes() == whole
 
 
-def test_what_the_examples_were_taken_for_is_on_record(begun: Begun) -> None:
+def test_the_kind_of_examples_is_on_record(begun: Begun) -> None:
     """One line for people, also in the table of results, and the key for who looks closer."""
     result = Result.read(begun.shared / "experiments" / begun.experiment)
     told = "16 training and 4 test examples of 2 numbers, normalized per feature; 2 classes"

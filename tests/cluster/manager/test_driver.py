@@ -94,7 +94,7 @@ def forecasts_first(node_class: type[ManagerNode[Any]] = ManagerNode) -> bool:
     return seen == [forecasts, tick]
 
 
-def test_what_is_forecast_is_heard_before_it_is_needed() -> None:
+def test_forecasts_are_heard_before_they_are_needed() -> None:
     """So a decision never rests on older forecasts than there are."""
     assert forecasts_first()
     assert not forecasts_first(ForecastsAfterwards)
@@ -123,7 +123,7 @@ def test_commands_run_in_order_and_before_the_answer() -> None:
     assert order == [decided[0], "answered", *decided[1:]]
 
 
-def test_what_still_waits_in_the_queue_at_the_end_is_refused() -> None:
+def test_events_in_the_queue_at_the_end_are_refused() -> None:
     """Stopping takes effect before what was posted after it."""
     inside, go_on = Signal(), Signal()
 
@@ -147,7 +147,7 @@ def test_what_still_waits_in_the_queue_at_the_end_is_refused() -> None:
         posts[-1].result(PATIENCE_SECONDS)
 
 
-def test_who_is_replaced_answers_nobody_and_does_nothing() -> None:
+def test_a_replaced_manager_answers_nobody_and_does_nothing() -> None:
     """What it had begun to decide is for the leading manager; what leads to nothing is taken."""
     died: SimpleQueue[DownpourError] = SimpleQueue()
     sink = Sink()
@@ -168,7 +168,7 @@ def test_who_is_replaced_answers_nobody_and_does_nothing() -> None:
     driver.stop()
 
 
-def test_who_waits_for_a_change_is_let_go_at_the_end(driver: Driver) -> None:
+def test_waits_for_a_change_end_with_the_driver(driver: Driver) -> None:
     """A long poll does not hold up the end."""
     answers: SimpleQueue[bool] = SimpleQueue()
     waiting = Thread(target=lambda: answers.put(driver.wait_for_change(10**9, 600)))

@@ -78,6 +78,11 @@ class Story:
         ]
         self.store.opened.clear()
 
+    def train_again(self, shard: int) -> None:
+        """Let a shard have another update."""
+        content = encode({"w": np.zeros(5000, "f")}, {})
+        self.updates[shard] = update_of(self.store.put_new("again", content))
+
     def gather(self, shard: int) -> do.Gather:
         """Return what the scheduler asks for when an update has come."""
         return do.Gather(
@@ -192,18 +197,14 @@ def test_a_shard_that_was_trained_again_counts_with_its_new_update(tmp_path: Pat
     story = opened(tmp_path / "early")
     story.begin_round()
     story.arrive(range(SHARDS - 1))
-    story.updates[1] = update_of(
-        story.store.put_new("again", encode({"w": np.zeros(5000, "f")}, {}))
-    )
+    story.train_again(1)
     other = opened(tmp_path / "late")
     other.begin_round()
-    other.updates[1] = update_of(
-        other.store.put_new("again", encode({"w": np.zeros(5000, "f")}, {}))
-    )
+    other.train_again(1)
     assert story.end_round() == other.end_round()
 
 
-def test_what_is_wrong_is_said_in_the_end_and_of_whom(tmp_path: Path) -> None:
+def test_an_update_that_is_gone_is_refused_at_the_end_and_named(tmp_path: Path) -> None:
     """Summed early, a file that is gone harms nothing, and neither does a model that is gone."""
     story = opened(tmp_path)
     story.begin_round()
@@ -214,9 +215,7 @@ def test_what_is_wrong_is_said_in_the_end_and_of_whom(tmp_path: Path) -> None:
     assert list(refusal.value.reasons) == [2]
     story.space.aggregation.arrived[0] = replace(story.gather(0), model=story.updates[2].file)
     story.space.aggregation.gather()
-    story.updates[2] = update_of(
-        story.store.put_new("again", encode({"w": np.zeros(5000, "f")}, {}))
-    )
+    story.train_again(2)
     assert story.end_round()
 
 
@@ -247,7 +246,7 @@ def story(tmp_path: Path) -> Iterator[Story]:
     story.space.close()
 
 
-def test_a_runner_sums_what_has_come_and_answers_the_aggregation_alone(
+def test_a_runner_sums_updates_early_and_answers_the_aggregation_alone(
     story: Story, events: SimpleQueue[on.Event], tmp_path: Path
 ) -> None:
     """However many are asked for at once, each update is read once."""

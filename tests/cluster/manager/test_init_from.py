@@ -30,7 +30,7 @@ def drawn(cluster: Cluster) -> Arrays:
     return worker.parameters(worker.tasks[0])
 
 
-def test_tasks_begin_from_the_file_and_what_it_lacks_is_on_record(
+def test_tasks_begin_from_the_file_and_missing_tensors_are_on_record(
     cluster: Cluster, tmp_path: Path, drawn: Arrays
 ) -> None:
     """Only model 0 travels; what is missing keeps its seeded draw, and all is told."""

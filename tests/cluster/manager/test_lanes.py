@@ -8,28 +8,17 @@ from typing import Any, get_args
 
 import pytest
 
-from downpour.base.states import ExperimentState
-from downpour.base.values import AttemptId, PublishedFile, Update
+from downpour.base.values import Update
 from downpour.cluster.manager.command_runner import CommandRunner
 from downpour.cluster.manager.roster import Roster
 from downpour.cluster.manager.workspace import Workspaces
 from downpour.cluster.threads import Job, Lanes, OrderedCalls
 from downpour.core.scheduler import commands as do
-from downpour.core.scheduler import facts
 from tests.cluster.manager.conftest import Queue
-from tests.specs import plain_spec
+from tests.cluster.manager.test_command_runner import ASSIGN, CONCLUDE, FILE, PREPARE
 
 PATIENCE_SECONDS = 10
-SPEC = plain_spec(shards=2, epochs=1)
-FILE = PublishedFile(name="model-000000-abc.safetensors", size_bytes=1, checksum="0" * 32)
-ATTEMPT = AttemptId(experiment="any", round=0, shard=0, attempt=0)
-ASSIGN = do.Assign(
-    facts.Assigned(
-        cause=1, worker="anna", attempt=ATTEMPT, model=FILE, optimizer_state=None, reason="idle"
-    )
-)
-CONCLUDE = do.Conclude(experiment="any", ending=ExperimentState.CANCELLED)
-PREPARE = do.Prepare(experiment="any", spec=SPEC)
+ATTEMPT = ASSIGN.assigned.attempt
 
 
 def test_calls_to_one_worker_keep_their_order() -> None:

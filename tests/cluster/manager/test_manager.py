@@ -28,6 +28,8 @@ from downpour.cluster.manager.process import start_manager
 from downpour.core.scheduler import events as on
 from downpour.files.store import decode, layout
 from downpour.network.rpc.messages import Heartbeat, TaskMessage
+from downpour.record.record import parse_lines
+from downpour.record.record_lines import AssignedLine, DisturbedLine
 from tests.cluster.manager.conftest import CALM
 
 
@@ -241,6 +243,20 @@ def test_a_worker_at_the_address_of_another_is_turned_away(cluster: Any) -> None
         Refused, match=rf"^advertise: two answers at 127.0.0.1:{two.server.address.port}"
     ):
         cluster.client.register_worker(replace(one.registration, port=two.server.address.port))
+
+
+def test_a_disturbance_on_purpose_is_on_record(cluster: Any) -> None:
+    """Before what follows from it; those who watch are told as well."""
+    experiment = cluster.submit(epochs=1)
+    cluster.client.disturbed(experiment, "one", "is killed")
+    told = cluster.client.status(experiment).decisions
+    assert [said.partition(", ")[2] for said in told] == ["on purpose: one is killed"]
+    cluster.join("one")
+    cluster.end_of(experiment)
+    lines = [line for _, line in parse_lines(cluster.record(experiment))]
+    first = next(line for line in lines if isinstance(line, AssignedLine))
+    disturbed = DisturbedLine(who="one", what="is killed")
+    assert lines.index(disturbed) < lines.index(first)
 
 
 def test_calls_about_an_unknown_experiment_are_refused(cluster: Any) -> None:

@@ -76,7 +76,7 @@ def test_an_experiment_under_way_is_told_of(cluster: Any) -> None:
     assert ("downpour_experiment_rounds_done", experiment) not in told
 
 
-def test_what_came_of_an_experiment_is_counted(cluster: Any) -> None:
+def test_rounds_and_attempts_are_counted(cluster: Any) -> None:
     """Rounds, attempts and how long they took."""
     cluster.join("ann")
     cluster.join("bob")
@@ -92,7 +92,7 @@ def test_what_came_of_an_experiment_is_counted(cluster: Any) -> None:
     assert told["downpour_evaluation_seconds_count",] == 2
 
 
-def test_what_ended_under_an_earlier_manager_is_counted(
+def test_experiments_of_an_earlier_manager_are_counted(
     cluster: Any, options: ManagerOptions
 ) -> None:
     """Once, whether the core still knows it or the archive alone."""

@@ -156,7 +156,7 @@ print(rehearsal.agrees(key, drawn))
         ("Labelled", "another process: its examples or labels differ, through hash() or the order"),
     ],
 )
-def test_a_rehearsal_notices_what_depends_on_hashes(tmp_path: Path, name: str, said: str) -> None:
+def test_a_rehearsal_notices_a_dependence_on_hashes(tmp_path: Path, name: str, said: str) -> None:
     """All launched processes have one hash seed, so only the rehearsal has another one."""
     tasks = Path(__file__).parents[2] / "learning" / "training"
     environment = {

@@ -67,14 +67,14 @@ def test_slow_is_who_takes_longer_for_a_sample_than_the_middle_one(core: Schedul
     assert [task.predicted.q50 for task in shown.tasks if task.predicted] == [10.0, 30.0, 20.0]
 
 
-def test_what_is_no_number_of_seconds_is_not_sent(core: Scheduler) -> None:
+def test_an_infinite_forecast_is_not_sent(core: Scheduler) -> None:
     """A message holds finite numbers only: that it may take for ever is not known, then."""
     shown = foresee(core, Forecast(q10=1.0, q50=2.0, q90=math.inf, q98=math.inf), SECOND)
     assert [task.predicted for task in shown.tasks] == [None, SECOND, None]
     assert [task.slowness for task in shown.tasks] == [None, 1.0, None]
 
 
-def test_what_workers_contribute_is_sent_with_them(core: Scheduler) -> None:
+def test_contributions_are_sent_with_their_workers(core: Scheduler) -> None:
     """Of whom nothing is known, nothing is said."""
     known = {"bob": Saving(share=-0.25, stands_by=True)}
     shown = status(core, Roster(), "", 1, contributions=known).workers

@@ -36,7 +36,7 @@ from tests.cluster.manager.conftest import NUMERICS
         ("", {"learning_rate": 1e38}, "learning_rate = 1e.38: too large"),
     ],
 )
-def test_what_does_not_train_twice_alike_is_refused_before_any_task(
+def test_a_network_that_fails_its_trial_is_refused_before_any_task(
     cluster: Any,
     tmp_path: Path,
     monkeypatch: Any,

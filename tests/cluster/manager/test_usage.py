@@ -67,7 +67,7 @@ def test_an_attempt_that_ends_leaves_one_fact(notebook: Notebook) -> None:
     assert fact.samples == tuple(Sample(at, at, 812_345_344, 9, 0.25) for at in (1.0, 2.0, 3.0))
 
 
-def test_who_is_at_something_else_has_ended_what_came_before(notebook: Notebook) -> None:
+def test_another_attempt_ends_the_one_before(notebook: Notebook) -> None:
     """A copy that was called off is told of when its worker is next heard."""
     notebook.beat(1.0, attempt(0))
     notebook.beat(2.0, attempt(1))
@@ -76,7 +76,7 @@ def test_who_is_at_something_else_has_ended_what_came_before(notebook: Notebook)
     assert [fact.attempt for _, fact in notebook.facts] == [0, 1]
 
 
-def test_what_runs_when_its_experiment_ends_is_told_too(notebook: Notebook) -> None:
+def test_the_end_of_an_experiment_ends_its_attempts(notebook: Notebook) -> None:
     """Of that experiment alone."""
     notebook.beat(1.0, attempt(), "ann")
     notebook.beat(1.0, attempt(experiment="two"), "bob")

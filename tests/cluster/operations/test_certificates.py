@@ -122,7 +122,7 @@ def test_a_certificate_ends(tmp_path: Path) -> None:
         pass
 
 
-def test_extensions_are_what_strict_checks_ask_for(tmp_path: Path) -> None:
+def test_extensions_pass_strict_checks(tmp_path: Path) -> None:
     """Of the authority and of a machine."""
     issued = made(tmp_path, "first,10.0.0.5")
     authority, leaf = read(issued.authority).extensions, read(tmp_path / "first.pem").extensions

@@ -241,7 +241,7 @@ def test_a_torch_that_cannot_be_imported_is_told(monkeypatch: pytest.MonkeyPatch
     assert finding.seen.startswith("torch cannot be imported: ")
 
 
-def test_an_interruption_waits_for_what_is_going_on_before_it_cleans_up(
+def test_an_interruption_waits_for_the_running_probe_before_it_cleans_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A check that still writes would bring back what was removed."""

@@ -74,7 +74,7 @@ def test_nobody_else_replaces_a_worker_once_ray_knows(nodes: Nodes, tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_more_than_ray_has_is_refused_with_what_there_is(nodes: Nodes, tmp_path: Path) -> None:
+def test_a_request_beyond_rays_resources_is_refused(nodes: Nodes, tmp_path: Path) -> None:
     """Nothing waits for processors that nobody has promised, and nothing stays reserved."""
     for _ in range(2):
         with pytest.raises(LaunchError) as told:

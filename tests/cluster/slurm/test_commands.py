@@ -25,7 +25,7 @@ SCRIPTS = Path(__file__).parents[3] / "examples" / "slurm"
 RUN = (sys.executable, "-m", "downpour.cli", "run", "--on", "slurm")
 
 
-def test_what_slurm_refuses_is_told_in_its_own_words(slurm: Lab, tmp_path: Path) -> None:
+def test_slurms_refusal_is_told_in_its_own_words(slurm: Lab, tmp_path: Path) -> None:
     """In one line, with status 2, and no job stays; sbatch itself takes a limit too long."""
     refused = run(tmp_path, "--partition", "none")
     assert refused.stderr.startswith("downpour: sbatch: invalid partition specified: none; ")

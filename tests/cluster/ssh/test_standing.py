@@ -56,7 +56,7 @@ def test_workers_of_a_lost_host_come_back_and_another_machine_stops_all(
     until(lambda: not ssh.running())
 
 
-def test_what_a_killed_keeper_kept_ends_with_it(
+def test_a_killed_keepers_processes_end_with_it(
     ssh: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`ps` says so, and another cluster may be started at once."""

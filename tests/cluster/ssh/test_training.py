@@ -62,9 +62,7 @@ def test_a_worker_that_is_lost_is_started_again_there_or_in_a_free_slot(
     until(lambda: not ssh.running())
 
 
-def test_what_cannot_work_is_told_in_a_line_before_anything_is_started(
-    ssh: Lab, tmp_path: Path
-) -> None:
+def test_an_impossible_launch_is_refused_before_any_start(ssh: Lab, tmp_path: Path) -> None:
     """The line names the host, what is wrong with it, and what to do; the exit status is 2."""
     (tmp_path / "other").mkdir()
     (tmp_path / "bare").write_text('#!/bin/sh\nexec python3 -I -S "$@"\n')

@@ -14,6 +14,8 @@ from downpour.base.errors import Refused
 from downpour.base.states import FailureKind
 from downpour.base.values import AttemptId, Snapshot, Update
 from downpour.base.version import VERSION
+from downpour.cluster.worker.attempt import TaskControl
+from downpour.cluster.worker.task_runner import TaskRunner
 from downpour.core.resolve import resolve
 from downpour.core.spec import Spec
 from downpour.files.store import SharedDirectory, encode
@@ -42,8 +44,6 @@ class FakeManager:
     presence_file: str
     protocol: int = PROTOCOL
     known: bool = True
-    term: int = 0
-    unwanted: tuple[AttemptId, ...] = ()
     refusals: int = 0
     heartbeat_seconds: float = 0.02
     registrations: SimpleQueue[Registration] = field(default_factory=SimpleQueue)
@@ -58,7 +58,6 @@ class FakeManager:
             version=VERSION,
             presence_file=self.presence_file,
             heartbeat_seconds=self.heartbeat_seconds,
-            term=self.term,
         )
 
     def register_worker(self, registration: Registration) -> Registered:
@@ -70,7 +69,7 @@ class FakeManager:
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
         """Answer as the test has set."""
         self.beats.put(heartbeat)
-        return HeartbeatReply(known=self.known, unwanted=self.unwanted)
+        return HeartbeatReply(known=self.known)
 
     def report_update(self, worker: str, attempt: AttemptId, update: Update) -> None:
         """Remember an update, or refuse it as often as the test has set."""
@@ -170,3 +169,10 @@ def trainable(tmp_path_factory: pytest.TempPathFactory) -> Trainable:
         indices=np.arange(100),
     )
     return Trainable(shared, task)
+
+
+@pytest.fixture(scope="module")
+def whole(trainable: Trainable) -> Update:
+    """The update of a worker that trains the task from its beginning to its end."""
+    task = trainable.task
+    return TaskRunner(trainable.shared, "cpu").run(task, TaskControl(task.id))

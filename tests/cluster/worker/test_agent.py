@@ -6,11 +6,16 @@ stops, hands over, mentions and reports is proved there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Event, Thread
 from typing import Any
 
+import numpy as np
 import pytest
 
 from downpour.base.errors import (
@@ -23,22 +28,100 @@ from downpour.base.errors import (
     UnfitWorker,
 )
 from downpour.base.states import FailureKind
-from downpour.base.values import SystemState, Update
-from downpour.cluster.worker.agent import WorkerAgent
-from downpour.cluster.worker.attempt import TaskControl
+from downpour.base.values import AttemptId, NumericClass, PublishedFile, SystemState, Update
+from downpour.cluster.worker.agent import ShownWorker, WorkerAgent
+from downpour.cluster.worker.attempt import TaskCancelled, TaskControl
 from downpour.cluster.worker.system import SystemSampler
 from downpour.files.store import SharedDirectory
-from tests.cluster.worker.offices import (
-    DIFFERS,
-    NUMERICS,
-    PATIENCE_SECONDS,
-    UPDATE,
-    Office,
-    Work,
-    at_work,
-    task,
-    until_cancelled,
+from downpour.network.rpc import Server, WorkerClient, serve_worker
+from downpour.network.rpc.messages import TaskMessage
+
+PATIENCE_SECONDS = 10
+_STEP_SECONDS = 0.002
+DIFFERS = ("transformers 4.45, the manager 5.23",)
+NUMERICS = NumericClass(torch="2", device="cpu", instruction_set="x86_64")
+FILE = PublishedFile(name="some-file", size_bytes=1, checksum="0" * 32)
+UPDATE = Update(
+    file=FILE,
+    samples=3,
+    steps=1,
+    loss=0.5,
+    load_seconds=0.0,
+    train_seconds=0.1,
+    publish_seconds=0.0,
 )
+
+
+def task(round_number: int = 0) -> TaskMessage:
+    """Make a task; nobody reads its files."""
+    return TaskMessage(
+        id=AttemptId(experiment="any", round=round_number, shard=0, attempt=0),
+        spec=FILE,
+        dataset="some-data",
+        model=FILE,
+        indices=np.arange(3),
+    )
+
+
+@dataclass
+class Work:
+    """What a task comes to: it says that it began, then does as the test has set."""
+
+    began: SimpleQueue[TaskMessage]
+    act: Callable[[TaskControl], Update]
+
+    def __call__(self, given: TaskMessage, control: TaskControl) -> Update:
+        """Carry a task out."""
+        act = self.act  # before the test learns that the task began, and changes it
+        self.began.put(given)
+        return act(control)
+
+
+@dataclass
+class Office:
+    """A worker agent at work, and the manager's way to call it."""
+
+    agent: WorkerAgent
+    server: Server
+    client: WorkerClient
+    work: Work
+    thread: Thread
+
+
+@contextmanager
+def at_work(desk: Any, alone_seconds: float = math.inf) -> Iterator[Office]:
+    """Let a worker register whose tasks succeed at once."""
+    work = Work(SimpleQueue(), lambda _: UPDATE)
+    agent = WorkerAgent(
+        desk.client,
+        desk.shared,
+        "anna",
+        NUMERICS,
+        work,
+        shown=ShownWorker(differs=lambda: DIFFERS),
+    )
+    server = serve_worker(agent, "127.0.0.1", 0).start()
+    agent.register(server.address.host, server.address.port)
+    thread = Thread(target=agent.run, kwargs={"alone_seconds": alone_seconds})
+    thread.start()
+    client = WorkerClient(server.address)
+    try:
+        yield Office(agent, server, client, work, thread)
+    finally:
+        agent.leave()
+        thread.join(PATIENCE_SECONDS)
+        client.close()
+        server.stop()
+    assert not thread.is_alive()
+
+
+def until_cancelled(control: TaskControl) -> Update:
+    """Make short steps until it is cancelled."""
+    latest = time.monotonic() + PATIENCE_SECONDS
+    while not control.cancelled:
+        assert time.monotonic() < latest
+        time.sleep(_STEP_SECONDS)
+    raise TaskCancelled
 
 
 @pytest.fixture
@@ -233,7 +316,7 @@ def test_a_drained_worker_finishes_and_says_goodbye(desk: Any, office: Office) -
     assert not office.thread.is_alive()
 
 
-def test_a_worker_told_to_leave_hands_back_what_it_runs(desk: Any, office: Office) -> None:
+def test_a_leaving_worker_hands_its_attempt_back(desk: Any, office: Office) -> None:
     """The goodbye says it; a report before that would only bring it other work."""
     office.work.act = until_cancelled
     office.client.train(task())
@@ -262,7 +345,7 @@ def test_a_look_at_the_machine_that_fails_does_not_silence_the_worker(
     assert desk.manager.beats.get(timeout=PATIENCE_SECONDS).worker == office.agent.name
 
 
-def test_only_what_nobody_foresaw_is_logged_with_its_traceback(
+def test_only_unforeseen_errors_are_logged_with_their_traceback(
     desk: Any, office: Office, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An error of this package's tree is one line."""

@@ -35,12 +35,12 @@ def test_a_worker_listens_where_its_manager_can_call(manager: str, host: set[str
         ("[fd00::5]:8", "::", ("fd00::5", 8)),
     ],
 )
-def test_what_a_worker_advertises(asked: str, listening: str, told: tuple[str, int]) -> None:
+def test_the_advertised_address(asked: str, listening: str, told: tuple[str, int]) -> None:
     """What it was told to, else where it listens, else (an empty host) what the manager sees."""
     assert advertised(asked, listening, 7) == told
 
 
-def test_what_is_no_address_cannot_be_advertised() -> None:
+def test_a_malformed_address_is_refused() -> None:
     """The line names the option."""
     with pytest.raises(SpecError, match="advertise = 'a:b:c': an address is HOST"):
         advertised("a:b:c", "::", 7)

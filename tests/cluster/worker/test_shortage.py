@@ -60,7 +60,7 @@ def test_a_step_that_lacked_memory_changes_no_byte(short: Run) -> None:
     assert len({one.loss for one in updates}) == 1
 
 
-def test_what_never_fits_fails_with_what_to_change(short: Run) -> None:
+def test_a_step_that_never_fits_fails_with_a_remedy(short: Run) -> None:
     """After the last try."""
     line = r"CUDA out of memory. Tried to allocate 2.00 GiB; .* accumulate = 2 for smaller parts"
     with pytest.raises(OutOfMemory, match=line):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from downpour.base.errors import StoreError
-from downpour.base.values import PublishedFile, Snapshot
+from downpour.base.values import PublishedFile, Snapshot, Update
 from downpour.cluster.worker.attempt import (
     HandOverStop,
     Snapshots,
@@ -56,10 +56,9 @@ def interrupted(shared: SharedDirectory, task: TaskMessage) -> Snapshot:
     return control.snapshot
 
 
-def test_another_worker_goes_on_with_the_same_bytes(trainable: Trainable) -> None:
+def test_another_worker_goes_on_with_the_same_bytes(trainable: Trainable, whole: Update) -> None:
     """What one began and another finished is what one alone would have made, loss and all."""
     shared, task = trainable.shared, trainable.task
-    whole = TaskRunner(shared, "cpu").run(task, TaskControl(task.id))
     snapshot = interrupted(shared, task)
     assert 0 < snapshot.steps_done < whole.steps
     again = replace(task, id=replace(task.id, attempt=1), snapshot=snapshot)
@@ -73,10 +72,11 @@ def test_another_worker_goes_on_with_the_same_bytes(trainable: Trainable) -> Non
 
 
 @pytest.mark.parametrize("damage", ["gone", "altered", "another task's"])
-def test_a_snapshot_that_cannot_be_used_costs_only_time(trainable: Trainable, damage: str) -> None:
+def test_a_snapshot_that_cannot_be_used_costs_only_time(
+    trainable: Trainable, whole: Update, damage: str
+) -> None:
     """The task begins at its beginning, and comes out the same."""
     shared, task = trainable.shared, trainable.task
-    whole = TaskRunner(shared, "cpu").run(task, TaskControl(task.id))
     of = task if damage != "another task's" else replace(task, id=replace(task.id, shard=1))
     snapshot = interrupted(shared, of)
     if damage == "gone":
@@ -128,11 +128,10 @@ class Leaving(AfterAStep):
 
 @pytest.mark.parametrize("control", [AfterAStep, Leaving])
 def test_a_task_is_handed_over_where_it_is(
-    trainable: Trainable, control: type[TaskControl]
+    trainable: Trainable, whole: Update, control: type[TaskControl]
 ) -> None:
     """Its worker stops at its next step; another one ends it with the same bytes."""
     shared, task = trainable.shared, trainable.task
-    whole = TaskRunner(shared, "cpu").run(task, TaskControl(task.id))
     with pytest.raises(HandOverStop) as stopped:
         TaskRunner(shared, "cpu").run(task, control(task.id))
     snapshot = stopped.value.snapshot
@@ -230,7 +229,7 @@ def test_a_full_directory_costs_the_snapshot_only(trainable: Trainable) -> None:
     assert published_over(store, clock, control, 100) > 0
 
 
-def test_what_a_leaving_worker_cannot_save_it_stops(trainable: Trainable) -> None:
+def test_a_leaving_worker_stops_an_attempt_that_it_cannot_save(trainable: Trainable) -> None:
     """A folder that is full holds up no worker that leaves."""
     clock = Clock()
     store = Costly(clock, 0.0)

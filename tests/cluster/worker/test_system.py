@@ -18,7 +18,7 @@ def test_shares_are_shares() -> None:
         assert state.load_average >= 0.0
 
 
-def test_a_process_says_what_it_uses() -> None:
+def test_a_process_tells_its_resources() -> None:
     """Processor time since the look before, as a share of one core; memory; threads."""
     sampler = ProcessSampler()
     began = time.process_time()

@@ -8,7 +8,6 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
-from threading import Timer
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +15,7 @@ import psutil
 import pytest
 
 from downpour.base.errors import FileCorrupt, OtherCode, SpecError, TrainingError, UnfitWorker
-from downpour.base.values import PublishedFile
+from downpour.base.values import PublishedFile, Update
 from downpour.cluster.worker.attempt import (
     HandOverStop,
     TaskCancelled,
@@ -61,7 +60,7 @@ def content(shared: SharedDirectory, file: PublishedFile) -> bytes:
     return bytes(shared.store("any").read(file))
 
 
-def test_a_task_publishes_what_it_trained(shared: SharedDirectory, task: TaskMessage) -> None:
+def test_a_task_publishes_its_update(shared: SharedDirectory, task: TaskMessage) -> None:
     """The update holds other parameters than the model, and says what was done for it."""
     control = TaskControl(task.id)
     update = TaskRunner(shared, "cpu").run(task, control)
@@ -75,23 +74,28 @@ def test_a_task_publishes_what_it_trained(shared: SharedDirectory, task: TaskMes
     assert update.optimizer_state is not None
 
 
-def test_equal_tasks_publish_equal_bytes(shared: SharedDirectory, task: TaskMessage) -> None:
+def test_equal_tasks_publish_equal_bytes(
+    shared: SharedDirectory, task: TaskMessage, whole: Update
+) -> None:
     """Another runner, and another attempt, make the same update."""
-    one = TaskRunner(shared, "cpu").run(task, TaskControl(task.id))
     again = replace(task, id=replace(task.id, attempt=1))
     other = TaskRunner(shared, "cpu").run(again, TaskControl(again.id))
-    assert one.file.name != other.file.name
-    assert one.file.checksum == other.file.checksum
+    assert other.file.name != whole.file.name
+    assert other.file.checksum == whole.file.checksum
+
+
+def sharing(shared: SharedDirectory, task: TaskMessage) -> TaskMessage:
+    """Return the task of a spec whose batches are shared among two processes."""
+    spec = Spec.from_toml(content(shared, task.spec).decode())
+    shares = spec.replace(inside={"processes": 2}).to_toml().encode()
+    return replace(task, spec=shared.store("any").put_new(f"spec-{token_hex(3)}.toml", [shares]))
 
 
 def test_a_worker_of_one_process_computes_all_parts(
     shared: SharedDirectory, task: TaskMessage
 ) -> None:
     """What the spec shares among two, it does by itself: no helper is started."""
-    store = shared.store("any")
-    spec = Spec.from_toml(bytes(store.read(task.spec)).decode())
-    shares = spec.replace(inside={"processes": 2}).to_toml().encode()
-    asked = replace(task, spec=store.put_new(f"spec-{token_hex(3)}.toml", [shares]))
+    asked = sharing(shared, task)
     before = psutil.Process().children()
     runner = TaskRunner(shared, "cpu", processes=1)
     update = runner.run(asked, TaskControl(asked.id))
@@ -104,10 +108,7 @@ def test_an_update_says_that_memory_was_too_small(
     shared: SharedDirectory, task: TaskMessage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """How many processes computed it, and how often fewer had to: the bytes are the same."""
-    store = shared.store("any")
-    spec = Spec.from_toml(bytes(store.read(task.spec)).decode())
-    shares = spec.replace(inside={"processes": 2}).to_toml().encode()
-    asked = replace(task, spec=store.put_new(f"spec-{token_hex(3)}.toml", [shares]))
+    asked = sharing(shared, task)
     runner = TaskRunner(shared, "cpu")
     updates = [runner.run(asked, TaskControl(asked.id))]
     assert runner.helpers is not None
@@ -122,13 +123,14 @@ def test_an_update_says_that_memory_was_too_small(
     assert len({one.file.checksum for one in updates}) == 1
 
 
-def test_a_kept_optimizer_state_is_continued(shared: SharedDirectory, task: TaskMessage) -> None:
+def test_a_kept_optimizer_state_is_continued(
+    shared: SharedDirectory, task: TaskMessage, whole: Update
+) -> None:
     """With the state of the round before, the next round comes out differently than without."""
     runner = TaskRunner(shared, "cpu")
-    first = runner.run(task, TaskControl(task.id))
-    bare = replace(task, id=replace(task.id, round=1), model=first.file)
-    kept = replace(bare, optimizer_state=first.optimizer_state)
-    without, with_state = (runner.run(t, TaskControl(t.id)) for t in (bare, kept))
+    bare = replace(task, id=replace(task.id, round=1), model=whole.file)
+    continued = replace(bare, optimizer_state=whole.optimizer_state)
+    without, with_state = (runner.run(t, TaskControl(t.id)) for t in (bare, continued))
     assert without.file.checksum != with_state.file.checksum
 
 
@@ -148,10 +150,9 @@ def compressed(shared: SharedDirectory, task: TaskMessage, compression: str) -> 
 
 @pytest.mark.parametrize("compression", CODECS)
 def test_a_compressed_update_holds_the_difference_that_training_made(
-    shared: SharedDirectory, task: TaskMessage, compression: str
+    shared: SharedDirectory, task: TaskMessage, whole: Update, compression: str
 ) -> None:
     """It is much smaller, and near to what the whole one says; only some leave a state behind."""
-    whole = TaskRunner(shared, "cpu").run(task, TaskControl(task.id))
     less = compressed(shared, task, compression)
     update = TaskRunner(shared, "cpu").run(less, TaskControl(less.id))
     assert update.loss == whole.loss
@@ -174,7 +175,7 @@ def test_a_compressed_update_holds_the_difference_that_training_made(
 
 
 @pytest.mark.parametrize("compression", [name for name, codec in CODECS.items() if codec.feedback])
-def test_what_was_not_sent_is_sent_by_the_shards_next_task(
+def test_the_unsent_part_is_sent_by_the_shards_next_task(
     shared: SharedDirectory, task: TaskMessage, compression: str
 ) -> None:
     """With other bytes than without it; the same on every worker, from a snapshot, too."""
@@ -196,7 +197,9 @@ def test_what_was_not_sent_is_sent_by_the_shards_next_task(
     assert other.optimizer_state.checksum == one.optimizer_state.checksum
 
 
-def test_indices_may_come_as_a_file(shared: SharedDirectory, task: TaskMessage) -> None:
+def test_indices_may_come_as_a_file(
+    shared: SharedDirectory, task: TaskMessage, whole: Update
+) -> None:
     """A list too large for a message is read from the experiment's folder."""
     packed = pack_indices(np.arange(100))
     file = IndicesFile(
@@ -204,10 +207,8 @@ def test_indices_may_come_as_a_file(shared: SharedDirectory, task: TaskMessage) 
         count=packed.count,
         file=shared.store("any").put_new("indices-0", [packed.data]),
     )
-    runner = TaskRunner(shared, "cpu")
-    in_message = runner.run(task, TaskControl(task.id))
-    in_file = runner.run(replace(task, indices=file), TaskControl(task.id))
-    assert in_message.file.checksum == in_file.file.checksum
+    update = TaskRunner(shared, "cpu").run(replace(task, indices=file), TaskControl(task.id))
+    assert update.file.checksum == whole.file.checksum
 
 
 def test_a_cancelled_task_publishes_nothing(shared: SharedDirectory, task: TaskMessage) -> None:
@@ -235,15 +236,6 @@ def test_a_dataset_that_is_seen_late_is_waited_for(
     assert TaskRunner(late, "cpu").run(task, TaskControl(task.id)).samples == 100
 
 
-def test_a_cancelled_task_waits_for_no_file(shared: SharedDirectory, task: TaskMessage) -> None:
-    """A file that is missing may be on its way; nobody waits for it who is not wanted."""
-    gone = replace(task, model=replace(task.model, name="model-000009-gone.safetensors"))
-    control = TaskControl(task.id)
-    Timer(0.2, control.stop).start()
-    with pytest.raises(TaskCancelled):
-        TaskRunner(replace(shared, patience_seconds=3600), "cpu").run(gone, control)
-
-
 @pytest.mark.parametrize("call", ["open", "link"])
 def test_a_directory_that_is_away_is_waited_for_as_long_as_the_attempt_is_wanted(
     shared: SharedDirectory, task: TaskMessage, monkeypatch: pytest.MonkeyPatch, call: str
@@ -267,19 +259,23 @@ def test_a_directory_that_is_away_is_waited_for_as_long_as_the_attempt_is_wanted
     assert sum(waits) > 180
 
 
-def test_an_attempt_that_is_taken_back_waits_for_no_directory(
-    shared: SharedDirectory, task: TaskMessage, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("missing", ["file", "directory"])
+def test_an_attempt_that_is_taken_back_waits_for_no_file_and_no_directory(
+    shared: SharedDirectory, task: TaskMessage, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
-    """Its worker is free for another one."""
+    """Either may be on its way, but the attempt's worker is free for another one."""
     control = TaskControl(task.id)
 
     def away(*_: object, **__: object) -> None:
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
-    monkeypatch.setattr(os, "open", away)
-    taken_back = replace(shared, sleep=lambda _: control.stop())
+    if missing == "file":
+        task = replace(task, model=replace(task.model, name="model-000009-gone.safetensors"))
+    else:
+        monkeypatch.setattr(os, "open", away)
+    waiting = replace(shared, patience_seconds=3600, sleep=lambda _: control.stop())
     with pytest.raises(TaskCancelled):
-        TaskRunner(taken_back, "cpu").run(task, control)
+        TaskRunner(waiting, "cpu").run(task, control)
 
 
 def test_an_altered_model_is_noticed(shared: SharedDirectory, task: TaskMessage) -> None:
@@ -304,16 +300,12 @@ def test_a_worker_with_another_device_says_so(
         TaskRunner(shared, own).run(other, TaskControl(other.id))
 
 
-@pytest.mark.parametrize("own", ["cpu", "cuda:1"])
 def test_a_task_for_the_cpu_is_for_every_worker(
-    shared: SharedDirectory, task: TaskMessage, own: str
+    shared: SharedDirectory, task: TaskMessage, whole: Update
 ) -> None:
     """A worker's accelerator does not have to be there for it."""
-    file = TaskRunner(shared, own).run(task, TaskControl(task.id)).file
-    again = replace(task, id=replace(task.id, attempt=task.id.attempt + 1))
-    assert (
-        TaskRunner(shared, "cpu").run(again, TaskControl(again.id)).file.checksum == file.checksum
-    )
+    update = TaskRunner(shared, "cuda:1").run(task, TaskControl(task.id))
+    assert update.file.checksum == whole.file.checksum
 
 
 def test_other_code_than_was_submitted_is_refused_and_named(

@@ -80,7 +80,7 @@ def test_an_option_that_cannot_be_is_refused_by_name(
 
 @pytest.mark.parametrize("mode", ASYNCHRONOUS)
 @pytest.mark.parametrize("fields", [{"policy": "drop"}, {"stop_after": 2}])
-def test_what_needs_shards_in_step_is_refused(mode: str, fields: dict[str, object]) -> None:
+def test_fields_that_need_shards_in_step_are_refused(mode: str, fields: dict[str, object]) -> None:
     """A policy that closes or cuts rounds has none, and no round is the last one alone."""
     with pytest.raises(SpecError, match=f"mode '{mode}' has no rounds"):
         check_mode(Spec.make({"mode": mode, **fields}))
@@ -94,7 +94,7 @@ def test_what_needs_shards_in_step_is_refused(mode: str, fields: dict[str, objec
         ("fedasync", {"compression": "int8"}, "moves toward whole updates"),
     ],
 )
-def test_what_a_mode_cannot_do_is_refused(
+def test_fields_that_a_mode_lacks_are_refused(
     mode: str, fields: dict[str, object], sentence: str
 ) -> None:
     """A mode that moves towards updates needs them whole, and alone decides how far."""

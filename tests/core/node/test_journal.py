@@ -146,7 +146,7 @@ def does_its_duty(kind: type[JournalWriter], folder: Path) -> bool:
     return leaves_nothing_to_who_came_before(kind, place)
 
 
-def test_what_was_confirmed_is_read_back_whatever_failed(tmp_path: Path) -> None:
+def test_confirmed_lines_are_read_back_after_any_failure(tmp_path: Path) -> None:
     """On a disk: an operation that fails, a line that is torn, a machine that dies."""
     assert does_its_duty(JournalWriter, tmp_path)
 

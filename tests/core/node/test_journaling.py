@@ -93,7 +93,7 @@ def test_an_assignment_is_synced_where_the_next_one_might_ask_for_something_else
     assert house.journaling.must_sync == must_sync
 
 
-def test_what_changes_no_result_is_logged_and_forces_no_sync() -> None:
+def test_entries_that_change_no_result_force_no_sync() -> None:
     """Replay needs none of it, and it is synced with the next entry that must be."""
     house = House()
     house.keep(SUBMITTED)
@@ -108,7 +108,7 @@ def test_what_changes_no_result_is_logged_and_forces_no_sync() -> None:
     assert house.memory.synced == [(1, 1)]
 
 
-def test_what_a_manager_observes_has_its_place_in_the_story() -> None:
+def test_an_observation_has_its_place_in_the_story() -> None:
     """Before and after the entries that it belongs to."""
     house = House()
     seen = [Observed(experiment="one", line={"kind": word}) for word in ("first", "last")]
@@ -176,7 +176,7 @@ def test_an_experiment_whose_place_is_gone_holds_up_no_other() -> None:
     assert not journaling.must_sync
 
 
-def test_what_ended_while_its_place_was_gone_is_forgotten() -> None:
+def test_an_experiment_that_ended_without_its_folder_is_forgotten() -> None:
     """Nothing is left to write it to, and no later commit waits for it."""
     house = House()
     house.keep(SUBMITTED)

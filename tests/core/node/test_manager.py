@@ -46,7 +46,7 @@ class Desk:
         return self.journaled
 
 
-def test_what_arrives_is_taken_in_in_its_order_and_questions_between() -> None:
+def test_events_and_questions_are_taken_in_their_order() -> None:
     """Each asker gets the state after the items before its question."""
     desk = Desk()
     count = Asked(lambda core: len(core.state.workers), "how many?")
@@ -72,14 +72,14 @@ def test_only_who_does_something_must_lead() -> None:
     assert desk.node.take([Posted(LEFT)], 0.1).must_lead
 
 
-def test_what_is_journaled_is_not_acknowledged_by_a_manager_that_was_replaced() -> None:
+def test_a_replaced_manager_acknowledges_no_journaled_event() -> None:
     """Even without commands: entries behind the successor's first line are void."""
     desk = Desk()
     desk.journaled = [on.Evaluated(at_seconds=0.0, experiment="one", round=0, evaluation=GOOD)]
     assert desk.node.take([Posted(JOINED)], 0.1).must_lead
 
 
-def test_time_passes_twice_a_second_after_what_has_arrived() -> None:
+def test_ticks_follow_the_arrived_events_twice_a_second() -> None:
     """A worker whose heartbeat is in the queue is not silent."""
     desk = Desk()
     assert desk.node.wake_at_seconds == TICK_SECONDS

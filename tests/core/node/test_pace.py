@@ -11,7 +11,7 @@ SECONDS = st.floats(min_value=0.0, max_value=1e6)
 USUAL = st.floats(min_value=0.1, max_value=60.0)
 
 
-def test_an_idle_worker_keeps_to_what_the_manager_wants() -> None:
+def test_an_idle_worker_keeps_to_the_managers_interval() -> None:
     """Hundreds of them cost no more than before."""
     assert until_next_beat(1.0, None) == 1.0
 

@@ -32,7 +32,7 @@ def test_an_undisturbed_attempt_makes_its_own_steps_and_finishes() -> None:
     assert steps == [NextStep.TRAIN] * 3
 
 
-def test_what_was_asked_for_after_the_last_step_comes_too_late() -> None:
+def test_a_request_after_the_last_step_comes_too_late() -> None:
     """The update is all there is left to publish, and worth more than a state."""
     for ask in (HeldAttempt.stop, HeldAttempt.save_and_stop, HeldAttempt.save_or_stop):
         held, loop = loaded()
@@ -58,7 +58,7 @@ def test_a_leaving_worker_saves_no_state_that_is_there_already() -> None:
     assert loop.next(0.0) is NextStep.STOP
 
 
-def test_what_is_cancelled_is_not_saved() -> None:
+def test_a_cancelled_attempt_is_not_saved() -> None:
     """Whatever is asked for before or after: another attempt instead."""
     for before, after in (
         (HeldAttempt.save_and_stop, HeldAttempt.stop),

@@ -103,7 +103,7 @@ def test_a_manager_of_an_earlier_term_is_refused() -> None:
     assert node.train(held(0), 3) == []
 
 
-def test_what_is_cancelled_before_it_begins_is_forgotten() -> None:
+def test_an_attempt_that_is_cancelled_before_it_begins_is_forgotten() -> None:
     """There is nothing to report about it."""
     node = WorkerNode[HeldAttempt]("anna")
     first = held(0)
@@ -166,7 +166,7 @@ def test_a_worker_that_leaves_begins_nothing() -> None:
     assert is_done(node)
 
 
-def test_a_drained_worker_ends_what_it_had_accepted() -> None:
+def test_a_drained_worker_ends_its_accepted_attempt() -> None:
     """Later tasks are for other workers."""
     node, _ = busy()
     node.drain()

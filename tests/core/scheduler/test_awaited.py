@@ -108,7 +108,7 @@ def test_a_worker_that_comes_back_without_its_attempt_is_asked_for_it_at_once(
     assert (again.assigned.worker, again.assigned.attempt) == ("w0", restarted.attempt("w0"))
 
 
-def test_a_worker_that_is_still_at_its_last_report_is_asked_for_what_followed(
+def test_a_worker_at_its_last_report_is_asked_for_the_next_attempt(
     restarted: Restarted,
 ) -> None:
     """The manager died between taking the report in and answering it."""
@@ -119,7 +119,9 @@ def test_a_worker_that_is_still_at_its_last_report_is_asked_for_what_followed(
     assert again.assigned.attempt == restarted.attempt("w0")
 
 
-def test_who_comes_back_before_the_data_is_there_is_asked_when_it_is(restarted: Restarted) -> None:
+def test_a_worker_that_returns_before_the_data_is_asked_when_it_is_there(
+    restarted: Restarted,
+) -> None:
     """A task cannot be described before."""
     joined = [on.WorkerJoined(at_seconds=1.0, worker=name) for name in WORKERS]
     assert restarted.happen(*joined) == []
@@ -127,7 +129,7 @@ def test_who_comes_back_before_the_data_is_there_is_asked_when_it_is(restarted: 
     assert asked == list(WORKERS)
 
 
-def test_who_is_silent_after_a_restart_loses_what_it_held_and_that_costs_no_retry(
+def test_a_silent_worker_loses_its_attempt_after_a_restart_without_a_retry(
     restarted: Restarted,
 ) -> None:
     """The time counts from the restart; here there are no retries, and the experiment goes on."""
@@ -152,7 +154,7 @@ def test_a_worker_whose_registration_is_refused_does_not_hold_its_shard_for_ever
     assert given_up.failure in BLAMELESS
 
 
-def test_a_worker_that_mentions_what_it_holds_keeps_it(restarted: Restarted) -> None:
+def test_a_worker_that_mentions_its_attempt_keeps_it(restarted: Restarted) -> None:
     """It works at it, and will report it, even if registering takes long."""
     restarted.prepared()
     for second in range(2, 12):

@@ -58,7 +58,7 @@ class Team:
         return {name: (round(100 * one.share), one.stands_by) for name, one in found.items()}
 
 
-def test_what_workers_are_measured_to_do_says_what_they_contribute(make: Make) -> None:
+def test_contributions_follow_from_measured_work(make: Make) -> None:
     """Nothing is said before three reports of each; then who is slow is known for what it is."""
     team = Team(make, ["ann", "bob", "eve"], shards=4)
     paces = {"ann": 0.1, "bob": 0.1, "eve": 0.4}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from downpour.core.scheduler import Output, Scheduler, SchedulerOptions, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
@@ -60,7 +62,7 @@ def test_a_heartbeat_tells_how_far_an_attempt_is(make: Make) -> None:
     assert (ann.progress, ann.running, ann.tasks_done, ann.seen_at_seconds) == (None, None, 1, 4.0)
 
 
-def test_unwanted_is_whatever_else_a_worker_runs(make: Make) -> None:
+def test_all_other_attempts_of_a_worker_are_unwanted(make: Make) -> None:
     """A worker may go on with what it was given; a stranger with nothing."""
     scheduler, assigned = begin(make)
     wanted = make.progress(assigned.attempt)
@@ -99,3 +101,9 @@ def test_each_fact_names_its_cause(make: Make) -> None:
     """Events are counted from 1; whatever follows from one carries its number."""
     scheduler, assigned = begin(make)
     assert assigned.cause == scheduler.state.events_handled == 3
+
+
+def test_a_failed_aggregation_names_a_shard() -> None:
+    """Without a shard the round would stay complete, and never be aggregated."""
+    with pytest.raises(ValueError, match="at least one shard"):
+        on.AggregationFailed(at_seconds=0.0, experiment="one", round=0, reasons=())

@@ -67,7 +67,7 @@ def test_a_hand_over_is_asked_of_its_worker(stage: Stage) -> None:
     assert asked == [do.HandOver(worker="ann", attempt=stage.make.attempt("one", 0, 0, 0))]
 
 
-def test_what_is_meant_for_somebody_who_goes_is_anybodys(stage: Stage) -> None:
+def test_a_shard_meant_for_a_worker_that_leaves_is_anybodys(stage: Stage) -> None:
     """Nothing waits for a worker that is not here."""
     stage.wish(Handoff(shard=0, worker="ann", meant_for="bob", reason=WHY))
     stage.happen(on.WorkerLeft, worker="bob", reason="gone")
@@ -122,7 +122,7 @@ def test_a_round_can_be_closed_without_the_last(stage: Stage, *, leave_running: 
     assert "cid" in stage.core.state.workers.idle
 
 
-def test_a_snapshot_of_what_nobody_waits_for_is_removed(stage: Stage) -> None:
+def test_a_snapshot_of_an_unwanted_task_is_removed(stage: Stage) -> None:
     """Once, when its worker mentions it; a worker that finishes unused leaves no file behind."""
     stage.publish("ann", 0)
     stage.wish(Close(reason=WHY, leave_running=True))
@@ -132,7 +132,7 @@ def test_a_snapshot_of_what_nobody_waits_for_is_removed(stage: Stage) -> None:
     assert of(stage.beat("cid", late), do.Discard) == []
 
 
-def test_no_policy_is_asked_about_what_is_read_in_a_journal(stage: Stage) -> None:
+def test_no_policy_is_asked_during_a_replay(stage: Stage) -> None:
     """What it has decided is there as well, and comes next."""
     wish = Close(reason=WHY)
     core = Scheduler(policies=stage.core.state.policies)
@@ -210,7 +210,7 @@ def test_a_worker_is_asked_for_once_in_a_while(stage: Stage) -> None:
         Handoff(shard=0, worker="ann", meant_for="ann", reason=WHY),
     ],
 )
-def test_what_cannot_be_is_not_heard(stage: Stage, wish: Action) -> None:
+def test_an_impossible_action_is_ignored(stage: Stage, wish: Action) -> None:
     """A policy's mistake costs nothing else."""
     assert stage.wish(wish) == []
 
@@ -232,7 +232,7 @@ def test_a_policy_sees_how_far_everybody_is(stage: Stage) -> None:
     assert (view.published, dict(view.paces)) == (((10, 1.0),), {"dot": soon})
 
 
-def test_a_policy_sees_what_attempts_take_beside_training(stage: Stage) -> None:
+def test_a_policy_sees_the_overhead_of_attempts(stage: Stage) -> None:
     """They train for a second each, and are assigned at once; the middle one of a round counts."""
     for worker, shard in (("ann", 0), ("bob", 1)):
         stage.publish(worker, shard)
@@ -283,7 +283,7 @@ def test_predictions_are_put_on_record_once_a_quarter(stage: Stage) -> None:
     assert ann.forecast == SOON.later(15.0)
 
 
-def test_quarters_are_those_of_what_an_attempt_has_left_to_do(stage: Stage) -> None:
+def test_quarters_are_those_of_an_attempts_remaining_steps(stage: Stage) -> None:
     """An attempt that goes on from the middle is forecast as often as one that begins."""
     stage.wish(Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY))
     stage.hand_over("ann", 0, "s5")
@@ -351,7 +351,7 @@ def test_the_last_decisions_are_kept_in_words(stage: Stage) -> None:
     assert len(stage.core.state.decisions) < 100
 
 
-def test_whoever_loads_a_snapshot_has_lost_nothing(stage: Stage) -> None:
+def test_an_attempt_that_loads_a_snapshot_has_lost_nothing(stage: Stage) -> None:
     """Its progress does not say yet where it goes on; that is no step back, and no speed either."""
     stage.wish(Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY))
     stage.hand_over("ann", 0, "s5")

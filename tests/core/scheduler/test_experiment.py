@@ -134,7 +134,7 @@ def test_an_optimizer_state_lives_until_the_next_one(make: Make) -> None:
     assert experiment.needs(0, make.file("u1.optimizer"))
 
 
-def test_closing_gives_back_what_only_going_on_needed(make: Make) -> None:
+def test_closing_frees_values_that_only_training_needed(make: Make) -> None:
     """Updates of the round, states and models beyond those kept; the newest model stays."""
     experiment = started(make, keep_models=1, optimizer_state="keep")
     train(make, experiment)

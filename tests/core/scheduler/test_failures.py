@@ -130,7 +130,7 @@ def test_progress_makes_no_deterministic_failure_another(make: Make) -> None:
 
 
 @pytest.mark.parametrize("kind", [FailureKind.NON_FINITE, FailureKind.TASK])
-def test_what_fails_alike_on_two_workers_would_fail_everywhere(
+def test_the_same_failure_on_two_workers_would_happen_everywhere(
     make: Make, kind: FailureKind
 ) -> None:
     """Two attempts, not four; the reason says why no other worker tries."""
@@ -161,7 +161,7 @@ def test_where_one_worker_is_all_there_is_two_trainings_are_enough(make: Make) -
 
 
 @pytest.mark.parametrize("kind", [FailureKind.STORE, FailureKind.LOST, FailureKind.OUT_OF_MEMORY])
-def test_what_does_not_follow_from_the_task_is_never_alike(make: Make, kind: FailureKind) -> None:
+def test_a_failure_of_the_surroundings_is_never_alike(make: Make, kind: FailureKind) -> None:
     """A directory that is away and workers that are lost say nothing of the task."""
     stage = Stage(make, "w1", "w2", "w3", "w4")
     for number in range(4):

@@ -125,7 +125,7 @@ def result_without_an_end(scheduler: Scheduler) -> None:
         (no_model, "runs without a model"),
     ],
 )
-def test_what_is_wrong_is_named(
+def test_a_broken_invariant_is_named(
     scheduler: Scheduler, falsify: Callable[[Scheduler], None], sentence: str
 ) -> None:
     """A violated invariant raises, and the sentence says which."""

@@ -78,7 +78,7 @@ class Office:
         return [decision.text for decision in self.core.state.decisions]
 
 
-def test_a_worker_that_lacks_what_all_shards_need_trains_nothing(make: Make) -> None:
+def test_a_worker_that_lacks_a_needed_label_trains_nothing(make: Make) -> None:
     """It waits, with a line that says why, until an experiment comes that needs less."""
     office = Office(make, needs=["gpu"])
     assert office.join("plain") == {}
@@ -136,7 +136,7 @@ def test_a_worker_that_fits_comes_in_time(make: Make) -> None:
     assert one.life.state == "failed"
 
 
-def test_what_a_worker_has_trained_waits_for_it(make: Make) -> None:
+def test_a_trained_shard_waits_for_its_worker(make: Make) -> None:
     """One that can train it was here, and may be restarting: no hour of work is thrown away."""
     office = unfit_two(make)
     ((shard, name),) = office.join("w3").items()
@@ -189,9 +189,7 @@ def test_a_shard_goes_to_where_its_data_lie(make: Make) -> None:
 
 
 @pytest.mark.parametrize("policy", ["wait", "handoff", "late", "clone", "replace", "mantri"])
-def test_no_policy_gives_a_shard_to_a_worker_that_lacks_what_it_needs(
-    make: Make, policy: str
-) -> None:
+def test_no_policy_gives_a_shard_to_a_worker_without_its_label(make: Make, policy: str) -> None:
     """Whatever else is idle."""
     office = Office(make, policy=policy, shard_needs={"2": ["site=b"]})
     given = [office.join(f"w{number}", "site=a") for number in range(5)]

@@ -69,7 +69,7 @@ def test_an_experiment_whose_result_is_there_is_finished_without_the_conclusion(
     assert durable(kept.replayed(-1).state) == durable(kept.core.state)
 
 
-def test_what_a_resumed_experiment_compares_survives_a_restart(kept: Kept, make: Make) -> None:
+def test_the_best_of_a_resumed_experiment_survives_a_restart(kept: Kept, make: Make) -> None:
     """The best model so far, and the evaluation that an earlier experiment did not make."""
     kept.happen(on.ExperimentCancelled(at_seconds=1.0, experiment="e", reason="over"))
     kept.happen(on.ExperimentCancelled(at_seconds=1.0, experiment="next", reason="over"))
@@ -106,7 +106,7 @@ def test_the_steps_that_processes_repeat_survive_a_restart(kept: Kept, make: Mak
     assert asked.trial == trial
 
 
-def test_what_an_experiment_began_with_is_asked_for_again(kept: Kept, make: Make) -> None:
+def test_a_restart_asks_for_the_same_beginning(kept: Kept, make: Make) -> None:
     """A core that resumes names the dataset, and takes no other one for it."""
     core = kept.replayed(len(kept.entries))
     (asked,) = core.resume()

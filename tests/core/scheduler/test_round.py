@@ -75,7 +75,7 @@ def test_a_refused_attempt_is_not_welcome_again(make: Make) -> None:
     assert (current.published, task.update, task.failures) == (0, None, 1)
 
 
-def test_what_was_made_before_a_refused_update_comes_too_late(make: Make) -> None:
+def test_an_attempt_from_before_a_refused_update_comes_too_late(make: Make) -> None:
     """It was removed when it came second; a manager that was restarted knows nothing of that."""
     current = Round("one", 0, (10,))
     slow = current.assign(0, "ann", 0.0)

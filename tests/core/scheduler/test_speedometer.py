@@ -107,7 +107,7 @@ def test_a_speed_says_how_long_a_step_takes(make: Make) -> None:
     assert speed.step_seconds == pytest.approx(1.5)
 
 
-def test_who_has_made_no_step_is_no_faster_than_that_shows(make: Make) -> None:
+def test_a_worker_without_a_step_is_no_faster_than_that_shows(make: Make) -> None:
     """Its attempt was stopped three seconds after it had begun, because a copy was sooner."""
     speedometer = measured(make, [0.0], heard=[5.0])
     progress = make.progress(make.attempt("one", 0, 0, 0))

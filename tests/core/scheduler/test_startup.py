@@ -59,7 +59,7 @@ def test_a_start_up_that_takes_too_long_is_a_stall(stage: Stage) -> None:
     assert seen(stage, "ann").is_starting, "bob took longer itself"
 
 
-def test_what_a_worker_took_to_start_is_no_pace(stage: Stage) -> None:
+def test_a_workers_startup_is_no_pace(stage: Stage) -> None:
     """Of its first update what it loaded does not count, of the second it does."""
     while stage.now < 12.0:
         loading(stage, "ann", 0)

@@ -23,7 +23,7 @@ def test_the_worker_idle_longest_is_first(make: Make) -> None:
     assert list(workers.idle) == ["bob", "cid", "ann"]
 
 
-def test_a_worker_is_released_only_from_what_it_is_doing(make: Make) -> None:
+def test_a_worker_is_released_only_from_its_running_attempt(make: Make) -> None:
     """Another attempt, an idle worker and a stranger are left as they are."""
     workers = Workers()
     workers.join("ann", 0.0)
@@ -46,7 +46,7 @@ def test_a_busy_worker_cannot_be_given_more(make: Make) -> None:
         workers.assign("ann", make.attempt("one", 0, 1, 0), 1.0)
 
 
-def test_who_is_gone_is_not_found(make: Make) -> None:
+def test_a_worker_that_left_is_not_found(make: Make) -> None:
     """Removing returns the worker as it was; a second time it returns None."""
     workers = Workers()
     workers.join("ann", 0.0)
@@ -98,7 +98,7 @@ def test_a_stuck_worker_is_not_able(make: Make) -> None:
     assert list(workers.able) == ["ann", "bob"]
 
 
-def test_who_hands_over_at_its_first_step_is_measured_by_it(make: Make) -> None:
+def test_a_hand_over_at_the_first_step_is_measured(make: Make) -> None:
     """Else it would count as one that is as fast as the others, and get the next late shard."""
     workers = Workers()
     workers.join("ann", 0.0)

@@ -46,7 +46,7 @@ def test_both_parts_need_an_example(count: int, share: float) -> None:
 
 
 @pytest.mark.parametrize("split", ["random", "class", "equal", "dirichlet(0.5)"])
-def test_no_shard_holds_what_is_set_apart(split: str) -> None:
+def test_no_shard_holds_validation_examples(split: str) -> None:
     """Shards are cut from the rest, as the spec says."""
     labels = np.arange(200) % 4
     shards, held = divide(Spec(split=split, validation=0.25), labels, 200, 4)

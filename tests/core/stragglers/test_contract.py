@@ -145,7 +145,7 @@ def at_any_moment(
 
 
 @at_any_moment
-def test_a_policy_asks_for_what_can_be(policy: Policy, view: RoundView) -> None:
+def test_a_policy_asks_for_possible_actions(policy: Policy, view: RoundView) -> None:
     """Actions name what is there, and come in an order in which each is possible."""
     idle, held = set(view.idle), {(task.shard, task.worker) for task in view.running}
     open_shards = {offer.shard for offer in view.pending} | {task.shard for task in view.running}
@@ -191,7 +191,7 @@ def test_a_worker_takes_part_in_one_move_at_most(policy: Policy, view: RoundView
 
 
 @at_any_moment
-def test_what_is_done_sooner_than_moved_stays_where_it_is(policy: Policy, view: RoundView) -> None:
+def test_a_task_that_ends_sooner_than_it_moves_stays(policy: Policy, view: RoundView) -> None:
     """No shard is moved or copied that ends before it could go on elsewhere, or that is starting.
 
     A worker that makes no step may not end what it has, whatever is expected of it.

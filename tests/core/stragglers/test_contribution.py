@@ -34,14 +34,14 @@ def told(seconds: Mapping[str, float], shards: int) -> dict[str, tuple[int, bool
     return {name: (round(100 * one.share), one.stands_by) for name, one in found.items()}
 
 
-def test_equal_workers_save_what_the_others_would_take_longer() -> None:
+def test_equal_workers_save_the_time_that_the_others_would_need() -> None:
     """With a shard each, one fewer makes two rounds of one; a third worker has nothing to do."""
     assert told({"ann": 10.0, "bob": 10.0}, 2) == {"ann": (50, False), "bob": (50, False)}
     equal = told({"ann": 10.0, "bob": 10.0, "eve": 10.0}, 2)
     assert equal == {"ann": (0, False), "bob": (0, False), "eve": (0, True)}
 
 
-def test_who_would_hold_up_the_round_is_said_to_stand_by_and_what_it_would_cost() -> None:
+def test_a_worker_that_would_hold_up_the_round_stands_by_at_its_cost() -> None:
     """The same as in the line that `handoff` logs at its decision: one rule decides both."""
     seconds = {"ann": 10.0, "bob": 10.0, "eve": 300.0}
     assert told(seconds, 4) == {"ann": (50, False), "bob": (50, False), "eve": (-14, True)}
@@ -51,7 +51,7 @@ def test_who_would_hold_up_the_round_is_said_to_stand_by_and_what_it_would_cost(
     assert line.endswith("would cost 14% of the time")
 
 
-def test_who_takes_turns_with_the_others_saves_time_although_it_is_slow() -> None:
+def test_a_slow_worker_that_takes_turns_saves_time() -> None:
     """Three shards take two workers 20 s; divided among three they take less."""
     assert told({"ann": 10.0, "bob": 10.0, "eve": 40.0}, 3)["eve"] == (26, False)
     assert told({"ann": 10.0, "bob": 10.0, "eve": 20.0}, 3)["eve"] == (36, False)

@@ -21,7 +21,7 @@ FAST = {"ann": 10.0, "bob": 10.0, "cid": 10.0, "eve": 10.0}
 STAYS = ["Waiting 3 dot"]
 
 
-def test_what_is_late_goes_to_an_idle_worker_where_it_stands() -> None:
+def test_a_late_task_goes_to_an_idle_worker_where_it_stands() -> None:
     """The reason says what was forecast and what is gained."""
     view = round_of(LATE, idle="eve", paces=FAST)
     (move,) = HANDOFF.decide(view)
@@ -37,7 +37,7 @@ def test_what_is_late_goes_to_an_idle_worker_where_it_stands() -> None:
         (24.6, "fay would end 0.2 s sooner, but a move must save 0.2 s"),
     ],
 )
-def test_what_stays_although_it_is_late_is_explained(pace: float, why: str) -> None:
+def test_a_late_task_that_stays_is_explained(pace: float, why: str) -> None:
     """Users see what the round waits for, and why nothing is done."""
     paces = {"dot": 25.0, "fay": pace}
     view = round_of(LATE[3:], idle="fay", published=[10.0] * 3, paces=paces)
@@ -66,7 +66,7 @@ def test_a_measured_speed_brings_its_own_band() -> None:
     assert stays.reason.startswith("forecast 45.0 s (37.0–53.0), 5.0 s elapsed; ")
 
 
-def test_what_a_stalled_worker_holds_is_trained_beside_it() -> None:
+def test_a_stalled_workers_task_is_trained_beside_it() -> None:
     """It cannot publish; the last snapshot is what there is."""
     stalled = running("dot", 3, 0.2, 9.0, still_seconds=4.0, saved=0.1)
     (move,) = HANDOFF.decide(round_of([*LATE[:3], stalled], idle="eve", paces=FAST))
@@ -285,7 +285,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("view", "actions"), CASES.values(), ids=list(CASES))
-def test_what_is_moved_and_what_stays(view: RoundView, actions: list[str]) -> None:
+def test_tasks_move_or_stay(view: RoundView, actions: list[str]) -> None:
     """Each case says why."""
     assert actions_of(HANDOFF, view) == actions
 

@@ -55,7 +55,7 @@ def lines(view: RoundView) -> Mapping[str, str]:
     return HANDOFF.standing_by(view)
 
 
-def test_who_would_hold_up_the_round_stands_by_and_is_told_of() -> None:
+def test_a_worker_that_would_hold_up_the_round_stands_by_with_a_reason() -> None:
     """Eve does a thirtieth of a shard until another worker is free, which then waits 3 s for her.
 
     Alone, ann and bob need twenty seconds for four shards.
@@ -73,7 +73,7 @@ def test_nobody_is_told_of_a_cost_of_nothing() -> None:
     assert lines(view) == {"eve": "eve stands by: at its speed, a shard there would end no sooner"}
 
 
-def test_who_does_more_than_it_costs_gets_a_shard() -> None:
+def test_a_worker_that_saves_more_than_it_costs_gets_a_shard() -> None:
     """At a quarter of the speed, or where a step is short, somebody goes on where eve stands."""
     for view in (
         beginning(pending=4, slow_seconds=40.0),
@@ -96,7 +96,7 @@ def test_a_worker_of_unknown_speed_gets_a_shard() -> None:
     assert given_to(replace(view, speeds={})) == {*FAST, "eve"}
 
 
-def test_who_never_came_to_a_step_stands_by_as_well() -> None:
+def test_a_worker_that_never_made_a_step_stands_by() -> None:
     """Of eve it is known that she made none of a hundred steps in three seconds."""
     view = beginning(pending=4, slow_seconds=300.0)
     bound = replace(view.speeds["eve"], share=0.01, variance=None, at_most=True)
@@ -111,20 +111,20 @@ def test_a_weak_bound_makes_nobody_slow_or_fast() -> None:
     assert given_to(replace(view, speeds={"eve": bound})) == {*FAST, "eve"}
 
 
-def test_who_is_alone_trains_however_slow() -> None:
+def test_a_single_worker_trains_however_slow() -> None:
     """What others did before they left says nothing of this round."""
     view = beginning(pending=2, slow_seconds=300.0)
     assert given_to(replace(view, idle=("eve",), workers=("eve",))) == {"eve"}
 
 
-def test_a_shard_that_failed_elsewhere_goes_to_whoever_has_not_tried() -> None:
+def test_a_failed_shard_goes_to_a_worker_that_has_not_tried_it() -> None:
     """No fast worker may be waited for."""
     view = beginning(pending=4, slow_seconds=300.0)
     failed = tuple(replace(task, failed_on=FAST) for task in view.pending)
     assert "eve" in given_to(replace(view, pending=failed))
 
 
-def test_what_only_a_slow_worker_may_train_goes_to_it() -> None:
+def test_a_shard_that_only_a_slow_worker_may_train_goes_to_it() -> None:
     """The others lack what the shard needs."""
     view = beginning(pending=4, slow_seconds=300.0)
     barred = dict.fromkeys(range(4), frozenset(FAST))
@@ -145,7 +145,7 @@ def test_the_end_of_a_round_is_not_waited_for() -> None:
     steps=st.integers(1, 1000),
     more=st.integers(1, 1000),
 )
-def test_who_helps_with_long_steps_helps_with_short_ones(
+def test_a_worker_that_helps_with_long_steps_helps_with_short_ones(
     pending: int, slow_seconds: float, steps: int, more: int
 ) -> None:
     """Only the time for a step and a move speaks against a worker; and somebody always trains."""

@@ -59,7 +59,7 @@ def test_not_all_workers_are_blacklisted() -> None:
     assert actions_of(POLICIES["blacklist"], view) == ["Assignment 0 ann", "Assignment 1 bob"]
 
 
-def test_late_copies_what_ends_last_within_its_cap() -> None:
+def test_late_copies_the_last_task_within_its_cap() -> None:
     """One copy in ten workers, of what is slow and not too young."""
     view = round_of(LATE, idle="eve fay", paces=FAST)
     assert actions_of(POLICIES["late"], view) == ["Assignment 3 eve"]
@@ -105,7 +105,7 @@ def test_grass_saves_resources_first_and_is_greedy_in_the_end() -> None:
     assert actions_of(POLICIES["grass"], near) == ["Assignment 0 eve"]
 
 
-def test_mantri_duplicates_what_takes_twice_as_long() -> None:
+def test_mantri_duplicates_a_task_that_takes_twice_as_long() -> None:
     """With 20 s left and 10 s anew a duplicate just does not pay; with 45 s it does."""
     view = round_of([*LATE[:3], running("dot", 3, 0.2)], idle="eve", paces=PACES)
     assert actions_of(POLICIES["mantri"], view) == []
@@ -120,7 +120,7 @@ def test_mantri_restarts_where_shards_wait_anyway() -> None:
     assert actions_of(POLICIES["mantri"], view) == ["Withdrawal 3 dot", "Assignment 3 eve"]
 
 
-def test_mantri_stops_what_is_of_no_use() -> None:
+def test_mantri_stops_a_useless_copy() -> None:
     """The copy overtook the one that it was made of."""
     pair = [running("dot", 0, 0.2, 20.0, copies=2), running("eve", 0, 0.8, 8.0, copies=2)]
     assert actions_of(POLICIES["mantri"], round_of(pair, paces=FAST)) == ["Withdrawal 0 dot"]
@@ -151,7 +151,7 @@ def test_rebalance_cuts_by_speed_and_gives_the_biggest_to_the_fastest() -> None:
     ]
 
 
-def test_rebalance_leaves_alone_what_has_begun_or_is_even() -> None:
+def test_rebalance_leaves_begun_and_even_tasks_alone() -> None:
     """Nothing to gain, or too late."""
     even = round_of(idle="ann bob", pending=2, paces=FAST, begun=False)
     assert actions_of(POLICIES["rebalance"], even) == ["Assignment 0 ann", "Assignment 1 bob"]
@@ -173,7 +173,7 @@ def test_dylu_gives_a_slow_worker_fewer_steps() -> None:
     assert POLICIES["dylu"].decide(view)[2].reason.endswith("; 25% of its steps, by its speed")
 
 
-def test_dylu_goes_by_what_was_measured_where_nothing_is_forecast() -> None:
+def test_dylu_goes_by_measurements_without_forecasts() -> None:
     """And asks for all steps where nothing is known of a worker."""
     view = round_of(idle="ann bob cid", pending=3)
     speeds = {
