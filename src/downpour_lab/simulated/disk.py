@@ -222,6 +222,11 @@ class Disk:
         self, writer: Process, experiment: str, segment: Segment, lines: list[Line], *, sync: bool
     ) -> None:
         """Append to a journal."""
+        term, _ = segment
+        if lines and lines[0].number == 1 and term != len(self.terms):
+            # Shipped managers choose the names, so a journal that a manager begins after it has
+            # lost its lead has a name that no client knows.
+            return
         written = self._journals.setdefault(experiment, {}).setdefault(
             segment, _Lines(writer.host, [])
         )

@@ -264,6 +264,8 @@ class SimulatedManager(Process):
         running = [each for each in experiments if not each.life.state.ended]
         for each in running:
             self.open(each.name, each.spec, stories[each.name])
+        for each in ended:  # this core still knows them, and drops what comes late
+            self.spaces.add(open_workspace(self.takes, each.name, each.spec))
         self.begin_journals()
         self._clean(running, ended)
         self.driver = self.driver_class(self)
