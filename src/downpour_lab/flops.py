@@ -23,8 +23,6 @@ Torch's counter (`torch.utils.flop_counter`) looks on while a step is computed, 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -103,19 +101,13 @@ def counted_flops(
     shape = (spec.batch_size,) if facts.classes else (spec.batch_size, outputs_needed(spec, facts))
     targets = torch.zeros(shape, dtype=torch.int64, device=device)
     spec = spec.replace(device=CPU)  # where the model is, or whose kernels it would have
-    with numerics.settings(spec), _undisturbed(), FlopCounterMode(display=False) as counter:
+    kept = torch.random.fork_rng(devices=[])  # torch's generators
+    with numerics.settings(spec), kept, FlopCounterMode(display=False) as counter:
         with numerics.precision(spec):
             output = twin.train()(examples)
         batch_loss(output, targets, spec).backward()  # type: ignore[no-untyped-call]
     counted: int = counter.get_total_flops()
     return counted * facts.train_samples // spec.batch_size
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Leave torch's generators as they are."""
-    with torch.random.fork_rng(devices=[]):
-        yield
 
 
 def _forward_flops(layer: Counted, taken: Tensor, output: Tensor) -> int:
