@@ -223,7 +223,7 @@ class Disk:
     ) -> None:
         """Append to a journal."""
         term, _ = segment
-        if lines and lines[0].number == 1 and term != len(self.terms):
+        if lines and lines[0].number == 1 and term < len(self.terms):
             # Shipped managers choose the names, so a journal that a manager begins after it has
             # lost its lead has a name that no client knows.
             return
