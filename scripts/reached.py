@@ -3,10 +3,10 @@
 A change is what differs from the merge base with `origin/main`, or from the last commit's parent
 where that is the checkout itself, and what is not committed. It reaches a test that imports a
 changed module, directly or through others; imports inside functions count. A changed file reaches
-the tests of its folder, too, because families import their members by name; one that is not Python
-reaches those that mention its name. A change to how tests are run reaches all of them. But a test
-may start processes that run what it does not import, so `--slow` adds a fifth of the other slow
-tests. The commit's hash says which, so each merge runs others.
+the tests of its folder, too, because families import their members by name, and pytest imports each
+`conftest.py`. One that is not Python reaches the tests that mention its name. A change to how tests
+are run reaches all of them. But a test may start processes that run other modules than it imports,
+so `--slow` adds a fifth of the other slow X
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TOPS = "src", "tests", "scripts", "benchmarks", "release"
-EVERYWHERE = {"pyproject.toml", "setup.py", "Makefile", "conftest.py", "install.py", "reached.py"}
+EVERYWHERE = {"pyproject.toml", "setup.py", "Makefile", "install.py", "reached.py"}
 SHARES = 5
 
 
@@ -37,7 +37,7 @@ class Source:
 
     @cached_property
     def imports(self) -> set[str]:
-        """What is imported, as dotted names; `from a import b` is named "a.b"."""
+        """The dotted names that the file imports; `from a import b` is named "a.b"."""
         names: set[str] = set()
         for node in ast.walk(ast.parse(self.text)):
             if isinstance(node, ast.Import):
@@ -49,9 +49,9 @@ class Source:
 
 def changed() -> set[Path]:
     """Return the files that differ from where this branch began."""
-    base = _git("merge-base", "HEAD", "origin/main") or _git("rev-parse", "HEAD~1")
-    if base == _git("rev-parse", "HEAD"):
-        base = _git("rev-parse", "HEAD~1")
+    base = _git("merge-base", "HEAD", "origin/main")
+    if base in {"", _git("rev-parse", "HEAD")}:
+        base = "HEAD~1"
     names = _git("diff", "--name-only", base).splitlines()
     names += _git("ls-files", "--others", "--exclude-standard").splitlines()
     return {ROOT / name for name in names}
@@ -96,6 +96,8 @@ def _modules(name: str, by_module: dict[str, Source]) -> list[str]:
 
 
 def _concerns(file: Path, test: Source) -> bool:
+    if file.name == "conftest.py":
+        return file.parent in test.path.parents
     parts = [part for part in file.relative_to(ROOT).parts[:-1] if part not in {"src", "downpour"}]
     folders = [ROOT.joinpath("tests", *parts[:depth]) for depth in range(len(parts), 0, -1)]
     folder = next((folder for folder in folders if folder.is_dir()), None)

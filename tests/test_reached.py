@@ -39,6 +39,14 @@ def test_a_change_reaches_the_tests_of_its_folder(change: str, folder: str) -> N
     assert {path.relative_to(ROOT / "tests").as_posix() for path in tests} <= names(change)
 
 
+def test_a_conftest_reaches_its_folder_alone() -> None:
+    """Nothing imports it but pytest."""
+    found = names("tests/learning/training/conftest.py")
+    assert "learning/training/test_loop.py" in found
+    assert not any(name.startswith(("base/", "core/")) for name in found)
+    assert len(names("tests/conftest.py")) == len(TESTS)
+
+
 def test_a_change_to_how_tests_run_reaches_all_of_them() -> None:
     """Nobody can say which of them it breaks."""
     assert len(names("Makefile")) == len(TESTS)
