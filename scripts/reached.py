@@ -6,7 +6,8 @@ changed module, directly or through others; imports inside functions count. A ch
 the tests of its folder, too, because families import their members by name, and pytest imports each
 `conftest.py`. One that is not Python reaches the tests that mention its name. A change to how tests
 are run reaches all of them. But a test may start processes that run other modules than it imports,
-so `--slow` adds a fifth of the other slow X
+so `--slow` adds a fifth of the other slow tests. The commit's hash chooses it, so in time merges
+run all.
 """
 
 from __future__ import annotations
