@@ -43,6 +43,8 @@ from downpour_lab.trials.striking import Cluster
 
 _PREPARED_SECONDS = 5.0
 """Longer than all workers need to join."""
+PREPARED_AT_SECONDS = 0.3 + _PREPARED_SECONDS
+"""About when a rerun's first task is assigned: the client submits at 0.3 s."""
 _AWAY_AT_SECONDS = 2.0
 _NEVER_SECONDS = 1e9
 _STUCK_FACTOR = 100.0
@@ -308,13 +310,11 @@ def plan_of_rerun(run: RecordedRun, tactic: Tactic, seed: int) -> Plan:
 
 def _faults(workers: tuple[RecordedWorker, ...]) -> tuple[Fault, ...]:
     """Return the absences as faults: workers that leave and may come back later."""
-    # The client submits at 0.3 s (`trials/striking.py`); then the manager prepares the experiment.
-    begin = 0.3 + _PREPARED_SECONDS
     found: list[Fault] = []
     for worker in workers:
         for absence in worker.absences:
-            at = max(_AWAY_AT_SECONDS, begin + absence.from_seconds)
-            until = begin + absence.until_seconds
+            at = max(_AWAY_AT_SECONDS, PREPARED_AT_SECONDS + absence.from_seconds)
+            until = PREPARED_AT_SECONDS + absence.until_seconds
             found.append(
                 Fault(
                     number=len(found),

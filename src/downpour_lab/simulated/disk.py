@@ -154,14 +154,11 @@ class Disk:
         return self.store(experiment).list()
 
     def delete(self, host: str, experiment: str, name: str) -> None:
-        """Remove a file; if the directory fails, the file stays and only takes up room.
-
-        A failure ends the removal of several files, so all present files may stay.
-        """
+        """Remove a file; if the directory fails, the file stays and only takes up room."""
         try:
             self.ask(host, "delete", name)
         except SharedDirectoryError:
-            self.left_over.update(self.store(experiment).list())
+            self.left_over.add(name)
             raise
         self.store(experiment).delete(name)
 

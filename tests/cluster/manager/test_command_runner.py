@@ -46,6 +46,7 @@ from tests.specs import plain_spec
 PATIENCE_SECONDS = 60
 SPEC = plain_spec(shards=2, epochs=1)
 FILE = PublishedFile(name="model-000000-abc.safetensors", size_bytes=1, checksum="0" * 32)
+STUCK = "update-000000-000000-000-abc.safetensors"
 REGISTRATION = Registration(
     name="anna",
     host="127.0.0.1",
@@ -91,11 +92,13 @@ class Client:
 
 
 class StuckStore(DirectoryStore):
-    """A directory in which nothing can be removed."""
+    """A directory in which one file cannot be removed."""
 
     def delete(self, name: str) -> None:
         """Refuse, as a file system does."""
-        raise PermissionError(1, "Operation not permitted", name)
+        if name == STUCK:
+            raise PermissionError(1, "Operation not permitted", name)
+        super().delete(name)
 
 
 @dataclass
@@ -167,14 +170,18 @@ def test_a_directory_that_stays_away_ends_the_manager_and_no_experiment(
 def test_a_file_that_cannot_be_removed_is_left_over_and_nothing_else_is_lost(
     manager: RunningManager,
 ) -> None:
-    """Neither discarding nor concluding fails an experiment; concluding lets go of everything."""
+    """Neither discarding nor concluding fails an experiment, and both remove all other files."""
     manager.space.prepared = _prepared(manager)
-    manager.space.store.put_new("update-000000-000000-000-abc.safetensors", [b"x"])
-    manager.space.store = StuckStore(manager.space.folder)
-    discard = do.Discard(experiment="any", files=(FILE,))
-    manager.sink.carry_out([discard, CONCLUDE])
+    manager.space.store = store = StuckStore(manager.space.folder)
+    discarded, swept = (f"update-000000-00000{n}-000-abc.safetensors" for n in (1, 2))
+    stuck, removed = (store.put_new(name, [b"x"]) for name in (STUCK, discarded))
+    store.put_new(swept, [b"x"])
+    manager.sink.carry_out([do.Discard(experiment="any", files=(stuck, removed)), CONCLUDE])
     assert manager.rest() == []
     assert manager.space.prepared is None
+    left = store.list()
+    assert STUCK in left
+    assert not {discarded, swept} & set(left)
 
 
 def test_commands_for_a_concluded_experiment_are_not_carried_out(manager: RunningManager) -> None:

@@ -366,8 +366,7 @@ class CommandRunner:
         space = self._spaces[command.experiment]
         space.aggregation.versions.forget(command.files)
         copies = [space.copies.pop(file) for file in command.files if file in space.copies]
-        for file in (*command.files, *copies):
-            space.store.delete(file.name)
+        work.remove(space.store, [file.name for file in (*command.files, *copies)])
 
     def _conclude(self, command: do.Conclude) -> None:
         space = self._spaces[command.experiment]

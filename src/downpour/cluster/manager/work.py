@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import xxhash
 
+from downpour.base.errors import StoreError
 from downpour.base.states import Evaluation
 from downpour.base.values import AttemptId, PublishedFile
 from downpour.cluster.manager.aggregation import contribution
@@ -405,10 +406,25 @@ def sweep(
     versions: Collection[PublishedFile] = (),
 ) -> None:
     """Remove files that only a running experiment needs, see `layout.left_over`."""
-    names = store.list()
-    for name in layout.left_over(names, finished=finished, kept=kept, versions=versions):
-        store.delete(name)
+    names = layout.left_over(store.list(), finished=finished, kept=kept, versions=versions)
+    remove(store, sorted(names))
     store.remove_leftovers()
+
+
+def remove(store: Store, names: Iterable[str]) -> None:
+    """Remove every file that can be removed.
+
+    Raises:
+        StoreError, OSError: the first error, once all files were tried.
+    """
+    errors = []
+    for name in names:
+        try:
+            store.delete(name)
+        except (StoreError, OSError) as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def ready(space: Workspace) -> PreparedExperiment:
