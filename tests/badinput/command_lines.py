@@ -221,4 +221,4 @@ ADDRESSES: list[tuple[str, ...]] = [
     ("list --manager NOBODY --token-file FILE", "token"),
     ("list --manager NOBODY --tls-cert FILE --tls-key FILE --tls-ca FILE", "tls"),
 ]
-"""Addresses at which nobody answers, and files of credentials."""
+"""Addresses where nothing listens, and files of credentials."""

@@ -98,11 +98,11 @@ def run(options: RunOptions, request: FoundSpec, launching: LaunchOptions) -> No
     )
     place = replace(place, disturbances=disturbances)
     # Credentials in the environment belong to another cluster.
-    nobody = Credentials()
-    listener = page_socket(nobody, options.dashboard_port, wanted=options.dashboard)
+    no_credentials = Credentials()
+    listener = page_socket(no_credentials, options.dashboard_port, wanted=options.dashboard)
     if listener is not None:  # the page reads an existing folder
         SharedDirectory.open(options.shared, create=True)
-    with page_on(listener, options.shared, nobody):
+    with page_on(listener, options.shared, no_credentials):
         result = _trained(replace(request, spec=spec), launching.workers, place, options)
     print_result(result, as_json=options.as_json, as_csv=options.as_csv)
 

@@ -48,11 +48,11 @@ class Share:
     """One process's share of a step, and how it gets the others' results; this one has all."""
 
     def own(self, count: int) -> Sequence[int]:
-        """Return which of so many parts or slices are this process's."""
+        """Return this process's parts or slices, of `count` in all."""
         return range(count)
 
     def gather(self, own: Mapping[int, Tensor], count: int) -> list[Tensor]:
-        """Return all of so many tensors in their order, for its own ones."""
+        """Give this process's tensors by number; return all `count` tensors in their order."""
         return [own[number] for number in range(count)]
 
     def gradient(self, parameter: nn.Parameter) -> Tensor:

@@ -103,7 +103,7 @@ class Takes:
         return seconds
 
     def store(self, experiment: str, seconds: float, away_seconds: float) -> SimulatedStore:
-        """Return an experiment's files, with a patience of so many seconds."""
+        """Return an experiment's files, whose operations are retried for these seconds."""
         policy = RetryPolicy(seconds=seconds, away_seconds=away_seconds, sleep=self.process.sleep)
         return SimulatedStore(self.environment.disk, self.process, experiment, policy)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import sys
+from hashlib import md5
 from pathlib import Path
 
 import numpy as np
 import pytest
+from torchvision.datasets import MNIST as MnistOfTorchvision
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
@@ -34,6 +37,24 @@ def test_the_cache_is_searched_after_the_data_folder(tmp_path: Path) -> None:
     write_idx(tmp_path / "downloads" / "FashionMNIST")
     key = prepare(Spec.make({"dataset": "fashion-mnist"}), tmp_path, tmp_path / "elsewhere")
     assert open_prepared(tmp_path, key).facts.train_samples == 30
+
+
+def test_archives_in_the_data_folder_are_unpacked_without_a_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder with the four downloaded archives alone is enough, and nothing is written there."""
+    data = tmp_path / "data"
+    arrays = write_idx(data / "MNIST")
+    sums = []
+    for file in sorted((data / "MNIST" / "raw").iterdir()):
+        archive = file.with_name(f"{file.name}.gz")
+        archive.write_bytes(gzip.compress(file.read_bytes()))
+        file.unlink()
+        sums.append((archive.name, md5(archive.read_bytes(), usedforsecurity=False).hexdigest()))
+    monkeypatch.setattr(MnistOfTorchvision, "resources", sums)
+    dataset = open_prepared(tmp_path, prepare(MNIST, tmp_path, data))
+    assert np.array_equal(dataset.train.x[..., 0], arrays[IDX_STEMS[0]])
+    assert sorted(path.name for path in (data / "MNIST" / "raw").iterdir()) == [n for n, _ in sums]
 
 
 @pytest.mark.parametrize(("spec", "folder"), [(MNIST, "MNIST"), (CIFAR, "cifar-10-batches-bin")])

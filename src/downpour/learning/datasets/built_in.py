@@ -175,12 +175,18 @@ class IdxSource:
         """Find the four files in the data folder or the cache, or download them there."""
         places = (data_dir, downloads)
         present = partial(_present, names=_IDX_FILES)
-        paths = found_or_downloaded(spec, self.name, places, present, self._fetch)
+        fetch = partial(self._fetch, data_dir)
+        paths = found_or_downloaded(spec, self.name, places, present, fetch)
         return SourceFiles(fingerprint=fingerprint(paths), read=lambda: self._read(spec, paths))
 
-    def _fetch(self, root: Path) -> None:
+    def _fetch(self, data_dir: Path | None, root: Path) -> None:
         from torchvision import datasets
 
+        if data_dir is not None:  # torchvision unpacks archives that are there and whole
+            raw = root / self.name / "raw"
+            raw.mkdir(parents=True, exist_ok=True)
+            for archive in (data_dir / self.name / "raw").glob("*.gz"):
+                shutil.copy(archive, raw)
         getattr(datasets, self.name)(str(root), download=True)
 
     def _read(self, spec: Spec, paths: list[Path]) -> Arrays:
