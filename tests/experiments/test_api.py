@@ -67,10 +67,10 @@ def test_a_run_learns(result: downpour.Result) -> None:
 
 
 def test_every_shard_was_trained_once_an_epoch(result: downpour.Result) -> None:
-    """Nine tasks, one for each shard and epoch, shared out between the two workers."""
+    """Nine tasks, one for each shard and epoch; a worker that starts late may get none."""
     tasks = sorted((task.epoch, task.shard) for task in result.tasks)
     assert tasks == [(epoch, shard) for epoch in (1, 2, 3) for shard in (0, 1, 2)]
-    assert {task.worker for task in result.tasks} == {"worker-1", "worker-2"}
+    assert {task.worker for task in result.tasks} <= {"worker-1", "worker-2"}
 
 
 def test_the_model_is_a_file_that_others_can_load(result: downpour.Result) -> None:
@@ -234,8 +234,9 @@ def trained(three: downpour.Client, tmp_path: Path) -> Trained:
 def test_the_model_does_not_depend_on_who_trains_what(trained: Trained) -> None:
     """Ten shards give the same bytes with 1, 2, 3 and 10 workers, balanced or not."""
     spec = QUICK.replace(shards=10, optimizer="adam", learning_rate=0.002, momentum=0.0)
-    digests = {digest(trained(spec, workers)) for workers in (1, 2, 3, 10)}
-    assert len(digests) == 1
+    results = {workers: trained(spec, workers) for workers in (1, 2, 3, 10)}
+    assert len(set(map(digest, results.values()))) == 1
+    assert len({task.worker for task in results[3].tasks}) == 3  # all were there from the start
 
 
 @pytest.mark.slow
