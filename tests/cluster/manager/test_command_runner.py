@@ -178,10 +178,10 @@ def test_a_file_that_cannot_be_removed_is_left_over_and_nothing_else_is_lost(
     store.put_new(swept, [b"x"])
     manager.sink.carry_out([do.Discard(experiment="any", files=(stuck, removed)), CONCLUDE])
     assert manager.rest() == []
-    assert manager.space.prepared is None
     left = store.list()
     assert STUCK in left
     assert not {discarded, swept} & set(left)
+    assert manager.space.prepared is None
 
 
 def test_commands_for_a_concluded_experiment_are_not_carried_out(manager: RunningManager) -> None:
