@@ -155,6 +155,13 @@ device = partial(
     text="The device to train on; auto: the best that this machine has.",
     metavar=NAMES,
 )
+loaders = partial(
+    option,
+    value=AUTO,
+    text="How many processes read examples ahead for each worker; auto: as many as pay off, on "
+    "cores that are idle. The resulting bytes don't depend on N.",
+    metavar="N|auto",
+)
 connect_seconds = partial(
     option,
     text="Seconds to wait for a manager that does not answer yet.",

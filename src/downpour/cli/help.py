@@ -50,7 +50,7 @@ FIRST: dict[str, tuple[str, ...]] = {
         *("--make-token", "--token-file", "--log", "--verbose"),
     ),
     "worker": (
-        *("--manager", "--shared", "--name", "--device", "--host", "--port", "--label"),
+        *("--manager", "--shared", "--name", "--device", "--loaders", "--host", "--port", "--label"),
         *("--accept-code", "--token-file", "--log", "--verbose"),
     ),
 }

@@ -77,6 +77,10 @@ def free_memory() -> int:
     return max(0, min([psutil.virtual_memory().available, *_room_in_groups()]))
 
 
+HELPER_PIDS: set[int] = set()
+"""The processes that work for this one. Whoever starts or ends one adds or removes it."""
+
+
 def own_memory() -> int:
     """Return the bytes that this process has for itself and shares with no other process."""
     memory = psutil.Process().memory_info()

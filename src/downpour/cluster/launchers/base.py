@@ -12,11 +12,12 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Protocol, Self
 
+from downpour.base import options
 from downpour.base.devices import AUTO
 from downpour.base.options import option
 from downpour.base.values import checked_labels
 from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.worker.options import WorkerOptions
+from downpour.cluster.worker.options import WorkerOptions, loaders_of
 from downpour.host.paths import TOKEN_NAME, Credentials
 from downpour.network.discovery.waiting import checked_seconds
 
@@ -56,12 +57,14 @@ class LaunchPlan:
         default=False,
         flag="--label",
     )
+    loaders: str = options.loaders()
     needs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check what users may set."""
         checked_seconds("idle_seconds", self.idle_seconds)
         checked_labels(self.labels)
+        loaders_of(self.loaders)
 
     def worker(self, number: int, address: str) -> WorkerOptions:
         """Return how to start a worker of the manager at `address`; workers count from 1.
@@ -75,6 +78,7 @@ class LaunchPlan:
             device=self.device,
             place=number - 1,
             labels=self.labels,
+            loaders=self.loaders,
             accepts_code=True,
             alone_seconds=ALONE_SECONDS if self.manager.embedded else 0.0,
             credentials=self.manager.credentials,

@@ -16,9 +16,13 @@ import sys
 from dataclasses import dataclass, field
 
 from downpour.base import options
+from downpour.base.devices import AUTO
+from downpour.base.errors import SpecError
 from downpour.base.options import flag, option, words_of
 from downpour.host.paths import Credentials
 from downpour.network.discovery.waiting import CONNECT_SECONDS
+
+LOADERS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +79,7 @@ class WorkerOptions:
         "N",
         default="as many as the spec asks for",
     )
+    loaders: str = options.loaders()
     accepts_code: bool = flag(
         "If this machine lacks a file of an experiment's code or has another version, use the "
         "manager's. DOWNPOUR_ALLOW still decides whose code may run.",
@@ -95,9 +100,27 @@ class WorkerOptions:
     )
     credentials: Credentials = field(default_factory=Credentials)
 
+    def __post_init__(self) -> None:
+        """Check what users may set."""
+        loaders_of(self.loaders)
+
     def arguments(self) -> list[str]:
         """Return the command line that starts this worker as a separate process."""
         return ["worker", *words_of(self)]
+
+
+def loaders_of(text: str) -> int | None:
+    """Return the number of loaders that a user asks for; None: as many as pay off.
+
+    Raises:
+        SpecError: it is neither a number nor `auto`.
+    """
+    if text == AUTO:
+        return None
+    if not (text.isascii() and text.isdigit() and int(text) <= LOADERS_MAX):
+        accepted = f"must be {AUTO} or a whole number from 0 to {LOADERS_MAX}"
+        raise SpecError("loaders", text, accepted)
+    return int(text)
 
 
 # These numbers are from glibc's malloc.h; Python does not have them.

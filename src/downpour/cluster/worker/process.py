@@ -17,7 +17,12 @@ from downpour.base.devices import CPU
 from downpour.base.errors import OtherDirectory, Untrusted
 from downpour.cluster.worker.agent import ShownWorker, WorkerAgent
 from downpour.cluster.worker.metrics import WorkerMetrics
-from downpour.cluster.worker.options import WorkerOptions, keep_memory, wait_passively
+from downpour.cluster.worker.options import (
+    WorkerOptions,
+    keep_memory,
+    loaders_of,
+    wait_passively,
+)
 from downpour.files.logs.process_log import kept_log
 from downpour.files.store import SharedDirectory
 from downpour.files.store.shared_directory import open_location
@@ -161,7 +166,11 @@ def _make_agent(
     device = options.device
     numerics = numeric_class(device)
     runner = TaskRunner(
-        shared, device, processes=options.processes, accepts_code=options.accepts_code
+        shared,
+        device,
+        processes=options.processes,
+        loaders=loaders_of(options.loaders),
+        accepts_code=options.accepts_code,
     )
     ending.callback(runner.close)
     metrics = WorkerMetrics(runner.run)

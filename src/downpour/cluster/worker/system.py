@@ -14,7 +14,7 @@ from collections.abc import Callable
 import psutil
 
 from downpour.base.values import ProcessState, SystemState
-from downpour.learning.intra_worker.helper_process import PIDS
+from downpour.host.machine import HELPER_PIDS
 
 _NEARLY = 0.9
 """A heartbeat that comes a little early still brings a sample."""
@@ -101,7 +101,7 @@ def _family(process: psutil.Process) -> list[psutil.Process]:
     We name them and don't search, because psutil reads all of /proc for a process's children. That
     took 3 ms, and a sample may cost 1 % of a task's processor time.
     """
-    return [process, *filter(None, map(_alive, tuple(PIDS)))]
+    return [process, *filter(None, map(_alive, tuple(HELPER_PIDS)))]
 
 
 def _alive(pid: int) -> psutil.Process | None:

@@ -50,6 +50,7 @@ from downpour.network.rpc.messages import IndexArray, IndicesFile, TaskMessage, 
 
 if TYPE_CHECKING:
     from downpour.learning.intra_worker.team import Team
+    from downpour.learning.training.loaders import Loaders
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ class LoadedExperiment(LoadedTasks):
     task: LoadedTask
     model: torch.nn.Module
     team: Team | None
+    loaders: Loaders | None
     shortage: Shortage
 
     def begin(self, task: TaskMessage) -> BegunTask:
@@ -210,6 +212,7 @@ def _placed(loaded: LoadedExperiment, part: LocalTask, state: Arrays) -> ShardTr
                 part,
                 optimizer_state=state,
                 helpers=loaded.team,
+                loaders=loaded.loaders,
                 spills=loaded.shortage.spills,
             )
     except OutOfMemory as error:

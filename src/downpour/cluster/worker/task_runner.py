@@ -25,7 +25,7 @@ from downpour.core.node.attempt import PATIENCE_SECONDS, StepLoop
 from downpour.core.spec import ResolvedSpec
 from downpour.files.store import SharedDirectory
 from downpour.learning.accelerators import release
-from downpour.learning.shipping.receiving import settle_code
+from downpour.learning.shipping.receiving import folder_in_use, settle_code
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training.parameters import load_frozen
 from downpour.learning.training.step import Shortage
@@ -34,6 +34,7 @@ from downpour.network.rpc.messages import TaskMessage
 
 if TYPE_CHECKING:
     from downpour.learning.intra_worker.team import Team
+    from downpour.learning.training.loaders import Loaders
 
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class TaskRunner(TaskFlow):
         device: the device that this worker trains on.
         loop_class: makes the decisions between their steps.
         processes: how many processes may train a batch here; None: as many as the spec asks for.
+        loaders: how many processes read ahead; None: as many as pay off.
         accepts_code: whether a task's code may come from the manager.
     """
 
@@ -61,6 +63,7 @@ class TaskRunner(TaskFlow):
         device: str,
         loop_class: type[StepLoop] = StepLoop,
         processes: int | None = None,
+        loaders: int | None = 0,
         *,
         accepts_code: bool = False,
     ) -> None:
@@ -70,6 +73,7 @@ class TaskRunner(TaskFlow):
         self._shared = replace(shared, sleep=self._pause)
         self._device = device
         self._processes = processes
+        self._loaders = loaders
         self._loaded: LoadedExperiment | None = None
 
     @property
@@ -123,6 +127,7 @@ class TaskRunner(TaskFlow):
             task=made.task,
             model=made.model,
             team=self._team(made.task, made.model, task.dataset),
+            loaders=self._loaders_of(made.task, task.dataset),
             shortage=Shortage(spec.device),
             differs=self._differs,
             trial=made.trial,
@@ -139,10 +144,27 @@ class TaskRunner(TaskFlow):
 
         return Team(loaded, model, self._shared.datasets, key, processes)
 
+    def _loaders_of(self, loaded: LoadedTask, key: str) -> Loaders | None:
+        """Return the loaders of a user's task; built-in ones gather a batch in microseconds."""
+        spec = loaded.spec
+        if self._loaders == 0 or spec.task is None or spec.inside.processes > 1:
+            return None
+        from downpour.learning.training.loaders import Loaders, TaskSource
+
+        source = TaskSource(
+            spec=spec.to_toml(),
+            datasets=self._shared.datasets,
+            data_key=key,
+            code=str(folder_in_use() or ""),
+        )
+        return Loaders(loaded, source, self._loaders)
+
     def close(self) -> None:
         """Release the last experiment's common inputs."""
         if self._loaded is not None and self._loaded.team is not None:
             self._loaded.team.close()
+        if self._loaded is not None and self._loaded.loaders is not None:
+            self._loaded.loaders.close()
         if self._loaded is not None:
             device, self._loaded = self._loaded.spec.device, None
             release(device)

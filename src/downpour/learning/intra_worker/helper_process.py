@@ -19,7 +19,7 @@ from typing import Any, Self, TextIO
 
 import numpy as np
 
-from downpour.host.machine import kills, let_be_killed_first
+from downpour.host.machine import HELPER_PIDS, kills, let_be_killed_first
 from downpour.learning.intra_worker.shared_network import ProcessGone
 from downpour.learning.training.step import BatchPart
 
@@ -119,10 +119,6 @@ class Answer(_Line):
         return cls(**{**fields, "losses": losses})
 
 
-PIDS: set[int] = set()
-"""Added and removed by the teams of this process."""
-
-
 _WAIT_SECONDS = 60.0
 _WAIT_FACTOR = 10.0
 """A helper is given up when it takes longer than a minute and ten times what its worker took for
@@ -168,7 +164,7 @@ class HelperProcess:
         # At once, because importing torch takes memory too. A worker goes on without its helper,
         # and no helper without its worker.
         let_be_killed_first(process.pid)
-        PIDS.add(process.pid)
+        HELPER_PIDS.add(process.pid)
         helper = cls(process, mine, mine.makefile("rw"))
         helper._write(work.to_line())
         return helper
@@ -211,7 +207,7 @@ class HelperProcess:
 
     def end(self) -> None:
         """Kill it; it holds nothing that is worth a goodbye."""
-        PIDS.discard(self.process.pid)
+        HELPER_PIDS.discard(self.process.pid)
         self.process.kill()
         self.process.wait()
         with suppress(OSError):

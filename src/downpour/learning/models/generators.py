@@ -10,6 +10,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import RLock
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -50,6 +51,28 @@ def seeded(number: int) -> Iterator[None]:
         torch.default_generator.manual_seed(number)
         seed(number)
         yield
+
+
+class States(NamedTuple):
+    """The states of torch's generator on the CPU, Python's and numpy's; equal if none has drawn."""
+
+    torch: bytes
+    python: tuple[Any, ...]
+    numpy: tuple[Any, ...]
+
+    @classmethod
+    def now(cls) -> Self:
+        """Take the present ones."""
+        kind, keys, *rest = np.random.get_state()  # noqa: NPY002
+        numpy = kind, np.asarray(keys).tobytes(), *rest
+        return cls(torch.get_rng_state().numpy().tobytes(), random.getstate(), numpy)
+
+    def restore(self) -> None:
+        """Set them."""
+        torch.set_rng_state(torch.frombuffer(bytearray(self.torch), dtype=torch.uint8))
+        random.setstate(self.python)
+        kind, keys, *rest = self.numpy
+        np.random.set_state((kind, np.frombuffer(keys, np.uint32), *rest))  # noqa: NPY002
 
 
 def seed(number: int) -> None:

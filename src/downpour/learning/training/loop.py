@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -25,9 +25,11 @@ from torch import Tensor, nn
 from downpour.base.devices import CPU
 from downpour.base.errors import FileCorrupt, NonFinite, OutOfMemory, SpecError
 from downpour.learning.accelerators import lacks_kernel
+from downpour.learning.tasks.batches import Indices
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training import numerics
 from downpour.learning.training.epoch_order import batch_order, part_of, samples_in
+from downpour.learning.training.loaders import BatchRequest, Loaders
 from downpour.learning.training.optimizers import Optimizers, Position, rate_factor
 from downpour.learning.training.parameters import (
     Arrays,
@@ -44,6 +46,7 @@ from downpour.learning.training.step import (
     StepHelp,
     TrainingStep,
     advice,
+    batch_parts,
     cutting,
     kept_on_host,
     train_step,
@@ -91,6 +94,7 @@ class ShardTraining:
         task: LocalTask,
         optimizer_state: Mapping[str, NDArray[Any]] | None = None,
         helpers: StepHelp | None = None,
+        loaders: Loaders | None = None,
         *,
         spills: bool = False,
     ) -> None:
@@ -128,6 +132,9 @@ class ShardTraining:
         self._loss_sum = torch.zeros((), dtype=wide, device=spec.device)
         self._counted = torch.zeros_like(self._loss_sum)
         self._steps_done = 0
+        self._loaders = loaders
+        if loaders is not None:
+            loaders.begin(self._requests)
 
     @property
     def steps_done(self) -> int:
@@ -196,14 +203,17 @@ class ShardTraining:
             raise NonFinite(f"the loss became NaN or infinite {self._where()}")
 
     def _step(self) -> None:
-        start, stop = (self._place_after(self._steps_done + more) for more in (0, 1))
+        indices = self._batch(self._steps_done)
         step = TrainingStep(
             loaded=self._loaded,
             model=self._model,
-            indices=self._order[start:stop],
+            indices=indices,
             number=self._steps_done,
             randomness=self._randomness,
+            loaders=self._loaders,
         )
+        if self._loaders is not None:
+            self._loaders.reach(self._steps_done)
         step.seed()
         self._optimizers.set_rate(self._rate_factor())
         loss = train_step(step, self._optimizers, self._helpers, self._alone)
@@ -211,8 +221,18 @@ class ShardTraining:
             self._loss_sum.add_(loss[0])
             self._counted.add_(loss[1])
         else:
-            self._loss_sum.add_(loss, alpha=stop - start)
+            self._loss_sum.add_(loss, alpha=len(indices))
         self._steps_done += 1
+
+    def _batch(self, step: int) -> Indices:
+        start, stop = (self._place_after(step + more) for more in (0, 1))
+        return self._order[start:stop]
+
+    def _requests(self, step: int) -> Iterator[BatchRequest]:
+        """Yield what loaders may prepare, from a step on."""
+        for number in range(step, self.steps_total):
+            for part in batch_parts(self._batch(number), self._spec.parts):
+                yield BatchRequest(self._randomness.seed, number, part.number, part.indices)
 
     def _rate_factor(self) -> float:
         position = Position(

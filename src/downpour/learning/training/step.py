@@ -26,8 +26,10 @@ from downpour.learning.plain_tensors import is_plain
 from downpour.learning.tasks.batches import Indices
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.tasks.own import shown
+from downpour.learning.tasks.task import Batch
 from downpour.learning.training import numerics
 from downpour.learning.training.epoch_order import batches_in, samples_in
+from downpour.learning.training.loaders import Loaders
 from downpour.learning.training.optimizers import Optimizers
 
 
@@ -50,6 +52,7 @@ class TrainingStep:
         indices: the batch, as indices of training examples [b].
         number: the step's, counted from 0.
         randomness: the task's generators, which are active.
+        loaders: who may have read the batch ahead.
     """
 
     loaded: LoadedTask
@@ -57,6 +60,7 @@ class TrainingStep:
     indices: Indices
     number: int
     randomness: numerics.Randomness
+    loaders: Loaders | None = None
 
     @property
     def parts(self) -> list[BatchPart]:
@@ -73,10 +77,10 @@ class TrainingStep:
         Returns:
             The part's loss, see `add_gradient`.
         """
-        # If no other process can compute a part, all draw in a row, as in any loop of a user's.
-        if self.loaded.spec.inside.processes > 1:
+        if self.loaded.spec.parts > 1:  # because another process may read or compute this part
             self.seed(part.number)
-        return add_gradient(self.loaded, self.model if model is None else model, part)
+        model = self.model if model is None else model
+        return add_gradient(self.loaded, model, part, self.loaders)
 
 
 class StepHelp(Protocol):
@@ -110,7 +114,8 @@ def train_step(step: TrainingStep, optimizers: Optimizers, *ways: StepHelp | Non
     loaded, model = step.loaded, step.model
     if loaded.has_own_step:
         with numerics.precision(loaded.spec):
-            loss = loaded.task.step(model, optimizers.by_name, loaded.batch("train", step.indices))
+            batch = _read(loaded, step.indices, step.loaders)
+            loss = loaded.task.step(model, optimizers.by_name, batch)
         return _checked(loss, loaded, "step", trained=False).detach()
     optimizers.zero_grad()
     losses = None
@@ -149,14 +154,16 @@ def batch_parts(indices: Indices, count: int) -> list[BatchPart]:
     ]
 
 
-def add_gradient(loaded: LoadedTask, model: nn.Module, part: BatchPart) -> Tensor:
+def add_gradient(
+    loaded: LoadedTask, model: nn.Module, part: BatchPart, loaders: Loaders | None = None
+) -> Tensor:
     """Add a part's gradient to the model's, and return its loss.
 
     That is the part's share of the batch's mean loss. If the task returns a sum and a count, it is
     these [2]. Then the gradient is that of the sum, unless the part is the whole batch.
     """
     with numerics.precision(loaded.spec):
-        loss = loaded.task.loss(model, loaded.batch("train", part.indices))
+        loss = loaded.task.loss(model, _read(loaded, part.indices, loaders))
     if isinstance(loss, tuple):
         total, count = _checked_pair(loss, loaded)
         (total / count if part.share == 1 else total).backward()  # type: ignore[no-untyped-call]
@@ -165,6 +172,10 @@ def add_gradient(loaded: LoadedTask, model: nn.Module, part: BatchPart) -> Tenso
     # The mean of a batch is the mean of its parts, each counted by its examples.
     (loss if part.share == 1 else loss * part.share).backward()  # type: ignore[no-untyped-call]
     return loss.detach() * part.share
+
+
+def _read(loaded: LoadedTask, indices: Indices, loaders: Loaders | None) -> Batch:
+    return loaded.batch("train", indices) if loaders is None else loaders.read(indices)
 
 
 def _checked_pair(pair: tuple[object, ...], loaded: LoadedTask) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,352 @@
+"""Loader processes: they prepare a task's next batches, to the same bytes as without them.
+
+A worker knows all batches of its task, and the position seeds what is drawn for each. So any number
+of processes can prepare any batch. A loader also returns where its draws have left the generators,
+and the step goes on from there. What a loader cannot read or send, the worker reads on its own, so
+an error appears where it would without loaders.
+
+The processes, their queues and the pinned memory are those of `torch.utils.data.DataLoader`. Each
+process makes the task from its spec, so nothing of the user's has to be sent there, and no file is
+read by two processes through one descriptor.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cache
+from math import ceil
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from threading import Thread
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+import psutil
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from downpour.base.devices import CPU
+from downpour.core.spec import Spec
+from downpour.host.machine import (
+    HELPER_PIDS,
+    free_memory,
+    let_be_killed_first,
+    own_memory,
+    usable_cores,
+)
+from downpour.learning.accelerators import repeatable
+from downpour.learning.blame import users_errors
+from downpour.learning.models import generators
+from downpour.learning.shipping.receiving import use
+from downpour.learning.tasks import open_data
+from downpour.learning.tasks.batches import Indices, batch_of, on_device
+from downpour.learning.tasks.loaded import LoadedTask, load
+from downpour.learning.tasks.task import Batch
+from downpour.learning.training import numerics
+
+log = logging.getLogger(__name__)
+
+MOST = 32
+_AHEAD = 2
+"""How many batches each loader prepares ahead; torch's own default."""
+_SILENT_SECONDS = 120.0
+"""How long to wait for a batch before the worker reads it on its own: a loader was stopped."""
+_FAILURES_MAX = 3
+_MEASURED_SECONDS = 1.0
+_MEASURED_STEPS = 4
+_CHEAP_SHARE = 0.05
+"""Reading that takes less of a step's time than this is not worth a process."""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSource:
+    """What another process makes the task from: its spec as TOML, its data, the bundle in use."""
+
+    spec: str
+    datasets: Path
+    data_key: str
+    code: str = ""
+
+    def load(self) -> LoadedTask:
+        """Make the task; its examples are read and collated on the CPU.
+
+        Raises:
+            DownpourError: it cannot be made here.
+        """
+        spec = Spec.from_toml(self.spec)
+        if self.code:
+            use(Path(self.code))
+        return load(spec, open_data(spec, self.datasets, self.data_key))
+
+
+class BatchRequest(NamedTuple):
+    """A batch to prepare: the task's seed, the step, the part of its batch, and its indices [b]."""
+
+    seed: int
+    step: int
+    part: int
+    indices: Indices
+
+
+class _Prepared(NamedTuple):
+    batch: Batch
+    drawn: generators.States | None  # None: nothing was drawn
+
+
+class _Batches(Dataset[_Prepared | None]):
+    """The batches of requests, in a loader; None if the worker must read one on its own."""
+
+    def __init__(self, source: TaskSource) -> None:
+        self._source = source
+        self._task = cache(source.load)
+        self._can_be_sent = False
+
+    def __reduce__(self) -> Any:
+        return _Batches, (self._source,)
+
+    def __getitem__(self, request: BatchRequest | None) -> _Prepared | None:
+        try:
+            if request is None:  # to get ready
+                self._task().examples("train")
+                return None
+            prepared = _prepared(self._task(), request)
+            if not self._can_be_sent:  # torch's queue would drop it, and leave the worker waiting
+                ForkingPickler.dumps(prepared)
+                self._can_be_sent = True
+        except users_errors():
+            return None
+        return prepared
+
+
+def _prepared(loaded: LoadedTask, request: BatchRequest) -> _Prepared:
+    spec = loaded.spec
+    here = spec.replace(device=CPU)
+    kernels = repeatable(spec.device, strict=False) if spec.repeatable else nullcontext()
+    # Autocast of an accelerator changes nothing that is computed here.
+    precision = numerics.precision(here) if spec.device == CPU else nullcontext()
+    randomness = numerics.Randomness(request.seed, CPU, beyond_torch=True)
+    with numerics.settings(here), kernels, randomness.active(), precision:
+        randomness.begin(request.step, request.part)
+        before = generators.States.now()
+        examples = loaded.examples("train")
+        batch = batch_of(loaded.task, examples, "train", request.indices, CPU)
+        after = generators.States.now()
+    return _Prepared(batch, None if after == before else after)
+
+
+def _begin(_: int) -> None:
+    """Set up a loader's process."""
+    # A terminal's Ctrl-C goes to all processes; the worker decides when its loaders end.
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    let_be_killed_first(os.getpid())
+
+
+def _same(prepared: Any) -> Any:
+    """Return it as it is; torch's default turns arrays into tensors."""
+    return prepared
+
+
+class _Requests:
+    """The requests of the task at hand, for torch's sampler."""
+
+    def __init__(self) -> None:
+        self.remaining: Iterator[BatchRequest | None] = iter(())
+
+    def __iter__(self) -> Iterator[BatchRequest | None]:
+        return self.remaining
+
+
+class Loaders:
+    """The loader processes of one experiment on one worker.
+
+    Training never waits until they have started: it reads its own batches until all are ready.
+
+    Args:
+        loaded: the task, as the worker trains it.
+        source: what the loaders make it from.
+        count: how many to start; None: as many as pay off, which the first steps show.
+
+    Attributes:
+        pids: the processes that are ready.
+    """
+
+    def __init__(self, loaded: LoadedTask, source: TaskSource, count: int | None = None) -> None:
+        self._source = source
+        self._loaded = loaded
+        self._count = count
+        self._cost: _ReadingCost | None = _ReadingCost() if count is None else None
+        self._requests = _Requests()
+        self._asked: Callable[[int], Iterator[BatchRequest]] = lambda _: iter(())
+        self._step = 0
+        self._starting: Thread | None = None
+        self._loader: DataLoader[Any] | None = None
+        self._batches: Iterator[tuple[BatchRequest, _Prepared | None]] | None = None
+        self._failures = 0
+        self.pids: set[int] = set()
+        if count:
+            self._start(count)
+
+    def begin(self, requests: Callable[[int], Iterator[BatchRequest]]) -> None:
+        """Begin a task; `requests` yields those of its batches that follow a number of steps."""
+        self._asked, self._batches = requests, None
+
+    def reach(self, step: int) -> None:
+        """Take note that the step with this number begins."""
+        self._step = step
+        if self._cost is not None and (wanted := self._cost.wanted()) is not None:
+            self._cost = None
+            if wanted:
+                log.info("starting %d loaders, because reading holds up the steps", wanted)
+                self._start(wanted)
+
+    def read(self, indices: Indices) -> Batch:
+        """Return the batch of some indices [b] on the task's device: a loader's, or read here."""
+        prepared = self._taken(indices)
+        if prepared is None:
+            began = perf_counter()
+            batch = self._loaded.batch("train", indices)
+            if self._cost is not None:
+                self._cost.reading_seconds += perf_counter() - began
+            return batch
+        if prepared.drawn is not None:
+            prepared.drawn.restore()
+        return on_device(prepared.batch, self._loaded.spec.device)
+
+    def wait_until_ready(self) -> None:
+        """Wait until all loaders have made the task; for tests and measurements."""
+        if self._starting is not None:
+            self._starting.join()
+
+    def close(self) -> None:
+        """End all loaders."""
+        self.wait_until_ready()
+        self._starting = None
+        self._end()
+
+    def _end(self) -> None:
+        self._loader = self._batches = None  # torch ends its processes
+        HELPER_PIDS.difference_update(self.pids)
+        self.pids = set()
+
+    def _taken(self, indices: Indices) -> _Prepared | None:
+        """Return the next batch of the loaders, if there is one and it is the one asked for."""
+        if self._loader is None:
+            return None
+        try:
+            if self._batches is None:
+                self._batches = self._ahead(self._loader)
+            request, prepared = next(self._batches)
+        except StopIteration:
+            return None
+        except (RuntimeError, OSError, EOFError) as error:  # a loader ended, or does not answer
+            self._fail(str(error))
+            return None
+        if not np.array_equal(request.indices, indices):
+            self._batches = None
+            return None
+        return prepared
+
+    def _ahead(self, loader: DataLoader[Any]) -> Iterator[tuple[BatchRequest, _Prepared | None]]:
+        self._requests.remaining = self._asked(self._step)
+        return zip(self._asked(self._step), loader, strict=True)
+
+    def _start(self, count: int) -> None:
+        most = max(1, free_memory() // max(1, own_memory()))
+        if most < count:
+            log.warning("memory has room for %d of %d loaders", most, count)
+        self._count = min(count, most)
+        self._starting = Thread(target=self._started, args=(self._count,), daemon=True)
+        self._starting.start()
+
+    def _started(self, count: int) -> None:
+        # Of more processes than cores: a user asked for them.
+        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+        loader: DataLoader[Any] = DataLoader(
+            _Batches(self._source),
+            batch_size=None,
+            sampler=self._requests,
+            num_workers=count,
+            collate_fn=_same,
+            pin_memory=self._loaded.spec.device.startswith("cuda"),
+            timeout=_SILENT_SECONDS,
+            worker_init_fn=_begin,
+            multiprocessing_context=_context(),
+            generator=torch.Generator(),  # without it torch draws from the training's own
+            prefetch_factor=_AHEAD,
+            persistent_workers=True,
+        )
+        before = _children()
+        self._requests.remaining = iter([None] * count)
+        try:
+            for _ in loader:
+                pass
+        except (OSError, RuntimeError) as error:
+            log.warning("loaders cannot be started: %s", error)
+            return
+        self.pids = _children() - before
+        HELPER_PIDS.update(self.pids)
+        self._loader = loader
+
+    def _fail(self, reason: str) -> None:
+        line = reason.splitlines()[0] if reason else "no reason is known"
+        self._end()
+        self._failures += 1
+        if self._failures < _FAILURES_MAX:
+            log.warning("a loader has ended, and new ones are started: %s", line)
+            self._start(self._count or 1)
+        else:
+            log.warning("loaders have ended %d times; the worker reads on its own", self._failures)
+
+
+class _ReadingCost:
+    """How much of the time of its steps a worker spends on reading."""
+
+    def __init__(self) -> None:
+        self.reading_seconds = 0.0
+        self._steps = -1  # the first one takes longer
+        self._began = self._idle = 0.0
+
+    def wanted(self) -> int | None:
+        """Return how many loaders would pay off, from 0; None if that is not known yet."""
+        now = perf_counter()
+        self._steps += 1
+        if self._steps <= 1:
+            self._began, self._idle, self.reading_seconds = now, _idle_seconds(), 0.0
+            return None
+        whole = now - self._began
+        if self._steps <= _MEASURED_STEPS or whole < _MEASURED_SECONDS:
+            return None
+        share = self.reading_seconds / whole
+        if share < _CHEAP_SHARE:
+            return 0
+        needed = ceil(share / max(1 - share, 1 / MOST)) + 1
+        cores = min((_idle_seconds() - self._idle) / whole, usable_cores() - 1)
+        return min(needed, round(cores), MOST)
+
+
+def _idle_seconds() -> float:
+    """Return for how long this machine's processors were idle, all together."""
+    times = psutil.cpu_times()
+    return float(times.idle + getattr(times, "iowait", 0.0))
+
+
+def _children() -> set[int]:
+    return {one.pid for one in multiprocessing.active_children() if one.pid is not None}
+
+
+@cache
+def _context() -> Any:
+    """Return how processes are started: forked from one that has imported torch, and no threads."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context

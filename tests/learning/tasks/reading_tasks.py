@@ -1,0 +1,45 @@
+"""Tasks whose examples cannot be read, or cannot be sent to another process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, nn
+
+from tests.learning.tasks.own_tasks import Plane
+
+FAILING: set[int] = set()
+
+
+class Points:
+    """The points of a plane, some of which fail."""
+
+    def __init__(self, points: list[Any]) -> None:
+        self.points = points
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def __getitem__(self, index: int) -> Any:
+        if index in FAILING:
+            raise OSError("the disk is gone")
+        return self.points[index]
+
+
+class Raises(Plane):
+    """Some examples cannot be read."""
+
+    def examples(self, part: str) -> Any:
+        return Points(super().examples(part))
+
+
+class Unsendable(Plane):
+    """A batch holds a generator, which no process can send."""
+
+    def collate(self, examples: Any) -> Any:
+        x, y = super().collate(examples)
+        return (one for one in (x, y)), x, y
+
+    def loss(self, model: nn.Module, batch: tuple[Iterator[Tensor], Tensor, Tensor]) -> Tensor:
+        return super().loss(model, batch[1:])

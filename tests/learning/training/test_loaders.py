@@ -1,0 +1,170 @@
+"""Batches that other processes prepare: the bytes are those of a worker that reads alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from downpour.learning.models import generators
+from downpour.learning.tasks.loaded import LoadedTask
+from downpour.learning.training.loaders import BatchRequest, Loaders, TaskSource, _Batches
+from downpour.learning.training.loop import LocalTask, ShardTraining
+from tests.conftest import Allow
+from tests.learning.tasks.conftest import loaded
+
+TASKS = Path(__file__).parents[1] / "tasks"
+SEED = 11
+
+
+@pytest.fixture(autouse=True)
+def lab(allowing: Allow) -> Iterator[None]:
+    """The tasks' modules can be imported, also in loaders; these end with the test."""
+    allowing(TASKS, "own_tasks", "reading_tasks")
+    yield
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
+
+
+def source(task: LoadedTask, root: Path) -> TaskSource:
+    """Return what loaders make a task from."""
+    [key] = [path.name for path in root.iterdir() if path.name.startswith("task-")]
+    return TaskSource(spec=task.spec.to_toml(), datasets=root, data_key=key)
+
+
+def request(*indices: int, step: int = 3) -> BatchRequest:
+    """Return a request of some examples."""
+    return BatchRequest(SEED, step, 0, np.array(indices, dtype=np.int64))
+
+
+def begin(task: LoadedTask, steps: int = 6, loaders: Loaders | None = None) -> ShardTraining:
+    """Begin to train some batches."""
+    indices = np.arange(steps * task.spec.batch_size) % task.count("train")
+    part = LocalTask(indices=indices, round=1, shard=0)
+    return ShardTraining(task, task.network(), part, loaders=loaders)
+
+
+def checksums(training: ShardTraining) -> list[bytes]:
+    """Train to the end; return all bytes of the state."""
+    training.advance(training.steps_total)
+    state = training.snapshot()
+    return [np.asarray(state[name]).tobytes() for name in sorted(state)]
+
+
+Helped = Callable[..., Loaders]
+
+
+@pytest.fixture
+def helped(tmp_path: Path) -> Iterator[Helped]:
+    """Start a number of loaders for a task, and wait until they are ready."""
+    begun: list[Loaders] = []
+
+    def load(task: LoadedTask, count: int) -> Loaders:
+        loaders = Loaders(task, source(task, tmp_path), count)
+        begun.append(loaders)
+        loaders.wait_until_ready()
+        return loaders
+
+    yield load
+    for one in begun:
+        one.close()
+
+
+def test_a_loader_prepares_the_batch_and_the_generators_of_the_worker(tmp_path: Path) -> None:
+    """Examples draw from all three generators, and the step goes on from there."""
+    task = loaded(tmp_path, "Noisy")
+    prepared = _Batches(source(task, tmp_path))[request(1, 2, 5)]
+    assert prepared is not None
+    assert prepared.drawn is not None
+    training = begin(task)
+    training._randomness.seed = SEED
+    with training._randomness.active():
+        training._randomness.begin(3)
+        x, y = task.batch("train", np.array([1, 2, 5]))
+        left = generators.States.now()
+        assert left == prepared.drawn
+        torch.rand(1)
+        prepared.drawn.restore()
+        assert generators.States.now() == left
+    assert torch.equal(x, prepared.batch[0])
+    assert torch.equal(y, prepared.batch[1])
+
+
+def test_generators_that_nothing_draws_from_are_not_sent(tmp_path: Path) -> None:
+    """Their states would be twelve kilobytes with each batch."""
+    prepared = _Batches(source(loaded(tmp_path, "Plane"), tmp_path))[request(1)]
+    assert prepared is not None
+    assert prepared.drawn is None
+
+
+@pytest.mark.parametrize("name", ["Raises", "Unsendable"])
+def test_what_a_loader_cannot_give_the_worker_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """An example that fails, or that no process can send."""
+    task = loaded(tmp_path, f"reading_tasks:{name}")
+    monkeypatch.setattr("reading_tasks.FAILING", {7})
+    assert _Batches(source(task, tmp_path))[request(7)] is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("Noisy", {}),
+        ("Noisy", {"accumulate": 3, "optimizer": "adam"}),
+        ("Plane", {"precision": "bfloat16"}),
+        ("reading_tasks:Unsendable", {}),
+    ],
+)
+def test_the_bytes_do_not_depend_on_the_number_of_loaders(
+    tmp_path: Path, helped: Helped, name: str, fields: dict[str, Any]
+) -> None:
+    """Without any, with one and with three; one task after the other."""
+    task = loaded(tmp_path, name, **fields)
+    expected = [checksums(begin(task)), checksums(begin(task, 4))]
+    for count in (1, 3):
+        loaders = helped(task, count)
+        assert len(loaders.pids) == count
+        assert [checksums(begin(task, steps, loaders)) for steps in (6, 4)] == expected
+
+
+@pytest.mark.slow
+def test_a_task_goes_on_with_or_without_loaders(tmp_path: Path, helped: Helped) -> None:
+    """A snapshot after two steps is continued by a worker with loaders, and the other way round."""
+    task = loaded(tmp_path, "Noisy")
+    expected = checksums(begin(task))
+    some = helped(task, 2)
+    for first, second in ((None, some), (some, None), (some, some)):
+        training = begin(task, loaders=first)
+        training.advance(2)
+        other = begin(task, loaders=second)
+        other.restore(training.snapshot())
+        assert checksums(other) == expected
+
+
+@pytest.mark.slow
+def test_a_killed_loader_is_replaced_and_changes_nothing(
+    tmp_path: Path, helped: Helped, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The worker reads on its own meanwhile. After the third time, it goes on without loaders."""
+    task = loaded(tmp_path, "Noisy")
+    expected = checksums(begin(task, 40))
+    loaders = helped(task, 1)
+    training = begin(task, 40, loaders)
+    for _ in range(3):
+        training.advance(3)
+        [pid] = loaders.pids
+        os.kill(pid, signal.SIGKILL)
+        while loaders.pids == {pid}:
+            training.advance(1)
+        loaders.wait_until_ready()
+    assert checksums(training) == expected
+    assert not loaders.pids
+    assert "the worker reads on its own" in caplog.text
