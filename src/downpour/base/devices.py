@@ -57,11 +57,7 @@ class Devices:
         return name == CPU or (device.number or 0) < self.accelerators.get(device.kind, 0)
 
     def chosen(self, asked: str) -> str:
-        """Return the requested device.
-
-        Raises:
-            SpecError: this machine lacks it.
-        """
+        """Return the requested device."""
         if asked == AUTO:
             return self.best
         if not self.has(asked):
@@ -72,9 +68,6 @@ class Devices:
         """Return the device for worker number `place` of this machine, counted from 0.
 
         Workers take the machine's cards in turn, unless `asked` names one by its number.
-
-        Raises:
-            SpecError: this machine lacks it.
         """
         device = self.chosen(asked)
         count = self.accelerators.get(device, 1)  # names with a number are not in the table

@@ -80,11 +80,7 @@ class Family(Mapping[str, Any]):
         return self._loaded[name]
 
     def check(self, name: object, field: str | None = None) -> str:
-        """Return a name if the field accepts it; errors mention `field` instead if it is given.
-
-        Raises:
-            SpecError: the field does not accept it.
-        """
+        """Return a name if the field accepts it; errors mention `field` instead if it is given."""
         if isinstance(name, str) and (name in self._others or name in self):
             return name
         meant = did_you_mean(name, self.accepted) if isinstance(name, str) else ""

@@ -155,6 +155,7 @@ device = partial(
     text="The device to train on; auto: the best that this machine has.",
     metavar=NAMES,
 )
+LOADERS_MAX = 64
 loaders = partial(
     option,
     value=AUTO,

@@ -271,12 +271,7 @@ _NEED = re.compile(f"{_KEY}(=.+)?")
 
 
 def checked_labels(labels: Sequence[str]) -> tuple[str, ...]:
-    """Return labels if they are valid.
-
-    Raises:
-        SpecError: there are too many, two have the same key, or one is not a short, printable
-            KEY=VALUE.
-    """
+    """Return labels if they are valid."""
     if len(labels) > LABELS_MAX:
         raise SpecError("label", len(labels), f"at most {LABELS_MAX} labels are possible")
     for label in labels:
@@ -297,11 +292,7 @@ def merged(labels: Iterable[str], own: Iterable[str]) -> tuple[str, ...]:
 
 
 def checked_need(text: str) -> str:
-    """Return a need if it is valid.
-
-    Raises:
-        ValueError: it is not KEY or KEY=VALUE, short and printable.
-    """
+    """Return a need if it is valid."""
     if not (text.isprintable() and len(text) <= CHARACTERS_MAX and _NEED.fullmatch(text)):
         raise ValueError(text)
     return text

@@ -111,11 +111,7 @@ def command_line(words: Sequence[str] = ()) -> Callable[..., Any]:
 
 
 def build(only: str = "") -> Callable[..., Any]:
-    """Build the parser of one command, or of all.
-
-    Raises:
-        SpecError: the one command belongs to a package that cannot be imported.
-    """
+    """Build the parser of one command, or of all."""
     app = typer.Typer(
         name="downpour",
         help="Train on the machines you have: uneven workers, one shared folder, no lost progress.",

@@ -97,11 +97,7 @@ experiment = partial(
 
 
 def allow_code(modules: Sequence[str], file: Path | None = None) -> None:
-    """Allow a user's modules, and let Python find them in the current folder and next to a file.
-
-    Raises:
-        SpecError: one of them is not the name of a module.
-    """
+    """Allow a user's modules, and let Python find them in the current folder and next to a file."""
     allow_in([Path.cwd(), file.parent if file else None], modules)
 
 
@@ -115,9 +111,6 @@ def refuse_unused(context: typer.Context, options: Collection[str], why: str) ->
     """Refuse these options of a command if they were given on the command line.
 
     An environment variable serves many commands, so it never conflicts.
-
-    Raises:
-        SpecError: names the option, its value and the reason why it would have no effect.
     """
     for name, value in context.params.items():
         source = context.get_parameter_source(name)

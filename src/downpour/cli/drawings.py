@@ -153,11 +153,7 @@ def figure_option(text: str, default: str) -> Any:
 
 
 def check_figure(field: str, path: Path | None) -> None:
-    """Check the file to write a figure to.
-
-    Raises:
-        SpecError: the suffix is not allowed, the path is not a file, or its folder is missing.
-    """
+    """Check the file to write a figure to."""
     if path is None:
         return
     other = path.exists() and not path.is_file()

@@ -50,8 +50,8 @@ FIRST: dict[str, tuple[str, ...]] = {
         *("--make-token", "--token-file", "--log", "--verbose"),
     ),
     "worker": (
-        *("--manager", "--shared", "--name", "--device", "--loaders", "--host", "--port", "--label"),
-        *("--accept-code", "--token-file", "--log", "--verbose"),
+        *("--manager", "--shared", "--name", "--device", "--loaders", "--host", "--port"),
+        *("--label", "--accept-code", "--token-file", "--log", "--verbose"),
     ),
 }
 """By command, most needed first."""

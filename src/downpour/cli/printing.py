@@ -130,11 +130,7 @@ def _plain(value: Any) -> Any:
 
 
 def check_format(*, as_json: bool, as_csv: bool) -> None:
-    """Refuse two formats at once, before anything starts.
-
-    Raises:
-        SpecError: the user asked for both.
-    """
+    """Refuse two formats at once, before anything starts."""
     if as_json and as_csv:
         raise SpecError("format", "--json --csv", "must be one of the two")
 

@@ -145,10 +145,6 @@ def resolve(
 
     `workers` is None if their number is not known yet. `policies` are the policies that a spec can
     name. `trainer` is the optimizer of the spec's task, if it brings its own.
-
-    Raises:
-        SpecError: the mode or the policy cannot serve the spec, or needs more workers; or both
-            shards and workers are missing; or `inside` has not been measured yet.
     """
     # A policy checks that there are more workers than standbys. While we don't know their number,
     # we assume that it suffices.

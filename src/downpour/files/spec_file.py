@@ -21,11 +21,7 @@ _LISTS = {"betas", "needs", "prefers"}
 
 
 def read_spec(path: Path, overrides: Mapping[str, Any] | None = None) -> Spec:
-    """Read a spec from a TOML file; `overrides` replace its fields.
-
-    Raises:
-        SpecError: the file cannot be read or is not TOML, or a field is invalid.
-    """
+    """Read a spec from a TOML file; `overrides` replace its fields."""
     fields = read_toml(path)
     _refuse_others(fields)
     return Spec.make({**fields, **(overrides or {})})
@@ -35,9 +31,6 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Return the fields of a TOML file that a user names, without its table `[launch]`.
 
     That table chooses where to train, and has no effect on the result.
-
-    Raises:
-        SpecError: the file cannot be read, or is not TOML.
     """
     fields = _whole(path)
     fields.pop(_LAUNCH, None)
@@ -45,11 +38,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def read_launch(path: Path) -> dict[str, Any]:
-    """Return the table `[launch]` of a TOML file; empty if there is none.
-
-    Raises:
-        SpecError: the file cannot be read, is not TOML, or `launch` is no table.
-    """
+    """Return the table `[launch]` of a TOML file; empty if there is none."""
     table = _whole(path).get(_LAUNCH, {})
     if not isinstance(table, dict):
         raise SpecError(_LAUNCH, table, "must be a table of launch options")
@@ -79,11 +68,7 @@ def _whole(path: Path) -> dict[str, Any]:
 
 
 def refuse_grid(fields: Mapping[str, Any]) -> None:
-    """Refuse a file for `downpour grid`: one with `[[experiment]]`, `trials` or lists of values.
-
-    Raises:
-        SpecError: names the field that makes the file a grid.
-    """
+    """Refuse a file for `downpour grid`: one with `[[experiment]]`, `trials` or lists of values."""
     for field in _axes(fields):
         raise SpecError(field, fields[field], "makes this a grid: run it with `downpour grid`")
 

@@ -99,11 +99,7 @@ class EventCommand:
 
 
 def command_for(text: str) -> EventCommand | None:
-    """Return an object that runs an option's command; None if the option is empty.
-
-    Raises:
-        SpecError: as `checked_command`.
-    """
+    """Return an object that runs an option's command; None if the option is empty."""
     return EventCommand(checked_command(text)) if text else None
 
 

@@ -41,9 +41,6 @@ def require(purpose: str, extra: str) -> None:
     Args:
         purpose: the command, option or function that needs them, in the user's words.
         extra: a key of `EXTRAS`.
-
-    Raises:
-        MissingPackage: a module of the extra cannot be found.
     """
     for module, package in EXTRAS[extra].items():
         if not is_installed(module):

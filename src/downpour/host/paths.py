@@ -32,11 +32,7 @@ _PLACE = re.compile(r"([a-z0-9]+)://([^/?#\s]+)(?:/([^?#]*))?")
 
 
 def path_of(field: str, given: object) -> Path:
-    """Return a path, with `~` expanded.
-
-    Raises:
-        SpecError: it is empty, not a path, names an unknown user, or is too long for the system.
-    """
+    """Return a path, with `~` expanded."""
     if not isinstance(given, str | os.PathLike):
         raise SpecError(field, given, "must be a path: a string or a Path")
     text = os.fspath(given)
@@ -71,11 +67,7 @@ def is_object_store(location: object) -> bool:
 
 
 def checked_url(field: str, url: str) -> str:
-    """Return an object store's URL without slashes at its end.
-
-    Raises:
-        SpecError: it names no bucket, or has more than a bucket and a prefix.
-    """
+    """Return an object store's URL without slashes at its end."""
     found = _PLACE.fullmatch(url)
     parts = (found[3] or "").rstrip("/").split("/") if found else []
     if found is None or found[1] not in _SCHEMES or ("" in parts and parts != [""]):
@@ -88,11 +80,7 @@ def checked_url(field: str, url: str) -> str:
 
 
 def empty_folder(field: str, folder: Path) -> Path:
-    """Return an empty folder; create it if it is missing.
-
-    Raises:
-        SpecError: it is not empty, or cannot be created.
-    """
+    """Return an empty folder; create it if it is missing."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
@@ -111,9 +99,6 @@ def open_user_file(path: str | os.PathLike[str]) -> BinaryIO:
 
     A FIFO without a writer would wait forever, a device may never end, and a mistyped name may be a
     disk image. So we read only regular files, up to a limit.
-
-    Raises:
-        OSError: it cannot be opened; its `strerror` says why, in words for the user.
     """
     # Without O_NONBLOCK, opening a FIFO would wait for its writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -127,11 +112,7 @@ def open_user_file(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def read_user_file(path: str | os.PathLike[str], bytes_max: int = TEXT_BYTES_MAX) -> bytes:
-    """Return the content of a regular file.
-
-    Raises:
-        OSError: it cannot be read or is too large; its `strerror` says why, in words for the user.
-    """
+    """Return the content of a regular file."""
     with open_user_file(path) as file:
         content = file.read(bytes_max + 1)
     if len(content) > bytes_max:
@@ -140,11 +121,7 @@ def read_user_file(path: str | os.PathLike[str], bytes_max: int = TEXT_BYTES_MAX
 
 
 def check_user_file(path: Path) -> None:
-    """Check that we can read a file, before a library opens it.
-
-    Raises:
-        OSError: we cannot; see `open_user_file`.
-    """
+    """Check that we can read a file, before a library opens it."""
     open_user_file(path).close()
 
 
@@ -234,10 +211,6 @@ class FolderLock(FileLock):
     """
 
     def acquire(self, *args: Any, **options: Any) -> AcquireReturnProxy[Self]:
-        """Take the lock; see `FileLock.acquire`.
-
-        Raises:
-            FileNotFoundError: there is no such folder.
-        """
+        """Take the lock; see `FileLock.acquire`."""
         Path(self.lock_file).parent.stat()
         return super().acquire(*args, **options)

@@ -72,23 +72,14 @@ def forget() -> None:
 
 
 def check_code(field: str, name: str, expected: Mapping[str, str]) -> None:
-    """Check that this process has the code that the experiment was submitted with.
-
-    Raises:
-        OtherCode: a file differs; names it.
-        SpecError: the factory is not on the allow-list.
-    """
+    """Check that this process has the code that the experiment was submitted with."""
     for file, digest in code_of(field, name).items():
         if expected.get(file) != digest:
             raise OtherCode(file)
 
 
 def fixed_code(factories: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
-    """Return the digests of all files of a spec's factories, by the field that names each.
-
-    Raises:
-        SpecError: a file changed after this process read it, or differs from the spec's digest.
-    """
+    """Return the digests of all files of a spec's factories, by the field that names each."""
     code: dict[str, str] = {}
     for field, name in factories.items():
         imported = code_of(field, name)
@@ -214,9 +205,6 @@ def versions_of(spec: Spec) -> dict[str, str]:
     They are by the names of distributions, without a build's addition after "+": numeric classes
     tell builds apart. A spec without the user's own code has none. Imports of a dataset's factory
     alone do not count, because a worker reads the arrays that the factory has made.
-
-    Raises:
-        SpecError: the factory is not on the allow-list.
     """
     if not spec.trains_own_code:
         return {}

@@ -35,11 +35,7 @@ MODELS: dict[str, Callable[[Trained], Model]] = {
 
 
 def make(name: str, trained: Trained) -> Predictor:
-    """Return a new predictor of the family.
-
-    Raises:
-        SpecError: no predictor has this name.
-    """
+    """Return a new predictor of the family."""
     if name not in MODELS:
         accepted = f"must be one of {', '.join(MODELS)}"
         raise SpecError("predictor", name, accepted + did_you_mean(name, MODELS))
@@ -47,11 +43,7 @@ def make(name: str, trained: Trained) -> Predictor:
 
 
 def pretrained(path: Path | None = None) -> Predictor:
-    """Return a new predictor for one run, from a model file or from the shipped one.
-
-    Raises:
-        SpecError: the file cannot be read, is damaged, or is of another version.
-    """
+    """Return a new predictor for one run, from a model file or from the shipped one."""
     return make("selector", read_trained(path))
 
 

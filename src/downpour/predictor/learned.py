@@ -268,9 +268,6 @@ def write_trained(path: Path, trained: Trained) -> int:
 
     We store large arrays as 16-bit numbers, which changes predictions by less than their noise. The
     file names the version of this layout and the traces that the models were trained on.
-
-    Raises:
-        SpecError: the file cannot be written.
     """
     tensors = {f"ridge.{name}": array for name, array in trained.ridge.items()}
     for name, array in trained.lstm.items():
@@ -286,11 +283,7 @@ def write_trained(path: Path, trained: Trained) -> int:
 
 
 def read_trained(path: Path | None = None) -> Trained:
-    """Read a predictor's file; without a path, read the shipped one.
-
-    Raises:
-        SpecError: the file cannot be read, is damaged, or is of another version.
-    """
+    """Read a predictor's file; without a path, read the shipped one."""
     shipped = resources.files("downpour.predictor") / _SHIPPED
     name = str(path or _SHIPPED)
     try:

@@ -96,11 +96,7 @@ def replay_each(
 
 
 def replay_one(journal: Sequence[Line], options: SchedulerOptions) -> Experiment:
-    """Return the experiment that results from a journal.
-
-    Raises:
-        FileCorrupt: it does not begin with a submission, or its entries contradict each other.
-    """
+    """Return the experiment that results from a journal."""
     if not journal or not isinstance(journal[0].entry, on.ExperimentSubmitted):
         raise FileCorrupt("journal", "does not begin with a submission")
     core = Scheduler(options)
@@ -252,10 +248,6 @@ def read_journal(folder: Path) -> list[Line]:
     """Return the lines of an experiment's journal that replay needs, in order; empty without one.
 
     Leave out a torn line at the end; the returned lines are durable.
-
-    Raises:
-        FileCorrupt: an entry is missing or altered, but later ones exist.
-        SharedDirectoryError: the folder cannot be read.
     """
     parts: list[Part] = []
     for segment in reversed(segments(folder)):
@@ -295,11 +287,7 @@ def first_number(segment: Path) -> int | None:
 
 
 def segments(folder: Path) -> list[Path]:
-    """Return the files of a journal, in reading order.
-
-    Raises:
-        SharedDirectoryError: the folder cannot be listed.
-    """
+    """Return the files of a journal, in reading order."""
     return segments_among(folder, names_in(folder))
 
 

@@ -81,9 +81,6 @@ def read_logs(
         since: the cursor of the previous read.
         changed_after: leave out pieces that have not changed since then, in seconds since 1970.
         bytes_max: how much to read; if there is more, read the pieces that changed last.
-
-    Raises:
-        SharedDirectoryError: the place cannot be read.
     """
     before = since.read_bytes if since else {}
     pieces = place.pieces()

@@ -171,11 +171,7 @@ def journal_of(
 
 
 def fetch_journals(shared: SharedDirectory) -> None:
-    """Fetch the journals that another machine wrote last.
-
-    Raises:
-        SharedDirectoryError: the bucket, or this machine's folder, cannot be used.
-    """
+    """Fetch the journals that another machine wrote last."""
     if shared.bucket is None:
         return
     newest = dict(_newest(shared.bucket.keys(FOLDER)))
@@ -217,11 +213,7 @@ class MirrorCopy:
         self._known: dict[str, set[_Key]] = {}
 
     def fetch(self, experiment: str = "") -> None:
-        """Fetch the new lines of one experiment's journal, or of all journals.
-
-        Raises:
-            SharedDirectoryError: the bucket, or this folder, cannot be used.
-        """
+        """Fetch the new lines of one experiment's journal, or of all journals."""
         bucket = self._shared.bucket
         assert bucket is not None  # noqa: S101 - a folder needs no copy
         place = f"{FOLDER}/{check_bare_name(experiment)}" if experiment else FOLDER

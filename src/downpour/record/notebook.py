@@ -37,11 +37,7 @@ class NotebookPage:
         return f'<iframe sandbox="allow-scripts" style="{look}" src="{source}"></iframe>'
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the page to a file that every browser shows without a network.
-
-        Raises:
-            SpecError: the file cannot be written.
-        """
+        """Write the page to a file that every browser shows without a network."""
         file = path_of("path", path)
         try:
             file.write_text(self.html, encoding="utf-8")

@@ -63,10 +63,6 @@ class RecordReader:
 
         A page ends after 1000 lines or about four megabytes, at the earlier limit, so that it fits
         into a message; continue at `from_line + len(page)` until a page is empty.
-
-        Raises:
-            FileCorrupt: a line of the journal is missing or altered.
-            SharedDirectoryError: a file cannot be read.
         """
         if from_line < 0:
             return []
@@ -163,11 +159,7 @@ def line_text(at_seconds: float, line: RecordLine) -> str:
 
 
 def export_record(folder: Path, lines: Iterable[str]) -> None:
-    """Write the record of an experiment that has ended, unless the file exists.
-
-    Raises:
-        SharedDirectoryError: the file cannot be written.
-    """
+    """Write the record of an experiment that has ended, unless the file exists."""
     if not (folder / RECORD_NAME).exists():
         publish(folder, RECORD_NAME, [f"{line}\n".encode() for line in lines])
 
@@ -182,11 +174,6 @@ def read_record(path: Path) -> list[Dated]:
 
     Args:
         path: its file; until that exists, we project the record from the journal beside it.
-
-    Raises:
-        FileMissing: neither exists.
-        FileCorrupt: a line is invalid; names the first one.
-        SharedDirectoryError: we cannot read it now, though it may exist.
     """
     if not _is_there(path):
         projected = _projected(path.parent)
@@ -204,10 +191,6 @@ def task_lines(folder: Path, round_number: int, shard: int) -> Iterator[Dated]:
     """Yield a record's lines about the attempts at one task, without parsing other lines.
 
     Round and shard count from 0. This takes as long as reading the file.
-
-    Raises:
-        FileCorrupt: a line about the task is invalid.
-        SharedDirectoryError: a file cannot be read.
     """
     path = folder / RECORD_NAME
     if _is_there(path):
@@ -241,11 +224,7 @@ def _projected(folder: Path) -> list[Dated] | None:
 
 
 def parse_lines(lines: Iterable[str], source: str = "record") -> list[Dated]:
-    """Parse whole lines of a record; skip kinds that this version does not know.
-
-    Raises:
-        FileCorrupt: a line is invalid; names the first one, counted from 1.
-    """
+    """Parse whole lines of a record; skip kinds that this version does not know."""
     facts = []
     for number, line in enumerate(lines, start=1):
         try:

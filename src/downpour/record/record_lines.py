@@ -435,11 +435,7 @@ def to_fields(fact: RecordLine) -> dict[str, Any]:
 
 
 def from_fields(fields: dict[str, Any]) -> RecordLine | None:
-    """Turn plain fields back into a fact; None for a kind that this version does not know.
-
-    Raises:
-        ValueError: a field is missing or of another type.
-    """
+    """Turn plain fields back into a fact; None for a kind that this version does not know."""
     kind = fields["kind"]
     if kind not in KINDS:
         msgspec.convert(kind, str)  # a later version's word
@@ -454,11 +450,7 @@ def from_fields(fields: dict[str, Any]) -> RecordLine | None:
 
 
 def dated(fields: Any) -> tuple[float, RecordLine | None]:
-    """Turn the plain fields of a line into its time and its fact.
-
-    Raises:
-        ValueError: it is no line of a record.
-    """
+    """Turn the plain fields of a line into its time and its fact."""
     try:
         at, line = msgspec.convert(fields["at"], float), from_fields(fields)
     except (TypeError, KeyError, OverflowError, RecursionError) as error:

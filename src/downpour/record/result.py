@@ -343,11 +343,7 @@ class Result:
 
 
 def result_of(tables: Tables, folder: Path | None = None) -> Result:
-    """Make a result from the tables of a record.
-
-    Raises:
-        FileCorrupt: the record has no submission.
-    """
+    """Make a result from the tables of a record."""
     submitted = tables.submitted
     if submitted is None:
         raise FileCorrupt(str(folder or "record"), "the record has no submission")

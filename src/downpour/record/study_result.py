@@ -123,12 +123,7 @@ class StudyResult:
 
 
 def read_run(folder: Path, *, workers: int | None = None) -> RunResult:
-    """Read the run whose record is in a folder.
-
-    Raises:
-        FileMissing: the folder has no record.
-        FileCorrupt: someone altered the record.
-    """
+    """Read the run whose record is in a folder."""
     tables = Tables.of(read_record(folder / RECORD_NAME))
     result = result_of(tables, folder)
     return RunResult(

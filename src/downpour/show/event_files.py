@@ -55,11 +55,6 @@ class EventFiles:
         folder: TensorBoard's folder of runs; made if it is missing.
         name: the name of the run; by default, its experiment's identifier. This replaces event
             files that were written under the same name before, and nothing else.
-
-    Raises:
-        MissingPackage: TensorBoard is not installed.
-        SpecError: the folder cannot be written. Later calls may raise this too.
-        FileCorrupt: in later calls: the experiment's name would lead out of the folder.
     """
 
     does = "event files are written"

@@ -114,12 +114,7 @@ LOGGERS = Family(
 
 
 def logger_of(chosen: Logger | str) -> Logger:
-    """Return the logger that a user names, as NAME or NAME:TARGET, or the logger itself.
-
-    Raises:
-        SpecError: no logger has this name, or its target cannot be used.
-        MissingPackage: the logger's library is not installed.
-    """
+    """Return the logger that a user names, as NAME or NAME:TARGET, or the logger itself."""
     if not isinstance(chosen, str):
         return chosen
     name, _, target = chosen.partition(":")

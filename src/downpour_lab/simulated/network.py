@@ -95,13 +95,7 @@ class Network:
             self._carry(host, address, server.do, server.connection_ended, (host,))
 
     def call(self, caller: Process, target: str, method: str, *args: Any) -> Any:
-        """Call a method of the process at `target`, from a thread of the caller.
-
-        Raises:
-            Unreachable: no process answers there, or its connections have ended.
-            DeadlineExceeded: no answer came in time.
-            Refused: the process refused the call.
-        """
+        """Call a method of the process at `target`, from a thread of the caller."""
         caller.check_alive()
         call = _Call(caller, target, method, args, wait := Wait())
         if self._deadline_seconds is not None:

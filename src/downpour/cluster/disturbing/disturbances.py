@@ -47,11 +47,7 @@ class Slow:
 
     @classmethod
     def of(cls, worker: str, asked: object) -> Self:
-        """Read how much to slow a worker: a number, or text such as `0.25,pauses=6/10`.
-
-        Raises:
-            SpecError: names `slow` and what it accepts.
-        """
+        """Read how much to slow a worker: a number, or text such as `0.25,pauses=6/10`."""
         given = f"{worker}={asked}"
         speed_text, comma, rest = str(asked).partition(",")
         speed = _number(speed_text)
@@ -96,11 +92,7 @@ class Kill:
 
     @classmethod
     def of(cls, text: object) -> Self:
-        """Read which process dies, and when.
-
-        Raises:
-            SpecError: names `kill` and what it accepts.
-        """
+        """Read which process dies, and when."""
         found = _WHEN.fullmatch(text) if isinstance(text, str) else None
         seconds = _number(found["seconds"] or "0") if found else None
         if found is None or seconds is None:
@@ -141,11 +133,7 @@ class Disturbances:
 
     @classmethod
     def of(cls, slow: object = None, kill: object = None) -> Self:
-        """Read the user's values: a mapping or texts for `slow`, and texts for `kill`.
-
-        Raises:
-            SpecError: a value is invalid, or two values slow the same worker.
-        """
+        """Read the user's values: a mapping or texts for `slow`, and texts for `kill`."""
         slowed = [Slow.of(who, how) for who, how in _pairs(slow)]
         names = [one.worker for one in slowed]
         for name in names:
@@ -164,9 +152,6 @@ class Disturbances:
             workers: the number of workers that the run starts.
             rounds: the number of its rounds.
             is_local: whether it runs on this machine, each worker as a separate process.
-
-        Raises:
-            SpecError: names the field and what it accepts.
         """
         if self and not is_local:
             field, first = ("slow", self.slow[0]) if self.slow else ("kill", self.kill[0])

@@ -69,9 +69,5 @@ def kind_of(on: str) -> LauncherKind:
 
 
 def launcher_of(on: Launcher | str) -> Launcher:
-    """Return a launcher that the caller gives as an object or by name.
-
-    Raises:
-        SpecError: no launcher has that name.
-    """
+    """Return a launcher that the caller gives as an object or by name."""
     return kind_of(on).launcher({}) if isinstance(on, str) else on

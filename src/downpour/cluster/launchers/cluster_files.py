@@ -66,11 +66,7 @@ class ClusterFiles:
     root: Path
 
     def read(self) -> ClusterInfo | None:
-        """Return what the supervisor last wrote, even if it has died; None if there is no cluster.
-
-        Raises:
-            SharedDirectoryError: the file cannot be read, or another version wrote it.
-        """
+        """Return what the supervisor last wrote, even if it has died; None without a cluster."""
         return self._read(DESCRIPTION, ClusterInfo)
 
     def write(self, cluster: ClusterInfo) -> None:
@@ -111,11 +107,7 @@ class ClusterFiles:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Hold the supervisor's lock; removes an earlier one's files now, and its own at the end.
-
-        Raises:
-            LaunchError: the directory has a supervisor already.
-        """
+        """Hold the supervisor's lock; remove an earlier one's files now, its own at the end."""
         lock = FolderLock(self.root / _LOCK)
         try:
             lock.acquire(timeout=_LOOK_SECONDS, poll_interval=_LOOK_SECONDS / 10)

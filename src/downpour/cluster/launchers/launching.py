@@ -39,9 +39,6 @@ class Launching:
         """Make it from typed options and a checked table; what a user typed comes first.
 
         The table's options belong to its launcher. If the user names another one, we ignore them.
-
-        Raises:
-            SpecError: an option is invalid, or belongs to another launcher.
         """
         given = {name: value for name, value in typed.items() if value not in (None, [])}
         on, named = given.get("on"), given.get("on") or table.get("on", "local")
@@ -88,11 +85,7 @@ class Launching:
 
 
 def launch_of(file: Path) -> Launching:
-    """Return what a file's table asks for, or the defaults if the file has none.
-
-    Raises:
-        SpecError: the file cannot be read, or the table is not valid.
-    """
+    """Return what a file's table asks for, or the defaults if the file has none."""
     table = checked_table(read_launch(file), file, takes_workers=True)
     on, its = table.get("on", "local"), owners()
     for name, value in table.items():
@@ -109,9 +102,6 @@ def refuse_unmet(spec: Spec, on: str, options: Mapping[str, Any], labels: Sequen
         on: the launcher's name.
         options: the options of the launcher that the user gave.
         labels: the labels of all workers.
-
-    Raises:
-        SpecError: names the field, and the label that is missing.
     """
     if not (spec.needs or spec.shard_needs):
         return

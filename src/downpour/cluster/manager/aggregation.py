@@ -70,12 +70,7 @@ class Aggregation:
         contributions: Sequence[Contribution],
         weights: Sequence[float],
     ) -> tuple[dict[str, Array], Mapping[str, str]]:
-        """Fold a round, whose tasks began from `began`; return tensors, and a version's metadata.
-
-        Raises:
-            UpdatesRefused: some updates cannot be used.
-            StoreError: the model cannot be read.
-        """
+        """Fold a round, whose tasks began from `began`; return tensors and a version's metadata."""
         gathering, amount = self._gathering_to(model, began), AMOUNTS.get(self._spec.aggregate)
         self._gathering = None
         self.arrived.clear()

@@ -362,9 +362,6 @@ class ManagerSink:
 
         If only one experiment's folder is gone, it holds up no others: its entries wait in memory
         until the folder is back or the experiment has failed.
-
-        Raises:
-            SharedDirectoryError: the directory refuses; the driver may repeat the call.
         """
         self.journaling.commit(is_gone=self._is_gone)
         if self._announcer is not None:

@@ -49,11 +49,7 @@ class ManagerOptions:
 
 
 def checked_patience(patience: float) -> float:
-    """Return `patience` if it is valid.
-
-    Raises:
-        SpecError: it is not a number from 0.1 to 1000.
-    """
+    """Return `patience` if it is valid."""
     if not isinstance(patience, int | float) or not _PATIENCE_MIN <= patience <= _PATIENCE_MAX:
         accepted = f"must be a number from {_PATIENCE_MIN} to {_PATIENCE_MAX:g}; 1 is the default"
         raise SpecError("patience", patience, accepted)

@@ -218,10 +218,6 @@ def best_before(spec: Spec, model: Path, version: int) -> BestBefore | None:
         spec: The spec that continues the experiment.
         model: The version from which it continues, in the experiment's folder.
         version: That version's number.
-
-    Raises:
-        SpecError: the spec there is unreadable.
-        SharedDirectoryError: the folder cannot be read now.
     """
     former = read_spec(model.with_name(layout.SPEC_NAME))
     differs = any(getattr(former, name) != getattr(spec, name) for name in _COMPARISON_FIELDS)
@@ -295,13 +291,7 @@ class _Ended:
 
 
 def start_of(spec: Spec, shared: SharedDirectory | None) -> NamedModel:
-    """Return the parameters that an experiment begins from; without `shared`, only paths work.
-
-    Raises:
-        SpecError: `init_from` names no safetensors file, or one that has changed since the
-            experiment was submitted.
-        SharedDirectoryError: the shared directory cannot be read.
-    """
+    """Return the parameters that an experiment begins from; without `shared`, only paths work."""
     name, field = spec.init_from or "", "init_from"
 
     def read() -> NamedModel:

@@ -412,11 +412,7 @@ def sweep(
 
 
 def remove(store: Store, names: Iterable[str]) -> None:
-    """Remove every file that can be removed.
-
-    Raises:
-        StoreError, OSError: the first error, once all files were tried.
-    """
+    """Remove every file that can be removed."""
     errors = []
     for name in names:
         try:

@@ -212,9 +212,6 @@ class Workspace:
         """Export the record of an experiment that has ended.
 
         This then removes a run's journal, because no manager ever reads it.
-
-        Raises:
-            StoreError: the journal cannot be read, or the record cannot be written.
         """
         export_record(self.folder, self.record.all_lines())
         self.record = RecordReader(self.folder)  # its lines need not stay in memory

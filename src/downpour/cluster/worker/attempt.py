@@ -291,13 +291,7 @@ class TaskFlow(ABC):
         self._control: TaskControl | None = None
 
     def run(self, task: TaskMessage, control: TaskControl) -> Update:
-        """Train a task and publish its update.
-
-        Raises:
-            TaskCancelled: the attempt is no longer wanted.
-            HandOverStop: another worker is to continue it; carries its snapshot.
-            DownpourError: the spec or a file is invalid, or the training failed.
-        """
+        """Train a task and publish its update."""
         began = self._clock()
         self._control = control
         loaded = self._load(task, control.patience)

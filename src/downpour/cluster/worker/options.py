@@ -18,11 +18,9 @@ from dataclasses import dataclass, field
 from downpour.base import options
 from downpour.base.devices import AUTO
 from downpour.base.errors import SpecError
-from downpour.base.options import flag, option, words_of
+from downpour.base.options import LOADERS_MAX, flag, option, words_of
 from downpour.host.paths import Credentials
 from downpour.network.discovery.waiting import CONNECT_SECONDS
-
-LOADERS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +108,7 @@ class WorkerOptions:
 
 
 def loaders_of(text: str) -> int | None:
-    """Return the number of loaders that a user asks for; None: as many as pay off.
-
-    Raises:
-        SpecError: it is neither a number nor `auto`.
-    """
+    """Return the number of loaders that a user asks for; None: as many as pay off."""
     if text == AUTO:
         return None
     if not (text.isascii() and text.isdigit() and int(text) <= LOADERS_MAX):

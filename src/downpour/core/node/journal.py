@@ -123,13 +123,7 @@ class JournalWriter:
         self._add(order, at_seconds, entry, tuple(self._head[:2]))
 
     def commit(self, *, durably: bool = True) -> None:
-        """Write the appended lines; they then survive this process, and with `durably` the machine.
-
-        Raises:
-            SharedDirectoryError: the directory fails. Another call writes all lines that may not be
-                durable into a new segment.
-            StoreError: such a file cannot be written.
-        """
+        """Write the appended lines; they survive this process, and with `durably` the machine."""
         if not self._unwritten and not (durably and self._unconfirmed):
             return
         if self._segment is None:
@@ -178,9 +172,6 @@ def in_order(parts: Iterable[Part]) -> list[Line]:
 
     Args:
         parts: the segments, in reading order.
-
-    Raises:
-        FileCorrupt: an entry is missing, but later ones exist.
     """
     return _unbroken(_counting(parts), 1)
 
@@ -191,9 +182,6 @@ def since_checkpoint(parts: Iterable[Part]) -> list[Line]:
     Args:
         parts: the last segments, in reading order; all segments if no checkpoint among them counts
             (`has_checkpoint`).
-
-    Raises:
-        FileCorrupt: as `in_order`.
     """
     by_number = _counting(parts)
     first = max((number for number, line in by_number.items() if line.head), default=1)
@@ -336,9 +324,6 @@ class Journaling:
         Args:
             is_gone: says whether only this experiment's storage is gone, if its journal refused a
                 write. If so, the others continue, and its entries wait for the next call.
-
-        Raises:
-            SharedDirectoryError: an entry cannot be written now; you may repeat the call.
         """
         held: dict[str, bool] = {}
         for experiment, durably in self._touched.items():

@@ -148,9 +148,6 @@ class WorkerNode(Generic[H]):
         """Accept an attempt, and stop a running one for it.
 
         If the manager repeats a call because the answer was lost, nothing changes.
-
-        Raises:
-            Refused: the calling manager has a successor, and may not know it.
         """
         if term < self.term:
             reason = f"is {term}, and {self.name} works for a manager of term {self.term}"

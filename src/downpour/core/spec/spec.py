@@ -389,11 +389,7 @@ REQUIRED = [name for name, field in ResolvedSpec.model_fields.items() if field.i
 
 
 def stored_fields(text: str) -> dict[str, Any]:
-    """Parse the TOML of a spec that Downpour stored.
-
-    Raises:
-        SpecError: the text is not TOML, or an older build wrote it.
-    """
+    """Parse the TOML of a spec that Downpour stored."""
     fields = toml_fields(text)
     lacking = [name for name in REQUIRED if name not in fields and name != "shards"]
     if lacking:
@@ -402,11 +398,7 @@ def stored_fields(text: str) -> dict[str, Any]:
 
 
 def toml_fields(text: str, file: str = "") -> dict[str, Any]:
-    """Parse TOML text; an error names the `file` or, without one, the beginning of the text.
-
-    Raises:
-        SpecError: the text is not TOML.
-    """
+    """Parse TOML text; an error names the `file` or, without one, the beginning of the text."""
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # deep nesting causes the latter

@@ -335,11 +335,7 @@ class StudyPlan(ABC):
         """Return the next run; None if no run is left."""
 
     def judge(self, summary: RunSummary) -> RunSummary:
-        """Return the outcome of the current run as the study counts it.
-
-        Raises:
-            ExperimentFailed: the run must not count, and the study cannot continue.
-        """
+        """Return the outcome of the current run as the study counts it."""
         return summary
 
     @abstractmethod

@@ -138,12 +138,6 @@ def fold(  # noqa: PLR0913 - the files to sum, and their format
         trained_from: The version that compressed updates say they began from; absent: the base.
         threads: How many threads share the work; absent: at most two. The number changes no byte.
         gathered: The base and earlier sums, which the fold uses up. They change no byte.
-
-    Raises:
-        UpdatesRefused: files that are missing, altered, not finite, of another layout or
-            compression, or trained from another model; names all their shards.
-        NonFinite: every update is finite, but their mean is not.
-        StoreError: the base cannot be read.
     """
     parts, divisor = _in_shard_order(contributions, weights, amounts)
     opened = partial(Base.opened, store, base, compression, trained_from)

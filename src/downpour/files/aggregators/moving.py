@@ -65,30 +65,18 @@ class Versions:
         self._order = files
 
     def read(self, file: PublishedFile) -> Parameters:
-        """Return a version; callers must not change its tensors.
-
-        Raises:
-            StoreError: it is not kept, and its file cannot be read.
-        """
+        """Return a version; callers must not change its tensors."""
         place = self._order.index(file) if file in self._order else 0
         return self.read_after(self._order[:place], file)
 
     def read_after(self, leading: Sequence[PublishedFile], file: PublishedFile) -> Parameters:
-        """Return a version to which the steps in `leading` lead; other threads may call this, too.
-
-        Raises:
-            StoreError: it is not kept, and a file cannot be read.
-        """
+        """Return a version to which the steps in `leading` lead; other threads may call this."""
         return read_version(self.store, file, leading, self._kept.get)
 
     def base_of(
         self, file: PublishedFile, compression: str, trained_from: PublishedFile | None = None
     ) -> Base:
-        """Return a version as the base of updates, which may be `trained_from` an earlier one.
-
-        Raises:
-            StoreError: it is not kept, and its file cannot be opened.
-        """
+        """Return a version as the base of updates, which may be `trained_from` an earlier one."""
         kept = self._kept.get(file)
         if kept is None and file in self._order:
             kept = self.read(file)
@@ -168,12 +156,6 @@ def moved(
         moves: The updates, each with its base; a factor is above 0 and at most 1.
         compression: The compression of all updates; a compressed update says how far it moved from
             its base.
-
-    Raises:
-        UpdatesRefused: files that are missing, altered, not finite, of another layout or
-            compression, or trained from another version; names all their shards.
-        NonFinite: every update is finite, but the model after them is not.
-        StoreError: the model or a base cannot be read.
     """
     begun = versions.read(model)
     tensors = {name: tensor.copy() for name, tensor in begun.tensors.items()}
@@ -221,10 +203,6 @@ def own_after(versions: Versions, model: PublishedFile, move: Move) -> dict[str,
 
     The model moves by the same distance, the other way (`moved`). Numbers that are not floats stay
     the shard's.
-
-    Raises:
-        UpdatesRefused: the update is missing or altered.
-        StoreError: the model cannot be read.
     """
     begun = versions.read(model)
     try:

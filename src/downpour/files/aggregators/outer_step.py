@@ -238,10 +238,6 @@ def take_step(
 
     Returns:
         The state after this round.
-
-    Raises:
-        FileCorrupt: the state belongs to another model.
-        NonFinite: the step overflows.
     """
     rule, kinds = _RULES[outer.optimizer]
     after = {name: np.array(array) for name, array in state.items()}

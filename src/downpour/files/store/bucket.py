@@ -102,10 +102,6 @@ class Bucket:
         """Return the bucket that a URL names, without looking at it yet.
 
         Credentials, region and endpoint come from the environment, under the provider's own names.
-
-        Raises:
-            SpecError: the URL is not an object store's, or the environment does not fit.
-            MissingPackage: `obstore` is not installed.
         """
         url = checked_url("shared", url)
         require(f"--shared {url}", "objects")
@@ -126,10 +122,6 @@ class Bucket:
             content: Its bytes, or the file that has them.
             mark: Names the publication (`new_mark`). A caller that repeats a failed call passes
                 the same mark, because the store may have created the object and lost the answer.
-
-        Raises:
-            KeyTakenError: another publication created an object of that key.
-            SharedDirectoryError: the store does not take it.
         """
         create = partial(self._put_new, key, content, mark or new_mark())
         RetryPolicy(seconds=_CONFLICT_SECONDS).call(
@@ -161,23 +153,14 @@ class Bucket:
                 ) from None
 
     def put(self, key: str, content: bytes) -> None:
-        """Create an object, or replace the one of that key; only for keys with one writer.
-
-        Raises:
-            SharedDirectoryError: the store does not take it.
-        """
+        """Create an object, or replace the one of that key; only for keys with one writer."""
         import obstore
 
         with self._speaking(key):
             obstore.put(self.objects, key, content, use_multipart=False)
 
     def get(self, key: str) -> bytes:
-        """Return an object's bytes.
-
-        Raises:
-            FileMissing: no object has that key.
-            SharedDirectoryError: the store cannot be read.
-        """
+        """Return an object's bytes."""
         import obstore
 
         with self._speaking(key):
@@ -194,11 +177,7 @@ class Bucket:
                     file.write(piece)
 
     def names(self, folder: str) -> list[str]:
-        """Return the names of the objects directly under a folder, sorted.
-
-        Raises:
-            SharedDirectoryError: the store cannot be listed.
-        """
+        """Return the names of the objects directly under a folder, sorted."""
         import obstore
 
         with self._speaking(folder):
@@ -206,19 +185,11 @@ class Bucket:
             return sorted(found["path"].rpartition("/")[2] for found in listed["objects"])
 
     def keys(self, folder: str) -> list[str]:
-        """Return the keys of all objects below a folder and its subfolders, sorted.
-
-        Raises:
-            SharedDirectoryError: the store cannot be listed.
-        """
+        """Return the keys of all objects below a folder and its subfolders, sorted."""
         return [found.key for found in self.found(folder) if found.key.startswith(f"{folder}/")]
 
     def found(self, place: str) -> list[Found]:
-        """Return the object of a key, if it exists, and all objects below that key, sorted by key.
-
-        Raises:
-            SharedDirectoryError: the store cannot be listed.
-        """
+        """Return the object of a key, if it exists, and all objects below it, sorted by key."""
         import obstore
 
         with self._speaking(place):
@@ -245,11 +216,7 @@ class Bucket:
             obstore.delete(self.objects, key)
 
     def check_conditions(self) -> None:
-        """Check that we can make, read and remove objects here, and make a key only once.
-
-        Raises:
-            SharedDirectoryError: one of these fails; states which.
-        """
+        """Check that we can make, read and remove objects here, and make a key only once."""
         key = f"{_PROBE}{uuid.uuid4().hex[:12]}"
         self.put_new(key, b"first")
         try:

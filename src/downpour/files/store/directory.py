@@ -128,11 +128,7 @@ class DirectoryStore:
         return self._retry_policy.call(partial(self._verified, file))
 
     def read_unchecked(self, name: str, *, limit_bytes: int) -> bytes:
-        """Return the first bytes of a file if only its name is known.
-
-        Raises:
-            FileMissing: the file does not exist, even after retries.
-        """
+        """Return the first bytes of a file if only its name is known."""
         check_bare_name(name)
 
         def look() -> bytes:
@@ -142,11 +138,7 @@ class DirectoryStore:
         return self._retry_policy.call(look)
 
     def describe(self, name: str) -> PublishedFile:
-        """Return the size and checksum of a file if only its name is known.
-
-        Raises:
-            FileMissing: the file does not exist, even after retries.
-        """
+        """Return the size and checksum of a file if only its name is known."""
         check_bare_name(name)
 
         def look() -> PublishedFile:
@@ -156,29 +148,17 @@ class DirectoryStore:
         return self._retry_policy.call(look)
 
     def list(self) -> list[str]:
-        """Return the names of all published files, sorted.
-
-        Raises:
-            SharedDirectoryError: the directory cannot be listed, even after retries.
-        """
+        """Return the names of all published files, sorted."""
         names = self._retry_policy.call_through_outage(partial(names_in, self.path))
         # Hidden names belong to files that publishers are still writing.
         return sorted(name for name in names if not name.startswith("."))
 
     def delete(self, name: str) -> None:
-        """Remove a file, if it exists.
-
-        Raises:
-            StoreError: it cannot be removed.
-        """
+        """Remove a file, if it exists."""
         self._remove(check_bare_name(name))
 
     def remove_leftovers(self) -> None:
-        """Remove temporary files of dead publishers; call this only once publishing has ended.
-
-        Raises:
-            StoreError: one of them cannot be removed.
-        """
+        """Remove temporary files of dead publishers; call this only once publishing has ended."""
         for name in names_in(self.path):
             if name.startswith(TEMPORARY_PREFIX):
                 self._remove(name)
@@ -229,12 +209,7 @@ class DirectoryStore:
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
-    """Open a file, for reading unless `flags` say more; return its descriptor.
-
-    Raises:
-        FileCorrupt: it is not a regular file.
-        OSError: it cannot be opened.
-    """
+    """Open a file, for reading unless `flags` say more; return its descriptor."""
     # We refuse anything else in the place of a file: opening a FIFO would wait for its writer, and
     # a link may lead anywhere.
     try:
@@ -250,13 +225,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 def read_regular(path: Path) -> bytes:
-    """Return the content of a file in the shared directory, whose size and checksum are unknown.
-
-    Raises:
-        FileCorrupt: it is not a regular file.
-        SharedDirectoryError: it does not exist, or the directory cannot be used.
-        StoreError: it cannot be read.
-    """
+    """Return the content of a file in the shared directory, whose size and checksum are unknown."""
     with reading(path.parent, path.name), open(open_regular(path), "rb") as file:
         return file.read()
 
@@ -278,9 +247,6 @@ def names_in(path: Path) -> list[str]:
 
     An NFS client then asks the server, and forgets its cached negative lookups.
     If the client takes the directory's own name for missing, we must list its parent first.
-
-    Raises:
-        SharedDirectoryError: the directory cannot be listed.
     """
     with reading(path):
         try:

@@ -252,10 +252,6 @@ def encode(
 
     We copy only tensors that are not contiguous or not little-endian. The caller must not change
     the tensors until the chunks are written.
-
-    Raises:
-        SpecError: a tensor's dtype cannot be stored (bfloat16, which numpy lacks, or complex).
-        ValueError: a tensor has a reserved name, or the header is too large.
     """
     if "__metadata__" in tensors:
         raise ValueError("a tensor must not be called __metadata__")
@@ -276,9 +272,6 @@ def decode(
         buffer: The whole file.
         name: The file's name, for errors.
         dtypes: The types that its tensors may have.
-
-    Raises:
-        FileCorrupt: the bytes are not a parameter file.
     """
     flat = memoryview(buffer).cast("B").toreadonly()
     header = read_header(flat, name, dtypes)

@@ -105,11 +105,7 @@ def cluster_of(terms: Path) -> str:
 
 
 def highest_term(terms: Path) -> int:
-    """Return the number of the highest term; 0 if there is none.
-
-    Raises:
-        SharedDirectoryError: the folder cannot be read.
-    """
+    """Return the number of the highest term; 0 if there is none."""
     with reading(terms.parent):
         try:
             names = os.listdir(terms)  # noqa: PTH208 - the names alone are wanted
@@ -165,9 +161,6 @@ class Lease:
         Args:
             wait: whether to wait until no other manager has it.
             while_waiting: called once before waiting, with the leader if it is known.
-
-        Raises:
-            SharedDirectoryError: another manager has it, or the directory cannot be locked.
         """
         self._lock_here(wait=wait, while_waiting=while_waiting)
         if self._bucket is not None:
@@ -237,11 +230,7 @@ class Lease:
             return None if leader and (leader.hostname, leader.home) == here else leader
 
     def claim(self, *addresses: str) -> Leader:
-        """Begin a new term, as a manager that serves at these addresses.
-
-        Raises:
-            SharedDirectoryError: the file of the term cannot be written.
-        """
+        """Begin a new term, as a manager that serves at these addresses."""
         made_up = secrets.token_hex(8)
         try:
             self._terms.mkdir(exist_ok=True)
@@ -302,11 +291,7 @@ class Lease:
             return True
 
     def leads(self) -> bool:
-        """Return whether no later term exists.
-
-        Raises:
-            SharedDirectoryError: the directory cannot be listed, so the answer is unknown.
-        """
+        """Return whether no later term exists."""
         if self._pulse is not None and self._pulse.is_fresh:
             return True
         return self._highest_term() <= self.term

@@ -70,9 +70,6 @@ def step_to(
         base: The previous version.
         file: The previous version's file.
         compression: The codec.
-
-    Raises:
-        NonFinite: a difference is NaN, infinite or too large for the codec.
     """
     form = UpdateFormat.of(base, file, compression)
     held, _ = compress(form, base.tensors, tensors, {})
@@ -90,9 +87,6 @@ def read_version(
         file: The version.
         leading: The versions before it, oldest first; the required ones end the sequence.
         known: Which versions are in memory.
-
-    Raises:
-        StoreError: a file cannot be read, or a step is not from the version before it.
     """
     steps: list[_NamedStep] = []
     before = list(leading)
@@ -192,10 +186,6 @@ def find_model(name: str, shared: SharedDirectory | None, *, field: str) -> Path
             file, or a folder with a model.
         shared: Where to look up experiments; None if the user can't mean one.
         field: What the user calls the name, for errors.
-
-    Raises:
-        SpecError: there is no such experiment or file, or it has no model.
-        SharedDirectoryError: the shared directory cannot be listed.
     """
     named = _in_experiment(name, shared)
     path = named or path_of(field, name)
@@ -251,11 +241,6 @@ def read_model(path: Path, name: str, shared: SharedDirectory | None, *, field: 
 
     Other programs write safetensors, too, perhaps with bfloat16. We refuse anything else: other
     formats are pickles, which can run code when a program reads them.
-
-    Raises:
-        SpecError: we cannot read it, or it is not a safetensors file; `field` and `name` are the
-            user's.
-        SharedDirectoryError: it is in the shared directory, which we cannot read.
     """
     try:
         contents = [read_regular(file) for file in (path, *_frozen_beside(path))]

@@ -136,9 +136,6 @@ def make_token(path: Path) -> bool:
 
     Returns:
         Whether this call made it.
-
-    Raises:
-        SharedDirectoryError: it cannot be written there.
     """
     if path.exists():
         return False
@@ -162,11 +159,7 @@ _LOOK_SECONDS = 2.0
 
 
 def lock_file(path: Path) -> BaseFileLock:
-    """Lock a file until this process ends or releases it; create a missing file.
-
-    Raises:
-        SharedDirectoryError: it cannot be locked.
-    """
+    """Lock a file until this process ends or releases it; create a missing file."""
     # Not per thread: a server's thread takes a run's lock, and the thread of the work releases it.
     lock = FolderLock(path, thread_local=False)
     try:

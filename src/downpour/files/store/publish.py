@@ -67,12 +67,7 @@ def explain(error: OSError, *, reading: bool = False) -> str:
 
 @contextmanager
 def writing(folder: Path, name: str) -> Iterator[None]:
-    """Translate an OSError of a block that changes a file in a folder.
-
-    Raises:
-        SharedDirectoryError: the error is the directory's.
-        StoreError: the error is the file's, or this process's.
-    """
+    """Translate an OSError of a block that changes a file in a folder."""
     try:
         yield
     except FileExistsError as error:
@@ -85,12 +80,7 @@ def writing(folder: Path, name: str) -> Iterator[None]:
 
 @contextmanager
 def reading(folder: Path, name: str = "") -> Iterator[None]:
-    """Translate an OSError of a block that reads a file or lists a folder.
-
-    Raises:
-        SharedDirectoryError: the error is the directory's.
-        StoreError: the error is the file's, or this process's.
-    """
+    """Translate an OSError of a block that reads a file or lists a folder."""
     try:
         yield
     except OSError as error:
@@ -220,10 +210,6 @@ def publish(
     We hash and write chunks in blocks that stay in the processor's cache, and never join them. We
     reserve no space beforehand: if a file system cannot reserve (NFS before 4.2), the C library
     would fill the file by hand.
-
-    Raises:
-        StoreError: the name is taken or not bare, or no such file can be written.
-        SharedDirectoryError: the directory cannot be written, even after retries.
     """
     target = directory / check_bare_name(name)
 

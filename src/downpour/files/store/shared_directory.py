@@ -68,9 +68,6 @@ class SharedDirectory:
             path: The folder.
             create: Whether to make it and its folders if they are missing. Only a manager that
                 starts does so: a folder that is missing later may be a mount that is away.
-
-        Raises:
-            SharedDirectoryError: the folder does not exist, or we cannot use it; states the reason.
         """
         root = path.expanduser().absolute()
         if not create:
@@ -137,11 +134,7 @@ class SharedDirectory:
         return self.files_in(self.experiment_path(experiment))
 
     def create_experiment(self, experiment: str) -> Store:
-        """Make a new experiment's folder and return its files.
-
-        Raises:
-            StoreError: another experiment has that identifier, or we cannot make the folder.
-        """
+        """Make a new experiment's folder and return its files."""
         path = self.experiment_path(experiment)
         try:
             path.mkdir()
@@ -157,12 +150,7 @@ class SharedDirectory:
         return announce(self.presence, self.files_in(self.presence), content)
 
     def read_presence(self, name: str) -> str:
-        """Return the content of a manager's presence file.
-
-        Raises:
-            OtherDirectory: it does not exist, so the manager sees a different folder.
-            SharedDirectoryError: the folder cannot be read.
-        """
+        """Return the content of a manager's presence file."""
         reason = "the manager's presence file is missing here, so it sees a different folder"
         # A manager makes this folder, so no manager has ever led in a directory without one.
         if self.bucket is None and self.root.is_dir() and not self.presence.is_dir():
@@ -211,11 +199,6 @@ def open_location(location: str, *, create: bool) -> SharedDirectory:
     Args:
         location: a folder's path, or an object store's URL.
         create: whether it is for a manager, which creates a missing folder.
-
-    Raises:
-        SharedDirectoryError: it cannot be used; states the reason.
-        SpecError: the URL is invalid.
-        MissingPackage: the URL needs a library that is not installed.
     """
     if not is_object_store(location):
         return SharedDirectory.open(path_of("shared", location), create=create)
@@ -251,11 +234,7 @@ _LAST = "facts.json"
 
 
 def send_dataset(shared: SharedDirectory, key: str) -> None:
-    """Send a prepared dataset to the object store, unless it is there.
-
-    Raises:
-        SharedDirectoryError: the object store does not take it.
-    """
+    """Send a prepared dataset to the object store, unless it is there."""
     if shared.bucket is None:
         return
     folder, place = shared.datasets / key, _place(shared, key)
@@ -266,21 +245,12 @@ def send_dataset(shared: SharedDirectory, key: str) -> None:
 
 
 def is_sent(shared: SharedDirectory, key: str) -> bool:
-    """Whether workers find a prepared dataset in the object store, if there is one.
-
-    Raises:
-        SharedDirectoryError: the object store cannot be used.
-    """
+    """Whether workers find a prepared dataset in the object store, if there is one."""
     return shared.bucket is None or _LAST in shared.bucket.names(_place(shared, key))
 
 
 def fetch_dataset(shared: SharedDirectory, key: str) -> None:
-    """Fetch a prepared dataset to this machine if it is missing here.
-
-    Raises:
-        FileMissing: no dataset has this key.
-        SharedDirectoryError: the object store, or this machine's folder for it, cannot be used.
-    """
+    """Fetch a prepared dataset to this machine if it is missing here."""
     if shared.bucket is None or (shared.datasets / check_bare_name(key) / _LAST).exists():
         return
     place = _place(shared, key)

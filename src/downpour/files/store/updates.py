@@ -312,13 +312,7 @@ class Work:
 def publish_work(
     store: Store, attempt: AttemptId, work: Work, token: str = ""
 ) -> tuple[PublishedFile, PublishedFile | None]:
-    """Publish an update and its optimizer's state, if it has one; return both.
-
-    Raises:
-        StoreError: they cannot be written.
-        SpecError: an array's dtype cannot be stored.
-        NonFinite: a difference cannot be compressed.
-    """
+    """Publish an update and its optimizer's state, if it has one; return both."""
     token = token or secrets.token_hex(3)
     state_name = layout.attempt_name("optimizer", attempt, token)
     try:
@@ -372,11 +366,7 @@ def optimizer_part(tensors: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def unsent_part(tensors: Mapping[str, Array], model: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the unsent part in that file, flat, by the names of a model.
-
-    Raises:
-        FileCorrupt: it belongs to another model.
-    """
+    """Return the unsent part in that file, flat, by the names of a model."""
     unsent = {}
     for full_name in tensors.keys() - optimizer_part(tensors).keys():
         name, encoded = full_name.removeprefix(_UNSENT), tensors[full_name]
@@ -393,9 +383,6 @@ def find_updates(store: Store, attempts: Iterable[AttemptId]) -> Iterator[tuple[
 
     We skip an update whose optimizer state is gone, because the next round would silently begin
     with a fresh state.
-
-    Raises:
-        SharedDirectoryError: the directory cannot be listed.
     """
     found: set[AttemptId] = set()
     for attempt, name, state in layout.published_updates(store.list(), attempts):

@@ -259,13 +259,7 @@ def flush(path: Path) -> None:
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
-    """Read the `facts.json` of a prepared folder.
-
-    Raises:
-        FileMissing: there is no such folder.
-        FileCorrupt: the file has changed since the folder got its name.
-        SharedDirectoryError: it cannot be read.
-    """
+    """Read the `facts.json` of a prepared folder."""
     name = f"{folder.name}/{FACTS_FILE}"
     with _found(folder, FACTS_FILE), open(open_regular(folder / FACTS_FILE), "rb") as file:
         text = file.read()
@@ -275,11 +269,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
 
 
 def parsed_facts(text: bytes, name: str) -> dict[str, Any]:
-    """Return what the text of a `facts.json` says.
-
-    Raises:
-        FileCorrupt: it is not a JSON object; names `name`.
-    """
+    """Return what the text of a `facts.json` says."""
     try:
         stated = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -89,11 +89,7 @@ def decoded(arrays: Arrays, spec: Spec) -> Decoded:
 
 
 def examples_like(x: NDArray[Any], dataset: PreparedDataset, spec: Spec) -> NDArray[Any]:
-    """Bring other examples into the form of a prepared dataset's own.
-
-    Raises:
-        SpecError: they are of another shape or kind.
-    """
+    """Bring other examples into the form of a prepared dataset's own."""
     known = dataset.train.x
     found = _examples(x, dataset.normalized, spec)
     if found.shape[1:] != known.shape[1:] or found.dtype != known.dtype:
@@ -103,11 +99,7 @@ def examples_like(x: NDArray[Any], dataset: PreparedDataset, spec: Spec) -> NDAr
 
 
 def targets_like(y: NDArray[Any], dataset: PreparedDataset, spec: Spec) -> NDArray[Any]:
-    """Bring other labels into the form of a prepared dataset's own.
-
-    Raises:
-        SpecError: they are of another kind, or name a class that the dataset does not have.
-    """
+    """Bring other labels into the form of a prepared dataset's own."""
     known, found, classes = dataset.train.y, _targets(y, spec), dataset.facts.classes
     if found.shape[1:] != known.shape[1:] or (classes and len(found) and found.max() >= classes):
         wanted = f"classes below {classes}" if classes else f"{known.shape[1]} zeros and ones each"

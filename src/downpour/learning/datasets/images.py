@@ -332,11 +332,7 @@ def _read(train: ImageFiles, test: ImageFiles, found: _Found, size: int | None) 
 
 
 def decoded_images(paths: list[Path], channels: int, size: int | None) -> NDArray[np.uint8]:
-    """Decode images into bytes [n, h, w, channels], resized to squares of `size` pixels if given.
-
-    Raises:
-        SpecError: one cannot be decoded, or they differ in size.
-    """
+    """Decode images into bytes [n, h, w, channels], as squares of `size` pixels if given."""
     images: NDArray[np.uint8] | None = None
     for number, path in enumerate(paths):
         pixels = pixels_of(path, channels)

@@ -175,23 +175,13 @@ class PreparedDataset:
 
 
 def open_prepared(datasets_root: Path, key: str) -> PreparedDataset:
-    """Map a prepared dataset into memory; the first time in a process, all of it is verified.
-
-    Raises:
-        FileMissing: there is no such folder, or a file of it is missing.
-        FileCorrupt: `key` is no bare name, or a file differs from the prepared one.
-        SharedDirectoryError: a file cannot be read.
-    """
+    """Map a prepared dataset into memory; the first time in a process, all of it is verified."""
     opened = open_array_folder(datasets_root, key, ARRAYS)
     return _dataset(checked(opened.facts, ARRAYS, key), opened.arrays)
 
 
 def without_examples(stated: Mapping[str, Any], name: str) -> PreparedDataset:
-    """Return a dataset of no examples, of the kind that a `facts.json` describes.
-
-    Raises:
-        FileCorrupt: no preparation can have written it; `name` is named.
-    """
+    """Return a dataset of no examples, of the kind that a `facts.json` describes."""
     facts = checked(stated, ARRAYS, name)
     try:
         return _dataset(facts, {part: facts.empty(part) for part in ARRAYS})

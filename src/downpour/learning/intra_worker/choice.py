@@ -110,9 +110,6 @@ def settled(
         datasets: the folder of prepared data, to which these are added if they are missing.
         data_dir: is searched for the files of well-known datasets.
         tell: is called with a line for each candidate that was measured, and one for the choice.
-
-    Raises:
-        SpecError: the dataset or the network cannot be used at all.
     """
     if spec.inside.how != "auto":
         return spec

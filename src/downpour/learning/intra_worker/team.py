@@ -39,9 +39,6 @@ class Team:
         data_key: the data's name in it.
         processes: how many there are with the worker's own at most, from 2 to as many as it is
             for.
-
-    Raises:
-        SpecError: the network cannot be cut as the spec says.
     """
 
     def __init__(
@@ -114,11 +111,7 @@ class Team:
         return [helper.process.pid for helper in self._helpers]
 
     def wait_until_ready(self, seconds: float) -> None:
-        """Wait until all helpers have built their networks; for tests and measurements.
-
-        Raises:
-            TimeoutError: one has not.
-        """
+        """Wait until all helpers have built their networks; for tests and measurements."""
         for helper in self._helpers:
             if not helper.wait_until_ready(seconds):
                 raise TimeoutError(f"a helper is still not ready after {seconds:g} s")

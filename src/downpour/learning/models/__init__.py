@@ -47,11 +47,7 @@ def build(spec: Spec, facts: DatasetFacts) -> nn.Module:
 
 
 def check_model(spec: Spec) -> None:
-    """Refuse a network that is unknown or not allowed; imports torchvision for other names only.
-
-    Raises:
-        SpecError: names the known networks.
-    """
+    """Refuse a network that is unknown or not allowed; imports torchvision for other names only."""
     if ":" in spec.model:
         check_factory("model", spec.model)
     elif spec.model not in NETWORKS:

@@ -58,11 +58,7 @@ class Bundle:
 
     @classmethod
     def of(cls, files: Mapping[str, bytes]) -> Self:
-        """Make a bundle of files.
-
-        Raises:
-            BadBundle: they are too many or too long, or one is no UTF-8 Python module; names it.
-        """
+        """Make a bundle of files."""
         _check_paths(files)
         bundle = cls(dict(sorted(files.items())))
         _check_length(len(bundle.content))
@@ -70,11 +66,7 @@ class Bundle:
 
     @classmethod
     def unpacked(cls, packed: bytes, digest: str) -> Self:
-        """Read the bundle with a SHA-256 from a file's bytes.
-
-        Raises:
-            BadBundle: they are something else.
-        """
+        """Read the bundle with a SHA-256 from a file's bytes."""
         content = _inflated(packed)
         if sha256(content).hexdigest() != digest:
             raise BadBundle("it differs from the submitted code: its SHA-256 is another one")
@@ -85,11 +77,7 @@ class Bundle:
 
     @cached_property
     def content(self) -> bytes:
-        """The canonical JSON.
-
-        Raises:
-            BadBundle: a file is not UTF-8; names it.
-        """
+        """The canonical JSON."""
         texts = {path: _text(path, content) for path, content in self.files.items()}
         stated = {"files": texts, "format": _FORMAT}
         text = json.dumps(stated, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
@@ -180,10 +168,6 @@ def bundle_of(spec: Spec) -> Bundle | None:
 
     Args:
         spec: with the digests of its code, as they were fixed.
-
-    Raises:
-        BadBundle: the files cannot be shipped; says why.
-        SpecError: a factory is not on the allow-list.
     """
     projects = (project_of(field, name) for field, name in spec.factories.items())
     files: dict[str, bytes] = {}

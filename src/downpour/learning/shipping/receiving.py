@@ -198,10 +198,6 @@ def settle_code(spec: Spec, store: Store, *, accepts: bool) -> str:
 
     Returns:
         What to say in addition if its own code turns out to be another; usually nothing.
-
-    Raises:
-        UnfitWorker: the bundle is missing, refused, or cannot be unpacked here.
-        StoreError: the shared directory is away.
     """
     former = folder_in_use()
     if former is not None and former.name != spec.code_bundle:

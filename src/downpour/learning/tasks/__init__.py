@@ -33,11 +33,7 @@ __all__ = [
 
 
 def check_named(spec: Spec, data_dir: Path | None = None) -> None:
-    """Check the names of a task or a dataset before anything starts; imports no module.
-
-    Raises:
-        SpecError: it is unknown or not allowed, or a module, file or folder is not there.
-    """
+    """Check the names of a task or a dataset before anything starts; imports no module."""
     if spec.task is None:
         datasets.check_source(spec, data_dir)
         if ":" in spec.model:
@@ -57,10 +53,6 @@ def prepare_data(
         root: where such folders are.
         data_dir: is searched for the files of well-known datasets.
         begun_with: the key that an experiment goes on with.
-
-    Raises:
-        SpecError: the data cannot be made, or have changed since the experiment began.
-        SharedDirectoryError: the folder cannot be written or read.
     """
     if spec.task is None:
         return datasets.prepare(spec, root, data_dir, begun_with)
@@ -68,22 +60,14 @@ def prepare_data(
 
 
 def open_data(spec: Spec, root: Path, key: str) -> Data:
-    """Open the folder that `prepare_data` made.
-
-    Raises:
-        StoreError: it is gone, damaged, or cannot be read.
-    """
+    """Open the folder that `prepare_data` made."""
     if spec.task is None:
         return datasets.open_prepared(root, key)
     return open_task_data(root, key)
 
 
 def check_same_data(spec: Spec, root: Path, key: str) -> None:
-    """Check that a key's data are the data of the spec's `data_key`, if it names any.
-
-    Raises:
-        SpecError: they are others.
-    """
+    """Check that a key's data are the data of the spec's `data_key`, if it names any."""
     if spec.data_key in {None, key}:
         return
     field, name = ("task", spec.task) if spec.task else ("dataset", spec.dataset)

@@ -31,9 +31,6 @@ def load(spec: Spec, data: Data, begun: Callable[[nn.Module], None] | None = Non
         spec: names the task. If its device is `auto`, it becomes this machine's best.
         data: the facts about its examples.
         begun: sets a network that was just built to where training begins, if not as drawn.
-
-    Raises:
-        SpecError: a user's task cannot be made.
     """
     if spec.device == AUTO:
         spec = spec.replace(device=devices_here().best)
@@ -70,11 +67,7 @@ class LoadedTask:
         self._examples = cache(self._opened)
 
     def network(self) -> nn.Module:
-        """Build the network on the CPU; its parameters follow from the spec's seed.
-
-        Raises:
-            SpecError: it cannot be built, has nothing to train, or what files cannot hold.
-        """
+        """Build the network on the CPU; its parameters follow from the spec's seed."""
         model = self.drawn()
         if self._begun is not None:
             self._begun(model)
@@ -100,11 +93,7 @@ class LoadedTask:
         return mistake(self.spec, self.task, method, accepted)
 
     def check_fit(self, model: nn.Module) -> None:
-        """Check that the built-in task's network fits examples and labels; a trial tells of others.
-
-        Raises:
-            SpecError: it does not.
-        """
+        """Check that the built-in task's network fits its data; a trial tells of others."""
         if isinstance(self.data, PreparedDataset):
             with theirs(self.spec, "its network cannot be tried"):
                 models.check_fit(model, self.spec, self.data.facts)
@@ -113,18 +102,11 @@ class LoadedTask:
         """Return the examples of a part, "train" or "test"; opened once.
 
         "validation" are the training examples, of the built-in task without what training draws.
-
-        Raises:
-            UnfitWorker: the experiment began with other examples.
         """
         return self._examples(part)
 
     def look_again(self, number: int) -> None:
-        """Check that one of a user's training examples is still the same, another one each time.
-
-        Raises:
-            UnfitWorker: it is not, so the data have changed under the training.
-        """
+        """Check that one of a user's training examples is still the same, another one each time."""
         if isinstance(self.data, TaskData):
             with theirs(self.spec, 'an example of "train" cannot be read'):
                 check_examples(self.spec, self.data, "train", self.examples("train"), number)

@@ -48,13 +48,7 @@ ARGUMENTS = {
 
 
 def own_task(spec: Spec) -> Task:
-    """Make the task that a spec names.
-
-    Raises:
-        SpecError: it is not allowed, cannot be imported or made, or is no subclass of `Task`. Or
-            it lacks a method, or a method takes other arguments, or spec and task both say the same
-            thing.
-    """
+    """Make the task that a spec names."""
     name = spec.task or ""
     made = load_factory("task", name)
     if not (isinstance(made, type) and issubclass(made, Task)):
@@ -78,11 +72,7 @@ def own_task(spec: Spec) -> Task:
 
 
 def examples_of(task: Task, spec: Spec, part: str) -> ExampleList:
-    """Return a task's examples of a part; what they draw once, as a split, follows from the seed.
-
-    Raises:
-        SpecError: the task fails.
-    """
+    """Return a task's examples of a part; what they draw once follows from the seed."""
     with theirs(spec, f'examples("{part}") fails'), generators.seeded(spec.seed):
         return task.examples(part)
 

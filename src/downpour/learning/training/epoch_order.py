@@ -55,10 +55,6 @@ def batch_order(
         epoch: the epoch.
         shard: the shard's number.
         first: how many are enough, from the beginning on; fewer take less memory.
-
-    Raises:
-        SpecError: the spec asks for balanced batches without classes, or with more classes in the
-            shard than fit into a batch.
     """
     if spec.batches == "shuffled":
         words = _SHUFFLED, spec.seed, epoch, shard
@@ -138,11 +134,7 @@ def part_of(spec: Spec, samples: int, number: int, share: float = 1.0) -> Part:
 
 
 def check_meetings(spec: Spec, shard_samples: Sequence[int]) -> None:
-    """Refuse more meetings an epoch than a shard has batches.
-
-    Raises:
-        SpecError: the smallest shard has fewer.
-    """
+    """Refuse more meetings an epoch than a shard has batches."""
     least = min(shard_samples)
     batches = batches_in(least, spec.batch_size)
     if spec.meetings.each > batches:

@@ -33,13 +33,7 @@ _WIDEST_VALUES = 1 << 26
 
 
 def evaluate(model: nn.Module, loaded: LoadedTask) -> Evaluation:
-    """Measure a network on all test examples, in the spec's precision.
-
-    Raises:
-        NonFinite: the loss is NaN or infinite.
-        SpecError: a user's task returns a metric that is no number, or raises an error.
-        OutOfMemory: memory did not suffice.
-    """
+    """Measure a network on all test examples, in the spec's precision."""
     found = evaluate_on(model, loaded, np.arange(loaded.count("test")))
     if not math.isfinite(found.loss):
         raise NonFinite("the loss on the test examples is NaN or infinite")

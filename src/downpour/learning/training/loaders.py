@@ -34,6 +34,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from downpour.base.devices import CPU
+from downpour.base.options import LOADERS_MAX
 from downpour.core.spec import Spec
 from downpour.host.machine import (
     HELPER_PIDS,
@@ -54,7 +55,6 @@ from downpour.learning.training import numerics
 
 log = logging.getLogger(__name__)
 
-MOST = 32
 _AHEAD = 2
 """How many batches each loader prepares ahead; torch's own default."""
 _SILENT_SECONDS = 120.0
@@ -77,11 +77,7 @@ class TaskSource:
     code: str = ""
 
     def load(self) -> LoadedTask:
-        """Make the task; its examples are read and collated on the CPU.
-
-        Raises:
-            DownpourError: it cannot be made here.
-        """
+        """Make the task; its examples are read and collated on the CPU."""
         spec = Spec.from_toml(self.spec)
         if self.code:
             use(Path(self.code))
@@ -329,9 +325,9 @@ class _ReadingCost:
         share = self.reading_seconds / whole
         if share < _CHEAP_SHARE:
             return 0
-        needed = ceil(share / max(1 - share, 1 / MOST)) + 1
+        needed = ceil(share / max(1 - share, 1 / LOADERS_MAX)) + 1
         cores = min((_idle_seconds() - self._idle) / whole, usable_cores() - 1)
-        return min(needed, round(cores), MOST)
+        return min(needed, round(cores), LOADERS_MAX)
 
 
 def _idle_seconds() -> float:

@@ -79,12 +79,6 @@ class ShardTraining:
     A model serves one task after the other (`load_parameters` sets it to the next one's start),
     but only one at a time. One that `spills` keeps in the host's memory what its steps need later
     (`kept_on_host`).
-
-    Raises:
-        SpecError: the spec's batches do not fit the shard, or a user's task or its optimizer is
-            not what it should be.
-        FileCorrupt: `optimizer_state` is not of this network, or an index is out of range.
-        UnfitWorker: the experiment began with other examples.
     """
 
     def __init__(
@@ -158,12 +152,7 @@ class ShardTraining:
         return float(self._loss_sum.item()) / count if count else 0.0
 
     def advance(self, max_steps: int) -> None:
-        """Train at most `max_steps` further steps; none if the task is done.
-
-        Raises:
-            NonFinite: a loss became NaN or infinite.
-            OutOfMemory: the machine's or the accelerator's memory did not suffice.
-        """
+        """Train at most `max_steps` further steps; none if the task is done."""
         stop = min(self._steps_done + max_steps, self.steps_total)
         try:
             if not self._gets_to(stop):
@@ -251,10 +240,6 @@ class ShardTraining:
         """Return the parameters and buffers as they are now.
 
         Without `copy` they hold until the next step only, which suffices to write them to a file.
-
-        Raises:
-            NonFinite: one holds NaN or infinity that was trained, or has changed.
-            SpecError: NaN or infinity in a buffer has become a number.
         """
         arrays = parameters_of(self._model, copy=copy)
         moved = moved_constant(arrays, self._constants)
@@ -275,11 +260,7 @@ class ShardTraining:
         return self._optimizers.arrays()
 
     def snapshot(self) -> Arrays:
-        """Return the whole state as arrays with distinct names, for `restore`.
-
-        Raises:
-            NonFinite: a loss became NaN or infinite.
-        """
+        """Return the whole state as arrays with distinct names, for `restore`."""
         self._check_loss()
         parts: dict[str, Mapping[str, NDArray[Any]]] = {
             "model": parameters_of(self._model),
@@ -293,11 +274,7 @@ class ShardTraining:
         return {f"{part}/{name}": array for part in parts for name, array in parts[part].items()}
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Continue from a snapshot of the same task.
-
-        Raises:
-            FileCorrupt: it is no snapshot, or one of another task or network.
-        """
+        """Continue from a snapshot of the same task."""
         progress = _part("progress", arrays)
         if progress.keys() != {"task", "steps_done", "loss_sum"}:
             raise FileCorrupt("snapshot", "does not state its progress")
@@ -347,9 +324,6 @@ def begin_from(
 
     Returns:
         What people should know, a line each: what the file lacks, and what it holds besides.
-
-    Raises:
-        SpecError: no name is the network's, or a tensor has another shape or type, or holds NaN.
     """
     state = model.state_dict(keep_vars=True)
     shared = state.keys() & tensors.keys()

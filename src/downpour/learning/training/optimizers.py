@@ -364,9 +364,6 @@ def without_effect(loaded: LoadedTask, model: nn.Module) -> tuple[str, ...]:
 
     We do not refuse them: an optimizer() may leave the choice to the spec, and one spec may be of
     several tasks.
-
-    Raises:
-        SpecError: the task fails.
     """
     given = not_default(loaded.spec, _OF_THE_OPTIMIZER)
     if not given or not overrides(loaded.task, "optimizer"):

@@ -56,20 +56,12 @@ def _ties(state: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def load_frozen(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Copy arrays into the parameters that are not trained.
-
-    Raises:
-        FileCorrupt: names, shapes or types are not those of the network.
-    """
+    """Copy arrays into the parameters that are not trained."""
     _load(_frozen(model), arrays)
 
 
 def load_parameters(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Copy what `parameters_of` returned into a network, which is not rebuilt.
-
-    Raises:
-        FileCorrupt: names, shapes or types are not those of the network.
-    """
+    """Copy what `parameters_of` returned into a network, which is not rebuilt."""
     _load(_travelling(model), arrays)
 
 

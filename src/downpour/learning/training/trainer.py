@@ -41,9 +41,6 @@ def trainer_of(
         workers: how many workers there are, if known.
         apart: whether to look in a separate process.
         patience_seconds: how long that may take; None: any time.
-
-    Raises:
-        SpecError: it takes longer. To guess instead would give other bytes on a slow machine.
     """
     is_open = "auto" in {spec.optimizer_state, spec.outer.optimizer}
     if spec.task is None or not is_open or (spec.shards or workers) == 1:

@@ -89,9 +89,6 @@ def check_trains(loaded: LoadedTask, shards: Sequence[Shard]) -> StepCost | None
 
     Returns:
         What a step costs; None if no step was taken.
-
-    Raises:
-        SpecError: says what is wrong, and where in the user's code.
     """
     if not any(map(len, shards)):
         return None

@@ -55,11 +55,7 @@ class Managers:
         self._checked: set[Address] = set()
 
     def first(self) -> ManagerClient:
-        """Return the client of the first manager to try.
-
-        Raises:
-            Unreachable: no address was given, and no manager has written that it leads.
-        """
+        """Return the client of the first manager to try."""
         if self._address is not None:
             return self._turn_to(self._address)
         leading = self._leader_addresses()
@@ -82,13 +78,7 @@ class Managers:
         return None if following is None else self._turn_to(following)
 
     def check(self, client: ManagerClient) -> None:
-        """Check that a manager serves the shared directory, if this machine sees the directory.
-
-        Raises:
-            SpecError: the user gave the manager's address, but another cluster's directory.
-            Unreachable: another cluster's manager now has the address that the directory named.
-            ProtocolError: the manager does not answer.
-        """
+        """Check that a manager serves the shared directory, if this machine sees the directory."""
         if self._shared is None:
             return
         address = client.address
@@ -154,9 +144,6 @@ def managers_for(
         shared: a folder's path or a bucket's URL; None if the user gave none.
         trust: the credentials of the calls.
         timeout_seconds: how long a call may take.
-
-    Raises:
-        SpecError: the address, the path or the URL is invalid.
     """
     address = parse_address(manager, field="manager") if manager else None
     seen = seen_location(shared) if shared is not None else None

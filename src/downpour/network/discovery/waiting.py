@@ -33,11 +33,7 @@ _DAY_SECONDS = 86400
 
 
 def checked_seconds(field: str, seconds: float) -> float:
-    """Return a duration if it is valid.
-
-    Raises:
-        SpecError: it is not a number from 0 to a day.
-    """
+    """Return a duration if it is valid."""
     number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not number or not 0 <= seconds <= _DAY_SECONDS:
         accepted = f"must be a number of seconds from 0 to {_DAY_SECONDS}"

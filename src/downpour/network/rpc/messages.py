@@ -343,11 +343,7 @@ class PackedIndices:
 
 
 def pack_indices(indices: npt.NDArray[np.integer]) -> PackedIndices:
-    """Pack indices of shape (n,).
-
-    Raises:
-        ValueError: they are not a flat array of non-negative integers.
-    """
+    """Pack indices of shape (n,)."""
     if indices.ndim != 1 or not np.issubdtype(indices.dtype, np.integer):
         raise ValueError(f"indices: a flat array of integers, not {indices.dtype} {indices.shape}")
     if indices.size and int(indices.min()) < 0:
@@ -359,11 +355,7 @@ def pack_indices(indices: npt.NDArray[np.integer]) -> PackedIndices:
 
 
 def unpack_indices(width_bytes: int, count: int, data: bytes | memoryview) -> IndexArray:
-    """Unpack the bytes of `pack_indices` into a read-only int64 array of shape (count,).
-
-    Raises:
-        IncompatiblePeer: width, count and data do not fit together.
-    """
+    """Unpack the bytes of `pack_indices` into a read-only int64 array of shape (count,)."""
     if width_bytes not in _WIDTHS_BYTES:
         raise IncompatiblePeer(f"indices.width_bytes = {width_bytes}: 2, 4 or 8")
     if count < 0 or count * width_bytes != len(data):

@@ -330,11 +330,7 @@ def _refuser_of_unknown(methods: Collection[str]) -> Callable[[str, int, int], N
 
 
 def listen(host: str, port: int, trust: Trust, field: str = "port") -> socket.socket:
-    """Listen on IPv4 if a name has addresses of both kinds, and on both for `::`.
-
-    Raises:
-        SpecError: as `Server`; `field` is the user's name for the port.
-    """
+    """Listen on IPv4 if a name has addresses of both kinds, and on both for `::`."""
     if not 0 <= port <= 65535:
         raise SpecError(field, port, "a port from 0 to 65535; 0 picks a free one")
     try:

@@ -70,11 +70,7 @@ class Address:
 def parse_address(
     text: str, *, field: str = "address", default_port: int = DEFAULT_PORT
 ) -> Address:
-    """Read `host`, `host:port` or `[ipv6]:port`; the port defaults to `default_port`.
-
-    Raises:
-        SpecError: the text is not an address; names `field` and the accepted forms.
-    """
+    """Read `host`, `host:port` or `[ipv6]:port`; the port defaults to `default_port`."""
     match = _SHAPE.fullmatch(text)
     if match is None:
         raise SpecError(field, text, _ACCEPTED)
@@ -104,12 +100,7 @@ class Trust:
 
     @classmethod
     def load(cls, credentials: Credentials) -> Trust:
-        """Read the files that the credentials name.
-
-        Raises:
-            SpecError: a file is missing, unreadable or invalid, every user of the machine may read
-                the token or the key, or the token is too short. Names the field.
-        """
+        """Read the files that the credentials name."""
         serving, calling = _tls(credentials)
         return cls(token=_token(credentials), serving=serving, calling=calling)
 

@@ -68,11 +68,7 @@ class RecordTables:
         self._decided = 0
 
     def take(self, fields: Fields) -> None:
-        """Fold the next line; it counts even if this refuses it.
-
-        Raises:
-            ValueError: the line is not a fact of an experiment, and has changed nothing.
-        """
+        """Fold the next line; it counts even if this refuses it."""
         self.line += 1
         try:
             at, line = dated(fields)

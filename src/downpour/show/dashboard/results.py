@@ -234,9 +234,6 @@ def task_history(folder: Path, start: float, task: tuple[int, int]) -> list[Told
         folder: the experiment's folder.
         start: when the user submitted it, by the record's clock.
         task: round and shard, from 0.
-
-    Raises:
-        StoreError: the record cannot be read.
     """
     return list(histories(task_lines(folder, *task), start))
 

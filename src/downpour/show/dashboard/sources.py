@@ -49,13 +49,7 @@ class RecordSource:
         self._broken: FileCorrupt | None = None
 
     def read(self, count: int) -> list[Fields]:
-        """Return the next lines, about `count` at most; an empty list means that none are ready.
-
-        Raises:
-            FileMissing: the folder has neither a record nor a journal.
-            FileCorrupt: the journal is damaged, or the record has become shorter.
-            SharedDirectoryError: a file cannot be read at present.
-        """
+        """Return the next lines, about `count` at most; an empty list means that none are ready."""
         lines = self._read(count)
         self._given += len(lines)
         return lines
@@ -65,9 +59,6 @@ class RecordSource:
 
         The manager wrote the last line soon after the event in it. We return the name of the line's
         file as well, because the next manager may count from another moment.
-
-        Raises:
-            SharedDirectoryError: the file cannot be read.
         """
         names = [path.name for path in segments(self._folder)] if self._file is None else []
         name = names[-1] if names else RECORD_NAME
