@@ -78,7 +78,7 @@ def free_memory() -> int:
 
 
 HELPER_PIDS: set[int] = set()
-"""The processes that work for this one. Whoever starts or ends one adds or removes it."""
+"""The processes that work for this one, which their starters add and remove."""
 
 
 def own_memory() -> int:

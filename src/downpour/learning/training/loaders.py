@@ -1,8 +1,8 @@
 """Loader processes: they prepare a task's next batches, to the same bytes as without them.
 
-A worker knows all batches of its task, and the position seeds what is drawn for each. So any number
-of processes can prepare any batch. A loader also returns where its draws have left the generators,
-and the step goes on from there. What a loader cannot read or send, the worker reads on its own, so
+A worker knows all batches of its task, and the position seeds the draws for each. So any number of
+processes can prepare any batch. A loader also returns where its draws have left the generators, and
+the step goes on from there. The worker itself reads a batch that a loader cannot read or send, so
 an error appears where it would without loaders.
 
 The processes, their queues and the pinned memory are those of `torch.utils.data.DataLoader`. Each
@@ -69,7 +69,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSource:
-    """What another process makes the task from: its spec as TOML, its data, the bundle in use."""
+    """The origin of a task for another process: its spec as TOML, its data, the bundle in use."""
 
     spec: str
     datasets: Path
