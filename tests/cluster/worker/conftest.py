@@ -43,7 +43,9 @@ class FakeManager:
 
     presence_file: str
     protocol: int = PROTOCOL
+    term: int = 0
     known: bool = True
+    unwanted: tuple[AttemptId, ...] = ()
     refusals: int = 0
     heartbeat_seconds: float = 0.02
     registrations: SimpleQueue[Registration] = field(default_factory=SimpleQueue)
@@ -58,6 +60,7 @@ class FakeManager:
             version=VERSION,
             presence_file=self.presence_file,
             heartbeat_seconds=self.heartbeat_seconds,
+            term=self.term,
         )
 
     def register_worker(self, registration: Registration) -> Registered:
@@ -69,7 +72,7 @@ class FakeManager:
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
         """Answer as the test has set."""
         self.beats.put(heartbeat)
-        return HeartbeatReply(known=self.known)
+        return HeartbeatReply(known=self.known, unwanted=self.unwanted)
 
     def report_update(self, worker: str, attempt: AttemptId, update: Update) -> None:
         """Remember an update, or refuse it as often as the test has set."""

@@ -1,7 +1,8 @@
 """A real worker agent over real sockets; its manager is a fake, and its tasks train nothing.
 
-The simulator runs the same agent (`tests/downpour_lab/trials/planted.py`): which attempt it begins,
-stops, hands over, mentions and reports is proved there.
+The simulator runs the same agent, and watches its node (`tests/downpour_lab/trials/planted.py`). So
+it proves which attempt a worker begins, stops, hands over, mentions and reports. That the node
+hears what a manager says is proved here.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from threading import Event, Thread
 from typing import Any
@@ -23,14 +24,22 @@ from downpour.base.errors import (
     IncompatiblePeer,
     NonFinite,
     OutOfMemory,
+    Refused,
     SharedDirectoryError,
     SpecError,
     UnfitWorker,
 )
 from downpour.base.states import FailureKind
-from downpour.base.values import AttemptId, NumericClass, PublishedFile, SystemState, Update
+from downpour.base.values import (
+    AttemptId,
+    NumericClass,
+    PublishedFile,
+    Snapshot,
+    SystemState,
+    Update,
+)
 from downpour.cluster.worker.agent import ShownWorker, WorkerAgent
-from downpour.cluster.worker.attempt import TaskCancelled, TaskControl
+from downpour.cluster.worker.attempt import HandOverStop, TaskCancelled, TaskControl
 from downpour.cluster.worker.system import SystemSampler
 from downpour.files.store import SharedDirectory
 from downpour.network.rpc import Server, WorkerClient, serve_worker
@@ -41,6 +50,7 @@ _STEP_SECONDS = 0.002
 DIFFERS = ("transformers 4.45, the manager 5.23",)
 NUMERICS = NumericClass(torch="2", device="cpu", instruction_set="x86_64")
 FILE = PublishedFile(name="some-file", size_bytes=1, checksum="0" * 32)
+SNAPSHOT = Snapshot(file=FILE, steps_done=1, steps_total=2)
 UPDATE = Update(
     file=FILE,
     samples=3,
@@ -117,11 +127,21 @@ def at_work(desk: Any, alone_seconds: float = math.inf) -> Iterator[Office]:
 
 def until_cancelled(control: TaskControl) -> Update:
     """Make short steps until it is cancelled."""
+    _make_steps(lambda: control.cancelled)
+    raise TaskCancelled
+
+
+def until_handed_over(control: TaskControl) -> Update:
+    """Make short steps until its state is asked for."""
+    _make_steps(lambda: control.to_save)
+    raise HandOverStop(SNAPSHOT)
+
+
+def _make_steps(is_asked: Callable[[], bool]) -> None:
     latest = time.monotonic() + PATIENCE_SECONDS
-    while not control.cancelled:
+    while not is_asked():
         assert time.monotonic() < latest
         time.sleep(_STEP_SECONDS)
-    raise TaskCancelled
 
 
 @pytest.fixture
@@ -182,6 +202,53 @@ def test_an_update_that_a_stopping_manager_refuses_is_reported_again(
     office.client.train(task())
     assert desk.manager.reports.get(timeout=PATIENCE_SECONDS) == (task().id, UPDATE)
     assert desk.manager.refusals == 0
+
+
+HANDED_BACK = (FailureKind.CANCELLED, "anna-taken handed it back")
+
+
+def deem_unwanted(desk: Any, office: Office) -> None:
+    """Let the next answer to a heartbeat say that the first task should not run."""
+    del office
+    desk.manager.unwanted = (task(0).id,)
+
+
+@pytest.mark.parametrize(
+    ("ask", "act", "end"),
+    [
+        (lambda _, office: office.client.cancel(task(0).id), until_cancelled, HANDED_BACK),
+        (deem_unwanted, until_cancelled, HANDED_BACK),
+        (lambda _, office: office.client.hand_over(task(0).id), until_handed_over, SNAPSHOT),
+    ],
+    ids=["cancelled", "unwanted", "handed over"],
+)
+def test_a_manager_ends_the_running_attempt(
+    desk: Any,
+    office: Office,
+    ask: Callable[[Any, Office], None],
+    act: Callable[[TaskControl], Update],
+    end: object,
+) -> None:
+    """By a call or in answer to a heartbeat; the end is reported, and the next task is taken."""
+    office.work.act = act
+    office.client.train(task(0))
+    office.work.began.get(timeout=PATIENCE_SECONDS)
+    assert office.client.ping().running == task(0).id
+    ask(desk, office)
+    assert desk.manager.reports.get(timeout=PATIENCE_SECONDS) == (task(0).id, end)
+    office.work.act = lambda _: UPDATE
+    office.client.train(task(1))
+    assert desk.manager.reports.get(timeout=PATIENCE_SECONDS) == (task(1).id, UPDATE)
+
+
+def test_a_manager_that_was_replaced_is_refused(desk: Any, office: Office) -> None:
+    """It calls with its own term, and the worker has registered with a later manager."""
+    desk.manager.term = 3
+    office.agent.register("", office.server.address.port)
+    with pytest.raises(Refused, match=r"^term: is 2, and .* works for a manager of term 3"):
+        office.client.train(replace(task(), term=2))
+    office.client.train(replace(task(), term=3))
+    assert desk.manager.reports.get(timeout=PATIENCE_SECONDS) == (task().id, UPDATE)
 
 
 @pytest.mark.parametrize(

@@ -112,10 +112,10 @@ class FakeWorker:
         self.tasks.append(task)
 
     def cancel(self, attempt: AttemptId) -> None:
-        self.heard.append(attempt)
+        self.heard.append(("cancel", attempt))
 
     def hand_over(self, attempt: AttemptId) -> None:
-        del attempt
+        self.heard.append(("hand over", attempt))
 
     def drain(self) -> None:
         self.heard.append("drain")
@@ -137,8 +137,9 @@ def test_a_tasks_life(attempt: AttemptId, file: PublishedFile) -> None:
             client.train(task)
         assert caught.value.busy
         client.cancel(attempt)
+        client.hand_over(attempt)
         client.drain()
     (taken,) = worker.tasks
     assert isinstance(taken.indices, np.ndarray)
     assert taken.indices.tolist() == [5, 70_000, 1]
-    assert worker.heard == [attempt, "drain"]
+    assert worker.heard == [("cancel", attempt), ("hand over", attempt), "drain"]
