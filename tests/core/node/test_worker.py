@@ -54,6 +54,7 @@ def test_one_attempt_runs_at_a_time_and_the_newest_comes_next() -> None:
     assert node.train(third, 0) == [Stop(first)]
     assert node.take(2.0) is None
     assert [one.attempt for one in node.held] == [first.attempt, third.attempt]
+    assert node.attempt == third.attempt, "it registers with the newest"
     report = node.ended(Stopped())
     assert report == Failure(FailureKind.CANCELLED, "anna handed it back")
     assert node.take(2.0) is None, "not before its report is acknowledged"
@@ -111,6 +112,14 @@ def test_an_attempt_that_is_cancelled_before_it_begins_is_forgotten() -> None:
     assert node.cancel(first.attempt) == [Stop(first)]
     assert node.take(0.0) is None
     assert node.attempt is None
+
+
+def test_a_call_about_another_attempt_leaves_the_running_one() -> None:
+    """It is late, and of an attempt that this worker no longer holds."""
+    node, first = busy()
+    late = held(5).attempt
+    assert node.cancel(late) == node.hand_over(late) == []
+    assert node.hand_over(first.attempt) == [SaveAndStop(first)]
 
 
 @pytest.mark.parametrize("accepted_first", [True, False])
