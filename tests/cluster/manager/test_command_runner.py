@@ -18,7 +18,7 @@ import pytest
 
 from downpour.base.errors import DownpourError, Unreachable
 from downpour.base.states import ExperimentState
-from downpour.base.values import AttemptId, NumericClass, PublishedFile
+from downpour.base.values import AttemptId, NumericClass, PublishedFile, TrialSums
 from downpour.cluster.manager.archive import Archive
 from downpour.cluster.manager.command_runner import CommandRunner
 from downpour.cluster.manager.driver import ManagerSink
@@ -26,6 +26,7 @@ from downpour.cluster.manager.observations import Observations
 from downpour.cluster.manager.roster import Roster
 from downpour.cluster.manager.work import prepare, prepare_after_rehearsal
 from downpour.cluster.manager.workspace import (
+    Beginning,
     PreparedExperiment,
     Workspace,
     Workspaces,
@@ -36,7 +37,14 @@ from downpour.cluster.worker.attempt import ModelReader
 from downpour.core.scheduler import Output, Scheduler, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
-from downpour.files.store import DirectoryStore, SharedDirectory, lease, step_to
+from downpour.files.store import (
+    DirectoryStore,
+    SharedDirectory,
+    Work,
+    lease,
+    publish_work,
+    step_to,
+)
 from downpour.network.rpc.messages import Registration, TaskMessage
 from downpour.predictor import pretrained
 from downpour.predictor.forecaster import Forecaster
@@ -78,14 +86,23 @@ TICK = on.Tick(at_seconds=0.0)
 
 
 class Client:
-    """A client of a worker that remembers its tasks."""
+    """A client of a worker that remembers its tasks, and which of them it is told to end."""
 
     def __init__(self) -> None:
         self.tasks: SimpleQueue[TaskMessage] = SimpleQueue()
+        self.told: list[tuple[str, AttemptId]] = []
 
     def train(self, task: TaskMessage) -> None:
         """Remember a task."""
         self.tasks.put(task)
+
+    def cancel(self, attempt: AttemptId) -> None:
+        """Remember a cancellation."""
+        self.told.append(("cancel", attempt))
+
+    def hand_over(self, attempt: AttemptId) -> None:
+        """Remember a hand-over."""
+        self.told.append(("hand over", attempt))
 
     def close(self) -> None:
         """Nothing is open."""
@@ -220,6 +237,32 @@ def test_a_failed_call_dismisses_no_worker_that_has_registered_anew(
     assert manager.rest() == []
 
 
+def test_a_worker_hears_how_its_attempt_ends(manager: RunningManager) -> None:
+    """A cancelled attempt saves nothing, and one that is handed over does."""
+    client, attempt = Client(), ASSIGN.assigned.attempt
+    manager.register(client)
+    manager.sink.carry_out(
+        [
+            do.Cancel(worker="anna", attempt=attempt, reason="late"),
+            do.HandOver(worker="anna", attempt=attempt),
+        ]
+    )
+    assert manager.rest() == []
+    assert client.told == [("cancel", attempt), ("hand over", attempt)]
+
+
+def test_an_update_that_no_worker_reports_is_taken_in(manager: RunningManager) -> None:
+    """Its worker died between publishing and reporting, and the manager with it."""
+    attempt = ASSIGN.assigned.attempt
+    work = Work(parameters={"w": np.ones(2)}, optimizer_state={}, samples=3, steps=1, loss=0.5)
+    file, _ = publish_work(manager.space.store, attempt, work)
+    manager.sink.carry_out([do.Adopt(experiment="any", attempts=((attempt, "anna"),))])
+    event = manager.event()
+    assert isinstance(event, on.UpdatePublished)
+    assert (event.worker, event.attempt, event.update.file) == ("anna", attempt, file)
+    assert (event.update.samples, event.update.steps, event.update.loss) == (3, 1, 0.5)
+
+
 def test_a_list_too_large_for_a_message_is_a_file_until_the_end(
     manager: RunningManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,6 +336,34 @@ def test_a_manager_that_takes_over_imports_no_torch_to_go_on() -> None:
     code = "import sys, downpour.cluster.manager.process; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "torch" not in done.stdout.split()
+
+
+def test_a_prepared_experiment_names_all_that_it_begins_with(
+    manager: RunningManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next manager, and the workers that it calls, know of these files from the event alone."""
+    frozen, outer, state = (replace(FILE, name=name) for name in ("frozen", "outer", "state"))
+    begun = Beginning(
+        model=FILE,
+        frozen=frozen,
+        outer=outer,
+        trial=TrialSums(numeric_class="x", looks=("0",)),
+        handed_on=on.HandedOn(states=((1, state),)),
+    )
+    made = replace(_prepared(manager), begun=begun)
+    monkeypatch.setattr(manager.runner, "_prepared", lambda *_: made)
+    manager.sink.carry_out([PREPARE])
+    assert manager.event() == on.Prepared(
+        at_seconds=0.0,
+        experiment="any",
+        dataset=made.dataset_key,
+        shard_samples=tuple(map(len, made.shards)),
+        model=FILE,
+        frozen=frozen,
+        trial=begun.trial,
+        outer=outer,
+        handed_on=begun.handed_on,
+    )
 
 
 def test_a_begun_experiment_is_prepared_again_without_its_network(manager: RunningManager) -> None:

@@ -21,6 +21,7 @@ from downpour.base.values import (
     ProcessState,
     Progress,
     PublishedFile,
+    Snapshot,
     Update,
 )
 from downpour.cluster.manager.options import ManagerOptions
@@ -30,7 +31,9 @@ from downpour.files.store import decode, layout
 from downpour.network.rpc.messages import Heartbeat, TaskMessage
 from downpour.record.record import parse_lines
 from downpour.record.record_lines import AssignedLine, DisturbedLine
-from tests.cluster.manager.conftest import CALM
+from tests.cluster.manager.conftest import CALM, diligent
+
+PATIENCE_SECONDS = 30.0
 
 
 def test_two_rounds_average_the_workers_updates(cluster: Any) -> None:
@@ -243,6 +246,54 @@ def test_a_worker_at_the_address_of_another_is_turned_away(cluster: Any) -> None
         Refused, match=rf"^advertise: two answers at 127.0.0.1:{two.server.address.port}"
     ):
         cluster.client.register_worker(replace(one.registration, port=two.server.address.port))
+
+
+def test_a_worker_registers_under_a_name_of_its_own(cluster: Any) -> None:
+    """It hears the name, and the scheduler knows both workers by theirs."""
+    first, second = cluster.join("twin"), cluster.join("twin")
+    assert (first.name, second.name) == ("twin", "twin-2")
+    assert [one.worker for one in cluster.client.status().workers] == ["twin", "twin-2"]
+
+
+def test_a_worker_that_registers_anew_goes_on_with_its_attempt(cluster: Any) -> None:
+    """It names the attempt, which is not given up, and is not asked for it again."""
+    given: SimpleQueue[TaskMessage] = SimpleQueue()
+    worker = cluster.join("one", lambda _, task: given.put(task))
+    experiment = cluster.submit(shards=1, epochs=1, retries=0)
+    task = given.get(timeout=PATIENCE_SECONDS)
+    cluster.client.register_worker(replace(worker.registration, running=task.id))
+    diligent(worker, task)
+    cluster.result_of(experiment)
+    assert [one.id for one in worker.tasks] == [task.id]
+
+
+def test_the_next_worker_continues_from_the_snapshot_of_a_heartbeat(cluster: Any) -> None:
+    """The worker that saved it leaves; the task of the next one names the same file."""
+    given: SimpleQueue[TaskMessage] = SimpleQueue()
+    worker = cluster.join("one", lambda _, task: given.put(task))
+    experiment = cluster.submit(shards=1, epochs=1)
+    task = given.get(timeout=PATIENCE_SECONDS)
+    name = layout.attempt_name("snapshot", task.id, "ab")
+    file = cluster.shared.store(experiment).put_new(name, [b"a state"])
+    saved = Snapshot(file=file, steps_done=1, steps_total=2)
+    progress = Progress(
+        attempt=task.id, steps_done=1, steps_total=2, elapsed_seconds=1.0, snapshot=saved
+    )
+    cluster.client.heartbeat(Heartbeat(worker=worker.name, running=(progress,), system=CALM))
+    cluster.client.leave(worker.name, "goes home")
+    other = cluster.join("two")
+    cluster.result_of(experiment)
+    assert [one.snapshot for one in other.tasks] == [saved]
+
+
+def test_a_worker_that_cannot_be_called_is_told_to_register(cluster: Any) -> None:
+    """A stranger, and a worker that the scheduler knows and whose client is gone."""
+    worker = cluster.join("one")
+    beat = Heartbeat(worker=worker.name, running=(), system=CALM)
+    assert cluster.client.heartbeat(beat).known
+    assert not cluster.client.heartbeat(replace(beat, worker="stranger")).known
+    cluster.manager._roster.strike(worker.name)
+    assert not cluster.client.heartbeat(beat).known
 
 
 def test_a_disturbance_on_purpose_is_on_record(cluster: Any) -> None:
