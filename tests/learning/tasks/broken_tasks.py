@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -51,6 +52,20 @@ class Unnamed(Spoilt):
                 return shown
 
         return Listed()
+
+
+class Nothing(Spoilt):
+    """Its factory forgets to return the network."""
+
+    def model(self) -> Any:
+        Wrapped()
+
+
+class Leaving(Spoilt):
+    """Ends the process where a loss is asked for."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:  # noqa: ARG002 - as a task's must be
+        sys.exit("no more")
 
 
 class Early(Spoilt):
