@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from downpour.base.states import ExperimentState
+from downpour.cluster.manager import takeover
 from downpour.files.store import SPEC_NAME, layout
 from downpour.files.store.presence import RUN_LOCK_NAME, is_abandoned, lock_file
 from downpour.network.rpc.messages import ExperimentSummary, TaskMessage
@@ -65,7 +66,9 @@ def forget(cluster: Cluster) -> None:
         path.unlink()
 
 
-def test_a_manager_takes_up_no_experiment_of_a_run(start: Start) -> None:
+def test_a_manager_takes_up_no_experiment_of_a_run(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two of them, one after the other; a manager starts beside that, and starts again."""
     for _ in range(2):
         run = start(embedded=True)
@@ -78,6 +81,10 @@ def test_a_manager_takes_up_no_experiment_of_a_run(start: Start) -> None:
         assert listed(manager) == {}
         manager.close()
     assert {path.name: contents(path) for path in run.shared.experiments.iterdir()} == runs
+    looked: list[Path] = []
+    monkeypatch.setattr(takeover, "names_in", looked.append)
+    start().close()
+    assert looked == [], "the first manager noted that no other need look at them"
 
 
 def test_a_healthy_cluster_survives_runs_in_its_directory(start: Start) -> None:
