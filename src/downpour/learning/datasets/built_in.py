@@ -182,7 +182,7 @@ class IdxSource:
     def _fetch(self, data_dir: Path | None, root: Path) -> None:
         from torchvision import datasets
 
-        if data_dir is not None:  # torchvision unpacks archives that are there and whole
+        if data_dir is not None:  # torchvision unpacks whole archives instead of downloading
             raw = root / self.name / "raw"
             raw.mkdir(parents=True, exist_ok=True)
             for archive in (data_dir / self.name / "raw").glob("*.gz"):
