@@ -115,6 +115,7 @@ def estimate_capacity(load: Load, show: Callable[[int], None] = lambda _: None) 
         _run(cluster, pace, show)
     finally:
         gc.enable()
+        cluster.clock.end()
     return CapacityEstimate(
         round_seconds=tuple(pace.round_seconds),
         seconds=cluster.clock.now_seconds,

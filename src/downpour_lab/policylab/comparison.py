@@ -257,6 +257,7 @@ def rounds_on(
             show(ledger.done)
     finally:
         gc.enable()
+        cluster.clock.end()
     if ledger.failure:
         raise AssertionError(f"{contender.name}: {ledger.failure}")
     return ledger.rounds()

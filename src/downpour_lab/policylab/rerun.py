@@ -169,6 +169,7 @@ def rerun(
             show(int(watch.counted * run.rounds))
     finally:
         gc.enable()
+        cluster.clock.end()
     if watch.failure:
         raise AssertionError(f"{tactic.name}: {watch.failure}")
     return Rerun(tactic=tactic, seconds=watch.seconds, counted=watch.counted)

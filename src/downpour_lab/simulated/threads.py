@@ -31,6 +31,7 @@ class Clock:
         self._heap: list[tuple[float, int, Action, tuple[Any, ...]]] = []
         self._count = 0
         self._trace = xxhash.xxh3_64()
+        self.processes: list[Process] = []
 
     def after(self, seconds: float, action: Action, *args: Any) -> None:
         """Add an action that runs after some seconds."""
@@ -52,6 +53,11 @@ class Clock:
         self._trace.update(pack("d", self.now_seconds))
         action(*args)
         return True
+
+    def end(self) -> None:
+        """End all threads; the garbage collector cannot see what a suspended one refers to."""
+        for process in self.processes:
+            Process.die(process)
 
     @property
     def digest(self) -> str:
@@ -89,6 +95,7 @@ class Process:
         self.alive = True
         self._still_until = 0.0
         self._waits: dict[Wait, None] = {}
+        clock.processes.append(self)
 
     def begin(self, action: Callable[..., object], *args: Any) -> None:
         """Run an action in a new thread, now and until it waits."""

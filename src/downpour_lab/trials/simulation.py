@@ -148,6 +148,8 @@ def simulate(
         failure, broken = str(error), error.promise
     except Exception as error:  # noqa: BLE001 - any exception in a run is a finding
         failure = f"{type(error).__name__}: {error}"
+    finally:
+        run.cluster.clock.end()
     if failure:
         run.tell(failure)
     return Outcome(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from greenlet import getcurrent, greenlet
 
 from downpour.core.stragglers import POLICIES
 from downpour_lab.checks.promises import Promise
@@ -49,6 +51,14 @@ def test_whatever_goes_wrong_every_run_ends_as_if_nothing_had(seeds: Sequence[in
     """No shard is lost or counted twice, and the last model is that of a run without faults."""
     failures = {o.plan.seed: o.failure for o in outcomes(seeds) if o.failure}
     assert failures == {}
+
+
+def test_a_run_that_has_ended_leaves_no_thread() -> None:
+    """Each suspended one would keep a whole cluster in memory, and a search runs thousands."""
+    assert not simulate(plan_of(11)).failure
+    gc.collect()
+    threads = [one for one in gc.get_objects() if isinstance(one, greenlet) and one]
+    assert threads == [getcurrent()]
 
 
 @pytest.mark.parametrize(
