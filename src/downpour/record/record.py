@@ -176,7 +176,8 @@ def read_record(path: Path) -> list[Dated]:
         path: its file; until that exists, we project the record from the journal beside it.
     """
     if not _is_there(path):
-        projected = _projected(path.parent)
+        is_journaled = path.parent.is_dir() and segments(path.parent)
+        projected = list(RecordReader(path.parent).take()) if is_journaled else None
         # We look once more, because a run removes its journal when its record exists.
         if not _is_there(path):
             if projected is None:
@@ -216,11 +217,6 @@ def _is_there(path: Path) -> bool:
     # and the next manager to start removes it.
     with reading(path.parent, path.name):
         return path.exists()
-
-
-def _projected(folder: Path) -> list[Dated] | None:
-    """Return the record that follows from a journal; None if there is no journal."""
-    return list(RecordReader(folder).take()) if folder.is_dir() and segments(folder) else None
 
 
 def parse_lines(lines: Iterable[str], source: str = "record") -> list[Dated]:

@@ -436,14 +436,14 @@ def to_fields(fact: RecordLine) -> dict[str, Any]:
 
 def from_fields(fields: dict[str, Any]) -> RecordLine | None:
     """Turn plain fields back into a fact; None for a kind that this version does not know."""
-    kind = fields["kind"]
-    if kind not in KINDS:
-        msgspec.convert(kind, str)  # a later version's word
+    kind = KINDS.get(fields["kind"])
+    if kind is None:
+        msgspec.convert(fields["kind"], str)  # a later version's word
         return None
     if "loss" in fields:
         measured = {name: _measured(fields[name]) for name in _MEASURED if name in fields}
         fields = {**fields, **measured}
-    line = msgspec.convert(fields, KINDS[kind])
+    line = msgspec.convert(fields, kind)
     if isinstance(line, SubmittedLine) and (lacking := set(REQUIRED) - set(line.spec)):
         raise ValueError(f"{LACKS_FIELD} `{min(lacking)}` in the spec")
     return line
@@ -452,7 +452,8 @@ def from_fields(fields: dict[str, Any]) -> RecordLine | None:
 def dated(fields: Any) -> tuple[float, RecordLine | None]:
     """Turn the plain fields of a line into its time and its fact."""
     try:
-        at, line = msgspec.convert(fields["at"], float), from_fields(fields)
+        at, line = fields["at"], from_fields(fields)
+        at = at if type(at) is float else msgspec.convert(at, float)
     except (TypeError, KeyError, OverflowError, RecursionError) as error:
         raise ValueError(repr(error)) from None
     if not math.isfinite(at):

@@ -258,14 +258,14 @@ class Tables:
         match line:
             case AssignedLine():
                 self._assign(at, line)
+            case UpdatedLine():
+                self._accept(at, line)
             case ForeseenLine():
                 self.round(line.round).attempt(line.shard, line.attempt).foreseen.append(line)
             case SavedLine():
                 self.round(line.round).attempt(line.shard, line.attempt).saved.append((at, line))
             case HandOverAskedLine():
                 self.round(line.round).has_hand_overs = True
-            case UpdatedLine():
-                self._accept(at, line)
             case AttemptFailedLine():
                 self._fail(at, line)
             case DroppedLine():

@@ -258,7 +258,8 @@ def _changed(
 
 
 def _thousandths(value: float) -> int:
-    return round(min(max(0.0, value), _MOST) * 1000)
+    # Twice as fast as `min` and `max`, and a record has hundreds of thousands of such numbers.
+    return round((value if 0.0 <= value <= _MOST else min(max(0.0, value), _MOST)) * 1000)
 
 
 def _short(thousandths: int) -> float:

@@ -44,6 +44,8 @@ _WAITED_SHARE = 0.2
 """The share of a round's time below which a wait is not worth a line."""
 _CLOCK_SECONDS = 0.02
 """Smaller errors of the clock are not worth reporting."""
+_LATEST_COUNTS = ForeseenLine, SavedLine, ResourcesUsedLine
+"""Lines of which the page keeps only the last one, so its tables lack them."""
 _STEPPING = {"sync", "k-sync"}
 
 
@@ -62,6 +64,7 @@ class RecordTables:
         self._meetings = Meetings(0)
         self._workers = WorkerTable()
         self._tables = Tables()
+        self._verified: bool | None = None
         self._rounds = Rounds(self._tables, self._stopped)
         self._results = Results()
         self._decisions: RowTable[int] = RowTable(DECISIONS_MAX)
@@ -190,16 +193,13 @@ class RecordTables:
             self._about_line = self.line
 
     def _take(self, at: float, line: RecordLine) -> None:  # noqa: C901, PLR0912 - an arm a line
-        verified = isinstance(line, UpdatedLine) and self._tables.verified
-        if not isinstance(line, ResourcesUsedLine):  # the page keeps only the last samples
+        if not isinstance(line, _LATEST_COUNTS):
             self._tables.take(at, line)
-        if isinstance(line, UpdatedLine) and self._tables.verified is not verified:
-            self._about_line = self.line
         match line:
-            case AssignedLine():
-                self._assigned(at, line)
             case ForeseenLine():
                 self._foresee(line, line.elapsed_seconds, line.done)
+            case AssignedLine():
+                self._assigned(at, line)
             case SavedLine():
                 self._results.saved(line.bytes)
             case UpdatedLine():
@@ -251,6 +251,8 @@ class RecordTables:
         worker.trained(line, self.line)
         self._rounds.ended(at, line, self.line)
         self._results.updated(line.bytes)
+        if line.trial and self._tables.verified is not self._verified:
+            self._verified, self._about_line = self._tables.verified, self.line
 
     def _attempt_failed(self, at: float, line: AttemptFailedLine) -> None:
         attempt = self._rounds.ended(at, line, self.line)
@@ -293,6 +295,7 @@ class RecordTables:
             "warnings": [*line.warnings, *line.remarks],
         }
         self._shard_classes = line.shard_classes
+        self._verified = self._tables.verified
         self._results.prepared(line.bytes)
         self._change_state(ExperimentState.RUNNING)
 
@@ -325,8 +328,9 @@ class RecordTables:
             self._about_line = self.line
 
     def _decide_wait(self, at: float, closed: int, waited: Waited) -> None:
-        worker, _, shard, _ = self._rounds.attempt_at(waited.attempt)
-        name = self._workers.at(worker).name
+        value = self._rounds.attempts.value
+        name = self._workers.at(value(waited.attempt, "worker")).name
+        shard = value(waited.attempt, "shard")
         said = f"round {closed + 1} waited {waited.seconds:.1f} s for shard {shard} at {name}"
         self._decide(at, "wait", said, waited.attempt)
 
@@ -349,8 +353,7 @@ class RecordTables:
         self._decisions.put(self._decided, (self._decided, at, kind, said, attempt), self.line)
 
     def _stopped(self, attempt: int, line: int) -> None:
-        worker, *_ = self._rounds.attempt_at(attempt)
-        self._workers.stopped(worker, attempt, line)
+        self._workers.stopped(self._rounds.attempts.value(attempt, "worker"), attempt, line)
 
 
 def _task(line: AttemptLine) -> Task:

@@ -111,7 +111,9 @@ class Rounds:
         task = assigned.round, assigned.shard, assigned.attempt
         if task[0] not in self._first:
             self._open[task[0]], self._first[task[0]] = at, self.attempts.count
-        running = [one for one in self._running(task[0], task[1]) if one.number != task[2]]
+            self._tell(task[0], line)
+        is_alone = len(self._tables.rounds[task[0]].attempts[task[1]]) == 1
+        running = () if is_alone else self._running(task[0], task[1])
         number = self.number_of(task)
         if number is None:
             values = worker, *task, at, assigned.share, assigned.from_step
@@ -119,8 +121,7 @@ class Rounds:
             self._last[task[0]] = number
         else:
             self.attempts.replace(number, worker, at, line)
-        self._tell(task[0], line)
-        return number, bool(running)
+        return number, any(one.number != task[2] for one in running)
 
     def foreseen(self, task: Task, forecast: Sequence[float], line: int) -> None:
         """Note a forecast: elapsed seconds, the finished share, three quantiles."""
@@ -189,13 +190,6 @@ class Rounds:
             return self._numbers.get(task)
         return self.attempts.find(self._first[task[0]], self._last[task[0]], task)
 
-    def attempt_at(self, number: int) -> tuple[int, int, int, int]:
-        """Return an attempt's worker, round, shard and number within its task."""
-        worker, of_round, shard, attempt = (
-            self.attempts.value(number, name) for name in ("worker", "round", "shard", "attempt")
-        )
-        return worker, of_round, shard, attempt
-
     def _running(self, number: int, shard: int) -> Iterator[RecordedAttempt]:
         of_round = self._tables.rounds[number]
         for attempt in of_round.attempts.get(shard, {}).values():
@@ -216,7 +210,7 @@ class Rounds:
     def _end(self, number: int, at: float, outcome: int, line: int) -> None:
         before = self.attempts.value(number, "outcome")
         end = max(at, self.attempts.seconds(number, "begin")) if outcome else 0.0
-        if (outcome, round(end, 3)) != (before, self.attempts.seconds(number, "end")):
+        if outcome != before or round(end, 3) != self.attempts.seconds(number, "end"):
             self.attempts.end(number, end, outcome, line)
         if outcome and not before:
             self._stopped(number, line)
@@ -225,8 +219,10 @@ class Rounds:
         number, begin = of_round.number, self._open[of_round.number]
         waited = self._waited(of_round, begin)
         for attempt in of_round.assigned():
-            self._show(of_round, attempt, line)
-            self._numbers.pop((number, attempt.shard, attempt.number), None)
+            task = number, attempt.shard, attempt.number
+            if task in self._numbers and not self.attempts.value(self._numbers[task], "outcome"):
+                self._show(of_round, attempt, line)
+            self._numbers.pop(task, None)
         if waited is not None:
             end = self.attempts.seconds(waited.attempt, "end")
             self.attempts.end(waited.attempt, end, LAST, line)
