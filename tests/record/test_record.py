@@ -14,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError
+from downpour.base.states import ExperimentState
+from downpour.core.scheduler import facts
 from downpour.core.spec import Spec
 from downpour.record import record as module
 from downpour.record.journal import Journal, read_journal, segments
@@ -23,6 +25,7 @@ from downpour.record.record import (
     line_text,
     parse_lines,
     read_record,
+    task_lines,
 )
 from downpour.record.record_lines import (
     KINDS,
@@ -36,6 +39,7 @@ from downpour.record.record_lines import (
     to_fields,
 )
 from downpour.record.view import observed
+from downpour.show.dashboard.sources import RecordSource
 
 FIRST = AssignedLine(round=0, shard=1, attempt=0, worker="w-1", reason="the only idle worker")
 SECOND = WorkerLeftLine(worker="w-1", reason="no heartbeat for 10 s", lost=False)
@@ -98,8 +102,42 @@ def test_a_record_is_projected_until_it_is_exported(path: Path) -> None:
 def test_a_record_is_exported_once(path: Path) -> None:
     """A manager that died after it had done that is followed by one that tries again."""
     export(path, FIRST)
-    export(path, SECOND)
+    before = path.stat()
+    export(path, FIRST)
+    assert path.stat() == before
     assert read_record(path) == [(0.0, FIRST)]
+
+
+STRAYS = {
+    "another experiment's": [CancelledLine(reason="another")],
+    "longer than the journal": [FIRST, SECOND, CancelledLine(reason="restored")],
+}
+
+
+@pytest.mark.parametrize("stray", STRAYS.values(), ids=STRAYS.keys())
+def test_a_file_that_is_not_the_view_of_the_journal_does_not_count(
+    path: Path, stray: list[RecordLine]
+) -> None:
+    """While its experiment waits or runs, no reader takes it; at the end the record replaces it."""
+    journal = logged(path.parent, FIRST, SECOND)
+    export(path, *stray)
+    manager, page = RecordReader(path.parent), RecordSource(path.parent)
+    for _ in range(2):
+        assert parse_lines(RecordReader(path.parent).lines(0)) == read_record(path)
+        assert [fact for _, fact in read_record(path)] == [FIRST, SECOND]
+        assert [fact for _, fact in task_lines(path.parent, 0, 1)] == [FIRST]
+        manager.lines(0)
+    assert [line["kind"] for line in page.read(9)] == ["assigned", "worker-left"]
+    end = facts.Concluded(
+        cause=0, experiment="one", ending=ExperimentState.CANCELLED, reason="enough"
+    )
+    journal.append(1, 2.0, end)
+    journal.commit(durably=False)
+    export_record(path.parent, manager.all_lines())
+    told = [(0.0, FIRST), (1.0, SECOND), (2.0, CancelledLine(reason="enough"))]
+    assert parse_lines(path.read_text().splitlines()) == told
+    assert read_record(path) == parse_lines(RecordReader(path.parent).lines(0)) == told
+    assert page.read(9)[-1]["kind"] == "cancelled"
 
 
 def test_a_line_is_readable_by_people_and_other_programs(path: Path) -> None:
@@ -263,6 +301,8 @@ def both(path: Path, *facts: RecordLine) -> list[RecordReader]:
     logged(path.parent, *facts)
     followed = RecordReader(path.parent)
     export_record(path.parent, followed.all_lines())
+    for segment in segments(path.parent):
+        segment.unlink()
     return [followed, RecordReader(path.parent)]
 
 

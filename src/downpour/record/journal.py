@@ -281,9 +281,8 @@ def lines_with(segment: Path, words: bytes) -> Iterator[Line]:
 def first_number(segment: Path) -> int | None:
     """Return the number of a segment's first line; None if it is not whole."""
     with reading(segment.parent, segment.name), open(open_regular(segment), "rb") as file:
-        return next(
-            (int(json.loads(text)["number"]) for text in whole_lines(file.readline())), None
-        )
+        first = whole_lines(file.readline())
+    return next((int(json.loads(text)["number"]) for text in first), None)
 
 
 def segments(folder: Path) -> list[Path]:

@@ -116,11 +116,8 @@ def span_of(experiment: str, record: Sequence[tuple[float, RecordLine]]) -> tupl
     A running experiment has no end yet. If an ID has no time, its experiment may be from any time.
     A record's own seconds leave out the time without a manager, so a caller may know a later end.
     """
-    ended = (
-        at
-        for at, line in reversed(record)
-        if isinstance(line, FinishedLine | FailedLine | CancelledLine)
-    )
+    ends = FinishedLine, FailedLine, CancelledLine
+    ended = (at for at, line in reversed(record) if isinstance(line, ends))
     return span_until(experiment, next(ended, math.inf) - record[0][0])
 
 

@@ -54,9 +54,8 @@ class Stragglers:
         """Whether a policy moved, copied or dropped a shard, or workers waited for a long time."""
         waited = self.round_seconds - self.ideal_seconds
         long = waited > max(_WAITED_SECONDS, _WAITED * self.ideal_seconds)
-        return bool(
-            self.moves or self.gradient_lost or (self.extra_work or 0.0) > _EXTRA_WORK or long
-        )
+        extra = (self.extra_work or 0.0) > _EXTRA_WORK
+        return bool(self.moves or self.gradient_lost or extra or long)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,15 +2,17 @@
 
 While an experiment runs, readers get its record as a projection of its journal (`view.py`), so the
 two can't differ. When the experiment ends, `export_record` writes the lines to `record.jsonl` in
-the folder, once and as a whole. Readers of a folder use that file if it is there and project the
-journal otherwise. No decision depends on a record.
+the folder as a whole. Readers of a folder use that file once the journal has ended, and project the
+journal until then: an earlier file of this name is not ours. No decision depends on a record.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import accumulate, starmap
 from pathlib import Path
 from threading import Lock
@@ -19,7 +21,7 @@ from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError
 from downpour.core.node.journal import Line
 from downpour.files.store.directory import open_regular, read_regular
 from downpour.files.store.layout import RECORD_NAME
-from downpour.files.store.publish import publish, reading
+from downpour.files.store.publish import publish, reading, writing
 from downpour.record.journal import (
     PIECE_BYTES,
     first_number,
@@ -33,6 +35,8 @@ from downpour.record.view import View
 
 PAGE_LINES_MAX = 1000
 PAGE_BYTES_MAX = 4_000_000
+_CONCLUSION_BYTES = 1 << 16
+"""The end of a journal that holds its last line."""
 
 
 class RecordReader:
@@ -56,7 +60,7 @@ class RecordReader:
         self._done: set[Path] = set()
         self._blocks: list[bytes] = []
         self._tail: list[str] = []
-        self._is_whole = False
+        self._is_whole = self._exports = False
 
     def lines(self, from_line: int) -> list[str]:
         """Return a page of lines, without their ends, beginning at `from_line` (from 0).
@@ -75,8 +79,9 @@ class RecordReader:
         return found[: max(1, sum(end <= PAGE_BYTES_MAX for end in ends))]
 
     def all_lines(self) -> Iterator[str]:
-        """Yield all lines so far."""
+        """Yield all lines so far, as they follow from the journal until a run removes it."""
         with self._lock:
+            self._exports = True
             self._catch_up()
             blocks = len(self._blocks) + 1
         for number in range(blocks):
@@ -95,13 +100,13 @@ class RecordReader:
     def _catch_up(self) -> None:
         if self._is_whole:
             return
-        exported = _is_there(self._folder / RECORD_NAME)
-        if not exported or (self._next > 1 and segments(self._folder)):
+        follows = self._exports or self._next > 1
+        if not is_exported(self._folder / RECORD_NAME) or (follows and segments(self._folder)):
             try:
                 self._append(starmap(line_text, self.take()))
             except SharedDirectoryError:
                 # A run removes its journal once the record is exported, perhaps while we read it.
-                if not _is_there(self._folder / RECORD_NAME):
+                if not is_exported(self._folder / RECORD_NAME):
                     raise
             else:
                 return
@@ -159,9 +164,12 @@ def line_text(at_seconds: float, line: RecordLine) -> str:
 
 
 def export_record(folder: Path, lines: Iterable[str]) -> None:
-    """Write the record of an experiment that has ended, unless the file exists."""
-    if not (folder / RECORD_NAME).exists():
-        publish(folder, RECORD_NAME, [f"{line}\n".encode() for line in lines])
+    """Write the record of an experiment that has ended, in place of a file with other lines."""
+    path, content = folder / RECORD_NAME, "".join(f"{line}\n" for line in lines).encode()
+    if not _is_there(path) or read_regular(path) != content:
+        with writing(folder, RECORD_NAME):
+            path.unlink(missing_ok=True)
+        publish(folder, RECORD_NAME, [content])
 
 
 def has_record(folder: Path) -> bool:
@@ -173,19 +181,18 @@ def read_record(path: Path) -> list[Dated]:
     """Read a record as (seconds, line) in the order written; a torn last line is left out.
 
     Args:
-        path: its file; until that exists, we project the record from the journal beside it.
+        path: its file; until the journal beside it ends, we project the record from that.
     """
-    if not _is_there(path):
+    if not is_exported(path):
         is_journaled = path.parent.is_dir() and segments(path.parent)
         projected = list(RecordReader(path.parent).take()) if is_journaled else None
         # We look once more, because a run removes its journal when its record exists.
-        if not _is_there(path):
+        if not is_exported(path):
             if projected is None:
                 raise FileMissing(str(path))
             return projected
-    content = read_regular(path)
-    whole = content[: content.rfind(b"\n") + 1]
-    return parse_lines(whole.decode("utf-8", errors="replace").split("\n")[:-1], source=str(path))
+    lines = read_regular(path).decode("utf-8", errors="replace").split("\n")[:-1]
+    return parse_lines(lines, source=str(path))
 
 
 def task_lines(folder: Path, round_number: int, shard: int) -> Iterator[Dated]:
@@ -194,7 +201,7 @@ def task_lines(folder: Path, round_number: int, shard: int) -> Iterator[Dated]:
     Round and shard count from 0. This takes as long as reading the file.
     """
     path = folder / RECORD_NAME
-    if _is_there(path):
+    if is_exported(path):
         words = f'"round": {round_number}, "shard": {shard}, '.encode()
         with reading(folder, path.name), open(open_regular(path), "rb") as record:
             found = [text.decode(errors="replace") for text in record if words in text]
@@ -212,6 +219,17 @@ def task_lines(folder: Path, round_number: int, shard: int) -> Iterator[Dated]:
                 yield from View().take(line)
 
 
+def is_exported(path: Path) -> bool:
+    """Whether a record's file is there, and the journal beside it has ended or is gone."""
+    folder, is_there = path.parent, _is_there(path)
+    for last in segments(folder)[-1:] if is_there else ():
+        # Nothing follows a conclusion. A run may remove its journal at any moment after that.
+        with reading(folder), suppress(FileNotFoundError), open(open_regular(last), "rb") as end:
+            end.seek(max(0, os.fstat(end.fileno()).st_size - _CONCLUSION_BYTES))
+            return b'"kind":"concluded"' in end.read()
+    return is_there
+
+
 def _is_there(path: Path) -> bool:
     # We don't take an error for a missing file: a folder without a record counts as never begun,
     # and the next manager to start removes it.
@@ -227,9 +245,9 @@ def parse_lines(lines: Iterable[str], source: str = "record") -> list[Dated]:
             at_seconds, fact = dated(json.loads(line))
         # `json` raises RecursionError for brackets nested by the thousand.
         except (ValueError, RecursionError) as error:
-            is_older = str(error).startswith(LACKS_FIELD)
-            older = ": an older build of Downpour wrote it" if is_older else ""
-            reason = f"line {number} is not a fact of an experiment{older}"
+            reason = f"line {number} is not a fact of an experiment"
+            if str(error).startswith(LACKS_FIELD):
+                reason += ": an older build of Downpour wrote it"
             raise FileCorrupt(source, reason) from None
         if fact is not None:
             facts.append((at_seconds, fact))

@@ -30,7 +30,7 @@ from downpour.host.text import one_line
 from downpour.record.mitigation import Stragglers, costs_of, stragglers_of
 from downpour.record.notebook import DRAWINGS, NotebookPage
 from downpour.record.record import parse_lines, read_record
-from downpour.record.record_lines import FailedLine, FinishedLine, PreparedLine, RecordLine
+from downpour.record.record_lines import Dated, FailedLine, FinishedLine, PreparedLine
 from downpour.record.result_parts import (
     BestModel,
     FailureResult,
@@ -140,9 +140,7 @@ class Result:
         return result_of(Tables.of(parse_lines(lines)), folder)
 
     @classmethod
-    def from_record(
-        cls, record: Sequence[tuple[float, RecordLine]], folder: Path | None = None
-    ) -> Result:
+    def from_record(cls, record: Sequence[Dated], folder: Path | None = None) -> Result:
         """Make a result from a record.
 
         Raises:
@@ -154,11 +152,8 @@ class Result:
         """Say in one line which experiment it is, how far it came and how good it is."""
         count = len(self.epochs)
         parts = [self.state, f"{count} epoch{'' if count == 1 else 's'}"]
-        parts += (
-            [measured]
-            if (measured := in_words(self.metrics, self.test_loss, self.last_part))
-            else []
-        )
+        measured = in_words(self.metrics, self.test_loss, self.last_part)
+        parts += [measured] if measured else []
         parts += [f"{self.total_seconds:.1f} s"]
         parts += ["not verified"] if self.verified is False else []
         parts += [self.reason[:_REASON_SHOWN]] if self.reason else []

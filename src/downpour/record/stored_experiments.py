@@ -17,7 +17,7 @@ from downpour.files.store.layout import RECORD_NAME
 from downpour.network.rpc.messages import ExperimentSummary, metrics_of
 from downpour.record.journal import segments
 from downpour.record.mirror import fetch_records
-from downpour.record.record import has_record
+from downpour.record.record import has_record, is_exported
 from downpour.record.result import Result
 
 
@@ -58,7 +58,7 @@ def _newest(folder: Path) -> Iterator[ExperimentSummary]:
 
 def _changed(folder: Path) -> int:
     record = folder / RECORD_NAME
-    files = [record] if record.exists() else segments(folder)
+    files = [record] if is_exported(record) else segments(folder)
     return max(path.stat().st_mtime_ns for path in files)
 
 

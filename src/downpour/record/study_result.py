@@ -78,11 +78,8 @@ class SubgridResult:
     @property
     def lost(self) -> list[tuple[Any, ...]]:
         """Every place at which all runs failed."""
-        return [
-            values
-            for values in self.settings
-            if not self.at(values) and any(run.values == values for run in self.failed)
-        ]
+        failed = [run.values for run in self.failed]
+        return [values for values in self.settings if values in failed and not self.at(values)]
 
     @property
     def splits(self) -> list[ShardCounts]:
@@ -140,10 +137,9 @@ def read_run(folder: Path, *, workers: int | None = None) -> RunResult:
 def read_one(folder: Path) -> StudyResult:
     """Read a single experiment's folder as a study of one run; it need not have ended."""
     run = read_run(folder)
-    subgrid = SubgridResult(
-        name=run.result.name, axes=(), repetitions=1, settings=((),), runs=(run,)
-    )
-    return StudyResult(name=run.result.name, subgrids=(subgrid,))
+    name = run.result.name
+    subgrid = SubgridResult(name=name, axes=(), repetitions=1, settings=((),), runs=(run,))
+    return StudyResult(name=name, subgrids=(subgrid,))
 
 
 def label(value: Any) -> str:
@@ -254,12 +250,11 @@ class SearchResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the search as JSON values."""
-        best = self.best
         return {
             "name": self.name,
             "asked": self.asked,
             "objective": str(self.goal),
-            "best": best and best.number,
+            "best": self.best and self.best.number,
             "trials": [self._fields_of(run) for run in self.runs],
         }
 

@@ -9,7 +9,6 @@ and times are the record's.
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
@@ -150,9 +149,7 @@ class RecordedVersion:
 class Verification:
     """The checksums of the first steps so far, by numeric class, and the processes of each."""
 
-    _processes: defaultdict[str, defaultdict[str, set[str]]] = field(
-        default_factory=lambda: defaultdict(lambda: defaultdict(set))
-    )
+    _processes: dict[str, dict[str, set[str]]] = field(default_factory=dict)
 
     def prepared(self, line: PreparedLine) -> None:
         """Take in the steps of the manager and of its rehearsal."""
@@ -163,7 +160,7 @@ class Verification:
     def updated(self, process: str, numeric_class: str, checksum: str) -> None:
         """Take in the steps of a process, if it has repeated them."""
         if checksum:
-            self._processes[numeric_class][checksum].add(process)
+            self._processes.setdefault(numeric_class, {}).setdefault(checksum, set()).add(process)
 
     def of(self, spec: Mapping[str, Any]) -> bool | None:
         """Say whether two processes of one class agree, and none of it disagrees.

@@ -41,6 +41,13 @@ def logged(folder: Path, lines: Sequence[RecordLine], term: int = 1) -> Journal:
     return journal
 
 
+def export(folder: Path) -> None:
+    """Export the record and remove the journal, as a run does at its end."""
+    export_record(folder, RecordReader(folder).all_lines())
+    for segment in segments(folder):
+        segment.unlink()
+
+
 def read_all(source: RecordSource, count: int = 100) -> list[Any]:
     """What a source has gained."""
     found: list[Any] = []
@@ -78,9 +85,7 @@ def test_a_record_goes_on_where_its_journal_ended(tmp_path: Path) -> None:
     assert len(read_all(source)) == 2
     journal.append(1, 2.0, observed("one", LEFT))
     journal.commit(durably=False)
-    export_record(tmp_path, RecordReader(tmp_path).all_lines())
-    for segment in segments(tmp_path):
-        segment.unlink()
+    export(tmp_path)
     assert read_all(source) == plain(ASSIGNED, FAILED, LEFT)[2:]
 
 
@@ -136,7 +141,7 @@ def test_the_clock_of_a_record_begins_where_its_last_line_was_written(
     """Managers count from anywhere; a page needs to know when that was."""
     logged(tmp_path, [ASSIGNED, FAILED, LEFT])
     if exported:
-        export_record(tmp_path, RecordReader(tmp_path).all_lines())
+        export(tmp_path)
     for path in tmp_path.iterdir():
         os.utime(path, (2_000_002.0, 2_000_002.0))
     source = RecordSource(tmp_path)
@@ -153,9 +158,7 @@ def test_no_line_is_lost_where_a_journal_goes_right_after_it_was_read(
 
     def gone(source: RecordSource) -> tuple[str, float]:
         """Look at the clock of a file that was there a moment ago."""
-        export_record(tmp_path, RecordReader(tmp_path).all_lines())
-        for segment in segments(tmp_path):
-            segment.unlink()
+        export(tmp_path)
         (tmp_path / "record.jsonl").rename(tmp_path / "kept")
         try:
             return clock(source)
@@ -179,7 +182,7 @@ def test_the_lines_of_a_task_are_found_without_the_others(
     logged(tmp_path, [ASSIGNED, other, FAILED])
     logged(tmp_path, [LEFT, AGAIN, CancelledLine(reason="enough")], term=2)
     if exported:
-        export_record(tmp_path, RecordReader(tmp_path).all_lines())
+        export(tmp_path)
     found = [line for _, line in task_lines(tmp_path, 0, 1)]
     assert found == [ASSIGNED, FAILED, AGAIN]
 
@@ -193,5 +196,5 @@ def test_a_record_and_its_journal_give_the_same_tables(tmp_path: Path) -> None:
         for line in read_all(RecordSource(tmp_path)):
             model.take(line)
         tables.append(json.dumps(model.since(0, model.line)))
-        export_record(tmp_path, RecordReader(tmp_path).all_lines())
+        export(tmp_path)
     assert tables[0] == tables[1]

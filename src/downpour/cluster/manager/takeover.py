@@ -187,12 +187,8 @@ def _was_never_begun(folder: Path, names: list[str]) -> bool:
 
     Someone may have killed a manager, or a run, just after it made the folder.
     """
-    made = {
-        layout.SPEC_NAME,
-        layout.RECORD_NAME,
-        RUN_LOCK_NAME,
-        *(s.name for s in segments_among(folder, names)),
-    }
+    made = {layout.SPEC_NAME, layout.RECORD_NAME, RUN_LOCK_NAME}
+    made |= {segment.name for segment in segments_among(folder, names)}
     if any(name not in made and not name.startswith(TEMPORARY_PREFIX) for name in names):
         return False
     try:
@@ -216,7 +212,8 @@ def _tidy(shared: SharedDirectory, ended: Experiment) -> None:
     """Clean up an ended experiment, because its manager may have died before it could."""
     folder = shared.experiment_path(ended.name)
     try:
-        export_record(folder, RecordReader(folder).all_lines())
+        if not (folder / layout.RECORD_NAME).exists():
+            export_record(folder, RecordReader(folder).all_lines())
         finished = ended.life.state is ExperimentState.FINISHED
         kept, versions = ended.files_of_shards(), ended.files_of_versions()
         sweep(shared.store(ended.name), finished=finished, kept=kept, versions=versions)

@@ -28,6 +28,7 @@ from downpour.files.store.shared_directory import seen_location
 from downpour.host.paths import is_object_store, path_of
 from downpour.record.journal import segments_among
 from downpour.record.mirror import MirrorCopy
+from downpour.record.record import is_exported
 from downpour.show.dashboard.columns import Fields
 from downpour.show.dashboard.model import RecordTables
 from downpour.show.dashboard.sources import NOT_A_LINE, parsed_line
@@ -136,12 +137,11 @@ def _runs_in(folder: Path) -> Path | None:
 
 def _changed_ns(folder: Path) -> int | None:
     """Return when the record in a folder last changed; None if it has no record."""
-    with suppress(OSError):
-        return (folder / RECORD_NAME).stat().st_mtime_ns
-    journal = segments_among(folder, _names(folder))
-    with suppress(OSError):
-        return max((path.stat().st_mtime_ns for path in journal[-1:]), default=None)
-    return None
+    changed = []
+    for path in (folder / RECORD_NAME, *segments_among(folder, _names(folder))[-1:]):
+        with suppress(OSError):
+            changed.append(path.stat().st_mtime_ns)
+    return max(changed, default=None)
 
 
 _ALWAYS = ("run", "state", "epochs", "result", "seconds")
@@ -219,7 +219,7 @@ def summary_of(found: FoundExperiment, model: RecordTables) -> Summary:
 def ends_of(folder: Path) -> RecordTables | None:
     """Fold the beginning and the end of an exported record; None if it does not exist."""
     path = folder / RECORD_NAME
-    if not path.exists():
+    if not is_exported(path):
         return None
     model = RecordTables()
     for fields in _ends(path):

@@ -17,7 +17,7 @@ from downpour.files.store.directory import open_regular
 from downpour.files.store.layout import RECORD_NAME
 from downpour.files.store.publish import reading
 from downpour.record.journal import segments
-from downpour.record.record import RecordReader
+from downpour.record.record import RecordReader, is_exported
 from downpour.record.record_lines import Dated, to_fields
 from downpour.show.dashboard.columns import Fields
 
@@ -81,9 +81,7 @@ class RecordSource:
         return self._file.read(count)
 
     def _open(self) -> None:
-        with reading(self._folder.parent, self._folder.name):
-            exported = (self._folder / RECORD_NAME).exists()
-        if exported:
+        if is_exported(self._folder / RECORD_NAME):
             self._file = _FollowedFile(self._folder / RECORD_NAME, skipped=self._given)
         elif segments(self._folder):
             self._reader = RecordReader(self._folder)
