@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import starmap
 from random import Random
+from threading import get_ident
 
 from downpour.core.node.attempt import StepLoop
 from downpour.core.node.worker import WorkerNode
@@ -168,16 +169,18 @@ def simulate(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the managers and workers, whose faults are the run's; one process has one log."""
-    loggers = [logging.getLogger(f"downpour.{wing}") for wing in ("cluster", "files")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
-    try:
+    """Silence the managers and workers of this thread, whose faults are the run's."""
+    thread, wings = get_ident(), ("downpour.cluster", "downpour.files")
+
+    def is_foreign(_: logging.LogRecord) -> bool:
+        return get_ident() != thread
+
+    with ExitStack() as filters:
+        for name in list(logging.Logger.manager.loggerDict):
+            if name.startswith(wings):
+                logging.getLogger(name).addFilter(is_foreign)
+                filters.callback(logging.getLogger(name).removeFilter, is_foreign)
         yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
 
 
 class _Run:
@@ -254,8 +257,8 @@ class _Run:
 
     def to_its_end(self) -> None:
         """Run until all experiments have ended; raise AssertionError if a check fails."""
-        clock, timings = self.cluster.clock, self._plan.timings
-        all_tasks = self._plan.tasks * timings.task_seconds
+        clock, disk, made = self.cluster.clock, self.cluster.disk, self.comparisons
+        all_tasks = self._plan.tasks * self._plan.timings.task_seconds
         grace = _GRACE_SECONDS + _FAULT_GRACE_SECONDS * len(self._plan.faults)
         limit = self._plan.calm_at_seconds + grace + _TASK_GRACE * all_tasks
         self.cluster.begin()
@@ -269,19 +272,16 @@ class _Run:
         self.comparisons.expect(Promise.ENDS, True, "")  # noqa: FBT003
         # We use only the journals: the last manager may be dead, or believe entries that were lost.
         core = Scheduler()
-        replay(core, self.cluster.disk.stories())
-        may_fail = self._plan.may_fail | self.cluster.disk.harmed
-        check_the_end(
-            self.comparisons, self.cluster.disk, core, self._counting, self._pushes, may_fail
-        )
+        replay(core, disk.stories())
+        may_fail = self._plan.may_fail | disk.harmed
+        check_the_end(made, disk, core, self._counting, self._pushes, may_fail)
         self.tell("all experiments have ended")
-        experiments = core.state.experiments.values()
-        self._tidy_up(limit, {file.name for each in experiments for file in each.files()})
-        whole = [name for name in core.state.experiments if name not in self.cluster.disk.harmed]
-        for name, lines in self.happenings.recorded(self.cluster.disk, whole):
-            self._records.check_end(name, core.state.experiments[name].version, lines)
-        harmed = self.cluster.disk.harmed
-        check_compared(self._plan, self.happenings.counted, self.comparisons, harmed)
+        known = core.state.experiments
+        self._tidy_up(limit, {file.name for each in known.values() for file in each.files()})
+        whole = [name for name in known if name not in disk.harmed]
+        for name, lines in self.happenings.recorded(disk, whole):
+            self._records.check_end(name, known[name].version, lines)
+        check_compared(self._plan, self.happenings.counted, made, disk.harmed)
 
     def _tidy_up(self, limit_seconds: float, kept: Collection[str]) -> None:
         """Let the last commands end; raise AssertionError if files are left over."""

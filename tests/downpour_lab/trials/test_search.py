@@ -7,11 +7,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 from greenlet import getcurrent, greenlet
 
+from downpour.cluster.manager.command_runner import log
 from downpour.core.stragglers import POLICIES
 from downpour_lab.checks.promises import Promise
 from downpour_lab.faults.faults import Fault, FaultKind
@@ -165,6 +167,25 @@ def test_a_machine_that_dies_is_missed_by_its_silence_alone() -> None:
     at_seconds, why = how_missed(FaultKind.WORKER_MACHINE_DIES, seconds=90.0)
     assert "no heartbeat for" in why
     assert at_seconds > 4.0
+
+
+def test_a_simulation_silences_only_itself(caplog: pytest.LogCaptureFixture) -> None:
+    """Another thread of the process is heard meanwhile, and this one afterwards."""
+
+    class Talkative(SimulatedManager):
+        """A manager that logs, while another thread does so, too."""
+
+        def start(self) -> None:
+            """Log from both threads."""
+            log.warning("the simulated manager begins")
+            with ThreadPoolExecutor() as another:
+                another.submit(log.warning, "another thread").result()
+            super().start()
+
+    simulate(plan_of(5), Talkative)
+    log.warning("afterwards")
+    assert set(caplog.messages[:-1]) == {"another thread"}
+    assert caplog.messages[-1] == "afterwards"
 
 
 def test_seeds_differ() -> None:
