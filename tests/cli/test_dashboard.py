@@ -61,7 +61,7 @@ def test_a_folder_is_served_until_a_signal(refused: Callable[..., str]) -> None:
     """Its port is taken then; the signal ends it without a word."""
     with started("dashboard", RECORDED, "--port", 0) as (process, url):
         shown = asked(f"{url}api/experiments")["experiments"]
-        assert {one["id"] for one in shown} == {"handoff", "gestures"}
+        assert {one["id"] for one in shown} == {"asynchronous", "gestures", "handoff", "refused"}
         port = url.strip("/").rpartition(":")[2]
         said = refused("dashboard", RECORDED, "--port", port)
         assert said == f"port = {port}: is in use on 127.0.0.1"

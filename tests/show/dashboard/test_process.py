@@ -31,7 +31,7 @@ def test_a_page_is_there_while_the_block_runs() -> None:
     with page_beside(str(RECORDED), listener, Credentials(), told.set):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=100)
         connection.request("GET", "/api/experiments")
-        assert len(json.load(connection.getresponse())["experiments"]) == 2
+        assert len(json.load(connection.getresponse())["experiments"]) == 4
         connection.close()
         assert told.wait(100)
     listen("127.0.0.1", port, OPEN).close()
