@@ -59,7 +59,8 @@ def test_a_run_that_has_ended_leaves_no_thread() -> None:
     """Each suspended one would keep a whole cluster in memory, and a search runs thousands."""
     assert not simulate(plan_of(11)).failure
     gc.collect()
-    threads = [one for one in gc.get_objects() if isinstance(one, greenlet) and one]
+    # `isinstance` asks an object for its class, and deprecated ones of torch then warn.
+    threads = [one for one in gc.get_objects() if issubclass(type(one), greenlet) and one]
     assert threads == [getcurrent()]
 
 
