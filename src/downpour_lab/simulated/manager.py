@@ -308,9 +308,10 @@ class SimulatedManager(Process):
         """Remove files that no manager will name, and files that only ended experiments needed."""
         for each in running:
             with suppress(SharedDirectoryError):
-                remove_unknown(self.spaces[each.name], each)
+                remove_unknown(self.spaces[each.name], each, self._check_term)
         patience = self.environment.disk.timings.patience_seconds
         for each in ended:
+            self._check_term()
             with suppress(SharedDirectoryError):
                 work.sweep(
                     self.takes.store(each.name, patience, patience),
@@ -378,6 +379,11 @@ class SimulatedManager(Process):
         if not self.driver.insist(self.leads):
             raise SharedDirectoryError("shared", "another manager leads")
         self.die_if("before it acts")
+
+    def _check_term(self) -> None:
+        """Raise SharedDirectoryError if another manager leads, before this one serves."""
+        if not self.leads():
+            raise SharedDirectoryError("shared", "another manager leads")
 
     def is_leader(self) -> bool:
         """Whether no other manager has begun a later term; true if the terms cannot be listed."""

@@ -18,7 +18,8 @@ import pytest
 from downpour.base.errors import Refused, SharedDirectoryError, SpecError
 from downpour.base.states import ExperimentState
 from downpour.base.values import AttemptId
-from downpour.cluster.manager import command_runner
+from downpour.cluster.manager import command_runner, takeover
+from downpour.core.node.journal import Line
 from downpour.files.store import SharedDirectory, layout
 from downpour.files.store.lease import Lease, highest_term, term_name
 from downpour.network.rpc.messages import TaskMessage
@@ -239,6 +240,30 @@ def test_a_manager_that_was_replaced_decides_no_more(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="is stopping"):
         first.submit()
     first.close()
+
+
+def test_a_manager_that_was_replaced_while_it_read_removes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stood still meanwhile: what its journals don't name may be the next leader's."""
+    enough = Event()
+    first = started_in(tmp_path)
+    first.join("one", diligent_until(TASKS - 1, enough))
+    experiment = first.submit()
+    assert enough.wait(PATIENCE_SECONDS)
+    first.close()
+    newer = first.shared.experiment_path(experiment) / "own-000001-000000-abcdef.safetensors"
+    newer.write_bytes(b"the next leader's")
+
+    def read_slowly(folder: Path) -> list[Line]:
+        journal = read_journal(folder)
+        Lease(first.shared).claim("elsewhere:1")
+        return journal
+
+    monkeypatch.setattr(takeover, "read_journal", read_slowly)
+    with pytest.raises(SharedDirectoryError, match="another manager has taken over"):
+        started_in(tmp_path)
+    assert newer.exists()
 
 
 def test_a_manager_that_cannot_see_the_terms_acknowledges_nothing(tmp_path: Path) -> None:

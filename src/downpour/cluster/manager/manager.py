@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from threading import Event, Timer
 
-from downpour.base.errors import DownpourError, SharedDirectoryError
+from downpour.base.errors import DownpourError
 from downpour.cluster.manager.archive import Archive
 from downpour.cluster.manager.command_runner import CommandRunner
 from downpour.cluster.manager.driver import Driver, ManagerSink
@@ -193,7 +193,7 @@ class Manager:
         if self._announcer is not None:
             self._announcer.look(lambda: self._service.status("", 0, 0.0))
         if not self._options.embedded and not self._begun.lease.is_leader:
-            self._on_death(self._replaced())
+            self._on_death(self._begun.lease.replaced())
 
     def _fail(self, experiment: str, reason: str) -> None:
         now = self._driver.now_seconds
@@ -204,8 +204,4 @@ class Manager:
         # hold the lock by now, and its term would void our later journal entries. So this manager
         # must not acknowledge them.
         if not self._options.embedded and not self._driver.insist(self._begun.lease.leads):
-            raise self._replaced()
-
-    def _replaced(self) -> SharedDirectoryError:
-        reason = "another manager has taken over; this one stops"
-        return SharedDirectoryError(self._begun.lease.root, reason)
+            raise self._begun.lease.replaced()

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Event
@@ -115,7 +116,9 @@ def _continued(
     core = Scheduler(SchedulerOptions(patience=options.patience))
     if not options.embedded:
         leader = lease.claim(*_called_at(address))
-        return leader, recover(shared, core, leader, archive)
+        return leader, recover(
+            shared, core, leader, archive, partial(lease.check, shared.retry_policy)
+        )
     leader = Leader(
         term=options.restarts + 1,
         addresses=(str(address),),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,14 +21,14 @@ from downpour.base.errors import FileCorrupt, FileMissing, StoreError
 from downpour.base.states import ExperimentState
 from downpour.cluster.manager import status
 from downpour.cluster.manager.archive import Archive
-from downpour.cluster.manager.work import sweep
+from downpour.cluster.manager.work import remove, sweep
 from downpour.cluster.manager.workspace import Workspace, reopen_workspace
 from downpour.core.node.journal import Line
 from downpour.core.scheduler import Scheduler, SchedulerOptions
 from downpour.core.scheduler.experiment import Experiment
 from downpour.files.store import SharedDirectory, layout
 from downpour.files.store.directory import names_in
-from downpour.files.store.lease import Leader, highest_term
+from downpour.files.store.lease import Leader
 from downpour.files.store.presence import RUN_LOCK_NAME, is_abandoned
 from downpour.files.store.publish import TEMPORARY_PREFIX, RetryPolicy, reading
 from downpour.record.journal import (
@@ -48,6 +48,8 @@ from downpour.record.record_lines import SubmittedLine, WorkerJoinedLine, Worker
 
 log = logging.getLogger(__name__)
 
+CheckLeader = Callable[[], None]
+"""Raises SharedDirectoryError if another manager leads."""
 _BEFORE_ANYTHING = SubmittedLine, WorkerJoinedLine, WorkerLeftLine
 
 
@@ -64,9 +66,17 @@ class RecoveredState:
 
 
 def recover(
-    shared: SharedDirectory, core: Scheduler, leader: Leader, archive: Archive
+    shared: SharedDirectory,
+    core: Scheduler,
+    leader: Leader,
+    archive: Archive,
+    check_leader: CheckLeader,
 ) -> RecoveredState:
-    """Continue earlier experiments in an empty core and archive; `leader` is this manager."""
+    """Continue earlier experiments in an empty core and archive; `leader` is this manager.
+
+    It may have stood still since it took the lead. So it calls `check_leader` before it removes
+    files, which a later leader may need.
+    """
     fetch_journals(shared)
     folders = _folders(shared)
     archive.read(set(folders))
@@ -75,17 +85,17 @@ def recover(
     retry_policy = replace(shared.retry_policy, away_seconds=None)
     unread = [shared.experiments / name for name in folders if name not in archive]
     journals: dict[str, list[Line]] = {}
-    for folder, journal in _journals(unread, leader.cluster, archive, retry_policy):
+    for folder, journal in _journals(unread, leader.cluster, archive, retry_policy, check_leader):
         archive.places[folder] = journal[0].order
         # Read one journal at a time, and keep only those of unfinished experiments: the journals
         # and states of 20,000 ended experiments took 680 MB.
-        if not _has_ended(shared, journal, core.state.options, archive):
+        if not _has_ended(shared, journal, core.state.options, archive, check_leader):
             journals[folder] = journal
     replayed = replay_each(journals, core.state.options)
     for name, reason in replayed.left_out.items():
         archive.leave_out(name, reason)
     going = replayed.experiments
-    spaces = _opened(shared, going, leader, journals, archive)
+    spaces = _opened(shared, going, leader, journals, archive, check_leader)
     # Begin once everything above has been read, because the archive writes nothing before.
     archive.begin(leader.term)
     # Leave out experiments that we could not open, because the core would continue them, too.
@@ -115,9 +125,9 @@ def recover_run(
                 journals[folder.name] = journal
     going = replay_each(journals, core.state.options).experiments
     spaces = tuple(
-        _open(shared, experiment, leader, journals[name], of_run=True)
+        _open(shared, experiment, leader, journals[name], _only_leader, of_run=True)
         for name, experiment in going.items()
-        if not _has_ended(shared, journals[name], core.state.options, archive)
+        if not _has_ended(shared, journals[name], core.state.options, archive, _only_leader)
     )
     opened = {space.experiment: going[space.experiment] for space in spaces}
     take_in(core, ReplayedJournals(opened, {}), journals)
@@ -130,7 +140,11 @@ def _folders(shared: SharedDirectory) -> list[str]:
 
 
 def _journals(
-    folders: list[Path], cluster: str, archive: Archive, retry_policy: RetryPolicy
+    folders: list[Path],
+    cluster: str,
+    archive: Archive,
+    retry_policy: RetryPolicy,
+    check_leader: CheckLeader,
 ) -> Iterator[tuple[str, list[Line]]]:
     """Read the journals of these folders, except foreign ones."""
     for folder in folders:
@@ -149,16 +163,22 @@ def _journals(
             elif journal:
                 yield folder.name, journal
             elif _was_never_begun(folder, names):
+                check_leader()
                 _remove(folder, names)
             # A folder without a segment belongs to no manager, so we don't list it.
             elif parts:
                 archive.leave_out(folder.name, "its journal has no entry")
         except StoreError as error:
+            check_leader()
             archive.leave_out(folder.name, str(error))
 
 
 def _has_ended(
-    shared: SharedDirectory, journal: list[Line], options: SchedulerOptions, archive: Archive
+    shared: SharedDirectory,
+    journal: list[Line],
+    options: SchedulerOptions,
+    archive: Archive,
+    check_leader: CheckLeader,
 ) -> bool:
     """Whether a journal's experiment has ended; if so, put it into the archive."""
     try:
@@ -166,6 +186,7 @@ def _has_ended(
     except FileCorrupt:
         return False  # leave it out with the others that cannot continue
     if experiment.life.state.ended:
+        check_leader()
         _tidy(shared, experiment)
         archive.conclude(status.summary(experiment))
         archive.end(experiment.name)
@@ -227,18 +248,18 @@ def _opened(
     leader: Leader,
     journals: dict[str, list[Line]],
     archive: Archive,
+    check_leader: CheckLeader,
 ) -> tuple[Workspace, ...]:
     """Open the workspaces of running experiments; raises if the directory itself cannot be used."""
     spaces = []
     for name, experiment in going.items():
         try:
-            spaces.append(_open(shared, experiment, leader, journals[name]))
+            spaces.append(_open(shared, experiment, leader, journals[name], check_leader))
         except StoreError as error:
             # Is the fault in one experiment or in the whole directory? If we can write another
             # folder, and no later manager has begun, we leave out this experiment only.
             shared.prove_writable()
-            if highest_term(shared.terms) > leader.term:
-                raise
+            check_leader()
             archive.leave_out(name, str(error))
     return tuple(spaces)
 
@@ -248,6 +269,7 @@ def _open(
     experiment: Experiment,
     leader: Leader,
     journal: list[Line],
+    check_leader: CheckLeader,
     *,
     of_run: bool = False,
 ) -> Workspace:
@@ -257,16 +279,20 @@ def _open(
             # Commit this line first, because entries that an earlier manager writes after it don't
             # count. Otherwise a manager that still writes might name a file that we remove below.
             space.journal.commit()
-        remove_unknown(space, experiment)
+        remove_unknown(space, experiment, check_leader)
     except StoreError:
         space.close()
         raise
     return space
 
 
-def remove_unknown(space: Workspace, experiment: Experiment) -> None:
+def remove_unknown(space: Workspace, experiment: Experiment, check_leader: CheckLeader) -> None:
     """Remove published files that the journal does not name, if no later report can name them."""
-    known = {file.name for file in experiment.files()}
-    for name in space.store.list():
-        if name not in known and layout.is_spent(name, experiment.rounds_done):
-            space.store.delete(name)
+    known, rounds = {file.name for file in experiment.files()}, experiment.rounds_done
+    names = space.store.list()
+    check_leader()
+    remove(space.store, [n for n in names if n not in known and layout.is_spent(n, rounds)])
+
+
+def _only_leader() -> None:
+    """Pass, because a run has one manager, and its lock is on this machine."""

@@ -30,7 +30,7 @@ from downpour.base.errors import SharedDirectoryError, StoreError
 from downpour.files.store.bucket import Bucket
 from downpour.files.store.directory import read_regular
 from downpour.files.store.presence import Pulse, Watch
-from downpour.files.store.publish import explain, publish, reading
+from downpour.files.store.publish import RetryPolicy, explain, publish, reading
 from downpour.files.store.shared_directory import SharedDirectory
 from downpour.host.paths import FolderLock
 
@@ -289,6 +289,15 @@ class Lease:
             return self.leads()
         except SharedDirectoryError:
             return True
+
+    def check(self, retry_policy: RetryPolicy) -> None:
+        """Raise SharedDirectoryError if a later term exists; wait while nobody can tell."""
+        if not retry_policy.call_through_outage(self.leads):
+            raise self.replaced()
+
+    def replaced(self) -> SharedDirectoryError:
+        """Return the error of a manager after whose term another one began."""
+        return SharedDirectoryError(self.root, "another manager has taken over; this one stops")
 
     def leads(self) -> bool:
         """Return whether no later term exists."""
