@@ -190,7 +190,8 @@ class Driver:
     def _run(self) -> None:
         try:
             # These need no commit, because they follow from entries that we read from the journals.
-            self._check_leader()
+            if self._first:
+                self._check_leader()
             self._sink.carry_out(self._first)
             self._serve()
         except BaseException as error:  # noqa: BLE001 - any exception ends the manager
