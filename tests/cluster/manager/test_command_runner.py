@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from downpour.base.errors import DownpourError, Unreachable
+from downpour.base.errors import DownpourError, Unreachable, UpdatesRefused
 from downpour.base.states import ExperimentState
 from downpour.base.values import AttemptId, NumericClass, PublishedFile, TrialSums
 from downpour.cluster.manager.archive import Archive
@@ -261,6 +261,25 @@ def test_an_update_that_no_worker_reports_is_taken_in(manager: RunningManager) -
     assert isinstance(event, on.UpdatePublished)
     assert (event.worker, event.attempt, event.update.file) == ("anna", attempt, file)
     assert (event.update.samples, event.update.steps, event.update.loss) == (3, 1, 0.5)
+
+
+def test_refused_updates_are_named_in_the_order_of_their_shards(
+    manager: RunningManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order in which their files were read makes no difference."""
+
+    def refuse(*_: object) -> None:
+        raise UpdatesRefused({4: "missing", 1: "not finite"})
+
+    monkeypatch.setattr("downpour.cluster.manager.work.aggregate", refuse)
+    aggregate = do.Aggregate(
+        experiment="any", round=3, model=FILE, pushes=(), in_step=True, train_seconds=1.0
+    )
+    manager.sink.carry_out([aggregate])
+    reasons = ((1, "not finite"), (4, "missing"))
+    assert manager.event() == on.AggregationFailed(
+        at_seconds=0.0, experiment="any", round=3, reasons=reasons
+    )
 
 
 def test_a_list_too_large_for_a_message_is_a_file_until_the_end(
