@@ -241,12 +241,8 @@ def test_a_worker_hears_how_its_attempt_ends(manager: RunningManager) -> None:
     """A cancelled attempt saves nothing, and one that is handed over does."""
     client, attempt = Client(), ASSIGN.assigned.attempt
     manager.register(client)
-    manager.sink.carry_out(
-        [
-            do.Cancel(worker="anna", attempt=attempt, reason="late"),
-            do.HandOver(worker="anna", attempt=attempt),
-        ]
-    )
+    cancel = do.Cancel(worker="anna", attempt=attempt, reason="late")
+    manager.sink.carry_out([cancel, do.HandOver(worker="anna", attempt=attempt)])
     assert manager.rest() == []
     assert client.told == [("cancel", attempt), ("hand over", attempt)]
 
@@ -280,6 +276,16 @@ def test_refused_updates_are_named_in_the_order_of_their_shards(
     assert manager.event() == on.AggregationFailed(
         at_seconds=0.0, experiment="any", round=3, reasons=reasons
     )
+
+
+def test_a_result_that_is_there_already_is_published_again(manager: RunningManager) -> None:
+    """The manager before had published it, and died before it journaled that."""
+    manager.space.prepared = made = _prepared(manager)
+    publish = do.Publish(experiment="any", model=made.begun.model)
+    manager.sink.carry_out([publish, publish])
+    first, second = manager.event(), manager.event()
+    assert isinstance(first, on.ModelPublished)
+    assert first == second
 
 
 def test_a_list_too_large_for_a_message_is_a_file_until_the_end(
