@@ -123,6 +123,28 @@ def test_commands_run_in_order_and_before_the_answer() -> None:
     assert order == [decided[0], "answered", *decided[1:]]
 
 
+def test_a_driver_acts_once_its_journal_is_written_and_it_still_leads() -> None:
+    """It repeats the commit while the directory is away; another manager may begin meanwhile."""
+    sink, order = Sink(), list[str]()
+
+    def commit() -> None:
+        order.append("commit")
+        if len(order) < 3:
+            raise SharedDirectoryError("shared", "is away")
+
+    def act(commands: Sequence[Command]) -> None:
+        order.extend("act" for _ in commands)
+
+    sink.commit, sink.carry_out = commit, act  # type: ignore[method-assign]
+    driver = Driver(Scheduler(), check_leader=lambda: order.append("look"))
+    spec = plain_spec(shards=1)
+    reply = driver.post(ExperimentSubmitted(at_seconds=0.0, experiment="a", spec=spec))
+    driver.start(sink)
+    reply.result(PATIENCE_SECONDS)
+    driver.stop()
+    assert order[:5] == ["commit", "commit", "commit", "look", "act"]
+
+
 def test_events_in_the_queue_at_the_end_are_refused() -> None:
     """Stopping takes effect before what was posted after it."""
     inside, go_on = Signal(), Signal()
