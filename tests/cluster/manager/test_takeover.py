@@ -19,8 +19,9 @@ from downpour.base.errors import Refused, SharedDirectoryError, SpecError
 from downpour.base.states import ExperimentState
 from downpour.base.values import AttemptId
 from downpour.cluster.manager import command_runner, takeover
+from downpour.cluster.manager.work import sweep
 from downpour.core.node.journal import Line
-from downpour.files.store import SharedDirectory, layout
+from downpour.files.store import MemoryStore, SharedDirectory, layout
 from downpour.files.store.lease import Lease, highest_term, term_name
 from downpour.network.rpc.messages import TaskMessage
 from downpour.record import Result
@@ -182,6 +183,15 @@ def test_ended_experiments_stay_listed(tmp_path: Path) -> None:
     }
     assert second.record(finished) == lines
     second.close()
+
+
+def test_a_version_that_no_journal_names_goes_with_the_end() -> None:
+    """A manager that was cut off published it after its successor had looked for such files."""
+    store = MemoryStore()
+    known = store.put_new("model-000007-aa.safetensors", [b"x"])
+    store.put_new("model-000007-bb.safetensors", [b"y"])
+    sweep(store, finished=True, versions=(known,))
+    assert store.list() == [known.name]
 
 
 def test_a_request_counts_once_also_for_the_next_manager(tmp_path: Path) -> None:
