@@ -171,7 +171,7 @@ class Disk:
 
         Either an attempt to remove it failed, or a worker that was cut off published it later.
         That worker then died before it could report the file, or hear that the manager did not want
-        it.
+        it. Or it never knew that it had published the file.
         """
         writer = self._published_late.get(name)
         return name in self.left_over or (writer is not None and not writer.alive)
@@ -184,6 +184,8 @@ class Disk:
         except SharedDirectoryError:
             if name not in store and self._random.random() < _LINKED_SHARE:
                 store.put_new(name, [content])
+                if experiment in self._swept:  # its writer believes that it failed
+                    self.left_over.add(name)
             raise
         if name not in store or bytes(store.read(store.describe(name))) != content:
             store.put_new(name, [content])

@@ -76,6 +76,18 @@ def test_what_has_failed_before_there_were_swarms_does_not_fail(seed: int) -> No
     assert not simulate(plan_of(seed, swarm=False)).failure
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        3_388,  # a manager that stood still while it took over removed a later leader's files
+        4_109,  # a worker that was cut off published a snapshot after its experiment had ended
+    ],
+)
+def test_a_seed_that_long_searches_found_does_not_fail(seed: int) -> None:
+    """They are beyond the seeds of `make test`."""
+    assert not simulate(plan_of(seed)).failure
+
+
 def test_every_promise_has_a_planted_defect_that_breaks_it() -> None:
     """Else nobody knows whether its check can fail."""
     assert {each.promise for each in PLANTED} == set(Promise)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ import numpy as np
 import pytest
 import torch
 
+from downpour.core.spec import Spec
 from downpour.learning.models import generators
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training.loaders import BatchRequest, Loaders, TaskSource, _Batches
 from downpour.learning.training.loop import LocalTask, ShardTraining
+from downpour.learning.user_code import fixed_code
 from tests.conftest import Allow
 from tests.learning.tasks.conftest import loaded
 
@@ -35,7 +38,8 @@ def lab(allowing: Allow) -> Iterator[None]:
 def source(task: LoadedTask, root: Path) -> TaskSource:
     """Return what loaders make a task from."""
     [key] = [path.name for path in root.iterdir() if path.name.startswith("task-")]
-    return TaskSource(spec=task.spec.to_toml(), datasets=root, data_key=key)
+    spec = task.spec.replace(code=fixed_code(task.spec.factories, {}))
+    return TaskSource(spec=spec.to_toml(), datasets=root, data_key=key)
 
 
 def request(*indices: int, step: int = 3) -> BatchRequest:
@@ -111,6 +115,15 @@ def test_what_a_loader_cannot_give_the_worker_reads(
     task = loaded(tmp_path, f"reading_tasks:{name}")
     monkeypatch.setattr("reading_tasks.FAILING", {7})
     assert _Batches(source(task, tmp_path))[request(7)] is None
+
+
+def test_a_loader_refuses_code_that_was_not_submitted(tmp_path: Path) -> None:
+    """A file that has changed since then would give other examples; the worker has the old ones."""
+    known = source(loaded(tmp_path, "Plane"), tmp_path)
+    spec = Spec.from_toml(known.spec)
+    other = replace(known, spec=spec.replace(code=dict.fromkeys(spec.code, "0" * 64)).to_toml())
+    assert _Batches(known)[request(1)] is not None
+    assert _Batches(other)[request(1)] is None
 
 
 @pytest.mark.slow

@@ -52,6 +52,7 @@ from downpour.learning.tasks.batches import Indices, batch_of, on_device
 from downpour.learning.tasks.loaded import LoadedTask, load
 from downpour.learning.tasks.task import Batch
 from downpour.learning.training import numerics
+from downpour.learning.user_code import check_code
 
 log = logging.getLogger(__name__)
 
@@ -63,8 +64,10 @@ _FAILURES_MAX = 3
 _MEASURED_SECONDS = 1.0
 _MEASURED_STEPS = 4
 _CHEAP_SHARE = 0.05
-"""Reading that takes less of a step's time than this is not worth a process."""
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_CHEAP_SECONDS = 0.005
+"""Reading that takes less of a step's time, or of any time, is not worth a process: to hand over a
+batch takes a millisecond."""
+_SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +80,12 @@ class TaskSource:
     code: str = ""
 
     def load(self) -> LoadedTask:
-        """Make the task; its examples are read and collated on the CPU."""
+        """Make the task, from the submitted code alone."""
         spec = Spec.from_toml(self.spec)
         if self.code:
             use(Path(self.code))
+        for field, name in spec.factories.items():
+            check_code(field, name, spec.code)
         return load(spec, open_data(spec, self.datasets, self.data_key))
 
 
@@ -188,6 +193,7 @@ class Loaders:
         self._loader: DataLoader[Any] | None = None
         self._batches: Iterator[tuple[BatchRequest, _Prepared | None]] | None = None
         self._failures = 0
+        self._is_closed = False
         self.pids: set[int] = set()
         if count:
             self._start(count)
@@ -224,9 +230,8 @@ class Loaders:
             self._starting.join()
 
     def close(self) -> None:
-        """End all loaders."""
-        self.wait_until_ready()
-        self._starting = None
+        """End all loaders; those that are still starting end once they have."""
+        self._is_closed = True
         self._end()
 
     def _end(self) -> None:
@@ -289,9 +294,10 @@ class Loaders:
         except (OSError, RuntimeError) as error:
             log.warning("loaders cannot be started: %s", error)
             return
-        self.pids = _children() - before
-        HELPER_PIDS.update(self.pids)
-        self._loader = loader
+        if not self._is_closed:
+            self.pids = _children() - before
+            HELPER_PIDS.update(self.pids)
+            self._loader = loader
 
     def _fail(self, reason: str) -> None:
         line = reason.splitlines()[0] if reason else "no reason is known"
@@ -323,7 +329,7 @@ class _ReadingCost:
         if self._steps <= _MEASURED_STEPS or whole < _MEASURED_SECONDS:
             return None
         share = self.reading_seconds / whole
-        if share < _CHEAP_SHARE:
+        if share < _CHEAP_SHARE or self.reading_seconds < _CHEAP_SECONDS * (self._steps - 1):
             return 0
         needed = ceil(share / max(1 - share, 1 / LOADERS_MAX)) + 1
         cores = min((_idle_seconds() - self._idle) / whole, usable_cores() - 1)
