@@ -279,8 +279,9 @@ class ProgressCheck(Observer):
     def handled(self, step: Observation) -> None:
         """Count failures, and check whether the experiment ends for them."""
         ended = {f.experiment: f for f in step.output.facts if isinstance(f, facts.Concluded)}
-        for fact in step.output.facts:
+        for fact in step.output.facts:  # several workers with attempts at a shard may leave at once
             self._count(step.core, fact)
+        for fact in step.output.facts:
             if isinstance(fact, facts.GivenUp):
                 end, retries = ended.get(fact.experiment), self._retries(step.core, fact)
                 which = f"shard {fact.attempt.shard} of round {fact.attempt.round + 1}"
