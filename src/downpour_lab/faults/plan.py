@@ -143,6 +143,8 @@ def _as_swarm(plan: Plan, random: Random) -> Plan:
         shards_max=max(spec.shards for _, spec in specs),
     )
     faults = swarm_of(random, stage, managers_alone=plan.only_managers_end)
+    if any(spec.needs or spec.shard_needs for _, spec in specs):
+        faults = [_with_right_code(fault) for fault in faults]
     if any(fault.kind is FaultKind.DAMAGED_MEANWHILE for fault in faults):
         specs = _with_an_unlucky_one(specs, unlucky)
     return replace(
@@ -152,6 +154,12 @@ def _as_swarm(plan: Plan, random: Random) -> Plan:
         faults=_numbered(faults),
         in_order=random.random() < 0.5,
     )
+
+
+def _with_right_code(fault: Fault) -> Fault:
+    """Let an attempt fail otherwise: the worker may be the only one with the needed labels."""
+    has_other = fault.detail == FailureKind.OTHER_CODE
+    return replace(fault, detail=FailureKind.TASK) if has_other else fault
 
 
 def _plan_of_all_kinds(seed: int) -> Plan:
