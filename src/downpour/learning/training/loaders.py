@@ -230,7 +230,7 @@ class Loaders:
             self._starting.join()
 
     def close(self) -> None:
-        """End all loaders; those that are still starting end once they have."""
+        """End all loaders; a loader that is still starting ends once it has."""
         self._is_closed = True
         self._end()
 
