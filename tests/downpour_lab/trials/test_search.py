@@ -97,13 +97,7 @@ def test_every_promise_has_a_planted_defect_that_breaks_it() -> None:
 
 def find(planted: Planted) -> None:
     """Look for a planted defect, and see that its seed is well without it."""
-    seeds = seeds_with(
-        *planted.faults,
-        operation=planted.operation,
-        named=planted.named,
-        number=SEEDS_FOR_A_DEFECT,
-    )
-    for outcome in outcomes(seeds, **planted.how()):
+    for outcome in outcomes(planted.seeds(SEEDS_FOR_A_DEFECT), **planted.how()):
         if planted.sentence in outcome.failure:
             assert outcome.broken is planted.promise
             assert not simulate(outcome.plan).failure, "it is the defect's, and not the seed's"
