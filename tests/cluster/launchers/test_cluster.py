@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from queue import SimpleQueue
 from socket import create_server
 
 import psutil
@@ -20,7 +21,7 @@ import downpour
 from downpour import Client, Credentials, Spec
 from downpour.base.errors import LaunchError
 from downpour.base.states import ExperimentState
-from downpour.cluster.launchers import Ended, LaunchPlan, LocalCluster, PlacedCluster
+from downpour.cluster.launchers import Ended, InlineCluster, LaunchPlan, LocalCluster, PlacedCluster
 from downpour.cluster.launchers.cluster import KEPT, PAUSES_SECONDS, new_log
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.worker.options import WorkerOptions
@@ -53,6 +54,18 @@ class Doomed(Processes):
 def plan(shared: Path, workers: int = 2) -> LaunchPlan:
     """Return a manager of one run, and workers."""
     return LaunchPlan(ManagerOptions(shared=str(shared), port=0, embedded=True), workers)
+
+
+def test_an_inline_worker_has_no_loaders_and_takes_no_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It shares a process with the script of the user, which a loader would run again."""
+    asked = SimpleQueue[WorkerOptions]()
+    work = "downpour.cluster.worker.process.run_worker"
+    monkeypatch.setattr(work, lambda options, *_, **__: asked.put(options))
+    with InlineCluster(replace(plan(tmp_path, workers=1), loaders="4")):
+        options = asked.get(timeout=60)
+    assert (options.loaders, options.accepts_code) == ("0", False)
 
 
 @pytest.mark.slow

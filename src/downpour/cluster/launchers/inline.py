@@ -104,8 +104,10 @@ class InlineCluster:
     def _work(self, number: int) -> None:
         from downpour.cluster.worker.process import run_worker
 
-        # The worker takes no code from the manager, because both share this process's modules.
-        worker = replace(self._plan.worker(number, self.address), accepts_code=False)
+        # The worker takes no code from the manager, because both share this process's modules. It
+        # has no loaders, because each would run the user's script once more.
+        worker = self._plan.worker(number, self.address)
+        worker = replace(worker, accepts_code=False, loaders="0")
         try:
             run_worker(worker, lambda *_: None, obey=self._obey)
         except DownpourError as error:
