@@ -51,6 +51,7 @@ LONG = (
     "fewer_bytes",
     "last_batch",
     "slow_machine",
+    "real_work",
     "contribution",
 )
 ALL = (*USUAL, *LONG)

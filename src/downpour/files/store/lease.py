@@ -291,7 +291,7 @@ class Lease:
             return True
 
     def check(self, retry_policy: RetryPolicy) -> None:
-        """Raise SharedDirectoryError if a later term exists; wait while nobody can tell."""
+        """Raise SharedDirectoryError if a later term exists; wait through an outage."""
         if not retry_policy.call_through_outage(self.leads):
             raise self.replaced()
 

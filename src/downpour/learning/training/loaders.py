@@ -255,7 +255,9 @@ class Loaders:
         if not np.array_equal(request.indices, indices):
             self._batches = None
             return None
-        return prepared
+        # Parts draw in a row, so where a later one begins to draw is known to the worker alone.
+        is_known = prepared is None or request.part == 0 or prepared.drawn is None
+        return prepared if is_known else None
 
     def _ahead(self, loader: DataLoader[Any]) -> Iterator[tuple[BatchRequest, _Prepared | None]]:
         self._requests.remaining = self._asked(self._step)

@@ -77,7 +77,8 @@ class TrainingStep:
         Returns:
             The part's loss, see `add_gradient`.
         """
-        if self.loaded.spec.parts > 1:  # because another process may read or compute this part
+        # If no other process can compute a part, all draw in a row, as in any loop of a user's.
+        if self.loaded.spec.inside.processes > 1:
             self.seed(part.number)
         model = self.model if model is None else model
         return add_gradient(self.loaded, model, part, self.loaders)
