@@ -170,14 +170,14 @@ def simulate(
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Silence the managers and workers of this thread, whose faults are the run's."""
-    thread, wings = get_ident(), ("downpour.cluster", "downpour.files")
+    thread = get_ident()
 
     def is_foreign(_: logging.LogRecord) -> bool:
         return get_ident() != thread
 
     with ExitStack() as filters:
         for name in list(logging.Logger.manager.loggerDict):
-            if name.startswith(wings):
+            if name.startswith("downpour."):
                 logging.getLogger(name).addFilter(is_foreign)
                 filters.callback(logging.getLogger(name).removeFilter, is_foreign)
         yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import subprocess
 import sys
@@ -185,6 +186,7 @@ def test_a_machine_that_dies_is_missed_by_its_silence_alone() -> None:
 
 def test_a_simulation_silences_only_itself(caplog: pytest.LogCaptureFixture) -> None:
     """Another thread of the process is heard meanwhile, and this one afterwards."""
+    caplog.set_level(logging.INFO, "downpour")
 
     class Talkative(SimulatedManager):
         """A manager that logs, while another thread does so, too."""
