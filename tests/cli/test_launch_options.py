@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from downpour.cluster.launchers.launching import Launching
+from downpour.cluster.launchers.launching import Launching, checked_table
 from downpour.experiments.studies import Grid
 from downpour.files.spec_file import read_spec
 
@@ -148,6 +149,15 @@ def test_the_launch_table_does_not_change_the_spec(spec: Callable[[str], Path]) 
     assert Grid.from_file(spec(grid + SSH)) == Grid.from_file(spec(grid))
 
 
+@pytest.mark.parametrize("value", ["2", '"2"', '"auto"'])
+def test_a_table_gives_a_count_as_a_number_or_as_text(
+    spec: Callable[[str], Path], value: str
+) -> None:
+    """The command line gives it as text."""
+    table = checked_table(tomllib.loads(f"loaders = {value}"), spec(""), takes_workers=True)
+    assert table["loaders"] == value.strip('"')
+
+
 @pytest.mark.parametrize(
     ("launch", "reasons"),
     [
@@ -157,6 +167,8 @@ def test_the_launch_table_does_not_change_the_spec(spec: Callable[[str], Path]) 
         ("[launch]\non = 3\n", ("launch.on = 3", "must be text")),
         ('[launch]\non = "ss"\n', ("on = 'ss'", "must be local")),
         ("[launch]\nworkers = 1.5\n", ("launch.workers = 1.5", "must be a whole number")),
+        ("[launch]\nloaders = -1\n", ("loaders = '-1'", "auto or a whole number from 0 to")),
+        ("[launch]\nloaders = true\n", ("launch.loaders = True", "must be text")),
         ("[launch]\nworkers = 0\n", ("workers = 0", "at least 1")),
         ('[launch]\npartition = "all"\n', ("partition = 'all'", "needs --on slurm")),
         (

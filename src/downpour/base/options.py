@@ -32,8 +32,9 @@ class OptionText:
     """The flag, or two of them, if it differs from the field's name."""
     variable: str = ""
     title: str | None = None
-    reads: Literal["text", "path", "folder", "location"] = "text"
-    """The meaning of a text: a `folder` exists, and a `location` may be an object store's URL."""
+    reads: Literal["text", "path", "folder", "location", "count"] = "text"
+    """The meaning of a text: a `folder` exists, a `location` may be an object store's URL, and a
+    file may give a `count` as a number."""
     is_argument: bool = False
 
     def flags(self, name: str) -> list[str]:
@@ -162,6 +163,7 @@ loaders = partial(
     text="How many processes read examples ahead for each worker; auto: as many as pay off, on "
     "cores that are idle. The resulting bytes don't depend on N.",
     metavar="N|auto",
+    reads="count",
 )
 connect_seconds = partial(
     option,

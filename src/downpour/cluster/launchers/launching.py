@@ -131,18 +131,21 @@ _WORDS = {
 def checked_table(table: Mapping[str, Any], file: Path, *, takes_workers: bool) -> dict[str, Any]:
     """Return a table's fields, with paths as this process finds them."""
     kinds: dict[str, Any] = {"on": str} | ({"workers": int} if takes_workers else {})
-    paths = set()
+    paths, counts = set(), set()
     for kind in (LaunchPlan, *(kind_of(on).options for on in LAUNCHERS)):
         hints = {} if kind is None else get_type_hints(kind)
         for name, (_, text) in options_of(kind).items():
             key = text.key(name)
             kinds[key] = list[str] if hints[name] == tuple[str, ...] else hints[name]
+            counts |= {key} if text.reads == "count" else set()
             paths |= {key} if text.path else set()
     checked = {}
     for name, value in table.items():
         if name not in kinds:
             hint = did_you_mean(name, kinds, before="") or f"there are {', '.join(kinds)}"
             raise SpecError(f"launch.{name}", value, f"no such option; {hint}")
+        if name in counts and type(value) is int:
+            value = str(value)  # noqa: PLW2901 - the command line gives it as text, too
         try:
             checked[name] = TypeAdapter(kinds[name]).validate_python(value, strict=True)
         except ValidationError:
