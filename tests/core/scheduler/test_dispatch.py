@@ -169,10 +169,10 @@ def test_a_task_keeps_the_share_of_its_first_attempt(stage: Stage) -> None:
     """So each attempt has the same steps, whoever trains it; forecasts are of these alone."""
     for worker, shard in (("ann", 0), ("bob", 1), ("cid", 2)):
         stage.publish(worker, shard)
-    stage.wishes = [Assignment(shard=0, worker="ann", reason=WHY, share=0.5)]
+    stage.wishes = [Assignment(shard=0, worker="dot", reason=WHY, share=0.5)]
     happened = stage.happen(on.Aggregated, experiment="one", round=0, model=stage.make.file("m1"))
     tasks = {(a.attempt.shard, a.attempt.attempt): a.share for a in of(happened, facts.Assigned)}
-    # The stage's own policy has given shard 0 to dot as well, and asked for all of it.
+    # The stage's own policy has given shard 0 to ann, its home, and asked for all of it.
     assert tasks == {(0, 0): 0.5, (0, 1): 0.5, (1, 0): 1.0, (2, 0): 1.0}
     task = stage.core.state.experiments["one"].rounds[0].tasks[0]
     assert task.offer.samples == task.samples // 2

@@ -47,6 +47,7 @@ class Experiment:
 
     Shards continue with their `optimizer_states`, by shard. If rounds overlap, they start with
     `steps`, their last applied updates. If they keep their own parameters, they start with `own`.
+    `homes` names the worker whose update of a shard counted last.
     """
 
     def __init__(self, name: str, spec: ResolvedSpec, at_seconds: float = 0.0) -> None:
@@ -71,6 +72,7 @@ class Experiment:
         self.optimizer_states: dict[int, PublishedFile] = {}
         self.steps: dict[int, PublishedFile] = {}
         self.own: dict[int, PublishedFile] = {}
+        self.homes: dict[int, str] = {}
         self.evaluating: dict[int, PublishedFile] = {}
         self.evaluated_versions: set[int] = set()
         self.publishing = False
@@ -199,7 +201,7 @@ class Experiment:
         overlaps = self.mode.overlaps
         held_back = [t.shard for t in former if not (t.is_over or (overlaps and t.update))]
         number = self.rounds_done + len(self.rounds)
-        self.rounds.append(Round(self.name, number, self.shard_samples, held_back))
+        self.rounds.append(Round(self.name, number, self.shard_samples, held_back, self.homes))
         self.rounds_begun = number + 1
 
     def start_from(self, model: PublishedFile, handed_on: HandedOn) -> None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Collection, KeysView, Sequence
+from collections.abc import Collection, Iterable, KeysView, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from operator import neg
 from statistics import median
+from types import MappingProxyType
 from typing import NamedTuple
 
 from downpour.base.states import Failure, FailureKind, TaskState
@@ -43,12 +45,14 @@ class ShardTask:
     as many of these as `offer` says.
     """
 
-    def __init__(self, round_number: int, shard: int, samples: int) -> None:
+    def __init__(
+        self, round_number: int, shard: int, samples: int, home: str | None = None
+    ) -> None:
         self.shard = shard
         self.samples = samples
         self.share = 1.0
         self.life = Lifecycle(f"task round {round_number} shard {shard}", TASK, TaskState.PENDING)
-        self.offer = PendingTask(shard=shard, samples=samples)
+        self.offer = PendingTask(shard=shard, samples=samples, home=home)
         self.assigned_at_seconds: list[float] = []
         self.assigned_to: list[str] = []
         self.failed: list[Failure] = []
@@ -126,7 +130,7 @@ class Round:
     The round does not offer a `held_back` shard yet, because the shard's task of the previous round
     is not over. `published` counts updates, and `applied` the updates that are part of a model
     version. `explained` are the late shards about which users know why they stay with their
-    workers.
+    workers. `homes` has the worker that trained a shard last; the experiment keeps it.
     """
 
     def __init__(
@@ -135,6 +139,7 @@ class Round:
         number: int,
         shard_samples: Sequence[int],
         held_back: Collection[int] = (),
+        homes: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         self.experiment = experiment
         self.number = number
@@ -146,6 +151,7 @@ class Round:
         self.resized = False
         self.held_back = set(held_back)
         self.explained: set[int] = set()
+        self._homes = homes
         # We keep counts, because almost every event makes a view, which asks for the maximum.
         self._failed_on: Counter[str] = Counter()
         self._cut(shard_samples)
@@ -157,11 +163,15 @@ class Round:
 
     def _cut(self, shard_samples: Sequence[int]) -> None:
         sizes = enumerate(shard_samples)
-        self.tasks = [ShardTask(self.number, shard, samples) for shard, samples in sizes]
+        home = self._homes.get
+        self.tasks = [ShardTask(self.number, shard, size, home(shard)) for shard, size in sizes]
         # In falling order, because the lowest shard goes first, and removing a list's last entry
         # takes the same time at any length.
         numbers = reversed(range(len(self.tasks)))
         self._pending = [shard for shard in numbers if shard not in self.held_back]
+        self._pending_at: dict[str | None, list[int]] = {}
+        for shard in self._pending:
+            self._pending_at.setdefault(home(shard), []).append(shard)
         self._waiting: dict[int, float] = {}
 
     @property
@@ -189,10 +199,16 @@ class Round:
         """Whether a shard is pending and not kept back."""
         return bool(self._pending)
 
-    def pending(self, count: int) -> tuple[PendingTask, ...]:
-        """Return the first `count` pending tasks, in shard order."""
-        first = self._pending[-count:] if count > 0 else []
-        return tuple(self.tasks[shard].offer for shard in reversed(first))
+    def pending(self, count: int, idle: Iterable[str] = ()) -> tuple[PendingTask, ...]:
+        """Return the first `count` pending tasks, and the first at home with each idle worker.
+
+        They are in shard order.
+        """
+        shown = self._pending[-count:] if count > 0 else []
+        if len(shown) < len(self._pending):
+            at_home = (self._pending_at.get(name, ())[-1:] for name in idle)
+            shown = sorted({*shown, *chain.from_iterable(at_home)}, reverse=True)
+        return tuple(self.tasks[shard].offer for shard in reversed(shown))
 
     def is_pending(self, shard: int) -> bool:
         """Whether the round has a shard of this number, and no worker trains it."""
@@ -226,7 +242,9 @@ class Round:
     def release(self, shard: int) -> None:
         """Offer a held-back shard."""
         self.held_back.remove(shard)
-        insort(self._pending, shard, key=neg)
+        task = self.tasks[shard]
+        task.offer = replace(task.offer, home=self._homes.get(shard))
+        self._offer(shard)
 
     def assign(self, shard: int, worker: str, at_seconds: float) -> AttemptId:
         """Assign a task to a worker, alone or beside others; return the new attempt."""
@@ -237,8 +255,9 @@ class Round:
         attempt = self._attempt(task, task.attempts)
         task.held_by[worker] = attempt
         task.began_at.append(task.offer.saved)
-        # If we give up this attempt as well, any worker may have the next one.
-        task.offer = replace(task.offer, meant_for=None)
+        # If we give up this attempt as well, any worker may have the next one. A policy may have
+        # taken it from its home.
+        task.offer = replace(task.offer, meant_for=None, home=None)
         task.assigned_at_seconds.append(at_seconds)
         task.assigned_to.append(worker)
         if self.started_at_seconds is None:
@@ -288,7 +307,7 @@ class Round:
             task.excused += got_further
             self._blame(task, worker, failure, may_return=gone, got_further=got_further)
         if not task.held_by:
-            insort(self._pending, shard, key=neg)
+            self._offer(shard)
 
     def save(self, attempt: AttemptId, snapshot: Snapshot) -> None:
         """Note the snapshot of an attempt, from which the next attempt at its shard continues."""
@@ -325,7 +344,7 @@ class Round:
         task.offer = replace(task.offer, saved=0.0)
         task.worker = task.attempt = task.update = None
         self.published -= 1
-        insort(self._pending, shard, key=neg)
+        self._offer(shard)
 
     def apply(self, shard: int) -> Update | None:
         """Mark a task's update as part of a model version; return the update."""
@@ -371,7 +390,7 @@ class Round:
         """Offer the policy the tasks whose wait is over."""
         for shard in [one for one, until in self._waiting.items() if until <= at_seconds]:
             del self._waiting[shard]
-            insort(self._pending, shard, key=neg)
+            self._offer(shard)
 
     @property
     def waiting(self) -> KeysView[int]:
@@ -395,8 +414,14 @@ class Round:
         task.offer = replace(task.offer, failed_on=(*before, worker), lost_on=lost_on)
         self._failed_on[worker] += 1
 
+    def _offer(self, shard: int) -> None:
+        insort(self._pending, shard, key=neg)
+        home = self.tasks[shard].offer.home
+        insort(self._pending_at.setdefault(home, []), shard, key=neg)
+
     def _no_longer_pending(self, shard: int) -> None:
         if shard in self.held_back:
             self.held_back.remove(shard)
         elif self._waiting.pop(shard, None) is None:
-            del self._pending[bisect_left(self._pending, -shard, key=neg)]
+            for shards in self._pending, self._pending_at[self.tasks[shard].offer.home]:
+                del shards[bisect_left(shards, -shard, key=neg)]

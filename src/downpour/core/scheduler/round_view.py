@@ -2,7 +2,8 @@
 
 A worker without a label that the spec `needs` gets no task of the experiment. A worker without a
 label that a shard needs (`shard_needs`) is barred only from that shard. Among idle workers, the
-ones with most of the labels that the spec `prefers` come first.
+ones with most of the labels that the spec `prefers` come first. If there are fewer pending shards
+than idle workers, the homes of these shards come next.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.round import Round, ShardTask
 from downpour.core.scheduler.state import SchedulerState
 from downpour.core.scheduler.workers import Worker
-from downpour.core.stragglers import Policy, RoundView, RunningTask, Saving, WorkerHistory
+from downpour.core.stragglers import (
+    PendingTask,
+    Policy,
+    RoundView,
+    RunningTask,
+    Saving,
+    WorkerHistory,
+)
 from downpour.core.stragglers.outlook import Outlook
 
 _NAMED = 4
@@ -49,14 +57,17 @@ def barred(state: SchedulerState, experiment: Experiment) -> dict[int, frozenset
     }
 
 
-def by_preference(state: SchedulerState, experiment: Experiment) -> Collection[str]:
-    """Return the idle workers; the ones with most of the preferred labels come first."""
+def by_preference(
+    state: SchedulerState, experiment: Experiment, pending: Sequence[PendingTask]
+) -> Collection[str]:
+    """Return the idle workers: first by preferred labels, then the homes of pending shards."""
     idle, prefers = state.workers.idle, experiment.spec.prefers
-    if not prefers:
+    homes = {task.home for task in pending} - {None} if len(pending) < len(idle) else set()
+    if not (prefers or homes):
         return idle
     workers = filter(None, map(state.workers.get, idle))
-    lacking = {worker.name: len(missing(worker.labels, prefers)) for worker in workers}
-    return dict.fromkeys(sorted(lacking, key=lambda name: lacking[name])).keys()
+    rank = {one.name: (len(missing(one.labels, prefers)), one.name not in homes) for one in workers}
+    return dict.fromkeys(sorted(rank, key=lambda name: rank[name])).keys()
 
 
 def tell(state: SchedulerState, experiment: Experiment) -> None:
@@ -186,11 +197,12 @@ def view_of(
     """
     workers, spec = state.workers, experiment.spec
     enough = len(current.tasks) if spec.shard_needs else current.enough_for(workers.idle)
+    pending = current.pending(enough, workers.idle)
     basic = RoundView(
         round=current.number,
         at_seconds=state.now_seconds,
-        pending=current.pending(enough),
-        idle=by_preference(state, experiment),
+        pending=pending,
+        idle=by_preference(state, experiment, pending),
         workers=workers.able,
         shards=len(current.tasks),
         begun=current.begun,

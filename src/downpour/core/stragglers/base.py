@@ -33,7 +33,8 @@ class PendingTask:
     `failed_on` names the workers on which it failed. `lost_on` names the workers that were lost and
     may try again: they failed only once, or the lost attempt had published a snapshot. `meant_for`
     is the worker that continues a shard after a hand-over. A snapshot holds the share `saved` of
-    the shard, in 0..1.
+    the shard, in 0..1. `home` is the worker whose update of the shard counted last, so it may still
+    hold the shard's examples and states; None once the shard was assigned in this round.
     """
 
     shard: int
@@ -42,6 +43,7 @@ class PendingTask:
     lost_on: frozenset[str] = frozenset()
     meant_for: str | None = None
     saved: float = 0.0
+    home: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +123,11 @@ class RoundView:
     """A round at one moment; valid during the call only, because it shares the scheduler's state.
 
     `pending` is in shard order. It holds only enough shards to find every idle worker one that did
-    not fail on it. `idle` begins with the worker that has waited longest. `workers` are all present
-    workers, including busy ones. It leaves out stuck and unfit workers because a policy must not
-    wait for them. A policy keeps at least `standbys` workers free for shards that fall behind.
+    not fail on it, and the first of those that it trained last. `idle` begins with the worker that
+    has waited longest; if there are more workers than shards, the homes of shards come first.
+    `workers` are all present workers, including busy ones. It leaves out stuck and unfit workers
+    because a policy must not wait for them. A policy keeps at least `standbys` workers free for
+    shards that fall behind.
 
     A policy that does not watch sees none of the following. `running` and `published` are this
     round's attempts and updates. For an update, `published` gives its samples and the seconds from

@@ -1,6 +1,7 @@
 """Who trains what: the pairing that all policies share, and the policies that only pair.
 
-Shards go, in order, to the worker that has been idle longest. If a shard failed on a worker, it
+A shard goes to its home, the worker that trained it last, if that is idle. The other shards go, in
+order, to the worker that has been idle longest. If a shard failed on a worker, it
 goes to another one, and waits while the others are busy. So if everything fails at once on one
 worker, each shard loses one attempt, but the experiment continues. After the loss of a worker,
 another process may start under its name. If no other worker is idle, the new process gets the
@@ -34,14 +35,16 @@ from downpour.core.stragglers.outlook import Outlook, number, quantile
 def pair(view: RoundView, order: Sequence[str] | None = None) -> list[Assignment]:
     """Assign pending shards to idle workers: failed ones first, then in order.
 
-    `order` has the idle workers to choose from, best first; None stands for all of them.
+    `order` has the idle workers to choose from, best first; None stands for all of them. It matters
+    more than a shard's home if the shards differ in size.
     """
     # A worker that will continue a handed-over shard must be idle when that shard is pending.
     promised = _promised(view)
     idle = deque(name for name in (view.idle if order is None else order) if name not in promised)
     room = _room(view)
     assignments: list[Assignment] = []
-    for task in sorted(view.pending, key=_urgency):
+    homes = _at_home(view, [*idle][:room], any_size=order is None)
+    for task in sorted(view.pending, key=lambda task: _urgency(task, homes)):
         # If its intended worker has gone, or came back with other labels, any worker may continue
         # from the snapshot.
         meant = task.meant_for
@@ -53,7 +56,8 @@ def pair(view: RoundView, order: Sequence[str] | None = None) -> list[Assignment
             break
         if len(assignments) >= room and not task.failed_on:
             continue
-        worker = _choose(view, task, idle)
+        home = homes.get(task.shard)
+        worker = home if home in idle else _choose(view, task, idle)
         if worker is not None:
             idle.remove(worker)
             assignments.append(
@@ -91,10 +95,29 @@ def _room(view: RoundView) -> int:
     return max(len(view.idle) - view.standbys, int(all_are_idle))
 
 
-def _urgency(task: PendingTask) -> tuple[bool, bool]:
+# Shards of a random split differ by one example, which is a few percent of a tiny shard.
+_ALIKE = 1.05
+
+
+def _at_home(view: RoundView, idle: Sequence[str], *, any_size: bool) -> dict[int, str]:
+    """Return the shards that go to their homes, at most one for each idle worker."""
+    fresh = [task for task in view.pending if not task.failed_on and task.meant_for is None]
+    sizes = [task.samples for task in fresh]
+    if not fresh or not (any_size or max(sizes) <= _ALIKE * min(sizes)):
+        return {}
+    # With fewer shards than workers, the best workers train.
+    chosen, found = {*idle[: len(fresh)]}, dict[int, str]()
+    for task in fresh:
+        if task.home in chosen and view.may_train(task.home, task.shard):
+            chosen.remove(task.home)
+            found[task.shard] = task.home
+    return found
+
+
+def _urgency(task: PendingTask, homes: Collection[int]) -> tuple[bool, bool, bool]:
     # False sorts first. A shard that failed has lost the time of an attempt, so it comes before
     # shards that have not begun.
-    return task.meant_for is None, not task.failed_on
+    return task.meant_for is None, not task.failed_on, task.shard not in homes
 
 
 def _promised(view: RoundView) -> set[str]:
@@ -127,6 +150,8 @@ def _choose(view: RoundView, task: PendingTask, waiting: Iterable[str]) -> str |
 
 
 def _reason(task: PendingTask, worker: str) -> str:
+    if not task.failed_on and worker == task.home:
+        return "its shard of the round before"
     if not task.failed_on:
         return "next shard in order for the worker idle longest"
     tried = ", ".join(dict.fromkeys(task.failed_on))
