@@ -164,6 +164,28 @@ def test_every_idle_worker_finds_a_shard_it_did_not_fail_on() -> None:
     assert current.enough_for(dict.fromkeys(["ann", "cid"]).keys()) == 3
 
 
+def test_an_idle_worker_is_shown_a_shard_that_it_trained_last() -> None:
+    """However far down the order that is, until the shard was assigned: it may be taken from it."""
+    homes = {3: "ann", 5: "ann", 0: "bob"}
+    current = Round("one", 1, (10,) * 6, homes=homes)
+    shown = [(offer.shard, offer.home) for offer in current.pending(2, ["ann", "cid"])]
+    assert shown == [(0, "bob"), (1, None), (3, "ann")]
+    current.assign(3, "ann", 0.0)
+    assert [offer.shard for offer in current.pending(1, ["ann"])] == [0, 5]
+    current.give_up(3, "ann", None)
+    assert current.tasks[3].offer.home is None
+    assert [offer.shard for offer in current.pending(1, ["ann"])] == [0, 5]
+
+
+def test_a_shard_that_was_held_back_knows_its_latest_home() -> None:
+    """If rounds overlap, its task of the round before ends after the round has begun."""
+    homes = dict[int, str]()
+    current = Round("one", 1, (10, 10), held_back=[0], homes=homes)
+    homes[0] = "bob"
+    current.release(0)
+    assert [offer.home for offer in current.pending(9)] == ["bob", None]
+
+
 def test_a_shard_whose_worker_was_lost_may_go_to_that_name_once_more() -> None:
     """A shard that ends every worker, or a machine that does, costs each name two attempts."""
     current = Round("one", 0, (10,))

@@ -105,6 +105,7 @@ def views(draw: st.DrawFn) -> RoundView:
                     failed_on=draw(st.lists(st.sampled_from(NAMES), max_size=3).map(tuple)),
                     meant_for=draw(st.none() | st.sampled_from(NAMES)),
                     saved=draw(SHARES),
+                    home=draw(st.none() | st.sampled_from(NAMES)),
                 )
             )
     return RoundView(

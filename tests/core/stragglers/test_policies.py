@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from downpour.core.stragglers import PendingTask, RoundView
 from downpour.core.stragglers.pairing import pair
 
@@ -31,6 +33,35 @@ def pairs(view: RoundView) -> list[tuple[int, str]]:
 def test_shards_go_in_order_to_the_worker_idle_longest() -> None:
     """Without failures, the lowest shard goes to the first in the queue."""
     assert pairs(look([task(0), task(1), task(2)], "bob ann")) == [(0, "bob"), (1, "ann")]
+
+
+def at_home(shard: int, home: str | None, samples: int = 10) -> PendingTask:
+    """Make a pending task that a worker trained last."""
+    return PendingTask(shard=shard, samples=samples, home=home)
+
+
+def test_a_shard_goes_home_and_the_others_go_in_order() -> None:
+    """Its home may still hold its examples; one at a time, and never a busy or absent worker."""
+    tasks = [at_home(0, "ann"), at_home(1, "bob"), at_home(2, "gone"), at_home(3, "ann")]
+    view = look(tasks, "cid bob ann", workers="dot")
+    assert pairs(view) == [(0, "ann"), (1, "bob"), (2, "cid")]
+    reasons = [choice.reason for choice in pair(view)]
+    assert reasons[1] == "its shard of the round before"
+    assert reasons[2] == "next shard in order for the worker idle longest"
+    failed = replace(tasks[1], failed_on=("bob",))
+    assert pairs(look([failed, tasks[0]], "bob ann")) == [(1, "ann"), (0, "bob")]
+
+
+def test_the_best_workers_train_and_the_largest_shards_go_to_them() -> None:
+    """A policy's order of workers and of sizes counts more than where a shard was."""
+    alike = look([at_home(0, "bob"), at_home(1, "cid")], "ann bob cid")
+    order = ["ann", "bob", "cid"]
+    assert [(c.shard, c.worker) for c in pair(alike, order)] == [(0, "bob"), (1, "ann")]
+    unequal = look([at_home(0, "bob", 20), at_home(1, "ann", 10)], "ann bob")
+    assert [(c.shard, c.worker) for c in pair(unequal, order[:2])] == [(0, "ann"), (1, "bob")]
+    assert pairs(unequal) == [(0, "bob"), (1, "ann")]
+    standing_by = replace(alike, standbys=2)
+    assert [(c.shard, c.worker) for c in pair(standing_by, order)] == [(0, "ann")]
 
 
 def test_a_failed_shard_goes_elsewhere_and_first() -> None:
