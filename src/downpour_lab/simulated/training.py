@@ -91,7 +91,7 @@ class SimulatedTraining:
         self._share = 0.0
         self._wait: Wait | None = None
 
-    def snapshot(self) -> dict[str, Array]:
+    def snapshot(self, *, copy: bool = True) -> dict[str, Array]:  # noqa: ARG002 - has copies
         """Return the whole state; training pauses until it is published."""
         self._share, self._course = self._share_now, None
         self._flow.save(self.attempt)

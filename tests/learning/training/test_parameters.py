@@ -74,6 +74,32 @@ def test_a_trained_parameter_is_no_constant() -> None:
     assert infinite_constants(model).keys() == {"mask", "0.bias"}
 
 
+def test_memory_that_is_not_copied_changes_with_the_network() -> None:
+    """Buffers too, whose storage may still be resized; other layouts are copied after all."""
+    model = nn.Sequential(nn.BatchNorm2d(2), nn.Conv2d(2, 3, 2)).to(
+        memory_format=torch.channels_last
+    )
+    copied, seen = parameters_of(model), parameters_of(model, copy=False)
+    assert same_bytes(seen, copied)
+    with torch.no_grad():
+        for value in (*model.parameters(), *model.buffers()):
+            value.add_(1)
+    moved = {name for name in seen if not np.array_equal(seen[name], copied[name])}
+    assert moved == seen.keys() - {"1.weight"}
+    with pytest.raises(ValueError, match="read-only"):
+        seen["0.running_mean"][0] = 5
+    model[0].running_mean.untyped_storage().resize_(64)
+
+
+def test_a_tied_weight_is_no_constant() -> None:
+    """It is trained under its first name, so it isn't scanned at every task under its second."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[1].weight = model[0].weight
+    with torch.no_grad():
+        model[0].weight[0, 0] = float("inf")
+    assert infinite_constants(model) == {}
+
+
 def test_numbers_whose_sum_overflows_are_finite() -> None:
     """The quick look at a sum decides nothing by itself."""
     largest = np.finfo(np.float32).max

@@ -85,12 +85,15 @@ class GlobalModel:
         self._start = tensors
         return remarks
 
-    def check_trains(self, shards: Sequence[Shard], *, again: bool = False) -> StepCost | None:
+    def check_trains(
+        self, shards: Sequence[Shard], *, again: bool = False, cost: StepCost | None = None
+    ) -> StepCost | None:
         """Refuse a network that does not train, see `training.trial`; the parameters don't change.
 
         Args:
             shards: the indices of their examples.
             again: whether to repeat what another process decides, see `training.repeating`.
+            cost: of a step, if another process of this machine has tried the same.
 
         Returns:
             The cost of a step on this machine, if it can take one.
@@ -105,7 +108,7 @@ class GlobalModel:
         loaded = load(tried, self._dataset, self._begun)
         # The manager serves others, so the kernel must not kill it for a trial.
         with failing_instead_of_dying():
-            cost = check_trains(loaded, shards)
+            cost = cost or check_trains(loaded, shards, self.parameters())
             if self._spec.trains_own_code and cost is not None:
                 self._repeat(loaded, again=again)
         release(tried.device)

@@ -6,7 +6,8 @@ again, with other hashes and another clock (`learning/training/repeating.py`).
 The manager itself reports exceptions, because it runs the same code later (`work.prepare`). But a
 task that calls `os._exit` or crashes the interpreter ends its process, and a cluster's manager
 serves other users, too. So a child process first prepares the experiment as the manager would, and
-takes the trial's steps. If it dies, its last words name the line.
+takes the trial's steps. If it dies, its last words name the line. If the trial succeeds there, the
+manager need not repeat it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryFile
 from typing import TYPE_CHECKING, Any
@@ -35,6 +37,7 @@ from downpour.learning.blame import ending_told, place_of
 
 if TYPE_CHECKING:
     from downpour.cluster.manager.global_model import GlobalModel
+    from downpour.learning.training.step import StepCost
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +71,17 @@ class Rehearsal:
         """Prepare it, under other hashes; returns if the manager can safely do the same."""
         hashes = next(seed for seed in "12" if seed != os.environ.get(HASH_SEED))
         self._found = _carried_out(self._spec, self._asked, hashes)
+        for line in self._found.get("warnings", ()):
+            log.warning("%s", line)
+
+    @property
+    def cost(self) -> StepCost | None:
+        """The cost of a step, if the trial has succeeded there as the manager's own would."""
+        from downpour.learning.training.step import StepCost
+
+        cost = self._found.get("cost")
+        # The child has drawn the network, and does not know the file that it would begin from.
+        return None if not cost or self._spec.init_from else StepCost(**cost)
 
     def agrees(self, key: str, drawn: GlobalModel | None) -> bool:
         """Compare what the manager prepared; says whether the trial's steps were equal in both."""
@@ -154,9 +168,27 @@ def _prepare(asked: dict[str, Any]) -> None:
     # Now, because torch reserves memory that it never uses.
     fail_instead_of_dying()
     drawn = GlobalModel(spec, data)
-    drawn.check_trains(shards, again=True)
-    found = {"key": key, "steps": drawn.circumstances}
+    logging.getLogger("downpour").addHandler(warnings := _Warnings())
+    cost = drawn.check_trains(shards, again=True)
+    found = {
+        "key": key,
+        "steps": drawn.circumstances,
+        "cost": None if cost is None else asdict(cost),
+        "warnings": warnings.lines,
+    }
     Path(asked["found"]).write_text(json.dumps(found), encoding="utf-8")
+
+
+class _Warnings(logging.Handler):
+    """Collects the lines of warnings."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Collect a line."""
+        self.lines.append(record.getMessage())
 
 
 def main() -> None:

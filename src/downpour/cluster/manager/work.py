@@ -50,12 +50,17 @@ from downpour.record.record_lines import SHARD_CLASSES_MAX
 
 if TYPE_CHECKING:
     from downpour.cluster.manager.global_model import GlobalModel
+    from downpour.learning.training.step import StepCost
 
 log = logging.getLogger(__name__)
 
 
-def prepare(space: Workspace, data_dir: Path | None, command: Prepare) -> PreparedExperiment:
+def prepare(
+    space: Workspace, data_dir: Path | None, command: Prepare, cost: StepCost | None = None
+) -> PreparedExperiment:
     """Decode the dataset, cut it into shards, try the network, publish the first model version.
+
+    If another process has tried the network, `cost` is that of a step.
 
     If the experiment continues, the command names the dataset that it began with, and its newest
     model version. This then opens that dataset, and neither tries nor publishes anything.
@@ -81,7 +86,7 @@ def prepare(space: Workspace, data_dir: Path | None, command: Prepare) -> Prepar
     warnings = oddities(spec, [len(shard) for shard in shards])
     for warning in warnings if command.model is None else ():
         log.warning("%s: %s", space.experiment, warning)
-    begun = _begun_before(command) or _begin(space, dataset, shards)
+    begun = _begun_before(command) or _begin(space, dataset, shards, cost)
     return PreparedExperiment(
         dataset_key=key,
         dataset=dataset,
@@ -104,7 +109,7 @@ def prepare_after_rehearsal(
         return prepare(space, data_dir, command)
     rehearsal = Rehearsal(space.spec, space.shared.datasets, data_dir)
     rehearsal.rehearse()
-    made = prepare(space, data_dir, command)
+    made = prepare(space, data_dir, command, rehearsal.cost)
     return replace(made, rehearsed=rehearsal.agrees(made.dataset_key, made.begun.drawn))
 
 
@@ -125,12 +130,14 @@ def _begun_before(command: Prepare) -> Beginning | None:
     )
 
 
-def _begin(space: Workspace, dataset: Data, shards: Sequence[IndexArray]) -> Beginning:
+def _begin(
+    space: Workspace, dataset: Data, shards: Sequence[IndexArray], cost: StepCost | None
+) -> Beginning:
     """Draw or read the network, try it, and publish the files that the first round begins from."""
     spec, drawn, remarks = space.spec, _global_model(space.spec, dataset), tuple[str, ...]()
     if spec.init_from is not None:
         remarks = drawn.begin_from(start_of(spec, space.shared).tensors)
-    step, warnings = drawn.check_trains(shards), drawn.without_effect()
+    step, warnings = drawn.check_trains(shards, cost=cost), drawn.without_effect()
     warnings += (step.in_parts,) if step is not None and step.in_parts else ()
     handed = handed_on(spec, space.shared, space.store, partial(_as_version, drawn))
     remarks += _begun_anew(spec) + variables_read(spec)

@@ -128,8 +128,8 @@ class Training(Protocol):
     def advance(self, steps: int, /) -> None:
         """Train these steps, or more if nothing can come between them."""
 
-    def snapshot(self) -> Mapping[str, Array]:
-        """Return the whole state."""
+    def snapshot(self, *, copy: bool = True) -> Mapping[str, Array]:
+        """Return the whole state; without `copy`, the next step may change it."""
 
 
 class ModelReader:
@@ -243,7 +243,7 @@ class Snapshots:
         # by it.
         name = layout.attempt_name("snapshot", self._control.attempt, self._token(6))
         try:
-            file = self._store.put_new(name, encode(training.snapshot(), {}))
+            file = self._store.put_new(name, encode(training.snapshot(copy=False), {}))
         except StoreError as error:
             log.warning("%s: no snapshot: %s", self._control.attempt, error)
             # The file may exist although the write seemed to fail, and no other process knows its

@@ -74,7 +74,7 @@ class LoadedExperiment(LoadedTasks):
         if task.snapshot is None:
             return begun
         try:
-            begun.training.restore(tensors_of(self.snapshots, task.snapshot.file))
+            begun.training.restore({**tensors_of(self.snapshots, task.snapshot.file)})
         except StoreError as error:
             log.warning("%s begins at its beginning: %s", task.id, error)
             # Begin a new training, because `restore` may have loaded part of the snapshot before it
@@ -85,11 +85,12 @@ class LoadedExperiment(LoadedTasks):
     def work_of(self, task: TaskMessage, begun: BegunTask) -> Work:
         """Return the remaining work of a task."""
         spec, training = self.spec, begun.training
-        # Don't copy the parameters, because the next task begins only after we have written the
-        # file.
+        # Copy nothing, because the next task begins only after we have written the files.
         return Work(
             parameters=training.parameters(copy=False),
-            optimizer_state=training.optimizer_state() if spec.optimizer_state == "keep" else {},
+            optimizer_state=training.optimizer_state(copy=False)
+            if spec.optimizer_state == "keep"
+            else {},
             samples=training.samples,
             steps=training.steps_done,
             loss=training.mean_loss,

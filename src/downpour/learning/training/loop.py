@@ -255,16 +255,16 @@ class ShardTraining:
             raise NonFinite(f"{error} {self._where()}") from None
         return arrays
 
-    def optimizer_state(self) -> Arrays:
-        """Return copies of the optimizer's state; empty where it has none."""
-        return self._optimizers.arrays()
+    def optimizer_state(self, *, copy: bool = True) -> Arrays:
+        """Return the optimizer's state, see `parameters`; empty where it has none."""
+        return self._optimizers.arrays(copy=copy)
 
-    def snapshot(self) -> Arrays:
-        """Return the whole state as arrays with distinct names, for `restore`."""
+    def snapshot(self, *, copy: bool = True) -> Arrays:
+        """Return the whole state as arrays with distinct names, for `restore`; see `parameters`."""
         self._check_loss()
         parts: dict[str, Mapping[str, NDArray[Any]]] = {
-            "model": parameters_of(self._model),
-            "optimizer": self.optimizer_state(),
+            "model": parameters_of(self._model, copy=copy),
+            "optimizer": self.optimizer_state(copy=copy),
             "progress": {
                 "task": self._identity(),
                 "steps_done": np.array([self._steps_done], dtype=np.int64),
@@ -273,15 +273,15 @@ class ShardTraining:
         }
         return {f"{part}/{name}": array for part in parts for name, array in parts[part].items()}
 
-    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Continue from a snapshot of the same task."""
-        progress = _part("progress", arrays)
+    def restore(self, arrays: Arrays) -> None:
+        """Continue from a snapshot of the same task, and empty it, to free its memory early."""
+        progress = _taken("progress", arrays)
         if progress.keys() != {"task", "steps_done", "loss_sum"}:
             raise FileCorrupt("snapshot", "does not state its progress")
         if not np.array_equal(progress["task"], self._identity()):
             raise FileCorrupt("snapshot", "belongs to another task")
-        load_parameters(self._model, _part("model", arrays))
-        self._optimizers.load(_part("optimizer", arrays))
+        load_parameters(self._model, _taken("model", arrays))
+        self._optimizers.load(_taken("optimizer", arrays))
         self._steps_done = int(progress["steps_done"][0])
         for kept, number in zip((self._loss_sum, self._counted), progress["loss_sum"], strict=True):
             kept.fill_(float(number))
@@ -295,13 +295,9 @@ class ShardTraining:
         return np.array([task.round, task.shard, self._size], dtype=np.int64)
 
 
-def _part(part: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
-    prefix = f"{part}/"
-    return {
-        name.removeprefix(prefix): array
-        for name, array in arrays.items()
-        if name.startswith(prefix)
-    }
+def _taken(part: str, arrays: Arrays) -> Arrays:
+    names = [name for name in arrays if name.startswith(f"{part}/")]
+    return {name.removeprefix(f"{part}/"): arrays.pop(name) for name in names}
 
 
 _NAMED = 3

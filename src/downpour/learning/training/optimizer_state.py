@@ -66,14 +66,14 @@ class OptimizerState:
         """The learning rate that the schedule gave to each group, by its `id`."""
         self._new = {name: self._noted(name, value) for name, value in self._beside()}
 
-    def arrays(self) -> Arrays:
-        """Return copies of the state; empty if it has none."""
+    def arrays(self, *, copy: bool = True) -> Arrays:
+        """Return the state; empty if it has none. Without `copy`, a step may change the arrays."""
         self.check_groups()
         found: Arrays = {}
         for place, held, parameter in self._by_parameter():
             for what, value in held.items():
                 if _lies_beside(value, what, parameter):
-                    found[f"{place}/{what}"] = self._array(f"{place}/{what}", value)
+                    found[f"{place}/{what}"] = self._array(f"{place}/{what}", value, copy=copy)
                 else:
                     found |= self._lines(f"{place}/{what}", value)
         for name, value in self._beside():
@@ -209,9 +209,9 @@ class OptimizerState:
             raise self._unwritable(name, odd) from None
         return {f"={name}": np.frombuffer(text.encode(), np.uint8), **tensors}
 
-    def _array(self, name: str, value: Tensor) -> NDArray[Any]:
+    def _array(self, name: str, value: Tensor, *, copy: bool) -> NDArray[Any]:
         try:
-            return _plain_array(value)
+            return _plain_array(value, copy=copy)
         except Unwritable as odd:
             raise self._unwritable(name, odd) from None
 
@@ -297,9 +297,9 @@ def _lies_beside(value: Any, what: str, parameter: nn.Parameter) -> bool:
     return isinstance(value, Tensor) and (value.device == parameter.device or what == "step")
 
 
-def _plain_array(value: Tensor) -> NDArray[Any]:
+def _plain_array(value: Tensor, *, copy: bool = True) -> NDArray[Any]:
     try:
-        return array_of(value)
+        return array_of(value, copy=copy)
     except (TypeError, RuntimeError) as error:
         if is_lack_of_memory(error):
             raise
@@ -365,7 +365,7 @@ def _seen(value: Any, names: Mapping[int, str], depth: int = 0) -> str:
 
 def _content(value: Tensor) -> str:
     try:
-        return xxhash.xxh3_128_hexdigest(array_of(value).data)
+        return xxhash.xxh3_128_hexdigest(array_of(value, copy=False).data)
     except (TypeError, RuntimeError) as error:
         if is_lack_of_memory(error):
             raise

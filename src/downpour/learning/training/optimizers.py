@@ -349,9 +349,9 @@ class Optimizers:
             )
             raise self._loaded.mistake("model", accepted) from error
 
-    def arrays(self) -> Arrays:
-        """Return copies of the state, see `optimizer_state.py`; empty if it has none."""
-        return self._state.arrays()
+    def arrays(self, *, copy: bool = True) -> Arrays:
+        """Return the state, see `OptimizerState.arrays`."""
+        return self._state.arrays(copy=copy)
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Replace the state by a result of `arrays`."""

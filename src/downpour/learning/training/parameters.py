@@ -5,8 +5,9 @@ layout of the network. Values are copied, never converted. Parameters that need 
 apart, because they never change: they are sent once. A tensor that the network has under several
 names, as tied weights are, goes by the first of them.
 
-Once numpy has seen a tensor, its storage keeps its size. But the observers of a quantized network
-resize their buffers. So numpy sees the memory of parameters only, and copies of other tensors.
+Once `Tensor.numpy` has shown a tensor, its storage keeps its size. But the observers of a quantized
+network resize their buffers. So we write through it into parameters only, and through a copy into
+other tensors.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from downpour.base.errors import FileCorrupt, NonFinite
+from downpour.learning.plain_tensors import is_plain
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -27,8 +29,8 @@ Arrays = dict[str, NDArray[Any]]
 def parameters_of(model: nn.Module, *, copy: bool = True) -> Arrays:
     """Return what a network's training changes: parameters that are trained, and buffers, by name.
 
-    Without `copy` parameters are the network's own memory where its layout allows, and change with
-    it: enough for a caller that writes them to a file at once.
+    Without `copy` they are the network's own memory where its layout allows, and change with it:
+    enough for a caller that writes them to a file at once.
     """
     return {name: array_of(value, copy=copy) for name, value in _travelling(model).items()}
 
@@ -83,6 +85,10 @@ def _is_frozen(value: Tensor) -> bool:
     return isinstance(value, nn.Parameter) and not value.requires_grad
 
 
+def _is_trained(value: Tensor) -> bool:
+    return isinstance(value, nn.Parameter) and value.requires_grad
+
+
 def _load(state: Mapping[str, Tensor], arrays: Mapping[str, NDArray[Any]]) -> None:
     if state.keys() != arrays.keys():
         odd = ", ".join(sorted(state.keys() ^ arrays.keys())[:3])
@@ -120,9 +126,9 @@ def moved_constant(
 
 def infinite_constants(model: nn.Module) -> Arrays:
     """Return copies of untrained tensors that hold infinities or NaN, such as causal masks."""
-    trained = {name for name, value in model.named_parameters() if value.requires_grad}
-    arrays = {n: array_of(value) for n, value in model.state_dict().items() if n not in trained}
-    return {name: array for name, array in arrays.items() if not is_finite(array)}
+    untrained = {name: value for name, value in _state(model).items() if not _is_trained(value)}
+    odd = (n for n, value in untrained.items() if not is_finite(array_of(value, copy=False)))
+    return {name: array_of(untrained[name]) for name in odd}
 
 
 def is_finite(array: NDArray[Any]) -> bool:
@@ -138,9 +144,25 @@ def is_finite(array: NDArray[Any]) -> bool:
 def array_of(value: Tensor, *, copy: bool = True) -> NDArray[Any]:
     """Return a tensor as a contiguous array on the CPU; without `copy` maybe its own memory."""
     here = value.detach().cpu()
-    if value.device.type == "cpu" and (copy or not _may_be_seen(value)):
+    if value.device.type == "cpu":
+        if not copy and here.numel() and here.is_contiguous() and is_plain(here):
+            return np.asarray(_Memory(here))
         here = here.clone(memory_format=torch.contiguous_format)
     return np.array(here.numpy(), order="C", copy=None)
+
+
+class _Memory:
+    """A tensor's own memory for numpy, which does not fix the size of its storage."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        kind = torch.empty(0, dtype=tensor.dtype).numpy().dtype
+        self._tensor = tensor  # keeps the memory
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (tensor.data_ptr(), True),
+            "shape": tuple(tensor.shape),
+            "typestr": kind.str,
+        }
 
 
 def fill(target: Tensor, array: NDArray[Any], name: str) -> None:

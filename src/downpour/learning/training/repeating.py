@@ -146,7 +146,7 @@ class _Clock:
 
 def state_of(training: ShardTraining) -> dict[str, str]:
     """Return what a training would go on from."""
-    return sums_of(training.snapshot())
+    return sums_of(training.snapshot(copy=False))
 
 
 def sums_of(arrays: Arrays, part: str = "") -> dict[str, str]:
@@ -191,7 +191,7 @@ def aside(network: nn.Module) -> dict[str, str]:
 
 def tensor_sum(value: Tensor) -> str:
     """Return a sum of a plain tensor's bytes, also of a type that numpy lacks."""
-    return _sum(array_of(value.detach().reshape(-1).view(torch.uint8)))
+    return _sum(array_of(value.detach().reshape(-1).view(torch.uint8), copy=False))
 
 
 Looks = list[dict[str, str]]
@@ -281,7 +281,7 @@ def from_short(checksums: Sequence[str]) -> Looks:
 
 def _trained(loaded: LoadedTask, shard: int = 0) -> Looks:
     network = loaded.drawn()
-    looks = [sums_of(parameters_of(network), "model")]
+    looks = [sums_of(parameters_of(network, copy=False), "model")]
     few = min(_STEPS * loaded.spec.batch_size, loaded.count("train"))
     task = LocalTask(indices=np.arange(few), round=0, shard=shard)
     training = ShardTraining(loaded, network, task)

@@ -75,7 +75,9 @@ _BEFORE = (
 )
 
 
-def check_trains(loaded: LoadedTask, shards: Sequence[Shard]) -> StepCost | None:
+def check_trains(
+    loaded: LoadedTask, shards: Sequence[Shard], start: Arrays | None = None
+) -> StepCost | None:
     """Refuse a network that cannot train, or does not train to the same bytes twice.
 
     It trains two steps and the smallest batch that a shard ends with, both twice, and evaluates a
@@ -86,6 +88,7 @@ def check_trains(loaded: LoadedTask, shards: Sequence[Shard]) -> StepCost | None
     Args:
         loaded: the task, with the spec that is tried.
         shards: the indices of its examples, a shard each.
+        start: the parameters and buffers that its networks begin with; they hold still meanwhile.
 
     Returns:
         What a step costs; None if no step was taken.
@@ -93,7 +96,7 @@ def check_trains(loaded: LoadedTask, shards: Sequence[Shard]) -> StepCost | None
     if not any(map(len, shards)):
         return None
     _check_own_step(loaded)
-    trial = _Trial(loaded, shards)
+    trial = _Trial(loaded, shards, start)
     try:
         with numerics.lack_of_memory(), theirs(loaded.spec, "cannot be trained"):
             trial.cut()
@@ -145,8 +148,14 @@ def _form(arrays: Arrays, name: str) -> str:
 
 
 class _Trial:
-    def __init__(self, loaded: LoadedTask, shards: Sequence[Shard]) -> None:
+    """Holds one network at a time, and never more of a training than a worker does.
+
+    So it takes the memory of a worker's training, and what that held at its hand-over.
+    """
+
+    def __init__(self, loaded: LoadedTask, shards: Sequence[Shard], start: Arrays | None) -> None:
         self._loaded = loaded
+        self._start = start or {}
         self._spec = loaded.spec
         self._number = max(range(len(shards)), key=lambda shard: len(shards[shard]))
         self._shard = shards[self._number]
@@ -157,7 +166,9 @@ class _Trial:
 
     def difference(self) -> str:
         """Train twice; returns what differs and its likely cause, or nothing."""
+        self._network = None
         network = self._loaded.network()
+        self._start = self._start or parameters_of(network)
         before, frozen = aside(network), frozen_sums(network)
         straight_on = list(self._straight_on(network))
         self._check_frozen(frozen, frozen_sums(network))
@@ -181,9 +192,9 @@ class _Trial:
                 )
                 raise self._loaded.mistake("model", accepted)
 
-    def _check_form(self, start: Arrays, network: nn.Module) -> None:
+    def _check_form(self, network: nn.Module) -> None:
         """Refuse steps after which the network would no longer fit into the files of its model."""
-        now = parameters_of(network, copy=False)
+        start, now = self._start, parameters_of(network, copy=False)
         changed = next(
             (n for n in sorted({**start, **now}) if _form(start, n) != _form(now, n)), ""
         )
@@ -215,19 +226,17 @@ class _Trial:
             raise SpecError("inside.processes", self._spec.inside.processes, accepted)
 
     def _straight_on(self, network: nn.Module) -> Iterator[_Look]:
-        start = parameters_of(network)
-        yield _Look(moment="before the first step", cause=_ELSEWHERE, sums=sums_of(start, "model"))
+        yield _Look(moment="before the first step", cause=_ELSEWHERE, sums=_begun(network))
         versions = buffer_versions(network)
         training = self._one_step(self._first(network))
-        self._check_form(start, network)
+        self._check_form(network)
         self._check_parts(network, versions)
         yield _Look(moment="after one step", cause=_ELSEWHERE, sums=state_of(training))
         self._timed_step(training, network)
-        self._check_form(start, network)
+        self._check_form(network)
         yield _Look(moment="once it was handed over", cause=_BEFORE, sums=state_of(training))
-        training = self._next_task(network, start)
-        yield _Look(moment="in the next task", cause=_BEFORE, sums=state_of(training))
-        self._network = network
+        del training
+        yield _Look(moment="in the next task", cause=_BEFORE, sums=self._next_task(network))
 
     def cut(self) -> None:
         """Refuse a network that the spec's arrangement cannot cut."""
@@ -243,12 +252,12 @@ class _Trial:
         size, count = self._spec.evaluate_batch or self._spec.batch_size, self._loaded.count("test")
         last = count - (count % size or size)
         chosen = np.unique(np.r_[0 : min(size, count), last:count])
-        before = sums_of(parameters_of(self._network))
+        before = _begun(self._network)
         found = evaluate_on(self._network, self._loaded, chosen)
         if not math.isfinite(found.loss):
             told = "the loss on the test examples is NaN or infinite"
             raise self._loaded.mistake("loss", told)
-        after = sums_of(parameters_of(self._network))
+        after = _begun(self._network)
         changed = [name for name, digest in before.items() if after.get(name) != digest]
         if changed:
             method = "metrics" if overrides(self._loaded.task, "metrics") else "loss"
@@ -286,22 +295,24 @@ class _Trial:
         seconds = time.perf_counter() - began
         for value in network.parameters():
             kept[value.data_ptr()] = value.nbytes * (2 if value.requires_grad else 1)
-        state = sum(array.nbytes for array in training.optimizer_state().values())
+        state = sum(array.nbytes for array in training.optimizer_state(copy=False).values())
         self.cost = StepCost(seconds=seconds, memory_bytes=sum(kept.values()) + state)
 
     def _cut(self) -> Iterator[dict[str, str]]:
         network = self._loaded.network()
-        start = parameters_of(network)
-        yield sums_of(start, "model")
+        yield _begun(network)
         training = self._one_step(self._first(network))
         yield state_of(training)
-        snapshot = training.snapshot()
+        # The memory of the network and the optimizer, of which nothing else is left.
+        snapshot = training.snapshot(copy=False)
         del network, training
         network = self._loaded.network()
         training = self._first(network)
         training.restore(snapshot)
         yield state_of(self._one_step(training))
-        yield state_of(self._next_task(network, start))
+        del training
+        yield self._next_task(network)
+        self._network = network
 
     def _first(self, network: nn.Module) -> ShardTraining:
         steps = part_of(self._spec, len(self._shard), 0).steps
@@ -309,8 +320,10 @@ class _Trial:
         task = LocalTask(indices=self._shard, round=0, shard=self._number, share=share)
         return ShardTraining(self._loaded, network, task)
 
-    def _next_task(self, network: nn.Module, start: Arrays) -> ShardTraining:
-        load_parameters(network, start)
+    def _next_task(self, network: nn.Module) -> dict[str, str]:
+        """Train another task in a network; returns the state after it."""
+        network.zero_grad()
+        load_parameters(network, self._start)
         # The second epoch, if the spec has one: a task's rate() is promised shares below 1.
         round_ = min(1, self._spec.meetings.epochs_in_all - 1)
         task = LocalTask(indices=self._rest, round=round_, shard=self._number)
@@ -320,7 +333,7 @@ class _Trial:
             self._advance(training, where)
         except NonFinite:
             raise self._infinite(where) from None
-        return training
+        return state_of(training)
 
     def _one_step(self, training: ShardTraining) -> ShardTraining:
         """Take the next step of the first task, if it has one; it must stay finite."""
@@ -348,6 +361,10 @@ class _Trial:
         except users_errors() as error:
             accepted = told(error, f"cannot be trained {where}")
             raise SpecError(*self._spec.trained_code, accepted) from error
+
+
+def _begun(network: nn.Module) -> dict[str, str]:
+    return sums_of(parameters_of(network, copy=False), "model")
 
 
 _TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}
