@@ -73,7 +73,13 @@ def state_after(update: bytes) -> bytes:
 
 
 def folded(model: bytes, updates: Iterable[tuple[int, bytes]]) -> bytes:
-    """Return the next model, from a model and the updates trained from it, in shard order."""
+    """Return the next model, from a model and the updates trained from it, in shard order.
+
+    A single update is the next model.
+    """
+    updates = list(updates)
+    if len(updates) == 1:
+        return updates[0][1]
     return _digest("model", model.hex(), *(f"{shard} {made.hex()}" for shard, made in updates))
 
 

@@ -381,6 +381,10 @@ class SimulatedStore:
         publish = partial(self._disk.publish, self._process, self._experiment, name, content)
         return self._retry_policy.call_through_outage(publish)
 
+    def link(self, file: PublishedFile, name: str) -> PublishedFile:
+        """Publish a file under a second name; see `Store.link`."""
+        return self.put_new(name, [self.look(file)])
+
     def read(self, file: PublishedFile) -> memoryview:
         """Read a file; see `Store.read`."""
         self._take(self._disk.timings.read_seconds)

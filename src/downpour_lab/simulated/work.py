@@ -132,6 +132,15 @@ class DigestAggregation(Aggregation):
         updates = self._updates({each.shard: each.file for each in contributions})
         return digests.tensors_of(digests.folded(base, updates.items())), {}
 
+    def check_sole(
+        self,
+        model: PublishedFile,  # noqa: ARG002 - the update's digest covers it
+        began: PublishedFile,  # noqa: ARG002 - as does this
+        contribution: Contribution,
+    ) -> None:
+        """Refuse a round's only update if it can't be read."""
+        self._updates({contribution.shard: contribution.file})
+
     def moved(
         self, model: PublishedFile, moves: Sequence[Move]
     ) -> tuple[dict[str, Array], Mapping[str, str]]:

@@ -192,6 +192,50 @@ def test_a_round_reads_each_update_once_and_nothing_that_it_has_published(tmp_pa
         assert sorted(story.store.opened) == [*first, *updates]
 
 
+def test_a_rounds_only_update_becomes_the_next_version_as_it_is(tmp_path: Path) -> None:
+    """Its file gets a second name. With an outer optimizer, there is something left to compute.
+
+    Damage and numbers that are no numbers are refused as in any other round.
+    """
+    story = opened(tmp_path / "alone")
+    story.begin_round()
+    (only, other), story.updates = story.updates[:2], story.updates[:1]
+    checksum = story.end_round()
+    assert checksum == only.file.checksum
+    assert (story.space.folder / story.model.name).samefile(story.space.folder / only.file.name)
+    story.updates = [replace(only, file=replace(other.file, checksum=only.file.checksum))]
+    with pytest.raises(UpdatesRefused, match="checksum"):
+        story.end_round()
+    infinite = encode({"w": np.full(5000, np.inf, np.float32)}, {})
+    story.updates = [update_of(story.store.put_new("infinite", infinite))]
+    with pytest.raises(UpdatesRefused, match="NaN or infinity"):
+        story.end_round()
+    moved = opened(tmp_path / "moved", outer=Outer(optimizer="nesterov"))
+    moved.begin_round()
+    moved.updates = moved.updates[:1]
+    assert moved.end_round() != moved.updates[0].file.checksum
+
+
+def test_later_rounds_depend_on_no_description_of_a_task(tmp_path: Path) -> None:
+    """A version that was an update describes that, also to a manager that takes over."""
+    checksums = []
+    for takes_over in (False, True):
+        story = opened(tmp_path / str(takes_over))
+        story.begin_round()
+        content = bytes(story.store.read(story.updates[0].file))
+        about = {"loss": "0.5", "round": "0"}
+        story.updates = [
+            update_of(story.store.put_new("told", encode(decode(content, "").tensors, about)))
+        ]
+        story.end_round()
+        story.begin_round()
+        if takes_over:
+            story.space.release()
+        checksums.append(story.end_round())
+        assert decode(story.store.read(story.model), "").metadata == {}
+    assert checksums[0] == checksums[1]
+
+
 def test_a_shard_that_was_trained_again_counts_with_its_new_update(tmp_path: Path) -> None:
     """What was summed of the one that was refused is left out."""
     story = opened(tmp_path / "early")

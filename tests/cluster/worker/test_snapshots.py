@@ -189,7 +189,7 @@ class Training:
         if self.heard:
             self.control.known_snapshot = self.control.snapshot
 
-    def snapshot(self) -> dict[str, object]:
+    def snapshot(self, *, copy: bool = True) -> dict[str, object]:  # noqa: ARG002
         """Hold nothing."""
         return {}
 

@@ -14,7 +14,14 @@ import numpy as np
 import psutil
 import pytest
 
-from downpour.base.errors import FileCorrupt, OtherCode, SpecError, TrainingError, UnfitWorker
+from downpour.base.errors import (
+    FileCorrupt,
+    FileMissing,
+    OtherCode,
+    SpecError,
+    TrainingError,
+    UnfitWorker,
+)
 from downpour.base.values import PublishedFile, Update
 from downpour.cluster.worker.attempt import (
     HandOverStop,
@@ -132,6 +139,29 @@ def test_a_kept_optimizer_state_is_continued(
     continued = replace(bare, optimizer_state=whole.optimizer_state)
     without, with_state = (runner.run(t, TaskControl(t.id)) for t in (bare, continued))
     assert without.file.checksum != with_state.file.checksum
+
+
+def test_a_worker_reads_nothing_that_it_has_just_published(
+    shared: SharedDirectory, task: TaskMessage
+) -> None:
+    """If its update is the next version, it goes on to the same bytes, even without the files.
+
+    A second try begins with other parameters, so it reads them.
+    """
+    runner = TaskRunner(shared, "cpu")
+    first = runner.run(task, TaskControl(task.id))
+    model = shared.store("any").link(first.file, f"model-{token_hex(3)}")
+    following = replace(
+        task,
+        id=replace(task.id, round=1),
+        model=model,
+        optimizer_state=first.optimizer_state,
+    )
+    expected = TaskRunner(shared, "cpu").run(following, TaskControl(following.id))
+    gone = replace(following, model=replace(model, name="gone"))
+    assert runner.run(gone, TaskControl(gone.id)).file.checksum == expected.file.checksum
+    with pytest.raises(FileMissing, match="gone"):
+        runner.run(gone, TaskControl(gone.id))
 
 
 def compressed(shared: SharedDirectory, task: TaskMessage, compression: str) -> TaskMessage:

@@ -54,6 +54,17 @@ def test_chunks_may_change_after_publishing(store: Store) -> None:
     assert bytes(store.read(file)) == b"before"
 
 
+def test_a_file_may_have_a_second_name(store: Store) -> None:
+    """It outlives the first one, and no name is taken twice."""
+    file = store.put_new("a", [b"bytes"])
+    assert store.link(file, "b") == replace(file, name="b")
+    with pytest.raises(StoreError, match="already published"):
+        store.link(store.put_new("c", [b"others"]), "b")
+    store.delete("a")
+    assert bytes(store.read(replace(file, name="b"))) == b"bytes"
+    assert store.list() == ["b", "c"]
+
+
 def test_an_empty_file_is_a_file(store: Store) -> None:
     """No chunks at all make a file of no bytes."""
     file = store.put_new("empty", [])

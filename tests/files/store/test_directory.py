@@ -63,6 +63,31 @@ def test_a_file_of_another_machine_is_waited_for(
     assert sleep.calls == 3
 
 
+def test_a_second_name_is_a_link_where_there_are_links(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is written again; a server that repeats the request has done no harm."""
+    store = DirectoryStore(here, patience_seconds=0)
+    file, real = store.put_new("a", [b"content"]), os.link
+
+    def twice(*places: Path) -> None:
+        real(*places)
+        real(*places)
+
+    monkeypatch.setattr(os, "link", twice)
+    store.link(file, "b")
+    assert (here / "b").samefile(here / "a")
+    with pytest.raises(FileMissing):
+        store.link(PublishedFile(name="gone", size_bytes=1, checksum=""), "d")
+
+    def never(*_: Path) -> None:
+        raise OSError(errno.EPERM, "no links")
+
+    monkeypatch.setattr(os, "link", never)
+    assert bytes(store.read(store.link(file, "c"))) == b"content"
+    assert not (here / "c").samefile(here / "a")
+
+
 def test_patience_ends(here: Path) -> None:
     """A file that stays away is missing, one that stays short is corrupt."""
     slept: list[float] = []

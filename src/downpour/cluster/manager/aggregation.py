@@ -1,7 +1,7 @@
 """The arithmetic that makes a model version from updates, and the versions it keeps in memory.
 
 `work.py` reads files, names them and publishes them in order. The numbers are here. So the
-simulator runs `work.py` as it is, and computes digests in the five methods of `Aggregation` that
+simulator runs `work.py` as it is, and computes digests in the six methods of `Aggregation` that
 compute (`downpour_lab/simulated/work.py`).
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from downpour.base.errors import StoreError
+from downpour.base.errors import StoreError, UpdatesRefused
 from downpour.base.values import PublishedFile, Update
 from downpour.core.scheduler.commands import Gather
 from downpour.core.spec import Spec
@@ -21,6 +21,7 @@ from downpour.files.aggregators import (
     Gathering,
     Move,
     Versions,
+    examine,
     fold,
     moved,
     own_after,
@@ -71,9 +72,7 @@ class Aggregation:
         weights: Sequence[float],
     ) -> tuple[dict[str, Array], Mapping[str, str]]:
         """Fold a round, whose tasks began from `began`; return tensors and a version's metadata."""
-        gathering, amount = self._gathering_to(model, began), AMOUNTS.get(self._spec.aggregate)
-        self._gathering = None
-        self.arrived.clear()
+        gathering, amount = self._taken_to(model, began), AMOUNTS.get(self._spec.aggregate)
         arrays = fold(
             self._store,
             model,
@@ -85,6 +84,15 @@ class Aggregation:
             gathered=gathering,
         )
         return arrays, gathering.base.metadata
+
+    def check_sole(
+        self, model: PublishedFile, began: PublishedFile, contribution: Contribution
+    ) -> None:
+        """Refuse a round's only update if it can't be the next version."""
+        base = self._taken_to(model, began).base
+        reasons = examine(self._store, base, [contribution], known={})
+        if reasons:
+            raise UpdatesRefused(reasons)
 
     def moved(
         self, model: PublishedFile, moves: Sequence[Move]
@@ -108,6 +116,12 @@ class Aggregation:
         self._gathering = None
         self.arrived.clear()
         self.versions.clear()
+
+    def _taken_to(self, model: PublishedFile, began: PublishedFile) -> Gathering:
+        gathering = self._gathering_to(model, began)
+        self._gathering = None
+        self.arrived.clear()
+        return gathering
 
     def _gathering_to(self, model: PublishedFile, began: PublishedFile) -> Gathering:
         """Return the sums of the round that moves `model`, or begin them."""

@@ -32,8 +32,8 @@ from downpour.core.resolve import oddities
 from downpour.core.scheduler.commands import Aggregate, Evaluate, Prepare, Publish, Push
 from downpour.core.spec import Spec
 from downpour.core.splitters import count_classes, divide
-from downpour.files.aggregators import AGGREGATORS, Move
-from downpour.files.store import Array, Buffer, Store, decode, encode, layout, step_to
+from downpour.files.aggregators import AGGREGATORS, Contribution, Move
+from downpour.files.store import WHOLE, Array, Buffer, Store, decode, encode, layout, step_to
 from downpour.files.store.shared_directory import send_dataset
 from downpour.learning import tasks
 from downpour.learning.tasks import Data
@@ -285,6 +285,8 @@ def aggregate(space: Workspace, command: Aggregate) -> NewVersion:
     store, model, sums = space.store, command.model, space.aggregation
     versions = sums.versions
     versions.follow(command.versions)
+    if _is_sole(space.spec, command):
+        return _linked(space, command, contributions[0])
     moves = [_move(command, *pair) for pair in zip(command.pushes, weights, strict=True)]
     if command.in_step:
         began = command.pushes[0].base  # as all tasks of the round
@@ -313,6 +315,22 @@ def aggregate(space: Workspace, command: Aggregate) -> NewVersion:
         versions.keep(outer, after, {})
     versions.keep(made, arrays, about)
     return NewVersion(made, outer, tuple(own))
+
+
+def _is_sole(spec: Spec, command: Aggregate) -> bool:
+    """Whether the next version is a round's only update, and nothing is left to compute."""
+    is_whole = spec.update_codec == WHOLE and not spec.publishes_steps
+    changes = command.outer is not None or command.elastic
+    return command.in_step and len(command.pushes) == 1 and is_whole and not changes
+
+
+def _linked(space: Workspace, command: Aggregate, contribution: Contribution) -> NewVersion:
+    """Publish a round's only update under the name of the next version."""
+    space.aggregation.check_sole(command.model, command.pushes[0].base, contribution)
+    name = layout.model_name(command.round + 1, space.token(3))
+    made = space.store.link(contribution.file, name)
+    space.aggregation.versions.forget([command.model])
+    return NewVersion(made, None, ())
 
 
 def _rounded(

@@ -197,6 +197,11 @@ class LoadedTasks(ABC):
     def work_of(self, task: TaskMessage, begun: Any) -> Work:
         """Return the result of a task whose training has ended."""
 
+    def keep(  # noqa: B027 - a simulated worker reads all files
+        self, work: Work, file: PublishedFile, optimizer_state: PublishedFile | None
+    ) -> None:
+        """Keep what was just published, if the next task may begin from it."""
+
     def may_try_again(self) -> bool:
         """Note a shortage of memory; return whether there is something left to try."""
         return False
@@ -320,6 +325,7 @@ class TaskFlow(ABC):
         trained_at = self._clock()
         work = loaded.work_of(task, begun)
         file, optimizer_state = publish_work(loaded.store, task.id, work, self._token(3))
+        loaded.keep(work, file, optimizer_state)
         return Update(
             file=file,
             samples=work.samples,

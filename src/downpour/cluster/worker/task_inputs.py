@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -58,15 +58,35 @@ log = logging.getLogger(__name__)
 Arrays = dict[str, npt.NDArray[Any]]
 
 
+class _Kept(NamedTuple):
+    """What the last task has published: files, and the arrays of the optimizer's state.
+
+    The network still holds the parameters of the update.
+    """
+
+    update: PublishedFile
+    optimizer_state: PublishedFile | None
+    arrays: Mapping[str, Array]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedExperiment(LoadedTasks):
-    """The common inputs of an experiment's tasks, with its network."""
+    """The common inputs of an experiment's tasks, with its network.
+
+    `kept` holds what the last task published, until another one begins.
+    """
 
     task: LoadedTask
     model: torch.nn.Module
     team: Team | None
     loaders: Loaders | None
     shortage: Shortage
+    kept: list[_Kept] = field(default_factory=list)
+
+    def keep(self, work: Work, file: PublishedFile, optimizer_state: PublishedFile | None) -> None:
+        """Keep what was published whole, so that the next task need not read it."""
+        if work.start is None and self.team is None:
+            self.kept[:] = [_Kept(file, optimizer_state, work.optimizer_state)]
 
     def begin(self, task: TaskMessage) -> BegunTask:
         """Begin a task where an earlier attempt's snapshot ends, or at the task's beginning."""
@@ -189,15 +209,22 @@ class BegunTask(NamedTuple):
 
 def _afresh(loaded: LoadedExperiment, task: TaskMessage) -> BegunTask:
     loaded.task.look_again(task.id.round)
-    start = _begun_from(loaded, task)
-    load_parameters(loaded.model, start)
+    kept = loaded.kept.pop() if loaded.kept else None
+    start = None
+    # A round's only update is the next version, under another name.
+    if kept is None or task.step is not None or kept.update.checksum != task.model.checksum:
+        start = _begun_from(loaded, task)
+        load_parameters(loaded.model, start)
     part = LocalTask(
         indices=indices_of(loaded.store, task.indices),
         round=loaded.spec.rounds_before + task.id.round,
         shard=task.id.shard,
         share=task.share,
     )
-    training = _placed(loaded, part, optimizer_part(_handed_on(loaded, task)))
+    state = task.optimizer_state
+    known = kept is not None and state is not None and kept.optimizer_state == state
+    arrays = kept.arrays if kept and known else _handed_on(loaded, task)
+    training = _placed(loaded, part, optimizer_part(arrays))
     # Reading a computed start again would take two files, so keep it. A start from one file costs
     # little to read again.
     return BegunTask(training, start if task.step is not None else None)

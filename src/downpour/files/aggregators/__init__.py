@@ -11,7 +11,7 @@ from downpour.core import families
 from downpour.files.aggregators.fold import Gathering, fold
 from downpour.files.aggregators.moving import Move, Versions, moved, own_after
 from downpour.files.aggregators.outer_step import first_state, is_state_of, take_step
-from downpour.files.aggregators.passes import Counted
+from downpour.files.aggregators.passes import Counted, examine
 from downpour.files.aggregators.weights import (
     Aggregator,
     Amount,
@@ -34,6 +34,7 @@ __all__ = [
     "Move",
     "Counted",
     "Versions",
+    "examine",
     "first_state",
     "fold",
     "is_state_of",

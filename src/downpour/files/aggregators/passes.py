@@ -28,6 +28,7 @@ from downpour.files.store import (
     Parameters,
     Store,
     UpdateFormat,
+    about_model,
     base_of,
     decode,
     decompressed,
@@ -177,7 +178,8 @@ class Base:
             raise FileCorrupt(file.name, "is a difference, but the version before it is unknown")
         form = UpdateFormat.of(model, trained_from or file, compression)
         source = SummedFile(head=model.head, data=model.data)
-        return cls(file=file, form=form, source=source, metadata=model.metadata)
+        # A version that was a round's only update also describes its task.
+        return cls(file=file, form=form, source=source, metadata=about_model(model.metadata))
 
     @classmethod
     def known(

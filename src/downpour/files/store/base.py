@@ -31,6 +31,15 @@ class Store(Protocol):
         """
         ...
 
+    def link(self, file: PublishedFile, name: str) -> PublishedFile:
+        """Publish a file under a second name, if possible without writing its bytes again.
+
+        Raises:
+            StoreError: as `put_new`.
+            FileMissing: the file does not exist, even after retries.
+        """
+        ...
+
     def view(self, file: PublishedFile) -> memoryview:
         """Return a file's bytes, read-only, without copying them or verifying the checksum.
 
@@ -129,6 +138,10 @@ class MemoryStore:
             raise StoreError(f"{name}: already published; Downpour never reuses names")
         self._files[name] = content
         return self.describe(name)
+
+    def link(self, file: PublishedFile, name: str) -> PublishedFile:
+        """Publish a file under a second name; see `Store.link`."""
+        return self.put_new(name, [self.view(file)])
 
     def view(self, file: PublishedFile) -> memoryview:
         """Check a file's size and return its bytes; see `Store.view`."""

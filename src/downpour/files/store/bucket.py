@@ -320,6 +320,13 @@ class ObjectFiles:
         self._cache.keep(file.checksum, content)
         return file
 
+    def link(self, file: PublishedFile, name: str) -> PublishedFile:
+        """Publish an object under a second name; see `Store.link`.
+
+        We send it again, because few stores can copy an object only if its new name is free.
+        """
+        return self.put_new(name, [self.read(file)])
+
     def view(self, file: PublishedFile) -> memoryview:
         """Check a file's size and return its bytes; see `Store.view`."""
         return self._bytes(file, verified=False)

@@ -17,14 +17,21 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from downpour.base.errors import FileCorrupt, FileMissing
 from downpour.base.values import PublishedFile
 from downpour.files.store.base import Buffer, check_bare_name, check_content, check_size, described
-from downpour.files.store.publish import TEMPORARY_PREFIX, RetryPolicy, publish, reading, writing
+from downpour.files.store.publish import (
+    TEMPORARY_PREFIX,
+    RetryPolicy,
+    link,
+    publish,
+    reading,
+    writing,
+)
 
 _NETWORK = frozenset(
     {"9p", "afs", "beegfs", "ceph", "cifs", "gpfs", "lustre", "nfs", "nfs4", "smb3", "virtiofs"}
@@ -116,6 +123,12 @@ class DirectoryStore:
     def put_new(self, name: str, chunks: Sequence[Buffer]) -> PublishedFile:
         """Publish the chunks as a new file; see `publish`."""
         return publish(self.path, name, chunks, retry_policy=self._retry_policy)
+
+    def link(self, file: PublishedFile, name: str) -> PublishedFile:
+        """Publish a file under a second name; see `Store.link`."""
+        if link(self.path, file.name, name, self._retry_policy):
+            return replace(file, name=name)
+        return self.put_new(name, [self.view(file)])
 
     def view(self, file: PublishedFile) -> memoryview:
         """Map a file into memory and check its size; see `Store.view`."""

@@ -33,7 +33,7 @@ from typing import TypeVar
 import xxhash
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential
 
-from downpour.base.errors import SharedDirectoryError, StoreError
+from downpour.base.errors import FileMissing, SharedDirectoryError, StoreError
 from downpour.base.values import PublishedFile
 from downpour.files.store.base import Buffer, check_bare_name
 
@@ -231,6 +231,31 @@ def publish(
             written.path.unlink()
     with_retries(partial(sync_directory, directory))
     return PublishedFile(name=name, size_bytes=written.size_bytes, checksum=written.checksum)
+
+
+def link(directory: Path, known: str, name: str, retry_policy: RetryPolicy) -> bool:
+    """Give a published file a second name, durably; false if the file system has no hard links."""
+    source, target = directory / check_bare_name(known), directory / check_bare_name(name)
+
+    def linked() -> bool:
+        with writing(directory, name):
+            try:
+                os.link(source, target)
+            except FileExistsError:
+                if not source.samefile(target):  # else a lost answer, as in `_give_name`
+                    raise
+            except FileNotFoundError:
+                if directory.is_dir():
+                    raise FileMissing(known) from None
+                raise
+            except OSError as error:
+                if error.errno not in _NO_HARD_LINKS:
+                    raise
+                return False
+            sync_directory(directory)
+            return True
+
+    return retry_policy.call(linked)
 
 
 def sync_directory(directory: Path) -> bool:

@@ -83,6 +83,11 @@ def model_metadata(buffers: Iterable[str]) -> dict[str, str]:
     return {_BUFFERS: json.dumps(sorted(buffers))}
 
 
+def about_model(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Return the part of some metadata that a model's file needs."""
+    return {key: text for key, text in metadata.items() if key == _BUFFERS}
+
+
 def compression_of(file: Parameters) -> str:
     """Return the codec that a file names; an unknown one fits no format."""
     return file.metadata.get(_COMPRESSION, WHOLE)
