@@ -200,7 +200,7 @@ class LoadedTasks(ABC):
     def keep(  # noqa: B027 - a simulated worker reads all files
         self, work: Work, file: PublishedFile, optimizer_state: PublishedFile | None
     ) -> None:
-        """Keep what was just published, if the next task may begin from it."""
+        """Keep the result of a task, from which the next one may begin."""
 
     def may_try_again(self) -> bool:
         """Note a shortage of memory; return whether there is something left to try."""

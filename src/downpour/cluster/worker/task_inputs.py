@@ -59,7 +59,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 class _Kept(NamedTuple):
-    """What the last task has published: files, and the arrays of the optimizer's state.
+    """The last task's files, and the arrays of its optimizer's state.
 
     The network still holds the parameters of the update.
     """
@@ -84,7 +84,7 @@ class LoadedExperiment(LoadedTasks):
     kept: list[_Kept] = field(default_factory=list)
 
     def keep(self, work: Work, file: PublishedFile, optimizer_state: PublishedFile | None) -> None:
-        """Keep what was published whole, so that the next task need not read it."""
+        """Keep the result of a task, if it is whole, so that the next one need not read it."""
         if work.start is None and self.team is None:
             self.kept[:] = [_Kept(file, optimizer_state, work.optimizer_state)]
 

@@ -123,7 +123,7 @@ class RoundView:
     """A round at one moment; valid during the call only, because it shares the scheduler's state.
 
     `pending` is in shard order. It holds only enough shards to find every idle worker one that did
-    not fail on it, and the first of those that it trained last. `idle` begins with the worker that
+    not fail on it, and the first shard that it trained last. `idle` begins with the worker that
     has waited longest; if there are more workers than shards, the homes of shards come first.
     `workers` are all present workers, including busy ones. It leaves out stuck and unfit workers
     because a policy must not wait for them. A policy keeps at least `standbys` workers free for
