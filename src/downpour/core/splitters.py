@@ -126,15 +126,11 @@ def largest_remainder(counts: Indices, seats: int) -> Indices:
         if not too_small.any():
             break
         sharing &= ~too_small
-    given[sharing] = _apportion(counts[sharing], int(left))
-    return given
-
-
-def _apportion(counts: npt.NDArray[np.int64], seats: int) -> Indices:
-    whole, remainders = np.divmod(counts * seats, counts.sum())
+    whole, remainders = np.divmod(counts[sharing] * left, votes)
     order = np.argsort(-remainders, kind="stable")
-    whole[order[: seats - whole.sum()]] += 1
-    return whole
+    whole[order[: left - whole.sum()]] += 1
+    given[sharing] = whole
+    return given
 
 
 def equal_owners(request: SplitRequest) -> Numbers:

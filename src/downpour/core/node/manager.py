@@ -127,7 +127,9 @@ class ManagerNode(Generic[T]):
             steps += self._passed(late, now_seconds)
         return Ready(
             steps=steps,
-            must_lead=self._must_lead(steps),
+            # Journaled entries count as well as commands. An entry after the successor's first line
+            # is void, and the manager must not acknowledge it.
+            must_lead=any(step.output.commands or step.kept for step in steps),
             wake_at_seconds=self.wake_at_seconds,
             stood_still_seconds=late if late > STOOD_STILL_SECONDS else 0.0,
         )
@@ -147,7 +149,11 @@ class ManagerNode(Generic[T]):
 
     def _taken(self, one: Posted[T] | Asked[T]) -> Iterator[Step[T]]:
         if isinstance(one, Asked):
-            yield self._answered(one)
+            try:
+                answered = Step(asker=one.asker, answer=one.question(self._core))
+            except Exception as error:  # noqa: BLE001 - it changes nothing: only its asker fails
+                answered = Step(asker=one.asker, error=error)
+            yield answered
             return
         # Forecasts come before a tick and before a round begins, because the policies decide then.
         if isinstance(one.event, on.Tick | on.Aggregated):
@@ -166,20 +172,6 @@ class ManagerNode(Generic[T]):
             kept=kept,
             answer=output,
         )
-
-    def _answered(self, asked: Asked[T]) -> Step[T]:
-        try:
-            return Step(asker=asked.asker, answer=asked.question(self._core))
-        except Exception as error:  # noqa: BLE001 - a question changes nothing: only its asker fails
-            return Step(asker=asked.asker, error=error)
-
-    def _must_lead(self, steps: Sequence[Step[T]]) -> bool:
-        """Whether commands or journaled entries follow, for which the manager must still lead.
-
-        Journaled entries count as well as commands. An entry after the successor's first line is
-        void, and the manager must not acknowledge it.
-        """
-        return any(step.output.commands or step.kept for step in steps)
 
 
 class HeartbeatAnswer(NamedTuple):

@@ -170,10 +170,6 @@ class Experiment:
         return "validation" if self.spec.validation else "test"
 
     @property
-    def _best_round(self) -> int:
-        return self.best.round if self.best is not None else compared_from(self.spec)
-
-    @property
     def kept_best(self) -> PublishedFile | None:
         """The best model version, if the spec keeps it."""
         return self.best.model if self.best is not None and self.spec.keep_best else None
@@ -448,7 +444,8 @@ class Experiment:
 
     def _ends_unless_better(self, number: int) -> bool:
         """Whether training ends with this round unless a round up to it improves on the best."""
-        since = self.epoch_of(number) - self.epoch_of(self._best_round)
+        best = self.best.round if self.best is not None else compared_from(self.spec)
+        since = self.epoch_of(number) - self.epoch_of(best)
         return self.spec.stop_after is not None and since >= self.spec.stop_after
 
     def bases(self) -> Iterator[PublishedFile]:

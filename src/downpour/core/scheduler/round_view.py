@@ -98,7 +98,9 @@ def _tried(state: SchedulerState, experiment: Experiment) -> str:
     reason = tried[0].unfit_because
     alike = [worker.name for worker in tried if worker.unfit_because == reason]
     more = f"; {len(tried) - len(alike)} more for other reasons" if len(alike) < len(tried) else ""
-    return f"no worker here can train it: {reason} ({_few(alike)}{more})"
+    unnamed = f" and {len(alike) - _NAMED} more" if len(alike) > _NAMED else ""
+    named = ", ".join(alike[:_NAMED])
+    return f"no worker here can train it: {reason} ({named}{unnamed}{more})"
 
 
 def _fail_if_unfit(state: SchedulerState, experiment: Experiment, unfit: str) -> None:
@@ -110,11 +112,6 @@ def _fail_if_unfit(state: SchedulerState, experiment: Experiment, unfit: str) ->
     waited = state.now_seconds - experiment.unfit_since_seconds
     if waited >= _UNFIT_SECONDS * state.options.patience:
         queue.fail(state, experiment, unfit)
-
-
-def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{', '.join(names[:_NAMED])}{more}"
 
 
 def _waits(state: SchedulerState, experiment: Experiment, current: Round) -> str:

@@ -57,21 +57,14 @@ def _go_on(state: SchedulerState, experiment: Experiment) -> None:
     for number, model in experiment.evaluating.items():
         _evaluate(state, experiment, number, model)
     if experiment.rounds:
-        _adopt(state, experiment)
+        # Workers may have published updates that they did not report before they were gone. They
+        # may have been gone for so long that we gave up their attempts during the preparation.
+        attempts = tuple(each for current in experiment.rounds for each in current.unreported())
+        if attempts:
+            state.do(do.Adopt(experiment=experiment.name, attempts=attempts))
     else:
         experiment.testing = False  # the earlier manager's test ended with it
         queue.publish_if_done(state, experiment)
-
-
-def _adopt(state: SchedulerState, experiment: Experiment) -> None:
-    """Ask for updates that workers published but did not report before they were gone.
-
-    The workers may have been gone for so long that we gave up their attempts during the
-    preparation.
-    """
-    attempts = tuple(each for current in experiment.rounds for each in current.unreported())
-    if attempts:
-        state.do(do.Adopt(experiment=experiment.name, attempts=attempts))
 
 
 def aggregated(state: SchedulerState, event: on.Aggregated) -> None:

@@ -158,7 +158,11 @@ def published(state: SchedulerState, event: on.UpdatePublished) -> None:
     if context is None or not (
         context.task.accepts(attempt) and _is_of(state, context, attempt, event.worker)
     ):
-        _turn_down(state, context, event)
+        # The update comes too late. It should have the bytes of the one that counts, which a
+        # repeated report of that one does not contradict.
+        if context is not None and attempt != context.task.attempt:
+            _contradict(state, context.task, event)
+        _discard_needless(state, attempt, update)
         return
     # This comes before `Round.publish`, which forgets the holders.
     for holder in filter(None, map(state.workers.get, context.task.held_by)):
@@ -211,16 +215,6 @@ def _startup_seconds(reporter: Worker, update: Update, now_seconds: float) -> fl
     loading = max(update.load_seconds, reporter.startup_seconds)
     rest = now_seconds - reporter.assigned_at_seconds - update.train_seconds
     return max(0.0, min(loading, rest))
-
-
-def _turn_down(
-    state: SchedulerState, context: TaskContext | None, event: on.UpdatePublished
-) -> None:
-    """Remove an update that comes too late; it should have the bytes of the one that counts."""
-    # A repeated report of the update that counts contradicts nothing.
-    if context is not None and event.attempt != context.task.attempt:
-        _contradict(state, context.task, event)
-    _discard_needless(state, event.attempt, event.update)
 
 
 def _contradict(state: SchedulerState, task: ShardTask, event: on.UpdatePublished) -> None:
@@ -349,8 +343,11 @@ def _let_wait(state: SchedulerState, current: Round, shard: int) -> None:
 def fail_if_hopeless(state: SchedulerState, context: TaskContext, reason: str) -> None:
     """End the experiment if a task has failed too often or would fail on every worker."""
     failures = context.task.failures
-    if _would_fail_everywhere(state, context.task):
-        queue.fail(state, context.experiment, _as_everywhere(context, reason))
+    alike = failed_alike(context.task.failed, context.task.offer.failed_on)
+    # A single machine may be at fault. If two fail with exactly the same words, the task is.
+    enough = 1 if len(state.workers) == 1 else 2
+    if len(alike) > 1 and len(set(alike)) >= enough:
+        queue.fail(state, context.experiment, _as_everywhere(context, alike, reason))
         return
     if failures > context.experiment.spec.retries:
         workers = ", ".join(dict.fromkeys(context.task.offer.failed_on))
@@ -358,14 +355,6 @@ def fail_if_hopeless(state: SchedulerState, context: TaskContext, reason: str) -
         times += " without progress" if context.task.excused else ""
         story = f"shard {context.task.shard} of round {context.round.number + 1} failed {times}"
         queue.fail(state, context.experiment, f"{story} (on {workers}), last: {reason}")
-
-
-def _would_fail_everywhere(state: SchedulerState, task: ShardTask) -> bool:
-    """Whether a task failed alike on two workers, or twice on the only worker."""
-    alike = failed_alike(task.failed, task.offer.failed_on)
-    # A single machine may be at fault. If two fail with exactly the same words, the task is.
-    enough = 1 if len(state.workers) == 1 else 2
-    return len(alike) > 1 and len(set(alike)) >= enough
 
 
 def _discard_needless(state: SchedulerState, attempt: AttemptId, update: Update) -> None:
@@ -380,10 +369,10 @@ def _discard_needless(state: SchedulerState, attempt: AttemptId, update: Update)
         state.discard(experiment.name, tuple(files))
 
 
-def _as_everywhere(context: TaskContext, reason: str) -> str:
+def _as_everywhere(context: TaskContext, alike: Sequence[str], reason: str) -> str:
     """Return the reason for ending an experiment whose task cannot succeed, with a remedy."""
     task, spec = context.task, context.experiment.spec
-    workers = list(dict.fromkeys(failed_alike(task.failed, task.offer.failed_on)))
+    workers = list(dict.fromkeys(alike))
     where = f"on {' and '.join(workers)}" if len(workers) > 1 else f"twice on {workers[0]}"
     story = f"shard {task.shard} of round {context.round.number + 1} failed alike {where}"
     text = f"{story}, so this is deterministic: {reason}"

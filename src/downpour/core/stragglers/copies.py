@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from math import ceil, expm1, inf, log, log1p
 from statistics import median
@@ -128,7 +128,9 @@ def _clone(view: RoundView) -> list[Action]:
     """
     assignments = pair(view)
     spare = left_idle(view, assignments)
-    copies = min(_wanted(view), _affordable(view, assignments, len(spare)))
+    budget = int(number(view, CLONE_OPTIONS, "budget") * len(view.workers))
+    affordable = 1 + min(len(spare), budget) // len(assignments) if assignments else 1
+    copies = min(_wanted(view), affordable)
     # The policy clones all shards or none, as in the paper. The round waits for its last shard, so
     # one shard without a clone would make the others' clones useless.
     if len(view.pending) > len(assignments) or copies < 2:
@@ -154,12 +156,6 @@ def _wanted(view: RoundView) -> int:
     # this formula loses its digits, because the power is nearly one.
     each = -expm1(log1p(-risk) / view.shards)
     return min(max(ceil(log(each) / log(straggling)), 1), COPIES_MAX)
-
-
-def _affordable(view: RoundView, assignments: Sequence[Assignment], spare: int) -> int:
-    """Return how many copies of each shard the spare workers and the budget allow."""
-    budget = int(number(view, CLONE_OPTIONS, "budget") * len(view.workers))
-    return 1 + min(spare, budget) // len(assignments) if assignments else 1
 
 
 CLONE = Policy(decide=_clone, watches=True, options=CLONE_OPTIONS)

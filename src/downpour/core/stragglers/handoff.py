@@ -271,7 +271,13 @@ def _exchange(moves: _Moves) -> None:
         if not moves.pays(left - ends, (late.worker, left), (other.worker, ends)):
             continue
         movable.pop(place)
-        _swap(moves, late, other, f"{_sooner(left - ends)} than {_expected(left)}")
+        moves.taken |= {late.worker, other.worker}
+        why = f"{_sooner(left - ends)} than {_expected(left)}"
+        reason = f"{late.worker} and {other.worker} exchange: both would end {why}"
+        for task, to in ((late, other.worker), (other, late.worker)):
+            moves.actions.append(
+                Handoff(shard=task.shard, worker=task.worker, meant_for=to, reason=reason)
+            )
 
 
 def _level_seconds(moves: _Moves) -> float:
@@ -305,15 +311,6 @@ def _differ(moves: _Moves, late: RunningTask, other: RunningTask) -> bool:
 def _may_exchange(view: RoundView, late: RunningTask, other: RunningTask) -> bool:
     """Whether each of two workers has what the other's shard needs."""
     return view.may_train(late.worker, other.shard) and view.may_train(other.worker, late.shard)
-
-
-def _swap(moves: _Moves, late: RunningTask, other: RunningTask, why: str) -> None:
-    moves.taken |= {late.worker, other.worker}
-    for task, to in ((late, other.worker), (other, late.worker)):
-        reason = f"{late.worker} and {other.worker} exchange: both would end {why}"
-        moves.actions.append(
-            Handoff(shard=task.shard, worker=task.worker, meant_for=to, reason=reason)
-        )
 
 
 def _expected(seconds: float) -> str:
