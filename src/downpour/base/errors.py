@@ -139,9 +139,8 @@ class Unreachable(ProtocolError):
 class ComeAgain(ProtocolError):
     """No manager came while a worker waited for one; the same command may succeed later."""
 
-    exit_status = (
-        75  # EX_TEMPFAIL; Slurm's RequeueExit and Kubernetes' podFailurePolicy can name it
-    )
+    # EX_TEMPFAIL; Slurm's RequeueExit and Kubernetes' podFailurePolicy can name it
+    exit_status = 75
 
 
 class DeadlineExceeded(ProtocolError):

@@ -210,15 +210,12 @@ class Background(Generic[_Value]):
         while (item := self._values.get()) is not None:
             try:
                 self._function(*item)
-            except Exception as error:  # noqa: BLE001 - whatever a user's function raises
-                self._tell(error)
-
-    def _tell(self, error: Exception) -> None:
-        if not self._has_failed:
-            self._has_failed = True
-            what = shortened(f"{type(error).__name__}: {error}")
-            log.warning("%s raised %s; its later errors are not shown", self._name, what)
-            log.debug("%s raised", self._name, exc_info=error)
+            except Exception as error:
+                if not self._has_failed:
+                    self._has_failed = True
+                    what = shortened(f"{type(error).__name__}: {error}")
+                    log.warning("%s raised %s; its later errors are not shown", self._name, what)
+                    log.debug("%s raised", self._name, exc_info=error)
 
 
 _WANTED = 65536

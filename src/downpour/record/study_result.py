@@ -250,18 +250,15 @@ class SearchResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the search as JSON values."""
+        # Each value stands under the name of its measure.
+        of = {"value": self.goal.metric, "epoch_values": f"epoch_{self.goal.metric}"}
         return {
             "name": self.name,
             "asked": self.asked,
             "objective": str(self.goal),
             "best": self.best and self.best.number,
-            "trials": [self._fields_of(run) for run in self.runs],
+            "trials": [{of.get(n, n): v for n, v in asdict(run).items()} for run in self.runs],
         }
-
-    def _fields_of(self, run: SearchRun) -> dict[str, Any]:
-        """Return a run's fields, with each value under the name of its measure."""
-        of = {"value": self.goal.metric, "epoch_values": f"epoch_{self.goal.metric}"}
-        return {of.get(field, field): value for field, value in asdict(run).items()}
 
     def __str__(self) -> str:
         repeated = [run for run in self.runs if run.to_repeat]
