@@ -95,7 +95,10 @@ def _host(words: list[str]) -> Host:
     values: dict[str, str] = {}
     environment: dict[str, str] = {}
     labels: list[str] = []
-    for key, value in map(_setting, settings):
+    for word in settings:
+        key, sign, value = word.partition("=")
+        if not sign or key not in {"slots", "python", "shared", "env", "label"}:
+            raise ValueError(f"{word!r} must be {_SETTINGS}")
         if key == "env":
             environment.update(_variables(value))
         elif key == "label":
@@ -110,13 +113,6 @@ def _host(words: list[str]) -> Host:
     slots = _slots(values.pop("slots", "1"))
     variables = tuple(environment.items())
     return Host(name, slots, environment=variables, labels=_checked(labels), **values)
-
-
-def _setting(word: str) -> tuple[str, str]:
-    key, sign, value = word.partition("=")
-    if not sign or key not in {"slots", "python", "shared", "env", "label"}:
-        raise ValueError(f"{word!r} must be {_SETTINGS}")
-    return key, value
 
 
 def _checked(labels: list[str]) -> tuple[str, ...]:

@@ -220,12 +220,17 @@ class RayEngine:
 
     def _reserve_all(self, plan: LaunchPlan) -> None:
         """Reserve a place for each of the plan's workers; an error says how many Ray has."""
+        from ray.util import placement_group_table
+
         for number in range(1, plan.workers + 1) if self._bundle else ():
             self._places[plan.worker(number, "").name] = _Place(self._reserve())
         place = self._options.place
         deadline = time.monotonic() + self._options.ray_wait_seconds
         waiting = [place.group for place in self._places.values()]
-        while waiting := [group for group in waiting if not _has_place(group)]:
+        # We look ourselves, because Ray can only wait for whole seconds.
+        while waiting := [
+            group for group in waiting if placement_group_table(group)["state"] != "CREATED"
+        ]:
             if time.monotonic() >= deadline:
                 wants = ", ".join(
                     f"{n * plan.workers:g} {kind}" for kind, n in self._bundle.items()
@@ -251,13 +256,6 @@ class RayEngine:
         labels = dict(label.split("=", 1) for label in self._options.place)
         gone = ",".join(sorted(self._nodes.gone))
         return labels | ({"ray.io/node-id": f"!in({gone})"} if gone else {})
-
-
-def _has_place(group: Any) -> bool:
-    """Whether Ray has made a reservation; Ray itself can only wait for whole seconds."""
-    from ray.util import placement_group_table
-
-    return bool(placement_group_table(group)["state"] == "CREATED")
 
 
 def _end_of(reference: Any) -> Ended:

@@ -111,7 +111,11 @@ class SlurmOptions:
             raise SpecError("signal", self.signal, f"must be {'|'.join(SIGNALS)}@SECONDS")
         for given in self.sbatch:
             _check_option(given)
-        self._check_place()
+        checked_place(self.place)
+        for given in self.sbatch if self.place else ():
+            if given.startswith("--constraint="):
+                accepted = "conflicts with place, because sbatch takes only one constraint"
+                raise SpecError("sbatch", given, accepted)
         least = int(match[2]) + EARLY_SECONDS
         if self.time and seconds_of(self.time) <= least:
             accepted = f"must be above {least} s: {self.signal} may come {EARLY_SECONDS} s early"
@@ -121,18 +125,9 @@ class SlurmOptions:
         """Return the options that are set, as options of sbatch."""
         named = ("partition", "account", "time", "gres")
         given = [f"--{name}={value}" for name in named if (value := getattr(self, name))]
-        return [f"--signal=B:{self.signal}", *given, *self._constraint(), *self.sbatch]
-
-    def _constraint(self) -> list[str]:
         features = [one.partition("=")[2] for one in self.place]
-        return [f"--constraint={'&'.join(features)}"] if features else []
-
-    def _check_place(self) -> None:
-        checked_place(self.place)
-        for given in self.sbatch if self.place else ():
-            if given.startswith("--constraint="):
-                accepted = "conflicts with place, because sbatch takes only one constraint"
-                raise SpecError("sbatch", given, accepted)
+        constraint = [f"--constraint={'&'.join(features)}"] if features else []
+        return [f"--signal=B:{self.signal}", *given, *constraint, *self.sbatch]
 
 
 def seconds_of(time: str) -> int:

@@ -47,7 +47,9 @@ class TetheredWorkers:
         The log may also be a file descriptor, which the connection closes at the end.
         """
         host = self.free_host([one.host for one in self._running.values()])
-        worker = replace(worker, place=self._free_slot(host))
+        # Take the host's first free slot, so that its workers take its cards in turn.
+        taken = {one.worker.place for one in self._running.values() if one.host == host}
+        worker = replace(worker, place=next(slot for slot in count() if slot not in taken))
         words = self._words(host, worker_script(worker, host, environment))
         self._running[worker.name] = _Connection(host, worker, words, log)
 
@@ -73,11 +75,6 @@ class TetheredWorkers:
         deadline = time.monotonic() + CLOSE_SECONDS
         for connection in connections:
             connection.wait(max(deadline - time.monotonic(), 0.0))
-
-    def _free_slot(self, host: Host) -> int:
-        """Return the first free slot of a host, so that its workers take its cards in turn."""
-        taken = {one.worker.place for one in self._running.values() if one.host == host}
-        return next(slot for slot in count() if slot not in taken)
 
     def free_host(self, taken: Iterable[Host]) -> Host:
         """Return the host with the most free slots by share; hosts lost most recently come last."""

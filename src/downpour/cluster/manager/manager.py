@@ -14,7 +14,7 @@ from downpour.base.errors import DownpourError
 from downpour.cluster.manager.archive import Archive
 from downpour.cluster.manager.command_runner import CommandRunner
 from downpour.cluster.manager.driver import Driver, ManagerSink
-from downpour.cluster.manager.metrics import ManagerMetrics
+from downpour.cluster.manager.metrics import manager_metrics
 from downpour.cluster.manager.observations import ManagerAnnouncer
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.roster import Roster
@@ -123,8 +123,8 @@ class Manager:
         begun, counters = self._begun, self._sink.observations.counters
         if begun.metrics_listener is None:
             return None
-        source = ManagerMetrics(
-            self._driver, begun.archive, counters, self._spaces, begun.leader.term
+        source = partial(
+            manager_metrics, self._driver, begun.archive, counters, self._spaces, begun.leader.term
         )
         return MetricsEndpoint(source, begun.metrics_listener, begun.trust)
 

@@ -30,42 +30,31 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
 
-class ManagerMetrics:
-    """The source of a manager's metrics; called by many threads.
+def manager_metrics(
+    driver: Driver, archive: Archive, counters: Counters, spaces: Workspaces, term: int
+) -> Iterator[Metric]:
+    """Yield a manager's current metrics; raises Refused if it is stopping. Many threads call this.
 
     Args:
         driver: owns the core.
+        archive: the experiments that ended under earlier managers.
         counters: the counts of events since the manager started.
         spaces: the experiments' folders.
         term: the manager's term.
-        archive: the experiments that ended under earlier managers.
     """
-
-    def __init__(
-        self, driver: Driver, archive: Archive, counters: Counters, spaces: Workspaces, term: int
-    ) -> None:
-        self._driver = driver
-        self._counters = counters
-        self._spaces = spaces
-        self._term = term
-        self._archive = archive
-
-    def __call__(self) -> Iterator[Metric]:
-        """Yield the current metrics; raises Refused if the manager is stopping."""
-        counters, archive = self._counters, self._archive
-        yield from self._driver.ask(lambda core: _known(core, archive, counters))
-        # Ask the driver for names only, and read the sizes in this thread: the driver's thread must
-        # not wait for a directory that hangs.
-        going = self._driver.ask(_going)
-        spaces = filter(None, map(self._spaces.get, going))
-        folders = [space.shared.experiment_path(space.experiment) for space in spaces]
-        help_text = "Size of the journals of the experiments that have not ended."
-        yield gauge("downpour_journal_bytes", help_text, sum(map(_journal_bytes, folders)))
-        yield gauge("downpour_term", "The number of this manager's term.", self._term)
-
-
-def _known(core: Scheduler, archive: Archive, counters: Counters) -> list[Metric]:
-    return [*_current(core, archive), *_active(core.state.active), *_past(counters)]
+    yield from driver.ask(
+        lambda core: [*_current(core, archive), *_active(core.state.active), *_past(counters)]
+    )
+    # Ask the driver for names only, and read the sizes in this thread: the driver's thread must not
+    # wait for a directory that hangs.
+    going = driver.ask(
+        lambda core: [e.name for e in core.state.experiments.values() if not e.life.state.ended]
+    )
+    known = filter(None, map(spaces.get, going))
+    folders = [space.shared.experiment_path(space.experiment) for space in known]
+    help_text = "Size of the journals of the experiments that have not ended."
+    yield gauge("downpour_journal_bytes", help_text, sum(map(_journal_bytes, folders)))
+    yield gauge("downpour_term", "The number of this manager's term.", term)
 
 
 def _current(core: Scheduler, archive: Archive) -> Iterator[Metric]:
@@ -145,10 +134,6 @@ def _by_state(
     known = dict.fromkeys(state for pair in table.items() for state in (pair[0][0], pair[1]))
     counts = Counter(states)
     return {state: counts[state] for state in known if state not in left_out}
-
-
-def _going(core: Scheduler) -> list[str]:
-    return [each.name for each in core.state.experiments.values() if not each.life.state.ended]
 
 
 def _journal_bytes(folder: Path) -> int:

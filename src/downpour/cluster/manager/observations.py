@@ -16,7 +16,7 @@ from typing import Final
 
 from downpour.base.errors import DownpourError
 from downpour.base.states import EventKind, ExperimentEvent, ExperimentState, FailureKind
-from downpour.base.values import AttemptId, ProcessState
+from downpour.base.values import AttemptId
 from downpour.cluster.manager.roster import Roster, membership_log
 from downpour.cluster.manager.workspace import Workspace
 from downpour.cluster.waiting import WaitingWatch
@@ -92,7 +92,15 @@ class Usage:
         if attempt is None or beat.process is None:
             return
         trace = self._traces.setdefault(beat.worker, _Trace(attempt))
-        trace.add(_sample(beat, beat.process))
+        # Round to a figure's precision, because further digits would make up most of the record.
+        sample = Sample(
+            at_seconds=round(beat.at_seconds, 2),
+            cpu_share=round(beat.process.cpu_share, 3),
+            memory_bytes=beat.process.memory_bytes,
+            threads=beat.process.threads,
+            io_wait=round(beat.system.io_wait, 3),
+        )
+        trace.add(sample)
 
     def end(self, worker: str, attempt: AttemptId) -> Iterator[Observed]:
         """Yield an attempt's resource use, if there are samples of it."""
@@ -106,17 +114,6 @@ class Usage:
         for worker, trace in list(self._traces.items()):
             if trace.attempt.experiment == experiment:
                 yield from self.end(worker, trace.attempt)
-
-
-def _sample(beat: on.HeartbeatReceived, process: ProcessState) -> Sample:
-    """Round to a figure's precision, because further digits would make up most of the record."""
-    return Sample(
-        at_seconds=round(beat.at_seconds, 2),
-        cpu_share=round(process.cpu_share, 3),
-        memory_bytes=process.memory_bytes,
-        threads=process.threads,
-        io_wait=round(beat.system.io_wait, 3),
-    )
 
 
 LOOK_SECONDS = 5.0

@@ -85,18 +85,14 @@ class ManagerHandler(WorkerCalls):
         # Submit one at a time. A client that lost an answer repeats the call with the same request,
         # and both calls must lead to one experiment.
         with self._submitting:
-            known = self._requested(request)
+            names = self._names(self._driver.ask(lambda core: list(core.state.experiments)))
+            # Compare identifiers, because a later manager knows nothing else of a request. The last
+            # part is the request alone, because hexadecimal digits contain no hyphen.
+            known = next((name for name in names if name.endswith(f"-{request}")), None)
             if known is None:
                 return self._accept(spec, request)
             self._check_same(known, spec, request)
             return known
-
-    def _requested(self, request: str) -> str | None:
-        """Return the experiment of this request; None if there is none."""
-        known = self._names(self._driver.ask(lambda core: list(core.state.experiments)))
-        # Compare identifiers, because a later manager knows nothing else of a request. The last
-        # part is the request alone, because hexadecimal digits contain no hyphen.
-        return next((name for name in known if name.endswith(f"-{request}")), None)
 
     def _check_same(self, experiment: str, spec: str, request: str) -> None:
         """Refuse a request that was accepted with another spec."""
@@ -144,7 +140,7 @@ class ManagerHandler(WorkerCalls):
         # it. We need not read gigabytes a third time in between.
         known = self._options.embedded and resolved.init_checksum is not None
         resolved = with_checksums(resolved, self._shared, known=known)
-        experiment = _new_name(resolved.name, request)
+        experiment = f"{resolved.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{request}"
         # Add it before the event, because the submission is the first entry of its journal.
         self._spaces.add(self._opened(experiment, resolved, bundle))
         event = on.ExperimentSubmitted(
@@ -286,9 +282,3 @@ def _bundle_of(resolved: ResolvedSpec) -> Bundle | None:
     except BadBundle as reason:
         log.warning("cannot ship the code of %s to workers: %s", resolved.name, reason)
         return None
-
-
-def _new_name(name: str, request: str) -> str:
-    """Return a unique identifier, in which people recognize the spec's name and the time."""
-    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    return f"{name}-{stamp}-{request}"

@@ -102,13 +102,12 @@ class LeftBehind:
 def _copies(
     store: Store, kind: layout.AttemptKind, files: Mapping[int, Path]
 ) -> tuple[tuple[int, PublishedFile], ...]:
-    return tuple((n, _copied(store, kind, n, path)) for n, path in sorted(files.items()))
-
-
-def _copied(store: Store, kind: layout.AttemptKind, shard: int, path: Path) -> PublishedFile:
-    begun = AttemptId(experiment="", round=0, shard=shard, attempt=0)
-    name = layout.attempt_name(kind, begun, secrets.token_hex(3))
-    return store.put_new(name, [read_regular(path)])
+    copies = []
+    for shard, path in sorted(files.items()):
+        begun = AttemptId(experiment="", round=0, shard=shard, attempt=0)
+        name = layout.attempt_name(kind, begun, secrets.token_hex(3))
+        copies.append((shard, store.put_new(name, [read_regular(path)])))
+    return tuple(copies)
 
 
 def left_behind(spec: Spec, model: Path, version: int) -> LeftBehind:

@@ -11,7 +11,7 @@ from statistics import median
 
 from downpour.base.devices import AUTO
 from downpour.base.states import ExperimentState
-from downpour.base.values import Forecast, NumericClass, Progress
+from downpour.base.values import Forecast, NumericClass
 from downpour.cluster.manager.roster import Roster
 from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler.experiment import Experiment
@@ -117,7 +117,9 @@ def _worker(worker: Worker, roster: Roster, asked: str, saving: Saving | None) -
 
 
 def _task(core: Scheduler, task: ShardTask, usual_pace: float) -> TaskStatus:
-    progress = _furthest(core, task)
+    workers = (core.state.workers.get(name) for name in task.held_by)
+    reports = [worker.progress for worker in workers if worker and worker.progress]
+    progress = max(reports, key=lambda progress: progress.share, default=None)
     done = task.update.steps if task.update else 0
     holder = next((w for w, a in task.held_by.items() if progress and a == progress.attempt), None)
     name = holder or task.worker or next(iter(task.held_by), None)
@@ -162,13 +164,6 @@ def _predicted_pace(task: ShardTask, worker: Worker) -> float | None:
 def _sendable(forecast: Forecast | None) -> Forecast | None:
     """Return the forecast, or None if it is not finite: messages hold only finite numbers."""
     return forecast if forecast is not None and math.isfinite(forecast.q98) else None
-
-
-def _furthest(core: Scheduler, task: ShardTask) -> Progress | None:
-    """Return the progress of the most advanced attempt."""
-    workers = (core.state.workers.get(name) for name in task.held_by)
-    reports = [worker.progress for worker in workers if worker and worker.progress]
-    return max(reports, key=lambda progress: progress.share, default=None)
 
 
 TOLD_MAX = 40

@@ -29,7 +29,7 @@ from downpour.cluster.manager.rehearsal import Rehearsal
 from downpour.cluster.manager.start_file import first_outer_state, handed_on, start_of
 from downpour.cluster.manager.workspace import Beginning, PreparedExperiment, Workspace
 from downpour.core.resolve import oddities
-from downpour.core.scheduler.commands import Aggregate, Evaluate, Prepare, Publish, Push
+from downpour.core.scheduler.commands import Aggregate, Evaluate, Prepare, Publish
 from downpour.core.spec import Spec
 from downpour.core.splitters import count_classes, divide
 from downpour.files.aggregators import AGGREGATORS, Contribution, Move
@@ -86,7 +86,12 @@ def prepare(
     warnings = oddities(spec, [len(shard) for shard in shards])
     for warning in warnings if command.model is None else ():
         log.warning("%s: %s", space.experiment, warning)
-    begun = _begun_before(command) or _begin(space, dataset, shards, cost)
+    if command.model is None:
+        begun = _begin(space, dataset, shards, cost)
+    else:  # an earlier manager made the beginning
+        begun = Beginning(
+            model=command.model, frozen=command.frozen, outer=command.outer, trial=command.trial
+        )
     return PreparedExperiment(
         dataset_key=key,
         dataset=dataset,
@@ -119,15 +124,6 @@ def _shard_classes(shards: Sequence[IndexArray], dataset: Data) -> tuple[tuple[i
         return ()
     counts = count_classes(shards, dataset.labels, dataset.facts.classes)
     return tuple(map(tuple, counts.tolist())) if counts.size else ()
-
-
-def _begun_before(command: Prepare) -> Beginning | None:
-    """Return the beginning that an earlier manager made; None if none did."""
-    if command.model is None:
-        return None
-    return Beginning(
-        model=command.model, frozen=command.frozen, outer=command.outer, trial=command.trial
-    )
 
 
 def _begin(
@@ -287,7 +283,15 @@ def aggregate(space: Workspace, command: Aggregate) -> NewVersion:
     versions.follow(command.versions)
     if _is_sole(space.spec, command):
         return _linked(space, command, contributions[0])
-    moves = [_move(command, *pair) for pair in zip(command.pushes, weights, strict=True)]
+    moves = [
+        Move(
+            shard=push.shard,
+            file=push.update.file,
+            base=model if command.mixes else push.base,
+            factor=weight * push.weight,
+        )
+        for push, weight in zip(command.pushes, weights, strict=True)
+    ]
     if command.in_step:
         began = command.pushes[0].base  # as all tasks of the round
         arrays, about = sums.fold(model, began, contributions, weights)
@@ -347,15 +351,6 @@ def _rounded(
     step = step_to(arrays, base, command.model, space.spec.model_compression)
     made = step.model.tensors
     return made, encode(made, about) if command.whole else step.content
-
-
-def _move(command: Aggregate, push: Push, weight: float) -> Move:
-    return Move(
-        shard=push.shard,
-        file=push.update.file,
-        base=command.model if command.mixes else push.base,
-        factor=weight * push.weight,
-    )
 
 
 def measure(space: Workspace, command: Evaluate) -> Evaluation:

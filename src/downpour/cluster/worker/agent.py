@@ -271,7 +271,11 @@ class WorkerAgent:
         preparing = self.threads.start("prepare", prepare)
         while (accepted := self._next()) is not None:
             preparing.join()
-            self._carry_out(accepted)
+            end = self._end_of(accepted)
+            with self._lock:
+                report = self._node.ended(end)
+            if report is not None:
+                self._repeat_report(accepted.attempt, report)
         self._hand_back()
         try:
             # A lost goodbye costs little, because the manager notices that the connections have
@@ -296,13 +300,6 @@ class WorkerAgent:
             # does not wake that thread.
             with suppress(Empty):
                 self._news.get(timeout=_LOOK_SECONDS)
-
-    def _carry_out(self, accepted: AcceptedTask) -> None:
-        end = self._end_of(accepted)
-        with self._lock:
-            report = self._node.ended(end)
-        if report is not None:
-            self._repeat_report(accepted.attempt, report)
 
     def _end_of(self, accepted: AcceptedTask) -> End:
         """Run a task; return how it ended."""
