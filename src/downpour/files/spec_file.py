@@ -23,7 +23,17 @@ _LISTS = {"betas", "needs", "prefers"}
 def read_spec(path: Path, overrides: Mapping[str, Any] | None = None) -> Spec:
     """Read a spec from a TOML file; `overrides` replace its fields."""
     fields = read_toml(path)
-    _refuse_others(fields)
+    # The file may be meant for another command, which the error names.
+    if _SEARCH in fields:
+        accepted = "makes this a search: run it with `downpour tune`"
+        raise SpecError(_SEARCH, fields[_SEARCH], accepted)
+    refuse_grid(fields)
+    if "workers" in fields:
+        accepted = (
+            "is not a field of one run; give `--workers` to `run`, while `submit` uses its "
+            "manager's workers"
+        )
+        raise SpecError("workers", fields["workers"], accepted)
     return Spec.make({**fields, **(overrides or {})})
 
 
@@ -75,24 +85,7 @@ def refuse_grid(fields: Mapping[str, Any]) -> None:
 
 def _axes(fields: Mapping[str, Any]) -> list[str]:
     """Return the fields that make a file a grid."""
+    # If a field of the spec takes one value, a list of values is an axis.
+    single = Spec.model_fields.keys() - _LISTS
     several = {name for name, value in fields.items() if isinstance(value, list) and len(value) > 1}
-    return [name for name in fields if name in _GRID or (name in several and _is_single(name))]
-
-
-def _refuse_others(fields: Mapping[str, Any]) -> None:
-    """Refuse a file that is meant for another command, and name the command."""
-    if _SEARCH in fields:
-        accepted = "makes this a search: run it with `downpour tune`"
-        raise SpecError(_SEARCH, fields[_SEARCH], accepted)
-    refuse_grid(fields)
-    if "workers" in fields:
-        accepted = (
-            "is not a field of one run; give `--workers` to `run`, while `submit` uses its "
-            "manager's workers"
-        )
-        raise SpecError("workers", fields["workers"], accepted)
-
-
-def _is_single(field: str) -> bool:
-    """Whether a field of the spec takes one value, so that a list of values is an axis."""
-    return field in Spec.model_fields and field not in _LISTS
+    return [name for name in fields if name in _GRID or name in several & single]

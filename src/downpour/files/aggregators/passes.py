@@ -268,16 +268,13 @@ class Passes:
         in_order = [step.shard for step in steps if step and isinstance(terms[step], SummedFile)]
         checksums = dict(zip([*in_order, *(p.shard for p in others)], made.checksums, strict=True))
         wrong = (p.shard for p in parts if checksums[p.shard] != p.contribution.file.checksum)
+        base = self._base
         return Passed(
             held=_held(steps, made.sums, items),
             altered=tuple(wrong),
-            base_altered=not self._base_is_right(),
+            base_altered=not base.is_verified and self._summing.base_checksum != base.file.checksum,
             sound=made.sound,
         )
-
-    def _base_is_right(self) -> bool:
-        base = self._base
-        return base.is_verified or self._summing.base_checksum == base.file.checksum
 
     def _term(self, item: Item, files: dict[int, SummedFile]) -> SummedFile | PartialSum:
         return item.kept if isinstance(item, Held) else files[item.shard]

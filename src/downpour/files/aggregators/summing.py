@@ -278,7 +278,9 @@ class _Pass:
         base = stretch.base(self._base)
         files = [stretch.held(source) for source in self._plan.files]
         count, step = stretch.count, stretch.step(self._plan.pieces)
-        pieces, decoded = self._room(stretch, min(step, count))
+        most = min(step, count)
+        pieces = [np.empty(most, stretch.dtype) for _ in range(self._plan.pieces)]
+        decoded = np.empty(most if stretch.is_compressed else 0, np.float32)
         sound = True
         for begin in range(0, count, step * self._lanes):
             whole = slice(begin, begin + step * self._lanes)
@@ -292,15 +294,11 @@ class _Pass:
             sound &= self._add(window, [file[hashed] for file in files], lane)
         return sound
 
-    def _room(self, stretch: _Stretch, count: int) -> tuple[list[Array], Array]:
-        """Return a thread's pieces of memory, and room for a decoded difference."""
-        pieces = [np.empty(count, stretch.dtype) for _ in range(self._plan.pieces)]
-        return pieces, np.empty(count if stretch.is_compressed else 0, np.float32)
-
     def _add(self, window: _Window, hashed: Sequence[Array], lane: int) -> bool:
         """Hash and add a window of all files; return whether all is sound."""
         stretch = window.stretch
-        if not stretch.is_float or self._takes_one(stretch):
+        takes_one = self._sole is not None and not stretch.is_compressed
+        if takes_one or not stretch.is_float:
             return self._take(window, hashed, lane)
         sound = True
         for operation in self._plan.operations:
@@ -317,9 +315,6 @@ class _Pass:
             sound &= window.is_sound(number)
         changed = self._plan.changed if self._divisor is None else self._plan.sums
         return sound and all(self._close(window, window.at(kept)) for kept in changed)
-
-    def _takes_one(self, stretch: _Stretch) -> bool:
-        return self._sole is not None and not stretch.is_compressed
 
     def _take(self, window: _Window, hashed: Sequence[Array], lane: int) -> bool:
         """Hash a window of all files, and take one of them as it is."""

@@ -96,7 +96,10 @@ class LogWriter:
         # We suppress all errors: a log must end no thread, and cannot report its own failure.
         with suppress(Exception):
             self._write_out()
-            self._take()
+            with self._lock:
+                self._pending += b"".join(self._lines)
+                self._lines.clear()
+                self._queued_bytes = 0
             self._write_out()
 
     def _write_out(self) -> None:
@@ -108,13 +111,6 @@ class LogWriter:
             self._is_cut = bool(self._pending)
             if written == 0:
                 return
-
-    def _take(self) -> None:
-        """Move the queue to the bytes to write next."""
-        with self._lock:
-            self._pending += b"".join(self._lines)
-            self._lines.clear()
-            self._queued_bytes = 0
 
     def _begin_piece(self) -> None:
         """Begin a new piece if the current one is full, and remove the oldest."""

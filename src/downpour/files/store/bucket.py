@@ -108,8 +108,12 @@ class Bucket:
         from obstore.exceptions import BaseError
         from obstore.store import from_url
 
+        # Allow plain HTTP only if the user named such an endpoint.
+        endpoint = next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), "")
+        plain = {"allow_http": True} if endpoint.startswith("http://") else {}
+        options: Any = {**_CLIENT, **plain}
         try:
-            objects = from_url(url, client_options=_client_options(), retry_config=_RETRIES)
+            objects = from_url(url, client_options=options, retry_config=_RETRIES)
         except (BaseError, ValueError) as error:
             raise SpecError("shared", url, f"cannot be used: {_first_line(error)}") from None
         return cls(url, objects)
@@ -268,12 +272,6 @@ class Bucket:
 def new_mark() -> str:
     """Return a name for one publication, which may need several attempts."""
     return uuid.uuid4().hex
-
-
-def _client_options() -> Any:
-    """Return obstore's options; allow plain HTTP only if the user named such an endpoint."""
-    endpoint = next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), "")
-    return {**_CLIENT, **({"allow_http": True} if endpoint.startswith("http://") else {})}
 
 
 def _first_line(error: BaseException) -> str:

@@ -150,7 +150,9 @@ def _checked_header(buffer: memoryview, dtypes: Mapping[str, np.dtype[Any]]) -> 
     if length > HEADER_BYTES_MAX or data_start > len(buffer):
         raise _HeaderError(f"a header of {length} bytes in a file of {len(buffer)}")
     fields = _parsed(bytes(buffer[_LENGTH_BYTES:data_start]))
-    metadata = _checked_metadata(fields.pop(_METADATA, {}))
+    metadata = fields.pop(_METADATA, {})
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise _HeaderError("its metadata are not strings by name")
     layout = _in_order([_checked_entry(name, field, dtypes) for name, field in fields.items()])
     end = 0
     for entry in layout.entries:
@@ -178,12 +180,6 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(fields) != len(pairs):
         raise _HeaderError("a name appears twice")
     return fields
-
-
-def _checked_metadata(metadata: object) -> dict[str, str]:
-    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-        raise _HeaderError("its metadata are not strings by name")
-    return metadata
 
 
 def _checked_entry(name: str, field: object, dtypes: Mapping[str, np.dtype[Any]]) -> TensorEntry:

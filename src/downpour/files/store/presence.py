@@ -216,18 +216,14 @@ def announce(folder: Path, files: Store, content: str) -> Presence:
     The manager holds a lock beside its file. The next manager that starts, for a cluster or a run,
     removes the files of killed managers.
     """
-    _remove_abandoned(folder, files)
+    for abandoned in (name for name in names_in(folder) if name.endswith(_LOCK)):
+        if is_abandoned(folder / abandoned):
+            _remove(folder, files, abandoned)
     name = f"manager-{uuid.uuid4().hex[:12]}"
     # We lock before we publish: another manager would remove a presence file without a held lock.
     lock = lock_file(folder / (name + _LOCK))
     files.put_new(name, [content.encode()])
     return Presence(name, lock, folder, files)
-
-
-def _remove_abandoned(folder: Path, files: Store) -> None:
-    for lock in (name for name in names_in(folder) if name.endswith(_LOCK)):
-        if is_abandoned(folder / lock):
-            _remove(folder, files, lock)
 
 
 def _remove(folder: Path, files: Store, lock: str) -> None:

@@ -114,7 +114,13 @@ class Server:
                     sock, peer = self._listener.accept()
                     channel = frames.Channel(sock)
                 except OSError as error:
-                    self._accept_failed(error)
+                    # A peer that gave up (ECONNABORTED) is normal. Without free descriptors,
+                    # `accept` fails at once, again and again; the pause keeps the thread from
+                    # spinning. The caller waits.
+                    if not self._stopping.is_set() and error.errno != errno.ECONNABORTED:
+                        text = "%s cannot accept: %s"
+                        self._accepting(logging.WARNING, text, self.address, error)
+                        self._stopping.wait(0.1)
                 else:
                     self._admit(channel, str(Address(*peer[:2])))
 
@@ -140,14 +146,6 @@ class Server:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-    def _accept_failed(self, error: OSError) -> None:
-        """Log why `accept` failed, and pause."""
-        # A peer that gave up (ECONNABORTED) is normal. Without free descriptors, `accept` fails at
-        # once, again and again; the pause keeps the thread from spinning. The caller waits.
-        if not self._stopping.is_set() and error.errno != errno.ECONNABORTED:
-            self._accepting(logging.WARNING, "%s cannot accept: %s", self.address, error)
-            self._stopping.wait(0.1)
 
     def _make_room(self) -> bool:
         """Close the oldest newcomer if there are too many connections; the lock is held."""

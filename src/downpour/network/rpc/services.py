@@ -155,15 +155,9 @@ def serve_manager(
     return Server(processor, host, port, limits, trust, on_end, listener)
 
 
-def serve_worker(
-    service: WorkerService,
-    host: str,
-    port: int,
-    limits: Limits | None = None,
-    trust: Trust = OPEN,
-) -> Server:
+def serve_worker(service: WorkerService, host: str, port: int, trust: Trust = OPEN) -> Server:
     """Return the server of a worker, bound to its port; see `Server` and `listen`."""
-    return Server(_processor(service, WorkerService, Worker), host, port, limits, trust)
+    return Server(_processor(service, WorkerService, Worker), host, port, trust=trust)
 
 
 def _processor(service: object, interface: type, module: ModuleType) -> Any:

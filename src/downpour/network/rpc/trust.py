@@ -31,7 +31,7 @@ import ssl
 import stat
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address
-from typing import Any, BinaryIO, NoReturn
+from typing import BinaryIO, NoReturn
 
 from thrift.Thrift import TApplicationException, TMessageType
 
@@ -223,7 +223,13 @@ class CallerRejected(Exception):
 def greet(channel: frames.Channel, address: Address, trust: Trust, deadline: float) -> None:
     """Authenticate this side to a server, and the server to this side."""
     if trust.calling is not None:
-        _secure(channel, address, trust.calling, deadline)
+        try:
+            channel.secure(trust.calling, deadline, server_hostname=address.host)
+        except (ssl.SSLEOFError, ConnectionError) as error:
+            reason = "it ended the TLS handshake; does it speak TLS?"
+            raise Unreachable(str(address), reason) from error
+        except ssl.SSLError as error:
+            raise refused_by_tls(address, error) from error
     if trust.token is not None:
         _prove(channel, address, trust.token, deadline)
 
@@ -273,18 +279,6 @@ def refused_by_tls(address: Address, error: ssl.SSLError) -> Untrusted:
     return Untrusted(str(address), reason)
 
 
-def _secure(
-    channel: frames.Channel, address: Address, context: ssl.SSLContext, deadline: float
-) -> None:
-    try:
-        channel.secure(context, deadline, server_hostname=address.host)
-    except (ssl.SSLEOFError, ConnectionError) as error:
-        reason = "it ended the TLS handshake; does it speak TLS?"
-        raise Unreachable(str(address), reason) from error
-    except ssl.SSLError as error:
-        raise refused_by_tls(address, error) from error
-
-
 def _prove(channel: frames.Channel, address: Address, token: bytes, deadline: float) -> None:
     mine = secrets.token_bytes(_NONCE_BYTES)
     channel.send(_HELLO + mine, deadline)
@@ -327,19 +321,14 @@ def _keys(token: bytes, caller_nonce: bytes, server_nonce: bytes) -> tuple[bytes
 
 
 def _reject(channel: frames.Channel, frame: bytes, reason: str, deadline: float) -> NoReturn:
-    channel.send(
-        _NOTICE + reason.encode() if is_hello(frame) else _rejection(frame, reason), deadline
-    )
+    answer = _NOTICE + reason.encode()
+    if not is_hello(frame):
+        # Answer a Thrift call; the library raises an error if it is not one.
+        call, _ = frames.accelerated(frame)
+        method, _, sequence = call.readMessageBegin()
+        reply, buffer = frames.accelerated()
+        reply.writeMessageBegin(method, TMessageType.EXCEPTION, sequence)
+        TApplicationException(UNTRUSTED, reason).write(reply)
+        answer = buffer.getvalue()
+    channel.send(answer, deadline)
     raise CallerRejected(f"was rejected: {reason}")
-
-
-def _rejection(frame: bytes, reason: str) -> bytes:
-    """Return the answer to a Thrift call; raises the library's error if it is not one."""
-    call, _ = frames.accelerated(frame)
-    method, _, sequence = call.readMessageBegin()
-    reply: Any
-    reply, buffer = frames.accelerated()
-    reply.writeMessageBegin(method, TMessageType.EXCEPTION, sequence)
-    TApplicationException(UNTRUSTED, reason).write(reply)
-    answer: bytes = buffer.getvalue()
-    return answer
