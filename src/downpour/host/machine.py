@@ -23,13 +23,9 @@ _OWN_CGROUP = Path("/proc/self/cgroup")
 
 def usable_cores() -> int:
     """Return the number of cores that this process may use, by its affinity and its CPU quota."""
-    return max(1, min([_affine_cores(), *_quotas(_CGROUPS, _OWN_CGROUP)]))
-
-
-def _affine_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):  # not on macOS
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    has_affinity = hasattr(os, "sched_getaffinity")  # not on macOS
+    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    return max(1, min([cores, *_quotas(_CGROUPS, _OWN_CGROUP)]))
 
 
 def _quotas(cgroups: Path, own_cgroup: Path) -> Iterator[int]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-from downpour.core.node.manager import Asked, ManagerNode, Posted, Step
+from downpour.core.node.manager import Asked, ManagerNode, Posted, Ready, Step
 
 
 class ForgetsToKeep(ManagerNode[Any]):
@@ -26,9 +27,8 @@ class ForgetsToKeep(ManagerNode[Any]):
 class ActsWithoutLeading(ManagerNode[Any]):
     """Does not have the driver check whether another manager has taken over."""
 
-    def _must_lead(self, steps: Sequence[Step[Any]]) -> bool:
-        del steps
-        return False
+    def take(self, arrived: Sequence[Posted[Any] | Asked[Any]], now_seconds: float) -> Ready[Any]:
+        return replace(super().take(arrived, now_seconds), must_lead=False)
 
 
 class JudgesAfterAStandstill(ManagerNode[Any]):

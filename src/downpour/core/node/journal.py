@@ -77,7 +77,6 @@ class SegmentStorage(Protocol):
             SharedDirectoryError: the directory fails; the file may still have part of the lines.
             StoreError: such a file cannot be used.
         """
-        ...
 
 
 class JournalWriter:

@@ -87,14 +87,12 @@ class ManagerContext(Protocol):
 
     def forecasts(self, at_seconds: float) -> on.Forecasts | None:
         """Return new forecasts; None if no report has come since, or no policy uses forecasts."""
-        ...
 
     def keep(self, core: Scheduler, event: on.Event, output: Output) -> Sequence[Entry]:
         """Gather and return the entries of an event and its output that the journal must hold.
 
         The driver writes them when it commits.
         """
-        ...
 
 
 class ManagerNode(Generic[T]):

@@ -36,16 +36,13 @@ class Versioned(Protocol):
     @property
     def kept_best(self) -> PublishedFile | None:
         """The best model version, if the spec keeps it."""
-        ...
 
     @property
     def kept_newest(self) -> int:
         """How many of the newest versions we keep."""
-        ...
 
     def wants_evaluation(self, round_number: int) -> bool:
         """Whether to evaluate the model after a round."""
-        ...
 
 
 def is_whole(experiment: Versioned, version: int) -> bool:

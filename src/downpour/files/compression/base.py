@@ -31,11 +31,9 @@ class Codec(Protocol):
     @property
     def feedback(self) -> float | None:
         """The factor for a round's error before we add it to the next round; None: drop it."""
-        ...
 
     def size(self, count: int) -> int:
         """Return how many bytes `count` numbers take; for multiples of `STRIDE`, sizes add up."""
-        ...
 
     def encode(self, numbers: Numbers) -> Bytes:
         """Return numbers [n] as bytes [size(n)]; zeros stay zeros.
@@ -43,11 +41,9 @@ class Codec(Protocol):
         Raises:
             NonFinite: a number is NaN or infinite, or becomes so.
         """
-        ...
 
     def decode(self, encoded: Bytes, out: Numbers) -> None:
         """Fill `out` [n] from bytes [size(n)]; use NaN for bytes that no codec writes."""
-        ...
 
 
 def check_finite(numbers: Numbers) -> None:

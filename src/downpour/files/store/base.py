@@ -29,7 +29,6 @@ class Store(Protocol):
         Raises:
             StoreError: the name is taken or not bare, or the file could not be written.
         """
-        ...
 
     def link(self, file: PublishedFile, name: str) -> PublishedFile:
         """Publish a file under a second name, if possible without writing its bytes again.
@@ -38,7 +37,6 @@ class Store(Protocol):
             StoreError: as `put_new`.
             FileMissing: the file does not exist, even after retries.
         """
-        ...
 
     def view(self, file: PublishedFile) -> memoryview:
         """Return a file's bytes, read-only, without copying them or verifying the checksum.
@@ -47,7 +45,6 @@ class Store(Protocol):
             FileMissing: the file does not exist, even after retries.
             FileCorrupt: the size differs from the published one, even after retries.
         """
-        ...
 
     def read(self, file: PublishedFile) -> memoryview:
         """Return a file's bytes as `view` does, but verify the checksum.
@@ -56,7 +53,6 @@ class Store(Protocol):
             FileMissing: the file does not exist, even after retries.
             FileCorrupt: size or checksum differ from the published ones, even after retries.
         """
-        ...
 
     def read_unchecked(self, name: str, *, limit_bytes: int) -> bytes:
         """Return the first bytes of a file if only its name is known.
@@ -64,7 +60,6 @@ class Store(Protocol):
         Raises:
             FileMissing: the file does not exist, even after retries.
         """
-        ...
 
     def describe(self, name: str) -> PublishedFile:
         """Return the size and checksum of a file if only its name is known.
@@ -72,19 +67,15 @@ class Store(Protocol):
         Raises:
             FileMissing: the file does not exist, even after retries.
         """
-        ...
 
     def list(self) -> list[str]:
         """Return the names of all published files, sorted."""
-        ...
 
     def delete(self, name: str) -> None:
         """Remove a file, if it exists. Views of it stay valid."""
-        ...
 
     def remove_leftovers(self) -> None:
         """Remove files that dead publishers left; call this only once publishing has ended."""
-        ...
 
 
 def check_bare_name(name: str) -> str:
