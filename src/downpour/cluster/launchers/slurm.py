@@ -121,7 +121,8 @@ class SlurmEngine:
             self._asking = None
         if self._asking is None and self._now() - self._asked_seconds >= POLL_SECONDS:
             self._asked_seconds = self._now()
-            self._asking = self._asker.submit(_ask_about, dict(self._places))
+            places = dict(self._places)
+            self._asking = self._asker.submit(lambda: (places, slurm_script.tasks()))
         over, self._over = self._over, {}
         return over
 
@@ -215,10 +216,6 @@ def reachable_host() -> str:
         named.append(str(line.getsockname()[0]))
     reached = [host for host in named if not ip_address(host.partition("%")[0]).is_loopback]
     return reached[0] if reached else "127.0.0.1"
-
-
-def _ask_about(places: dict[str, _Place]) -> tuple[dict[str, _Place], list[ArrayTask]]:
-    return places, slurm_script.tasks()
 
 
 KIND = LauncherKind(

@@ -243,8 +243,6 @@ class Counters:
                 self.evaluation.add(happened.evaluation.seconds)
             case facts.Concluded():
                 self._aggregating.pop(happened.experiment, None)
-            case _:
-                pass
 
 
 Happened = on.Event | facts.Fact | Observed
@@ -295,8 +293,6 @@ class Observations:
             case on.Disturbed():
                 line = DisturbedLine(who=event.who, what=event.what)
                 yield observed(event.experiment, line)
-            case _:
-                pass
 
     def _compared(self, event: on.HeartbeatReceived) -> Iterator[Observed]:
         """Report for each worker, once per experiment, which of its packages differ."""
@@ -317,8 +313,6 @@ class Observations:
                 membership_log.info("%s %s: %s", fact.worker, how, fact.reason)
             case facts.Contradicted():
                 log.warning("%s", line_of(fact))
-            case _:
-                pass
 
     def _introduction(self, worker: str) -> RecordLine:
         entry = self._roster.get(worker)

@@ -101,12 +101,11 @@ def recover(
     # Leave out experiments that we could not open, because the core would continue them, too.
     opened = {space.experiment: going[space.experiment] for space in spaces}
     take_in(core, ReplayedJournals(opened, {}), journals)
-    orders = (line.order for journal in journals.values() for line in journal)
     return RecoveredState(
         core=core,
         spaces=spaces,
         # Include the archive's places, because we did not read the journals of ended experiments.
-        next_order=max((*orders, *archive.places.values()), default=0) + 1,
+        next_order=max([next_order(journals), *(place + 1 for place in archive.places.values())]),
     )
 
 

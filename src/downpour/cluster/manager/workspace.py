@@ -158,17 +158,16 @@ class Workspace:
         """Set `is_gone`, and keep the spec's file; if the directory is away, change nothing."""
         with suppress(StoreError, OSError):
             self.is_gone = not self._is_there()
-            if not self.is_gone:
-                self._keep_spec()
-
-    def _keep_spec(self) -> None:
-        """Restore the spec's file if someone removed or changed it: workers need it as it was."""
-        before, self._spec_seen = self._spec_seen, self._look_of_spec()
-        # Wait for a second look, because someone may be removing the whole folder.
-        if self._spec_seen == before != self._spec_checked:
-            hasty = replace(self.shared, patience_seconds=0.0, away_seconds=None)
-            self.spec_file = _kept_spec(hasty.store(self.experiment), self.experiment, self.spec)
-            self._spec_seen = self._spec_checked = self._look_of_spec()
+            if self.is_gone:
+                return
+            before, self._spec_seen = self._spec_seen, self._look_of_spec()
+            # If someone removed or changed the spec's file, restore it, because workers need it as
+            # it was. Wait for a second look: someone may be removing the whole folder.
+            if self._spec_seen == before != self._spec_checked:
+                hasty = replace(self.shared, patience_seconds=0.0, away_seconds=None)
+                store = hasty.store(self.experiment)
+                self.spec_file = _kept_spec(store, self.experiment, self.spec)
+                self._spec_seen = self._spec_checked = self._look_of_spec()
 
     def _look_of_spec(self) -> tuple[int, ...] | None:
         """Return numbers that change with the spec's file; None if it is missing."""

@@ -149,7 +149,7 @@ Findings = Mapping[str, Finding]
 Check = Callable[[], Finding]
 
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
-_NO_FOLDER = "the folder cannot be used"
+_NO_FOLDER, _NO_BUCKET = "the folder cannot be used", "the bucket cannot be used"
 _PROBES: Mapping[str, Callable[[Path], Finding]] = {
     "publishing": probes.publishing,
     "fsync": probes.syncing,
@@ -192,9 +192,10 @@ def diagnose(
     if place.bucket is not None:
         of_store = Attempts(limit_seconds, store_late)
         there = check("bucket", partial(probes.reachable, place.bucket), of_store)
+        works = there.verdict is Verdict.GOOD
         for name, of_bucket in _BUCKET_PROBES.items():
-            works = there.verdict is Verdict.GOOD
-            check(name, partial(of_bucket if works else _no_bucket, place.bucket), of_store)
+            tried = partial(of_bucket, place.bucket) if works else partial(unknown, _NO_BUCKET)
+            check(name, tried, of_store)
     with (
         _made_meanwhile(root if place.bucket is not None else None),
         _probe_folder(root, attempts) as probe,
@@ -263,10 +264,6 @@ def _folder(root: Path, probe: Path) -> Finding:
     except OSError as error:
         return bad(f"{root}: {explain(error)}", f"let user {os.geteuid()} write there")
     return good(f"{root}, writable")
-
-
-def _no_bucket(_: Bucket) -> Finding:
-    return unknown("the bucket cannot be used")
 
 
 def _file_system(root: Path) -> Finding:

@@ -120,10 +120,7 @@ def publishing(folder: Path) -> Finding:
 
 def syncing(folder: Path) -> Finding:
     """Files and names can be made durable."""
-    with (folder / "synced").open("wb") as file:
-        file.write(b"x")
-        file.flush()
-        os.fsync(file.fileno())
+    _write(folder / "synced", b"x")
     if not sync_directory(folder):
         return doubtful("files, but not names", "a power cut may lose the last published files")
     return good("files and names")

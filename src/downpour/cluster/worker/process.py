@@ -8,7 +8,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -70,13 +70,18 @@ def run_worker(
         _try_ports(options, trust)
     shared = wait(lambda: open_location(options.shared, create=False))
     with ExitStack() as ending:
-        ending.enter_context(_kept_log(shared, options, in_own_process=obey is None))
+        if obey is None:  # a user's process has one log for all threads
+            known = known_secrets(options.credentials)
+            ending.enter_context(kept_log(shared, options.name, known))
         managers = Managers(shared, given, trust)
         ending.callback(managers.close)
         manager = awaiting(options.connect_seconds)(managers.first)
         host = options.host or listening_host(manager.address)
         agent, metrics = _make_agent(options, managers, manager, shared, ending)
-        _limit_memory(options, in_own_process=obey is None)
+        # A user's own process keeps its limits. Drivers of accelerators reserve memory that they
+        # never use. So does torch, which is loaded by now.
+        if obey is None and options.device == CPU:
+            fail_instead_of_dying()
         # Start the server before the worker registers, because the manager first calls back.
         server = serve_worker(agent, host, options.port, trust=trust).start()
         ending.callback(server.stop)
@@ -125,31 +130,12 @@ def _complete(options: WorkerOptions) -> WorkerOptions:
     return replace(options, device=device, name=name)
 
 
-def _kept_log(
-    shared: SharedDirectory, options: WorkerOptions, *, in_own_process: bool
-) -> AbstractContextManager[None]:
-    """Return a context that keeps the worker's log; a user's process has one for all threads."""
-    if not in_own_process:
-        return nullcontext()
-    return kept_log(shared, options.name, known_secrets(options.credentials))
-
-
 def _register(agent: WorkerAgent, managers: Managers, where: tuple[str, int]) -> Address:
     """Register for the first time; explain the error if the manager has another directory."""
     try:
         return agent.register(*where)
     except (OtherDirectory, Untrusted) as error:
         raise managers.explained(error, agent.manager) from None
-
-
-def _limit_memory(options: WorkerOptions, *, in_own_process: bool) -> None:
-    """Make an allocation fail if a cgroup would kill the worker for it.
-
-    A user's own process keeps its limits. Drivers of accelerators reserve memory that they never
-    use. So does torch, which must be loaded before this call.
-    """
-    if in_own_process and options.device == CPU:
-        fail_instead_of_dying()
 
 
 def _make_agent(
