@@ -35,7 +35,7 @@ from downpour.learning.training.parameters import (
     Arrays,
     array_of,
     check_finite,
-    fill,
+    copy_into,
     infinite_constants,
     is_finite,
     load_parameters,
@@ -359,7 +359,7 @@ def _copy(target: Tensor, given: NDArray[Any], name: str, source: str, field: st
     converted = given.astype(own.dtype)
     if not is_finite(converted) and (target.requires_grad or is_finite(own)):
         raise SpecError(field, source, f"{name} holds NaN or infinity as {own.dtype}")
-    fill(target, converted, name)
+    copy_into(target, converted, name)
 
 
 def _place(tensor: Tensor) -> tuple[object, ...]:

@@ -6,8 +6,7 @@ apart, because they never change: they are sent once. A tensor that the network 
 names, as tied weights are, goes by the first of them.
 
 Once `Tensor.numpy` has shown a tensor, its storage keeps its size. But the observers of a quantized
-network resize their buffers. So we write through it into parameters only, and through a copy into
-other tensors.
+network resize their buffers. So numpy gets the memory itself (`_Memory`).
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ def _load(state: Mapping[str, Tensor], arrays: Mapping[str, NDArray[Any]]) -> No
         odd = ", ".join(sorted(state.keys() ^ arrays.keys())[:3])
         raise FileCorrupt("parameters", f"do not fit this network: {odd}")
     for name, value in state.items():
-        fill(value, arrays[name], name)
+        copy_into(value, arrays[name], name)
 
 
 def check_finite(
@@ -146,7 +145,9 @@ def array_of(value: Tensor, *, copy: bool = True) -> NDArray[Any]:
     here = value.detach().cpu()
     if value.device.type == "cpu":
         if not copy and here.numel() and here.is_contiguous() and is_plain(here):
-            return np.asarray(_Memory(here))
+            seen = np.asarray(_Memory(here))
+            seen.flags.writeable = False
+            return seen
         here = here.clone(memory_format=torch.contiguous_format)
     return np.array(here.numpy(), order="C", copy=None)
 
@@ -159,38 +160,21 @@ class _Memory:
         self._tensor = tensor  # keeps the memory
         self.__array_interface__ = {
             "version": 3,
-            "data": (tensor.data_ptr(), True),
+            "data": (tensor.data_ptr(), False),
             "shape": tuple(tensor.shape),
+            "strides": tuple(kind.itemsize * stride for stride in tensor.stride()),
             "typestr": kind.str,
         }
 
 
-def fill(target: Tensor, array: NDArray[Any], name: str) -> None:
-    """Copy an array into a tensor of a network, see `copy_into`."""
-    if _may_be_seen(target):
-        copy_into(target, array, name)
-        return
-    own = torch.empty(target.shape, dtype=target.dtype)
-    copy_into(own, array, name)
-    with torch.no_grad():
-        target.copy_(own)
-
-
-def _may_be_seen(value: Tensor) -> bool:
-    """Whether numpy may see a tensor's own memory, which cannot be resized after that.
-
-    Torch writes to no tensor whose elements share memory, nor to one made in inference mode.
-    """
-    return isinstance(value, nn.Parameter) or 0 in value.stride() or value.is_inference()
-
-
 def copy_into(target: Tensor, array: NDArray[Any], name: str) -> None:
     """Copy an array into a tensor of the same shape and type; their memory layouts may differ."""
-    # The array may be read-only memory of a mapped file, which torch would warn of.
+    # Numpy copies it, because torch warns of read-only memory, such as a mapped file's. Torch also
+    # writes to no tensor whose elements share memory, nor to one made in inference mode.
     here = (
         target.detach() if target.device.type == "cpu" else torch.empty_like(target, device="cpu")
     )
-    view = here.detach().numpy()
+    view = np.asarray(_Memory(here))
     if view.shape != array.shape or view.dtype != array.dtype:
         raise FileCorrupt(
             "parameters",

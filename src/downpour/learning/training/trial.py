@@ -262,7 +262,7 @@ class _Trial:
         if changed:
             method = "metrics" if overrides(self._loaded.task, "metrics") else "loss"
             accepted = (
-                f"an evaluation must leave the network unchanged, but changes {changed[0]}; "
+                f"an evaluation must leave the network unchanged, but changes {in_words(changed)}; "
                 "metrics() may restore it"
             )
             raise self._loaded.mistake(method, f"{method}(): {accepted}")
