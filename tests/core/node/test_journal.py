@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from itertools import count, product
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -172,7 +173,8 @@ def test_a_defect_of_the_rules_is_found_by_the_simulator(
     """A manager goes on from less than was acknowledged, where the directory refused to write."""
     manager_class = type("Defective", (SimulatedManager,), {"journal_class": defect})
     seeds = seeds_with(refusal, FaultKind.MANAGER_DIES, operation=operation, number=SEEDS)
-    for outcome in outcomes(seeds, manager_class):
+    # A seed that showed it comes first.
+    for outcome in outcomes(chain((12962,), seeds), manager_class):
         if sentence in outcome.failure:
             assert not simulate(outcome.plan).failure, "it is the defect's, and not the seed's"
             return
