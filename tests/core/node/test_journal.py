@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from itertools import count, product
-from itertools import chain
+from itertools import chain, count, product
 from pathlib import Path
 
 import pytest
