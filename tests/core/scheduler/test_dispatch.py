@@ -60,6 +60,28 @@ def test_two_workers_exchange_their_shards(stage: Stage) -> None:
     assert sorted((a.worker, a.attempt.shard) for a in given) == [("ann", 1), ("bob", 0)]
 
 
+def test_a_hand_over_tells_the_speed_of_its_worker(stage: Stage) -> None:
+    """Else a worker that hands over at its first step would look as fast as the others."""
+    attempt = stage.make.attempt("one", 0, 0, 0)
+    begun = stage.make.progress(attempt)
+    stage.beat("ann", replace(begun, steps_done=0, steps_total=1000, snapshot=None))
+    stage.wish(Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY))
+    stage.hand_over("ann", 0, "s5")
+    ann = stage.core.state.workers.get("ann")
+    assert ann is not None
+    assert ann.speed(stage.now) is not None
+
+
+def test_how_slow_a_worker_was_is_learned_from_short_rounds(stage: Stage) -> None:
+    """A pace is a ratio to the median, also where a sample takes less than a second."""
+    for worker, shard in (("ann", 0), ("bob", 1), ("cid", 2)):
+        stage.publish(worker, shard)
+    stage.happen(on.Aggregated, experiment="one", round=0, model=stage.make.file("m1"))
+    workers = map(stage.core.state.workers.get, ("ann", "bob", "cid"))
+    slowness = [list(worker.slowness) for worker in workers if worker is not None]
+    assert slowness[0] < slowness[1] == [1.0] < slowness[2]
+
+
 def test_a_hand_over_is_asked_of_its_worker(stage: Stage) -> None:
     """Once, however often the policy asks."""
     move = Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY)

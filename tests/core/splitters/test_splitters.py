@@ -121,6 +121,21 @@ def test_class_shards_hold_whole_classes(case: tuple[Labels, int, int]) -> None:
         assert all(np.ptp(column[column > 0]) <= 1 for column in counts.T)
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("random", [[2, 5, 8], [0, 10, 11], [1, 4, 6], [3, 7, 9]]),
+        ("equal", [[0, 5, 6], [1, 3, 11], [2, 8, 9], [4, 7, 10]]),
+        ("class", [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]),
+        ("dirichlet(0.5)", [[8, 11], [1], [0, 9, 10], [2, 3, 4, 5, 6, 7]]),
+    ],
+)
+def test_a_seed_gives_these_shards_in_every_release(name: str, expected: list[list[int]]) -> None:
+    """An experiment that continues, or is replayed, must find its shards; classes may have gaps."""
+    labels = np.repeat([3, 5, 9, 11], 3)
+    assert [shard.tolist() for shard in split(name, labels, 12, 4, 1)] == expected
+
+
 def test_three_shards_of_ten_classes_are_dealt_round() -> None:
     """Shard 0 of three gets classes 0, 3, 6 and 9."""
     parts = split("class", np.repeat(np.arange(10), 2), 20, 3, 0)

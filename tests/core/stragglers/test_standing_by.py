@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.core.stragglers import RoundView, Speed
 from downpour.core.stragglers.handoff import HANDOFF
 from downpour.core.stragglers.outlook import Outlook, quantile
-from downpour.core.stragglers.pairing import hindrances
+from downpour.core.stragglers.pairing import Prospects, hindrances
 from tests.core.stragglers.rounds import actions_of, round_of, running
 
 FAST = ("ann", "bob")
@@ -129,6 +130,14 @@ def test_a_shard_that_only_a_slow_worker_may_train_goes_to_it() -> None:
     view = beginning(pending=4, slow_seconds=300.0)
     barred = dict.fromkeys(range(4), frozenset(FAST))
     assert given_to(replace(view, barred=barred)) == {"eve"}
+
+
+def test_a_last_shard_is_shared_with_the_busy_workers() -> None:
+    """A slow worker begins it, and exchanges make all workers end together, after 10.8 s."""
+    prospects = Prospects(fastest=10.0, free_in=(8.0, 9.0), waiting=1, move_seconds=0.5)
+    shared = (10.0 + 8.0 + 9.0) / (2 + 10.0 / 20.0)
+    assert prospects.loss(100, 5.0, 0.1) == pytest.approx((shared + 0.6) / 18.0 - 1)
+    assert prospects.loss(100, 1000.0, 0.1) == pytest.approx(0.1 / 18.0 - 1)
 
 
 def test_the_end_of_a_round_is_not_waited_for() -> None:
