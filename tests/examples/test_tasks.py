@@ -87,7 +87,7 @@ def test_a_shard_goes_on_elsewhere_with_the_same_bytes(example: Example, tmp_pat
         first = begun(loaded(example.small, tmp_path))
         first.advance(steps)
         second = begun(loaded(example.small, tmp_path))
-        second.restore(through_a_file(first.snapshot()))
+        second.restore({**through_a_file(first.snapshot())})
         second.advance(second.steps_total)
         straight.advance(straight.steps_total)
         assert same_bytes(second.snapshot(), straight.snapshot())

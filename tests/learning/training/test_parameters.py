@@ -76,9 +76,8 @@ def test_a_trained_parameter_is_no_constant() -> None:
 
 def test_memory_that_is_not_copied_changes_with_the_network() -> None:
     """Buffers too, whose storage may still be resized; other layouts are copied after all."""
-    model = nn.Sequential(nn.BatchNorm2d(2), nn.Conv2d(2, 3, 2)).to(
-        memory_format=torch.channels_last
-    )
+    norm = nn.BatchNorm2d(2)
+    model = nn.Sequential(norm, nn.Conv2d(2, 3, 2)).to(memory_format=torch.channels_last)
     copied, seen = parameters_of(model), parameters_of(model, copy=False)
     assert same_bytes(seen, copied)
     with torch.no_grad():
@@ -88,16 +87,17 @@ def test_memory_that_is_not_copied_changes_with_the_network() -> None:
     assert moved == seen.keys() - {"1.weight"}
     with pytest.raises(ValueError, match="read-only"):
         seen["0.running_mean"][0] = 5
-    model[0].running_mean.untyped_storage().resize_(64)
+    assert norm.running_mean is not None
+    norm.running_mean.untyped_storage().resize_(64)
 
 
 def test_a_tied_weight_is_no_constant() -> None:
     """It is trained under its first name, so it isn't scanned at every task under its second."""
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    model[1].weight = model[0].weight
+    first, second = nn.Linear(2, 2), nn.Linear(2, 2)
+    second.weight = first.weight
     with torch.no_grad():
-        model[0].weight[0, 0] = float("inf")
-    assert infinite_constants(model) == {}
+        first.weight[0, 0] = float("inf")
+    assert infinite_constants(nn.Sequential(first, second)) == {}
 
 
 def test_numbers_whose_sum_overflows_are_finite() -> None:
