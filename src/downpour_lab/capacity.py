@@ -5,7 +5,6 @@ No faults strike, unless the caller asks for workers that die now and then.
 
 from __future__ import annotations
 
-import gc
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +22,6 @@ from downpour_lab.faults.plan import RETRIES_ENOUGH, Plan, plain_spec
 from downpour_lab.simulated.environment import Observation, Observer, Timings
 from downpour_lab.trials.striking import Cluster
 
-_STEPS_BETWEEN_LOOKS = 10_000
 _NAME = "planned"
 _SECONDS_DEAD = 60.0
 _SLACK = 10.0
@@ -109,13 +107,7 @@ def estimate_capacity(load: Load, show: Callable[[int], None] = lambda _: None) 
     plan = _plan(load)
     pace = _Pace()
     cluster = Cluster(plan, lambda _: pace, lambda _: None)
-    cluster.begin()
-    gc.disable()  # the collector would visit all messages under way, and free none of them
-    try:
-        _run(cluster, pace, show)
-    finally:
-        gc.enable()
-        cluster.clock.end()
+    cluster.run(lambda: pace.ended, lambda: show(len(pace.round_seconds)))
     return CapacityEstimate(
         round_seconds=tuple(pace.round_seconds),
         seconds=cluster.clock.now_seconds,
@@ -167,14 +159,6 @@ def _deaths(load: Load, workers: Sequence[str]) -> Iterator[Fault]:
             target=random.choice(workers),
             seconds=_SECONDS_DEAD,
         )
-
-
-def _run(cluster: Cluster, pace: _Pace, show: Callable[[int], None]) -> None:
-    while not pace.ended:
-        for _ in range(_STEPS_BETWEEN_LOOKS):
-            if not cluster.clock.step() or pace.ended:
-                break
-        show(len(pace.round_seconds))
 
 
 class _Pace(Observer):

@@ -152,12 +152,12 @@ def compare_run(options: CompareOptions, credentials: Credentials) -> None:
     from downpour_lab.policylab.recorded import RecordedRun
     from downpour_lab.policylab.rerun import (
         rerun,
-        rerun_csv,
         rerun_remarks,
         rerun_rows,
         rerun_table,
         tactics_for,
     )
+    from downpour_lab.policylab.tables import csv_of
 
     names = _names(options.policies)
     found = find(str(options.traces), options.shared, options.manager, credentials)
@@ -173,7 +173,7 @@ def compare_run(options: CompareOptions, credentials: Credentials) -> None:
     if options.as_json:
         print_json(rows)
     elif options.as_csv:
-        print(rerun_csv(rows), end="")  # noqa: T201 - for programs: no wrapping, no color
+        print(csv_of(rows), end="")  # noqa: T201 - for programs: no wrapping, no color
     else:
         out().print(rerun_table(run, rows))
     for remark in rerun_remarks(run, reruns[0]):
@@ -321,7 +321,7 @@ def _print(trials: list[Trial], prices: Prices, options: CompareOptions) -> None
     if options.as_json:
         print_json(rows_of(trials, prices))
     elif options.as_csv:
-        print(csv_of(trials, prices), end="")  # noqa: T201 - for programs: no wrapping, no color
+        print(csv_of(rows_of(trials, prices)), end="")  # noqa: T201 - for programs: no wrapping, no color
     else:
         for title, here in _sections(trials):
             out().print(scenario_table(title, here))
@@ -362,16 +362,12 @@ def _check_files(context: typer.Context, options: CompareOptions) -> None:
 
 def _check_numbers(options: CompareOptions) -> None:
     """Refuse counts and amounts that are out of range."""
-    _check_counts(jobs=options.jobs, rounds=options.rounds)
+    for name, count in (("jobs", options.jobs), ("rounds", options.rounds)):
+        if not 1 <= count <= _MANY:
+            raise SpecError(name, count, f"must be from 1 to {_MANY}")
     _check_amounts(0.0, 1.0, moving=options.moving, saving=options.saving)
     _check_amounts(0.0, inf, price=options.price, model_mb=options.model_mb)
     _check_amounts(0.01, inf, heartbeat_seconds=options.heartbeat_seconds)
-
-
-def _check_counts(**counts: int) -> None:
-    for name, count in counts.items():
-        if not 1 <= count <= _MANY:
-            raise SpecError(name, count, f"must be from 1 to {_MANY}")
 
 
 def _check_amounts(least: float, most: float, **amounts: float) -> None:

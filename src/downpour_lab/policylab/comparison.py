@@ -7,7 +7,6 @@ publish a state takes a share of a task, and so does continuing from it.
 
 from __future__ import annotations
 
-import gc
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,7 +35,6 @@ ORACLES: dict[str, Callable[[Reference], float]] = {
 
 BASELINE = "wait"
 
-_STEPS_BETWEEN_LOOKS = 5_000
 _PREPARE_SECONDS = 5.0
 _STUCK_FACTOR = 1000.0
 # A round takes only what conditions and `Settings` say; the references know no other costs.
@@ -244,20 +242,14 @@ def rounds_on(
         machines=GivenMachines(conditions, plan.workers),
         predictor=predictor if watches else None,
     )
-    cluster.begin()
     stuck_at = conditions.rounds * conditions.task_seconds * _STUCK_FACTOR
-    gc.disable()  # the collector would visit all messages under way, and free none of them
-    try:
-        while not ledger.ended:
-            for _ in range(_STEPS_BETWEEN_LOOKS):
-                if ledger.ended or not cluster.clock.step():
-                    break
-            if cluster.clock.now_seconds > stuck_at:
-                raise AssertionError(f"{contender.name} does not end")
-            show(ledger.done)
-    finally:
-        gc.enable()
-        cluster.clock.end()
+
+    def look() -> None:
+        if cluster.clock.now_seconds > stuck_at:
+            raise AssertionError(f"{contender.name} does not end")
+        show(ledger.done)
+
+    cluster.run(lambda: ledger.ended, look)
     if ledger.failure:
         raise AssertionError(f"{contender.name}: {ledger.failure}")
     return ledger.rounds()

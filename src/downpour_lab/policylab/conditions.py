@@ -146,6 +146,10 @@ class Synthetic:
         """What to call the job."""
         return f"{self.scenario}, seed {self.seed}"
 
+    def state(self, number: int, host: int, seconds: float) -> SystemState:  # noqa: ARG002
+        """Return a host's state: it runs nothing else."""
+        return _CALM
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneStraggler(Synthetic):
@@ -203,10 +207,6 @@ class Memoryless(Synthetic):
             done.append(shard + 1.0)
         return Curve(seconds, done)
 
-    def state(self, number: int, host: int, seconds: float) -> SystemState:  # noqa: ARG002
-        """Return a host's state, which says nothing about its next task."""
-        return _CALM
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unequal(Synthetic):
@@ -229,10 +229,6 @@ class Unequal(Synthetic):
         """Return the work that a host would do in a round."""
         noise = Random(f"{self.seed} {number} {host}").lognormvariate(0.0, _NOISE)
         return Curve((0.0, self.task_seconds * noise / self.speeds[host]), (0.0, 1.0))
-
-    def state(self, number: int, host: int, seconds: float) -> SystemState:  # noqa: ARG002
-        """Return a host's state: it runs nothing else."""
-        return _CALM
 
 
 class GivenMachines:

@@ -8,7 +8,7 @@ shards, and the time that moves take.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from statistics import median
@@ -18,7 +18,7 @@ from downpour.base.values import AttemptId
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import facts
-from downpour_lab.policylab.conditions import Conditions
+from downpour_lab.policylab.conditions import Conditions, Curve
 from downpour_lab.simulated.environment import Observation, Observer, Timings
 
 
@@ -229,16 +229,15 @@ def reference(conditions: Conditions, number: int, standbys: int) -> Reference:
         kind_ideal=max(seconds for seconds in alone[:hosts] if seconds <= STRAGGLER * usual),
         best_hosts=nsmallest(hosts, alone)[-1],
         whole_shards=nsmallest(hosts, in_turn)[-1],
-        divided=_divided(conditions, number, standbys, longest),
+        divided=_divided(curves, hosts, longest),
     )
 
 
-def _divided(conditions: Conditions, number: int, standbys: int, longest: float) -> float:
-    curves = [conditions.curve(number, host) for host in range(conditions.hosts + standbys)]
+def _divided(curves: Sequence[Curve], shards: int, longest: float) -> float:
     low, high = 0.0, longest
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        enough = sum(curve.done(middle) for curve in curves) >= conditions.hosts
+        enough = sum(curve.done(middle) for curve in curves) >= shards
         low, high = (low, middle) if enough else (middle, high)
     return high
 

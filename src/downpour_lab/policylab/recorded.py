@@ -254,7 +254,7 @@ class _Reading:
         return tuple(found)
 
 
-def _simplified(points: Sequence[_Point], tolerance: float = _TOLERANCE) -> list[_Point]:
+def _simplified(points: Sequence[_Point]) -> list[_Point]:
     """Leave out points that are within the tolerance of a line between the remaining ones.
 
     This is the algorithm of Ramer, Douglas and Peucker. A worker reports its progress in whole
@@ -272,7 +272,7 @@ def _simplified(points: Sequence[_Point], tolerance: float = _TOLERANCE) -> list
             ),
             default=(0.0, first),
         )
-        if far > tolerance:
+        if far > _TOLERANCE:
             kept.add(at)
             spans += [(first, at), (at, last)]
     return [points[n] for n in sorted(kept)]

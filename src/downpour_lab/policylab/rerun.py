@@ -11,9 +11,6 @@ on runs whose true times we knew, scaling made most of them worse.
 
 from __future__ import annotations
 
-import csv
-import gc
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -48,7 +45,6 @@ PREPARED_AT_SECONDS = 0.3 + _PREPARED_SECONDS
 _AWAY_AT_SECONDS = 2.0
 _NEVER_SECONDS = 1e9
 _STUCK_FACTOR = 100.0
-_STEPS_BETWEEN_LOOKS = 5_000
 _CALM = SystemState(cpu_others=0.0, load_average=0.0, memory_used=0.0, io_wait=0.0)
 
 
@@ -157,19 +153,13 @@ def rerun(
         machines=RecordedMachines(run),
         predictor=predictor if POLICIES[tactic.policy].watches else None,
     )
-    cluster.begin()
-    gc.disable()  # the collector would visit all messages under way, and free none of them
-    try:
-        while not watch.ended:
-            for _ in range(_STEPS_BETWEEN_LOOKS):
-                if watch.ended or not cluster.clock.step():
-                    break
-            if cluster.clock.now_seconds > _STUCK_FACTOR * (run.seconds + _PREPARED_SECONDS):
-                raise AssertionError(f"{tactic.name} does not end")
-            show(int(watch.counted * run.rounds))
-    finally:
-        gc.enable()
-        cluster.clock.end()
+
+    def look() -> None:
+        if cluster.clock.now_seconds > _STUCK_FACTOR * (run.seconds + _PREPARED_SECONDS):
+            raise AssertionError(f"{tactic.name} does not end")
+        show(int(watch.counted * run.rounds))
+
+    cluster.run(lambda: watch.ended, look)
     if watch.failure:
         raise AssertionError(f"{tactic.name}: {watch.failure}")
     return Rerun(tactic=tactic, seconds=watch.seconds, counted=watch.counted)
@@ -353,15 +343,6 @@ def rerun_rows(run: RecordedRun, reruns: Sequence[Rerun]) -> list[dict[str, Any]
             }
         )
     return sorted(rows, key=lambda row: (row["seconds"], not row["used"]))
-
-
-def rerun_csv(rows: Sequence[dict[str, Any]]) -> str:
-    """Write rows as CSV."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def rerun_table(run: RecordedRun, rows: Sequence[dict[str, Any]]) -> Table:

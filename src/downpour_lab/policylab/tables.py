@@ -17,7 +17,7 @@ from rich import box
 from rich.table import Table
 
 from downpour.record.result_parts import Estimate
-from downpour.show.figures.style import LIGHT, styled
+from downpour.show.figures.style import LIGHT, new_figure, styled
 from downpour_lab.policylab.comparison import BASELINE, ORACLES, Trial
 
 if TYPE_CHECKING:
@@ -95,9 +95,8 @@ def rows_of(trials: Sequence[Trial], prices: Prices) -> list[dict[str, Any]]:
     ]
 
 
-def csv_of(trials: Sequence[Trial], prices: Prices) -> str:
-    """Return the rows as CSV."""
-    rows = rows_of(trials, prices)
+def csv_of(rows: Sequence[dict[str, Any]]) -> str:
+    """Return rows as CSV."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -220,8 +219,6 @@ def policy_figure(trials: Sequence[Trial]) -> Figure:
     measured. If a straggler appears early, in the middle and late in the rounds, the rows show the
     same as figures 3 to 5 of DPro-SM (Ravikumar and Sriraman 2024).
     """
-    from matplotlib.figure import Figure
-
     shown = [t for t in trials if t.contender.name not in (*ORACLES, BASELINE)] or list(trials)
     policies = list(by_policy(shown))
     scenarios = list(dict.fromkeys(trial.scenario for trial in shown))
@@ -230,7 +227,7 @@ def policy_figure(trials: Sequence[Trial]) -> Figure:
     width = _NAMES_INCHES + _PANEL_INCHES * sum(ratios)
     height = _LABELS_INCHES + len(scenarios) * (_TITLE_INCHES + _LANE_INCHES * len(policies))
     with styled("policies"):
-        figure = Figure(figsize=(width, height), layout="constrained")
+        figure = new_figure(width, height)
         shape: dict[str, Any] = {"sharex": "col", "sharey": True, "width_ratios": ratios}
         axes = figure.subplots(len(scenarios), len(panels), squeeze=False, **shape)
         for row, scenario in zip(axes, scenarios, strict=True):

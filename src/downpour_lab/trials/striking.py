@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable
 from random import Random
 from typing import cast
@@ -262,6 +263,7 @@ def _trouble(fault: Fault) -> Trouble:
 
 
 _CLIENT_AT_SECONDS = 0.3
+_STEPS_BETWEEN_LOOKS = 5_000
 
 ManagerClass = Callable[[Environment, str, Callable[[str], None]], SimulatedManager]
 
@@ -341,6 +343,20 @@ class Cluster:
             self.client.after(_CLIENT_AT_SECONDS * (n + 1), self.client.submit, experiment, spec)
         for fault in self._plan.faults:
             self.clock.after(fault.at_seconds, self._striking.strike, fault)
+
+    def run(self, has_ended: Callable[[], bool], look: Callable[[], None]) -> None:
+        """Begin, and take steps until the run has ended; call `look` from time to time."""
+        self.begin()
+        gc.disable()  # the collector would visit all messages under way, and free none of them
+        try:
+            while not has_ended():
+                for _ in range(_STEPS_BETWEEN_LOOKS):
+                    if has_ended() or not self.clock.step():
+                        break
+                look()
+        finally:
+            gc.enable()
+            self.clock.end()
 
     def _start_manager(self, host: str) -> None:
         manager = self.managers[host] = self._manager_class(

@@ -17,12 +17,12 @@ from downpour_lab.policylab.rerun import (
     PREPARED_AT_SECONDS,
     Tactic,
     rerun,
-    rerun_csv,
     rerun_remarks,
     rerun_rows,
     rerun_table,
     tactics_for,
 )
+from downpour_lab.policylab.tables import csv_of
 from tests.downpour_lab.policylab.recordings import TASK_SECONDS, machines, recorded
 
 WAIT = Tactic(policy="wait", mode="sync")
@@ -129,7 +129,7 @@ def test_a_table_says_what_would_have_been_saved_and_how_sure_that_is() -> None:
     assert rows[-1]["used"]
     assert rows[0]["saves"] == pytest.approx(1 - rows[0]["seconds"] / run.seconds, abs=1e-3)
     assert rows[0]["saves"] > 0.2
-    assert rerun_csv(rows).splitlines()[0].startswith("policy,mode,")
+    assert csv_of(rows).splitlines()[0].startswith("policy,mode,")
     table = rerun_table(run, rows)
     assert table.row_count == 3
     first, second = rerun_remarks(run, results[0])
