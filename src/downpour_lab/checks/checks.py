@@ -283,7 +283,8 @@ class ProgressCheck(Observer):
             self._count(step.core, fact)
         for fact in step.output.facts:
             if isinstance(fact, facts.GivenUp):
-                end, retries = ended.get(fact.experiment), self._retries(step.core, fact)
+                end = ended.get(fact.experiment)
+                retries = step.core.state.experiments[fact.experiment].spec.retries
                 which = f"shard {fact.attempt.shard} of round {fact.attempt.round + 1}"
                 times = self._failed[step.core][_task(fact)]
                 for_it = end is not None and end.reason.startswith(f"{which} failed ")
@@ -300,9 +301,6 @@ class ProgressCheck(Observer):
             case facts.GivenUp():
                 got_further = entry.attempt in self._saved[core]
                 self._failed[core][_task(entry)] += not (entry.failure in BLAMELESS or got_further)
-
-    def _retries(self, core: Scheduler, fact: facts.GivenUp) -> int:
-        return core.state.experiments[fact.experiment].spec.retries
 
 
 class LeaderCheck(Observer):

@@ -132,8 +132,11 @@ def score(
         judge: Judge = coverages if options.coverage else scores
         judged = judge_all(trace, validation, judge, step)
     _print(judged, as_json=output.as_json)
-    if not options.retrain and trained.traces == trace.checksum():
-        _note_what_was_trained_on_these(names)
+    from_these = {"ridge", "lstm", "selector"} & {*names}
+    if from_these and not options.retrain and trained.traces == trace.checksum():
+        note(
+            "ridge, lstm, selector were trained on these same traces: --retrain scores them fairly"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,13 +175,6 @@ def _progress(steps: int) -> Iterator[Callable[[str], None]]:
     """Show a bar, with the name of the current step."""
     with progress_bar("predictor", steps) as show:
         yield lambda doing: show(advance=1, description=doing)
-
-
-def _note_what_was_trained_on_these(names: Sequence[str]) -> None:
-    if {"ridge", "lstm", "selector"} & set(names):
-        note(
-            "ridge, lstm, selector were trained on these same traces: --retrain scores them fairly"
-        )
 
 
 def _settings(fit: FitOptions) -> TrainingSettings:

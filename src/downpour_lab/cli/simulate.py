@@ -53,7 +53,7 @@ def load_of(options: SimulateOptions, workers: int) -> Load:
 
     timings = timings_of(options)
     shards = workers if options.shards is None else options.shards
-    return Load(
+    load = Load(
         workers=at_least_one("workers", workers),
         shards=at_least_one("shards", shards, _SHARDS_MAX),
         rounds=at_least_one("rounds", options.rounds),
@@ -61,8 +61,11 @@ def load_of(options: SimulateOptions, workers: int) -> Load:
         seed=options.seed or 0,
         mode=options.mode,
         policy=options.policy,
-        deaths_an_hour=_at_least_0("deaths-an-hour", options.deaths_an_hour),
+        deaths_an_hour=options.deaths_an_hour,
     )
+    if not 0 <= load.deaths_an_hour < inf:
+        raise SpecError("deaths-an-hour", load.deaths_an_hour, "must be a number, 0 or above")
+    return load
 
 
 def plan_capacity(load: Load, *, as_json: bool) -> None:
@@ -104,13 +107,14 @@ def _table(load: Load, estimate: CapacityEstimate) -> Table:
     from rich.table import Table
 
     busy = estimate.busy(load.timings.event_seconds)
+    stale = f"{estimate.mean_staleness:.1f} and {estimate.stale_quantile(0.99)} versions"
     rows = [
         ("workers, shards", f"{load.workers:,}, {load.shards:,}"),
         ("round time, mean", f"{estimate.mean_seconds:,.1f} s"),
         ("round time, p99", f"{estimate.quantile(0.99):,.1f} s"),
         ("rounds per hour", f"{estimate.rounds_per_hour:,.1f}"),
         ("updates per hour", f"{estimate.updates_per_hour:,.0f}"),
-        ("staleness, mean and p99", _staleness(estimate)),
+        ("staleness, mean and p99", stale),
         ("workers training", f"{estimate.training:.0%} of the time"),
         ("manager busy", f"{busy:.0%} of one core"),
     ]
@@ -120,16 +124,6 @@ def _table(load: Load, estimate: CapacityEstimate) -> Table:
     for row in rows:
         table.add_row(*row)
     return table
-
-
-def _staleness(estimate: CapacityEstimate) -> str:
-    return f"{estimate.mean_staleness:.1f} and {estimate.stale_quantile(0.99)} versions"
-
-
-def _at_least_0(field: str, value: float) -> float:
-    if not 0 <= value < inf:
-        raise SpecError(field, value, "must be a number, 0 or above")
-    return value
 
 
 def at_least_one(field: str, value: int, most: int = 1_000_000) -> int:
@@ -209,7 +203,9 @@ def simulate(context: typer.Context, options: SimulateOptions) -> None:
     With --workers, the command estimates rounds and updates per hour, and the updates' staleness,
     in any mode and with any policy. Nothing fails unless --deaths-an-hour asks for it.
     """
-    _check_seeds(seed=options.seed or 0, from_seed=options.from_seed)
+    for name, seed in (("seed", options.seed or 0), ("from-seed", options.from_seed)):
+        if seed < 0:
+            raise SpecError(name, seed, "must be 0 or above")
     alone = options.seed is not None
     _refuse_unused(context, capacity=options.workers is not None, alone=alone)
     if options.workers is not None:
@@ -250,7 +246,17 @@ def _search(first: int, count: int, options: SimulateOptions) -> None:
     changed = tally.changed() if not outcome.failure else []
     if options.as_json:
         failure = _as_json(outcome) if outcome.failure else None
-        print_json({**_as_json_of(tally), "seconds": took, "failure": failure, "changed": changed})
+        said = {
+            "seeds": tally.runs,
+            "steps": tally.steps,
+            "compared": {promise.value: made for promise, made in tally.compared.items()},
+            "never": _never(tally),
+            "twice": [outcome.plan.seed for outcome in tally.to_repeat],
+            "seconds": took,
+            "failure": failure,
+            "changed": changed,
+        }
+        print_json(said)
     else:
         _note_runs(tally, took)
     if outcome.failure and not options.as_json:
@@ -274,16 +280,6 @@ def _note_runs(tally: RunsTally, took_seconds: float) -> None:
         return
     for group, names in never.items():
         note(f"never occurred, {group}: {', '.join(names)}")
-
-
-def _as_json_of(tally: RunsTally) -> dict[str, object]:
-    return {
-        "seeds": tally.runs,
-        "steps": tally.steps,
-        "compared": {promise.value: made for promise, made in tally.compared.items()},
-        "never": _never(tally),
-        "twice": [outcome.plan.seed for outcome in tally.to_repeat],
-    }
 
 
 def _never(tally: RunsTally) -> dict[str, list[str]]:
@@ -367,15 +363,6 @@ def _numbers(text: str, most: int) -> set[int]:
     if not all(number is not None and 1 <= number <= most for number in numbers):
         raise SpecError("faults", text, accepted)
     return {number for number in numbers if number is not None}
-
-
-# Capacity
-
-
-def _check_seeds(**seeds: int) -> None:
-    for name, seed in seeds.items():
-        if seed < 0:
-            raise SpecError(name.replace("_", "-"), seed, "must be 0 or above")
 
 
 COMMAND = CommandKind(simulate, COMPARE)

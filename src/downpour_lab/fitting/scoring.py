@@ -245,19 +245,12 @@ class CrossValidation:
         return parts
 
     def steps(self, traces: Traces) -> int:
-        """Return how often `cross_validate` calls its `step`, for a progress bar."""
+        """Return how often `judge_all` calls its `step`, for a progress bar."""
         steps = len(self.names) * len(traces.jobs)
         parts = len(self.parts(traces)) if self.fits else 0
         steps += 2 * len(traces.jobs) if self.fits else 0
         steps += parts * _ENSEMBLES if TREES in self.names else 0
         return steps + (parts * self.settings.nets * self.settings.epochs if self.settings else 0)
-
-
-def cross_validate(
-    traces: Traces, validation: CrossValidation, step: Step = lambda _: None
-) -> list[Score]:
-    """Return the scores, group by group, predictor by predictor and stage by stage."""
-    return judge_all(traces, validation, scores, step)
 
 
 def judge_all(

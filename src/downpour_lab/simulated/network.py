@@ -59,8 +59,8 @@ class Network:
         self.state = NetworkState()
         self._clock = clock
         self._random = random
-        self.carried: Callable[[str], None] = _ignore
-        self.refused: Callable[[str], None] = _ignore
+        self.carried: Callable[[str], None] = lambda _: None
+        self.refused: Callable[[str], None] = lambda _: None
         self._deadline_seconds = deadline_seconds
         self._servers: dict[str, tuple[Process, object]] = {}
         self._open: dict[_Call, None] = {}
@@ -160,10 +160,6 @@ class Network:
 
 def _unreachable(call: _Call) -> Unreachable:
     return Unreachable(call.target, "it does not answer")
-
-
-def _ignore(_: str) -> None:
-    """Count nothing."""
 
 
 class RemoteProcess:

@@ -68,11 +68,6 @@ _EVERY = 100
 _OTHER_HASHES = "20121026"
 
 
-def is_repeated(seed: int) -> bool:
-    """Whether a seed runs twice."""
-    return seed % _EVERY == 0
-
-
 def different(outcomes: Sequence[Outcome]) -> list[int]:
     """Return the seeds whose second run differs from the first.
 
@@ -121,7 +116,7 @@ class RunsTally:
         self.virtual_seconds += outcome.seconds
         self.compared.update(outcome.compared)
         self.happened.update(outcome.happened)
-        if is_repeated(outcome.plan.seed):
+        if outcome.plan.seed % _EVERY == 0:
             self.to_repeat.append(outcome)
 
     def changed(self) -> list[int]:

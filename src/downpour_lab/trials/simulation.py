@@ -49,14 +49,6 @@ from downpour_lab.trials.striking import Cluster, ManagerClass
 Happened = Counter[Happening]
 
 
-def _all_in_step(plan: Plan) -> bool:
-    return all(spec.in_step for _, spec in plan.specs)
-
-
-def _none_in_step(plan: Plan) -> bool:
-    return not any(spec.in_step for _, spec in plan.specs)
-
-
 _APPLIES: Mapping[Promise, Callable[[Plan, Happened], object]] = {
     Promise.ENDS: lambda _plan, _seen: True,
     Promise.FINISHES: lambda _plan, seen: seen["fact", "Concluded"],
@@ -73,8 +65,12 @@ _APPLIES: Mapping[Promise, Callable[[Plan, Happened], object]] = {
     Promise.ONCE: lambda _plan, seen: seen["fact", "Accepted"],
     Promise.FOLDS: lambda _plan, seen: seen["command", "Aggregate"],
     Promise.BYTES: lambda _plan, seen: seen["event", "Aggregated"],
-    Promise.APART: lambda plan, seen: _none_in_step(plan) and seen["fact", "Assigned"],
-    Promise.REFUSES: lambda plan, seen: _all_in_step(plan) and seen["event", "AggregationFailed"],
+    Promise.APART: lambda plan, seen: (
+        not any(spec.in_step for _, spec in plan.specs) and seen["fact", "Assigned"]
+    ),
+    Promise.REFUSES: lambda plan, seen: (
+        all(spec.in_step for _, spec in plan.specs) and seen["event", "AggregationFailed"]
+    ),
     Promise.TRAINS: lambda _plan, seen: seen["worker", "begins"],
     Promise.MENTIONS: lambda _plan, seen: seen["worker", "beats"],
     Promise.STOPS: lambda _plan, seen: seen["worker", "stopped"],

@@ -8,7 +8,7 @@ import pytest
 
 from downpour.base.errors import SpecError
 from downpour.predictor.learned import Trained
-from downpour_lab.fitting.scoring import CrossValidation, coverages, cross_validate, judge_all
+from downpour_lab.fitting.scoring import CrossValidation, coverages, judge_all, scores
 from downpour_lab.fitting.stress import STRESSES
 from downpour_lab.fitting.training_data import Traces
 from tests.predictor.conftest import TINY
@@ -20,9 +20,9 @@ def test_all_predictors_are_scored(traces: Traces, trained: Trained) -> None:
     for names, settings in ((["ewma", "trees", "lstm"], TINY), (["ewma"], None)):
         validation = CrossValidation(names=names, trained=trained, folds=3, settings=settings)
         steps: list[str] = []
-        scores = cross_validate(traces, validation, steps.append)
-        assert [score.predictor for score in scores] == [name for name in names for _ in range(2)]
-        assert all(0 < score.mape < 1 and 0 <= score.pr_auc <= 1 for score in scores)
+        found = judge_all(traces, validation, scores, steps.append)
+        assert [score.predictor for score in found] == [name for name in names for _ in range(2)]
+        assert all(0 < score.mape < 1 and 0 <= score.pr_auc <= 1 for score in found)
         assert len(steps) == validation.steps(traces)
 
 
@@ -45,4 +45,4 @@ def test_one_family_of_jobs_cannot_be_cut_in_two(traces: Traces, trained: Traine
     """There would be nothing to fit on."""
     one = replace(traces, families=dict.fromkeys(traces.families, 0))
     with pytest.raises(SpecError, match="must be 2 or more"):
-        cross_validate(one, CrossValidation(names=["trees"], trained=trained, folds=3))
+        judge_all(one, CrossValidation(names=["trees"], trained=trained, folds=3), scores)
