@@ -14,6 +14,7 @@ from downpour.show.figures.style import (
     WIDTH_INCHES,
     area,
     in_decades,
+    new_figure,
     series,
     turned_where_crowded,
 )
@@ -159,10 +160,7 @@ def reach_of(estimate: Estimate) -> float:
 
 def panels_of(count: int, inches: float = PANEL_INCHES) -> tuple[Figure, list[Axes]]:
     """Make panels of one measure with equal axes, so that readers can compare them."""
-    from matplotlib.figure import Figure
-
-    size = WIDTH_INCHES, 0.5 + inches * count
-    figure = Figure(figsize=size, layout="constrained")
+    figure = new_figure(WIDTH_INCHES, 0.5 + inches * count)
     axes = figure.subplots(count, 1, sharex=True, sharey=True, squeeze=False)
     return figure, [row[0] for row in axes]
 

@@ -116,13 +116,11 @@ def resource_figure(samples: Sequence[ResourceSample]) -> Figure:
     the machine's; the other measures are the process's own. A line breaks where samples are
     missing, because a process without a task sends none.
     """
-    from matplotlib.figure import Figure
-
     workers, shown = _drawn_workers(samples), measures_of(samples)
     with styled():
         columns = min(len(shown), _COLUMNS)
         rows = -(-len(shown) // columns)
-        figure = Figure(figsize=(WIDE_INCHES, 0.8 + 1.6 * rows), layout="constrained")
+        figure = new_figure(WIDE_INCHES, 0.8 + 1.6 * rows)
         panels = list(figure.subplots(rows, columns, sharex=True, squeeze=False).flat)
         axes = panels[: len(shown)]
         for unused in panels[len(shown) :]:
@@ -195,12 +193,10 @@ def search_figure(search: SearchResult) -> Figure:
     A pruned run appears at the value that it had when it ended. A failed run has no value, and
     appears at the bottom.
     """
-    from matplotlib.figure import Figure
-
     rows = -(-len(search.fields) // _COLUMNS)
     height = _FIELD_INCHES * (1 + rows) + _LEGEND_INCHES
     with styled("search"):
-        figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
+        figure = new_figure(WIDTH_INCHES, height)
         grid = figure.add_gridspec(1 + rows, _COLUMNS)
         first = figure.add_subplot(grid[0, :])
         _draw_runs(first, search, lambda run: run.number)
@@ -306,8 +302,6 @@ def split_figure(cuts: Sequence[ShardCounts]) -> Figure:
     is the number of examples. So the figure needs no colors, and looks the same with any number of
     classes. All panels of a figure have one scale.
     """
-    from matplotlib.figure import Figure
-
     counts = [_shown(cut) for cut in cuts]
     lanes = counts[0].shape[1]
     heights = [_BARS_INCHES, _LANE_INCHES * lanes] if lanes else [_BARS_INCHES]
@@ -315,7 +309,7 @@ def split_figure(cuts: Sequence[ShardCounts]) -> Figure:
     largest = max((float(each.max()) for each in counts if each.size), default=0.0)
     tallest = max(int(cut.sizes[:SHARDS_MAX].max()) for cut in cuts)
     with styled("splits"):
-        figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
+        figure = new_figure(WIDTH_INCHES, height)
         axes = figure.subplots(
             len(heights) * len(cuts),
             sharex=True,

@@ -226,10 +226,7 @@ _COLUMNS: dict[str, tuple[JustifyMethod, Callable[[_Row], RenderableType]]] = {
     "predicted\n(10–90 %) s": ("right", _predicted),
     "pace\n× usual": ("right", _pace),
     "of the\ntime": ("left", _saved),
-    "cpu by\nothers": (
-        "right",
-        lambda row: f"{row.worker.system.cpu_others:.0%}" if row.worker.system else "",
-    ),
+    "cpu by\nothers": ("right", _others),
     "tasks\ndone": ("right", lambda row: str(row.worker.tasks_done)),
 }
 _FORESEEN = {
