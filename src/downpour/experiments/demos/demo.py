@@ -11,7 +11,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,7 +30,7 @@ from downpour.record import Result
 from downpour.record.record import read_record
 from downpour.record.record_lines import AssignedLine, Dated
 from downpour.record.study_result import RunResult, read_run
-from downpour.show.figures.style import WIDTH_INCHES, keep_per_cent, series, styled
+from downpour.show.figures.style import WIDTH_INCHES, keep_per_cent, new_figure, series, styled
 from downpour.show.tables.table import Cell, Column, Table
 
 if TYPE_CHECKING:
@@ -134,11 +134,6 @@ class Demo:
         return Table("demo", self.title, tuple(column for column, _ in self.columns), rows)
 
 
-def percent(share: float | None) -> float | None:
-    """Return a share in percent, as tables show it."""
-    return None if share is None else 100 * share
-
-
 def times(seconds: float, other: float) -> str:
     """Say how many times as long one duration is as another: "2.4 times"."""
     return f"{seconds / other:.1f} times" if other > 0 else "many times"
@@ -146,10 +141,8 @@ def times(seconds: float, other: float) -> str:
 
 def lines_figure(lines: Mapping[str, Sequence[tuple[float, float]]], along: str) -> Figure:
     """Draw accuracy in percent by epochs or seconds, a line of points for each title."""
-    from matplotlib.figure import Figure
-
     with styled():
-        figure = Figure(figsize=(WIDTH_INCHES, 3.0), layout="constrained")
+        figure = new_figure(WIDTH_INCHES, 3.0)
         axis = figure.subplots()
         for place, (title, points) in enumerate(lines.items()):
             xs, ys = [x for x, _ in points], [y for _, y in points]
@@ -179,7 +172,7 @@ class DemoStage:
     def play(self, act: Act, on_status: OnStatus) -> Acted:
         """Train an act to its end."""
         spec = act.spec(self.changes)
-        place = replace(Surroundings.of(self.shared), disturbances=act.disturbances)
+        place = Surroundings.of(self.shared, disturbances=act.disturbances)
         began = time.monotonic()
         result = train(spec, act.workers, place, Watching(on_status=on_status, progress=False))
         wall_seconds = time.monotonic() - began

@@ -6,10 +6,11 @@ import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from downpour.experiments.demos.demo import Act, Acted, Cells, Demo, lines_figure, percent, times
+from downpour.experiments.demos.demo import Act, Acted, Cells, Demo, lines_figure, times
 from downpour.experiments.running.cutting import cuts_of
 from downpour.record.record_lines import AggregatedLine, DisturbedLine, EvaluatedLine
 from downpour.show.figures.timeline_figure import timelines_figure
+from downpour.show.tables.report_tables import percent
 from downpour.show.tables.table import Column
 
 if TYPE_CHECKING:

@@ -33,14 +33,9 @@ def shortened(value: Any) -> str:
     return re.sub(r"e([+-])0*", lambda e: "e" + e[1].strip("+"), f"{value:.2g}")
 
 
-def tenths(shares: Sequence[float | None]) -> list[str | None]:
-    """Write shares in percent, with one decimal."""
-    return [None if share is None else f"{100 * share:.1f}" for share in shares]
-
-
-def percents(shares: Sequence[float | None]) -> list[str | None]:
-    """Write shares in 0..1 in percent, with two decimals."""
-    return [None if share is None else f"{100 * share:.2f}" for share in shares]
+def percents(shares: Sequence[float | None], decimals: int = 2) -> list[str | None]:
+    """Write shares in 0..1 in percent."""
+    return [None if share is None else f"{100 * share:.{decimals}f}" for share in shares]
 
 
 def losses(values: Sequence[float | None]) -> list[str | None]:

@@ -69,7 +69,10 @@ class ProgressDisplay:
             return
         running = experiment.state is ExperimentState.RUNNING
         total = experiment.rounds_total
-        done = experiment.rounds_done + (_part_done(status.tasks) if running else 0.0)
+        tasks_done = sum(map(_task_done, status.tasks))
+        done = float(experiment.rounds_done)
+        if running and status.tasks:  # a round is not done until it is aggregated
+            done += min(0.99, tasks_done / len(status.tasks))
         self.bars.update(
             self._epochs,
             description=_headline(experiment, workers=len(status.workers)),
@@ -81,7 +84,7 @@ class ProgressDisplay:
             self._shards,
             description=f"shards of {_where(experiment)}",
             total=len(status.tasks) or None,
-            completed=sum(_task_done(task) for task in status.tasks),
+            completed=tasks_done,
             count=f"{sum(task.has_update for task in status.tasks)}/{len(status.tasks)}",
             visible=running and bool(status.tasks),
         )
@@ -164,11 +167,6 @@ def _where(experiment: ExperimentSummary) -> str:
     done, total = experiment.rounds_done, experiment.rounds_total
     word = "epoch" if experiment.epochs == (done, total) else "round"
     return f"{word} {min(done + 1, total)}"
-
-
-def _part_done(tasks: tuple[TaskStatus, ...]) -> float:
-    """Return the finished part of the current round, 0..1, below 1 until it is aggregated."""
-    return min(0.99, sum(_task_done(task) for task in tasks) / len(tasks)) if tasks else 0.0
 
 
 def _task_done(task: TaskStatus) -> float:

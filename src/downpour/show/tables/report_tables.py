@@ -117,7 +117,7 @@ def part_of(subgrid: SubgridResult) -> Part:
 def outcomes(subgrid: SubgridResult) -> Table:
     """Return the outcome of each setting: the final model's metrics, and seconds."""
     measures: list[tuple[Column, Callable[[Result], float | None]]] = [
-        *((_column(measure), partial(_of_result, measure)) for measure in measured_by(subgrid)),
+        *((_column(measure), partial(_shown, measure)) for measure in measured_by(subgrid)),
         (Column("train_seconds", "training s", 2), lambda r: r.train_seconds),
         (Column("aggregate_seconds", "aggregation s", 3), lambda r: r.aggregate_seconds),
         (Column("evaluate_seconds", "evaluation s", 2), lambda r: r.evaluate_seconds),
@@ -139,7 +139,7 @@ def epochs(subgrid: SubgridResult) -> Table:
     """Return metrics and losses of each setting after each epoch."""
     measures: list[tuple[Column, Callable[[RoundResult], float | None]]] = [
         *(
-            (_column(measure), partial(_of_round, measure))
+            (_column(measure), partial(_shown, measure))
             for measure in measured_by(subgrid)
             if measure.name != LOSS
         ),
@@ -168,7 +168,7 @@ def classes(subgrid: SubgridResult) -> Table:
     rows = []
     for values, all_shares in uneven:
         by_class = ([s[c] for s in all_shares if c < len(s)] for c in range(count))
-        rows.append((*map(label, values), *(Estimate.of(map(_percent, s)) for s in by_class)))
+        rows.append((*map(label, values), *(Estimate.of(map(percent, s)) for s in by_class)))
     columns = [Column(f"class_{c}_percent", f"class {c} %", 1) for c in range(count)]
     return _table(subgrid, "classes", "final accuracy of each class", columns, rows)
 
@@ -222,7 +222,7 @@ def runs(study: StudyResult) -> Table:
             run.workers,
             run.result.shards,
             run.result.experiment,
-            *(_of_result(measure, run.result) for measure in measures),
+            *(_shown(measure, run.result) for measure in measures),
             run.result.train_seconds,
             run.result.total_seconds,
         )
@@ -230,6 +230,11 @@ def runs(study: StudyResult) -> Table:
         for run in subgrid.runs
     )
     return Table("runs", "All runs", columns, rows)
+
+
+def percent(share: float | None) -> float | None:
+    """Return a share in percent, as tables show it."""
+    return None if share is None else 100 * share
 
 
 def setting_of(subgrid: SubgridResult, values: Sequence[Any]) -> str:
@@ -261,13 +266,5 @@ def _column(measure: Measure) -> Column:
     return Column(measure.key, measure.header, measure.decimals)
 
 
-def _of_result(measure: Measure, result: Result) -> float | None:
-    return measure.shown(result.measured(measure.name))
-
-
-def _of_round(measure: Measure, epoch: RoundResult) -> float | None:
-    return measure.shown(epoch.measured(measure.name))
-
-
-def _percent(share: float | None) -> float | None:
-    return None if share is None else 100 * share
+def _shown(measure: Measure, measured: Result | RoundResult) -> float | None:
+    return measure.shown(measured.measured(measure.name))

@@ -35,7 +35,6 @@ from downpour.show.tables.cells import (
     percents,
     seconds,
     shortened,
-    tenths,
     text_table,
 )
 
@@ -118,9 +117,9 @@ def stragglers_table(result: Result) -> RenderableType:
             ("took\ns", shown[:count]),
             ("ideal\ns", shown[count:-count]),
             ("unaided\ns, est.", shown[-count:]),
-            ("mitigated\n%, est.", tenths([cost.mitigation for cost in costs])),
-            ("extra\nwork %", tenths([cost.extra_work or None for cost in costs])),
-            ("gradient\nlost %", tenths([cost.gradient_lost or None for cost in costs])),
+            ("mitigated\n%, est.", percents([cost.mitigation for cost in costs], 1)),
+            ("extra\nwork %", percents([cost.extra_work or None for cost in costs], 1)),
+            ("gradient\nlost %", percents([cost.gradient_lost or None for cost in costs], 1)),
             ("moves", [str(cost.moves) if cost.moves else None for cost in costs]),
         ]
     )
@@ -274,7 +273,7 @@ def split_table(cut: ShardCounts, width: int) -> RenderableType:
     if cut.classes:
         columns += [
             ("classes", _texts(cut.classes_held)),
-            ("top\n%", tenths([float(share) for share in cut.largest_shares[:SHARDS_MAX]])),
+            ("top\n%", percents([float(share) for share in cut.largest_shares[:SHARDS_MAX]], 1)),
         ]
         taken = _EDGE + sum(map(_width, columns))
         columns += _class_columns(cut, width - taken)
