@@ -246,14 +246,16 @@ class MlflowRun:
         self._run = run
         found = self._client.get_experiment_by_name(run.name)
         place = found.experiment_id if found else self._client.create_experiment(run.name)
-        self._id = self._run_of_the_training(place) if run.resumes else None
-        if self._id is None:
+        search = f"tags.`{_TAG}` = '{run.first}'"
+        runs: Any = self._client.search_runs([place], search, max_results=1) if run.resumes else ()
+        if runs:
+            self._id: str = runs[0].info.run_id
+            self._client.update_run(self._id, status="RUNNING")
+        else:
             made = self._client.create_run(place, tags={_TAG: run.first}, run_name=run.experiment)
             self._id = made.info.run_id
             for name, value in run.spec.items():
                 self._client.log_param(self._id, name, str(value)[:_VALUE_LETTERS_MAX])
-        else:
-            self._client.update_run(self._id, status="RUNNING")
         points = self._client.get_metric_history(self._id, "seconds/train")
         self._last_epoch = max((point.step for point in points), default=0)
 
@@ -266,21 +268,11 @@ class MlflowRun:
         """Log the final numbers, and say how the experiment ended."""
         last = self._run.epochs_before + len(result.epochs)
         self._log(ending_of(result), last)
-        self._client.set_terminated(self._ident, _STATUS.get(result.state, "FAILED"))
-
-    @property
-    def _ident(self) -> str:
-        return self._id or ""
+        self._client.set_terminated(self._id, _STATUS.get(result.state, "FAILED"))
 
     def _log(self, scalars: dict[str, float], step: int) -> None:
         for name, value in scalars.items():
-            self._client.log_metric(self._ident, name, value, step=step)
-
-    def _run_of_the_training(self, place: str) -> str | None:
-        """Return the run of the experiment with which the training began."""
-        search = f"tags.`{_TAG}` = '{self._run.first}'"
-        runs: Any = self._client.search_runs([place], search, max_results=1)
-        return runs[0].info.run_id if runs else None
+            self._client.log_metric(self._id, name, value, step=step)
 
 
 class TrackioRun:
@@ -332,7 +324,6 @@ def _quiet() -> AbstractContextManager[object]:
 
 
 _NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9_.-]")
-_MODE, _ERRORS = "WANDB_MODE", "WANDB_ERROR_REPORTING"
 
 
 class WandbRun:
@@ -352,11 +343,11 @@ class WandbRun:
 
     def begin(self, run: LoggedRun) -> None:
         """Begin a run."""
-        mode: Any = os.environ.get(_MODE, "offline")
+        mode: Any = os.environ.get("WANDB_MODE", "offline")
         if mode != "online":
             # wandb reads this during its import; otherwise it would report its own errors to its
             # makers.
-            os.environ.setdefault(_ERRORS, "false")
+            os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb
 
         self._run = run

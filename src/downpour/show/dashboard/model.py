@@ -56,7 +56,8 @@ class RecordTables:
         self.line = 0
         self.state = ExperimentState.WAITING
         self._start: float | None = None
-        self._last_at = 0.0
+        self.last_at = 0.0
+        """The time of the last line, in seconds since the experiment's submission."""
         self._about: dict[str, Any] = {}
         self._about_line = 0
         self._shard_classes: tuple[tuple[int, ...], ...] = ()
@@ -79,11 +80,12 @@ class RecordTables:
             raise ValueError(f"line {self.line} is not a fact of an experiment") from error
         if self._start is None or isinstance(line, SubmittedLine):
             self._start = at
-        self._last_at = round(at - self._start, 3)
-        if line is None:
-            self._note_unknown(fields["kind"])
-        else:
-            self._take(self._last_at, line)
+        self.last_at = round(at - self._start, 3)
+        if line is not None:
+            self._take(self.last_at, line)
+        elif fields["kind"] not in self._unknown and len(self._unknown) < 10:
+            self._unknown[fields["kind"][:40]] = None
+            self._about_line = self.line
 
     def set_clock(self, begins: float) -> None:
         """Set where the record's clock begins, in seconds of unix time."""
@@ -120,35 +122,34 @@ class RecordTables:
 
     def about(self) -> dict[str, Any]:
         """Return the facts about the experiment as a whole."""
-        unknown = ", ".join(self._unknown)
-        newer = (
-            [f"lines that this version does not know are left out: {unknown}"] if unknown else []
-        )
+        warnings = [*self._about.get("warnings", ())]
+        if self._tables.verified is False:
+            warnings.append(NOT_VERIFIED)
+        if unknown := ", ".join(self._unknown):
+            warnings.append(f"lines that this version does not know are left out: {unknown}")
         return {
             **self._about,
             "state": str(self.state),
             "metrics": self._results.measures(),
             "splits": bool(self._shard_classes),
-            "warnings": [*self._about.get("warnings", ()), *self._unverified(), *newer],
+            "warnings": warnings,
         }
-
-    def _unverified(self) -> list[str]:
-        return [NOT_VERIFIED] if self._tables.verified is False else []
 
     def totals(self) -> dict[str, Any]:
         """Return the sums; the remaining seconds count from `last_line_at`."""
         rounds, left = self._rounds, None
+        in_step = (self._about.get("mode") or "sync") in _STEPPING and not self._results.has_parts
         if not self.state.ended and rounds.last_closed is not None:
             left = time_left(rounds.durations, self._meetings.rounds - rounds.closed_count)
-            passed = self._last_at - rounds.last_closed
+            passed = self.last_at - rounds.last_closed
             left = left and {name: round(max(0.0, s - passed), 1) for name, s in left.items()}
         return {
             "bytes_read": self._results.bytes_read,
             "bytes_written": self._results.bytes_written,
-            "queue": rounds.waiting(in_step=self._in_step) if not self.state.ended else 0,
+            "queue": rounds.waiting(in_step=in_step) if not self.state.ended else 0,
             "staleness": self._results.staleness,
             "left": left,
-            "last_line_at": self._last_at,
+            "last_line_at": self.last_at,
         }
 
     def rounds_done(self) -> tuple[int, int, int, int]:
@@ -163,11 +164,6 @@ class RecordTables:
         """When the user submitted the experiment, by the record's clock."""
         return self._start or 0.0
 
-    @property
-    def last_at(self) -> float:
-        """The time of the last line, in seconds since the experiment's submission."""
-        return self._last_at
-
     def splits(self) -> dict[str, Any] | None:
         """Return how many examples of each class each shard has; None if we don't know."""
         counts = self._shard_classes
@@ -181,16 +177,6 @@ class RecordTables:
         last = self._results.last
         best = first_of(last.metrics, last.loss) if last else None
         return {"words": best[0].words, "text": best[0].text(best[1])} if best else None
-
-    @property
-    def _in_step(self) -> bool:
-        mode = self._about.get("mode") or "sync"
-        return mode in _STEPPING and not self._results.has_parts
-
-    def _note_unknown(self, kind: str) -> None:
-        if kind not in self._unknown and len(self._unknown) < 10:
-            self._unknown[kind[:40]] = None
-            self._about_line = self.line
 
     def _take(self, at: float, line: RecordLine) -> None:  # noqa: C901, PLR0912 - an arm a line
         if not isinstance(line, _LATEST_COUNTS):

@@ -78,11 +78,11 @@ class TraceEvent:
 def known(args: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments that have a value: no None, NaN or infinity; texts in one line."""
     shown = {name: one_line(v) if isinstance(v, str) else v for name, v in args.items()}
-    return {name: value for name, value in shown.items() if _is_known(value)}
-
-
-def _is_known(value: object) -> bool:
-    return value is not None and (not isinstance(value, float) or math.isfinite(value))
+    return {
+        name: value
+        for name, value in shown.items()
+        if value is not None and (not isinstance(value, float) or math.isfinite(value))
+    }
 
 
 def microseconds(seconds: float) -> int:
