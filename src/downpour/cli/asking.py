@@ -52,10 +52,9 @@ def client_of(
     """
     from downpour.experiments.client import Client
 
-    wait = connect_seconds
     try:
         with Client(
-            manager or None, shared=shared, credentials=credentials, connect_seconds=wait
+            manager or None, shared=shared, credentials=credentials, connect_seconds=connect_seconds
         ) as client:
             yield client
     except Unreachable as error:
@@ -93,7 +92,9 @@ def find(
     except StoreError:
         raise SpecError("ID", experiment, "must be one that `downpour list` prints") from None
     if here is not None:
-        folder = folder.with_name(_whole(experiment, _folders(folder)))
+        if not folder.is_dir():
+            names = (path.name for path in folder.parent.glob("*"))
+            folder = folder.with_name(_whole(experiment, names))
         if folder.is_dir():
             return FoundRecord(folder.name, read_record(folder / RECORD_NAME), folder)
     try:
@@ -107,11 +108,6 @@ def find(
                 if (copied := copies / whole).is_dir():
                     return FoundRecord(whole, read_record(copied / RECORD_NAME), None)
         raise SpecError("ID", experiment, f"not in {shared or SHARED}, and {error}") from None
-
-
-def _folders(folder: Path) -> Iterable[str]:
-    """Yield the names of all experiments' folders, or nothing if the folder itself exists."""
-    return () if folder.is_dir() else (path.name for path in folder.parent.glob("*"))
 
 
 def _asked(experiment: str, client: Client) -> FoundRecord:

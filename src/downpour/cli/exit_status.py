@@ -64,12 +64,6 @@ def final_status(status: int) -> int:
     return report_error(KeyboardInterrupt()) if status == _INTERRUPTED else status
 
 
-def _stopped() -> tuple[str, int]:
-    number = signal.Signals(Terminated.last)
-    by = "" if number is signal.SIGINT else f" by {number.name}"
-    return f"stopped{by}", SIGNALLED + number
-
-
 def _line_and_status(error: BaseException) -> tuple[str, int]:
     match error:
         case DownpourError():
@@ -81,7 +75,9 @@ def _line_and_status(error: BaseException) -> tuple[str, int]:
             # own.
             return "", error.code if isinstance(error.code, int) and error.code != 1 else _HUNG_UP
         case KeyboardInterrupt() | typer.Abort():
-            return _stopped()
+            number = signal.Signals(Terminated.last)
+            by = "" if number is signal.SIGINT else f" by {number.name}"
+            return f"stopped{by}", SIGNALLED + number
         case OSError():
             return _line_and_status_of_os(error)
     return "out of memory" if isinstance(error, MemoryError) else _internal_error(error), _FAILED

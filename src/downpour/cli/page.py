@@ -43,19 +43,16 @@ def page() -> str:
         raise TypeError("the command line has several commands")
     top = Context(group, info_name=group.name, **group.context_settings)
     titled = titled_commands(group, top)
-    parts = [_INTRODUCTION.format(summary=group.help, contents="\n".join(_contents(titled)))]
+    contents = "\n".join(
+        f"- {title}: {', '.join(f'[{command.name}](#{command.name})' for command in commands)}"
+        for title, commands in titled
+    )
+    parts = [_INTRODUCTION.format(summary=group.help, contents=contents)]
     for title, commands in titled:
         parts.append(f"## {title}\n")
         for command in commands:
             parts += _chapter(command, Context(group, info_name=command.name, parent=top))
     return "\n".join(parts).rstrip() + "\n"
-
-
-def _contents(titled: list[tuple[str, list[Any]]]) -> Iterator[str]:
-    """Yield a line for each title, with links to its commands."""
-    for title, commands in titled:
-        links = (f"[{command.name}](#{command.name})" for command in commands)
-        yield f"- {title}: {', '.join(links)}"
 
 
 def _chapter(command: Any, ctx: Context) -> Iterator[str]:

@@ -89,7 +89,13 @@ def read_spec_of(values: Values) -> SpecRequest:
     file, resume = values["file"], values.get("resume")
     fields = parse_fields({name: values[name] for name in Spec.model_fields})
     if resume is not None:
-        return SpecRequest(_resumed(resume, values["shared"] or SHARED, file, fields))
+        from downpour.experiments.trained_model.locating import resumed_spec
+
+        if file is not None:
+            accepted = "continues with its own spec, so leave out FILE; options may change it"
+            raise SpecError("resume", resume, accepted)
+        shared = path_of("shared", values["shared"] or SHARED)
+        return SpecRequest(resumed_spec(resume, shared, fields))
     return SpecRequest(Spec.make(fields) if file is None else read_spec(file, fields), file)
 
 
@@ -130,17 +136,6 @@ def _refuse_options(files: Sequence[Path], values: Values) -> None:
             return
     if len(errors) == 1:
         raise errors.popitem()[1]
-
-
-def _resumed(
-    experiment: str, shared: Path | str, file: Path | None, fields: Mapping[str, Any]
-) -> Spec:
-    from downpour.experiments.trained_model.locating import resumed_spec
-
-    if file is not None:
-        accepted = "continues with its own spec, so leave out FILE; options may change it"
-        raise SpecError("resume", experiment, accepted)
-    return resumed_spec(experiment, path_of("shared", shared), fields)
 
 
 def _parameters() -> Iterator[inspect.Parameter]:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
@@ -20,11 +20,6 @@ from downpour.cli.common import allow_code
 from downpour.cli.parameters import command
 from downpour.cli.printing import check_format, out, print_json, progress_bar, say
 from downpour.host.text import one_line
-
-if TYPE_CHECKING:
-    from downpour.base.states import Evaluation
-    from downpour.experiments.trained_model.predicting import Predictions
-
 
 _model = partial(
     argument,
@@ -78,11 +73,7 @@ def evaluate(options: EvaluateOptions) -> None:
     )
     if options.as_json:
         print_json(asdict(measured))
-    else:
-        _print_measured(measured)
-
-
-def _print_measured(measured: Evaluation) -> None:
+        return
     say(f"loss {measured.loss:.6g}")
     for name, value in measured.metrics.items():
         say(f"{name} {value:.6g}")
@@ -125,16 +116,12 @@ def predict(options: PredictOptions) -> None:
         writer.writeheader()
         writer.writerows(said.rows)
     else:
-        _print_table(said)
+        from rich.table import Table
 
-
-def _print_table(said: Predictions) -> None:
-    from rich.table import Table
-
-    table = Table(*said.columns, box=None, pad_edge=False)
-    for row in said.rows:
-        table.add_row(*(_shown(value) for value in row.values()))
-    out().print(table, highlight=False, markup=False)
+        table = Table(*said.columns, box=None, pad_edge=False)
+        for row in said.rows:
+            table.add_row(*(_shown(value) for value in row.values()))
+        out().print(table, highlight=False, markup=False)
 
 
 def _shown(value: Any) -> str:
