@@ -94,9 +94,13 @@ def run(options: RunOptions, request: FoundSpec, launching: LaunchOptions) -> No
     from downpour.files.store import SharedDirectory
 
     place = Surroundings.of(
-        options.shared, options.data_dir, options.patience, launching.launcher, launching.on
+        options.shared,
+        options.data_dir,
+        options.patience,
+        launching.launcher,
+        launching.on,
+        disturbances,
     )
-    place = replace(place, disturbances=disturbances)
     # Credentials in the environment belong to another cluster.
     no_credentials = Credentials()
     listener = page_socket(no_credentials, options.dashboard_port, wanted=options.dashboard)

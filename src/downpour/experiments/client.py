@@ -226,7 +226,7 @@ class Client:
     ) -> _Answer:
         """Ask the manager; if it does not answer, wait for it."""
         seconds = _AWAY_SECONDS if self._met else self._connect_seconds
-        answer: _Answer = awaiting(seconds, check or _nothing)(self._ask_now, question)
+        answer: _Answer = awaiting(seconds, check or (lambda: None))(self._ask_now, question)
         self._met = True
         return answer
 
@@ -264,10 +264,6 @@ def _experiments_before(
 
 def _page(experiment: str, from_line: int) -> Callable[[ManagerClient], RecordPage]:
     return lambda manager: manager.results(experiment, from_line, 0.0)
-
-
-def _nothing() -> None:
-    """Check nothing between two tries."""
 
 
 def spec_of(asked: Asked) -> Spec:

@@ -67,7 +67,8 @@ class RecordFeed:
         self._source = RecordSource(folder)
         self._away = ""
         self._damaged = ""
-        self._changed = asyncio.Event()
+        self.changed = asyncio.Event()
+        """The next change sets it."""
         self._reading = asyncio.Lock()
         self._following: asyncio.Task[None] | None = None
         self._clock = _NO_CLOCK
@@ -77,11 +78,6 @@ class RecordFeed:
     def trouble(self) -> str:
         """The trouble with the record, in one line; empty if nothing is wrong."""
         return self._away or self._damaged
-
-    @property
-    def changed(self) -> asyncio.Event:
-        """An event that the next change sets."""
-        return self._changed
 
     @contextmanager
     def viewing(self) -> Iterator[None]:
@@ -184,8 +180,8 @@ class RecordFeed:
 
     def _tell(self) -> None:
         self._frames.clear()
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self.changed.set()
+        self.changed = asyncio.Event()
 
 
 class Feeds:

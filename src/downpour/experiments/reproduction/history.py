@@ -8,10 +8,9 @@ version, or if rounds overlap, from the one before that.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from downpour.base.errors import FileCorrupt, SpecError, StoreError
 from downpour.base.values import is_bare_name
@@ -105,7 +104,9 @@ def history_of(tables: Tables) -> History:
 def _made(tables: Tables, version: RecordedVersion) -> MadeVersion:
     line = version.line
     parts = line.parts or tuple(version.updates)
-    delay = _delay(tables.spec, line.version - 1)
+    # In the first round, updates are stale only if it continues another experiment's rounds.
+    follows = line.version > 1 or tables.spec.get("states_checksum") is not None
+    delay = int(tables.spec.get("overlap", 0)) if follows else 0
     staleness = line.staleness or (delay,) * len(parts)
     if len(parts) != len(staleness):
         raise FileCorrupt("record", f"does not say which version {line.version} was made from")
@@ -117,13 +118,6 @@ def _made(tables: Tables, version: RecordedVersion) -> MadeVersion:
         sizes = tables.rounds[number].samples
         tasks.append(_task(attempt, line.version - 1, stale, sizes))
     return MadeVersion(line=line, tasks=tuple(tasks))
-
-
-def _delay(fields: Mapping[str, Any], version: int) -> int:
-    """Return the staleness of updates in step that make the next version."""
-    # In the first round, updates are stale only if it continues another experiment's rounds.
-    follows = version > 0 or fields.get("states_checksum") is not None
-    return int(fields.get("overlap", 0)) if follows else 0
 
 
 def _task(

@@ -49,6 +49,7 @@ class Surroundings:
         patience: float = 1.0,
         on: Launcher | str | None = None,
         on_name: str | None = None,
+        disturbances: Disturbances = UNDISTURBED,
     ) -> Self:
         """Return surroundings from a user's arguments; the environment fills in missing ones."""
         source = data_dir or os.environ.get("DOWNPOUR_DATA")
@@ -58,6 +59,7 @@ class Surroundings:
             patience=checked_patience(patience),
             on="local" if on is None else on,
             on_name=on_name,
+            disturbances=disturbances,
         )
 
     @property
@@ -91,7 +93,9 @@ def workers_for(spec: Spec, workers: int | None = None, *, is_here: bool = True)
     Downpour does not know the cores, and users should ask for a hundred jobs themselves.
     """
     if workers is None:
-        room = _room_here(spec) if is_here else _ELSEWHERE_MAX
+        room = _ELSEWHERE_MAX
+        if is_here:  # we measure `inside = "auto"` later, for the cores that a worker has
+            room = _cards(spec) or max(1, usable_cores() // (spec.threads * spec.inside.processes))
         return (room if spec.shards is None else min(spec.shards, room)) + spec.standbys
     if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
         raise SpecError("workers", workers, "must be a whole number, at least 1")
@@ -107,14 +111,6 @@ def explained(spec: Spec, *, is_here: bool) -> str:
         why = f"for {_found(spec)}" if is_here else "the default"
     also = f", {spec.standbys} of them on standby" if spec.standbys else ""
     return f"{workers} worker{'s' * (workers != 1)}, {why}{also}; --workers takes another number"
-
-
-def _room_here(spec: Spec) -> int:
-    """Return how many workers this machine's accelerators or cores can run at once.
-
-    We measure `inside = "auto"` later, for the cores that a worker has.
-    """
-    return _cards(spec) or max(1, usable_cores() // (spec.threads * spec.inside.processes))
 
 
 def _cards(spec: Spec) -> int:

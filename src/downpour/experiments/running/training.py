@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from pathlib import Path
 
 from downpour.base.devices import AUTO
 from downpour.base.errors import ExperimentFailed, NotBegun, SpecError
@@ -66,16 +65,21 @@ def train(
     """Train a spec with a number of workers; None: as many as fit the spec."""
     number = workers_for(asked, workers, is_here=surroundings.is_here)
     trainer = trainer_of(asked, number, apart=surroundings.on != "inline")
-    measured = _inside_measured(asked, number, surroundings, watching)
-    resolved = resolve(measured, number, trainer=trainer)
+    if asked.inside.how == "auto" and surroundings.is_here:
+        datasets = SharedDirectory.open(surroundings.shared, create=True).datasets
+        asked = settled(asked, number, datasets, surroundings.data_dir, watching.note)
+    resolved = resolve(asked, number, trainer=trainer)
     surroundings.disturbances.check(number, resolved.rounds, is_local=surroundings.is_local)
     check_named(resolved, surroundings.data_dir)
     if resolved.init_from is not None:
         start = start_of(resolved, experiments_at(surroundings.shared))
         resolved = resolved.replace(init_checksum=start.checksum)
     watching.on_resolved(resolved)
-    with _nothing_left(surroundings.shared):
+    try:
         return _trained(resolved, number, surroundings, watching)
+    except NotBegun as refused:
+        shutil.rmtree(SharedDirectory(surroundings.shared).experiment_path(refused.experiment))
+        raise
 
 
 def _trained(
@@ -119,23 +123,3 @@ def _trained(
             if was_prepared or failed.exit_status != SpecError.exit_status:
                 raise
             raise NotBegun(experiment, failed.reason, asked_wrongly=True) from None
-
-
-@contextmanager
-def _nothing_left(shared: Path) -> Iterator[None]:
-    """Finally, remove the folder of an experiment that was refused before it began."""
-    try:
-        yield
-    except NotBegun as refused:
-        shutil.rmtree(SharedDirectory(shared).experiment_path(refused.experiment))
-        raise
-
-
-def _inside_measured(
-    spec: Spec, workers: int, surroundings: Surroundings, watching: Watching
-) -> Spec:
-    """Return a spec that says how a worker trains inside its machine; measure if it is "auto"."""
-    if spec.inside.how != "auto" or not surroundings.is_here:
-        return spec
-    root = SharedDirectory.open(surroundings.shared, create=True)
-    return settled(spec, workers, root.datasets, surroundings.data_dir, watching.note)

@@ -37,10 +37,6 @@ from downpour.show.loggers import Logger, logger_of
 log = logging.getLogger(__name__)
 
 
-def _ignore(_: ResolvedSpec) -> None:
-    """Do nothing with a resolved spec."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watching:
     """The functions, loggers and displays that follow a run.
@@ -58,7 +54,7 @@ class Watching:
     loggers: Sequence[Logger | str] = ()
     progress: bool | None = None
     tensorboard: Location | None = None
-    on_resolved: Callable[[ResolvedSpec], None] = _ignore
+    on_resolved: Callable[[ResolvedSpec], None] = lambda _: None
     note: Callable[[str], object] = log.info
 
     def __post_init__(self) -> None:
@@ -68,7 +64,13 @@ class Watching:
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise SpecError(name, value, f"must be a function that takes {what}")
-        check_loggers(self.loggers)
+        if isinstance(self.loggers, str) or not isinstance(self.loggers, Sequence):
+            raise SpecError("loggers", self.loggers, "must be a list, such as ['csv:log.csv']")
+        for one in self.loggers:
+            methods = (getattr(one, name, None) for name in ("begin", "log", "end"))
+            if isinstance(one, type) or not (isinstance(one, str) or all(map(callable, methods))):
+                accepted = "must be a string such as 'csv:log.csv', or have begin, log and end"
+                raise SpecError("loggers", one, accepted)
 
     @contextmanager
     def bars(self) -> Iterator[OnStatus | None]:
@@ -92,17 +94,6 @@ class Watching:
             loggers.append((name, RoundCallback(self.on_round)))
         takers = [LoggerTaker(name, one, resumes) for name, one in loggers]
         return Follower([*files, *takers, *announcers(self.on_event)])
-
-
-def check_loggers(loggers: Sequence[Logger | str]) -> None:
-    """Refuse an argument that is not a list of loggers."""
-    if isinstance(loggers, str) or not isinstance(loggers, Sequence):
-        raise SpecError("loggers", loggers, "must be a list, such as ['csv:log.csv']")
-    for one in loggers:
-        methods = (getattr(one, name, None) for name in ("begin", "log", "end"))
-        if isinstance(one, type) or not (isinstance(one, str) or all(map(callable, methods))):
-            accepted = "must be a string such as 'csv:log.csv', or have begin, log and end"
-            raise SpecError("loggers", one, accepted)
 
 
 def event_files(tensorboard: Location | None) -> list[EventFiles]:
@@ -183,7 +174,7 @@ def disturbing(
     never came.
     """
     if not isinstance(cluster, LocalCluster):
-        yield _ignore_news
+        yield lambda _: None
         return
 
     def tell(one: Slow | Kill) -> None:
@@ -200,7 +191,3 @@ def disturbing(
         yield disturber.look
         for kill in disturber.left:
             note(f"--kill {kill} came too late: training had ended")
-
-
-def _ignore_news(_: Status) -> None:
-    """Disturb nothing."""

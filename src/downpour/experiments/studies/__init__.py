@@ -5,24 +5,22 @@
 
 from __future__ import annotations
 
-from downpour.experiments.studies.backends import Backend, Embedded, Remote
+from downpour.experiments.studies.backends import Embedded, Remote
 from downpour.experiments.studies.folder import StudyFolder, read_folder
 from downpour.experiments.studies.grid import Grid, grid_results
 from downpour.experiments.studies.runner import run_study
 from downpour.experiments.studies.search import Search
-from downpour.experiments.studies.study import EndedRun, Run, Study
+from downpour.experiments.studies.study import Run, Study
 
 __all__ = [
     "Study",
     "Grid",
     "Search",
     "Run",
-    "EndedRun",
     "StudyFolder",
     "read_folder",
     "run_study",
     "grid_results",
-    "Backend",
     "Embedded",
     "Remote",
 ]

@@ -29,7 +29,7 @@ import xxhash
 from filelock import Timeout
 
 from downpour.base.errors import FileCorrupt, FileMissing, SpecError, StoreError
-from downpour.core.spec import ResolvedSpec, toml_fields
+from downpour.core.spec import ResolvedSpec
 from downpour.experiments.studies.study import (
     EndedRun,
     Run,
@@ -255,7 +255,7 @@ def read_folder(path: Path, kind: type[StudyT]) -> StudyFolder[StudyT]:
     """Open a folder with the study in its own file."""
     name = kind.file_name
     try:
-        return StudyFolder(path, kind.make(toml_fields((path / name).read_text("utf-8"))))
+        return StudyFolder(path, kind.from_toml((path / name).read_text("utf-8")))
     except FileNotFoundError:
         why = f"is not empty, and has no {name}" if path.is_dir() else "no such folder"
         raise refusal(path, why) from None

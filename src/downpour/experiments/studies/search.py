@@ -101,7 +101,11 @@ class Search(Study):
         if not isinstance(table, dict):
             raise SpecError(_SEARCH, table, "must be a table [search] with the fields to search")
         for field, value in fields.items():
-            _check_above(field, value)
+            if field == "experiment":
+                raise SpecError(field, value, "is for `downpour grid`, not for a search")
+            if field in _TABLE_FIELDS and field not in Spec.model_fields:
+                raise SpecError(field, value, "must come below [search]")
+            check_name(field, value, _ABOVE)
         settings = dict(table)
         name = Spec.make({"name": fields.pop("name", None)}).name
         workers = fields.pop("workers", None)
@@ -246,14 +250,6 @@ def _axes(table: Mapping[str, Value]) -> dict[str, Axis]:
     for field, value in flat.items():
         _check_field(field, value, flat)
     return {field: axis_of(field, value) for field, value in sorted(flat.items())}
-
-
-def _check_above(field: str, value: Value) -> None:
-    if field == "experiment":
-        raise SpecError(field, value, "is for `downpour grid`, not for a search")
-    if field in _TABLE_FIELDS and field not in Spec.model_fields:
-        raise SpecError(field, value, "must come below [search]")
-    check_name(field, value, _ABOVE)
 
 
 def _check_field(field: str, value: Any, beside: Mapping[str, Value]) -> None:

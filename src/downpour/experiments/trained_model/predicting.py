@@ -289,10 +289,7 @@ def _own(trained: TrainedModel, data: Path | None, options: Mapping[str, Any]) -
         accepted = "is for built-in models; a task's options give the path of its examples"
         raise SpecError("data", str(data), accepted)
     spec = spec.replace(task_options={**spec.task_options, **options})
-    facts = replace(NO_DATA.facts, test_samples=_test_examples(spec))
-    return task_of(replace(trained, spec=spec), replace(NO_DATA, facts=facts))
-
-
-def _test_examples(spec: Spec) -> int:
     with theirs(spec, 'examples("test") fails'):
-        return limited(len(own_task(spec).examples("test")), spec, "test")
+        samples = limited(len(own_task(spec).examples("test")), spec, "test")
+    facts = replace(NO_DATA.facts, test_samples=samples)
+    return task_of(replace(trained, spec=spec), replace(NO_DATA, facts=facts))
