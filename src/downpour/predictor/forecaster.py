@@ -8,7 +8,7 @@ forecasts now and then. The driver hands the answer to the scheduler as one more
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from downpour.base.values import AttemptId, Forecast, Progress, SystemState
@@ -64,17 +64,12 @@ class _Task:
     def features(self) -> Features:
         """Return the task's features: with its last report, and one well before that."""
         features: dict[str, float] = {"n_samples": self.samples, **self.state}
-        for percent, seconds, state in self._last_reports():
+        # The pace between two reports that are close together would be noisy.
+        before = [r for r in self.reports if r[0] <= self.reports[-1][0] - _APART_PERCENT]
+        for percent, seconds, state in (*before[-1:], *self.reports[-1:]):
             features[f"p{percent}_elapsed_s"] = seconds
             features |= {f"p{percent}_{name}": value for name, value in state.items()}
         return features
-
-    def _last_reports(self) -> Iterator[tuple[int, float, Features]]:
-        # The pace between two reports that are close together would be noisy.
-        if self.reports:
-            last = self.reports[-1]
-            before = (r for r in reversed(self.reports) if r[0] <= last[0] - _APART_PERCENT)
-            yield from (*list(before)[:1], last)
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ Other names are refused, not dropped: a user who gives an `attention_mask` expec
 from __future__ import annotations
 
 import inspect
+import math
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -197,9 +198,7 @@ def _checked_bytes(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
         size_bytes = member.file_size - file.tell()
     if dtype.hasobject:
         raise ValueError(f"{member.filename} needs pickle (allow_pickle=False)")
-    needed_bytes = 1
-    for length in (*shape, dtype.itemsize):
-        needed_bytes *= length
+    needed_bytes = math.prod((*shape, dtype.itemsize))
     if needed_bytes != size_bytes or min(shape, default=0) < 0:
         reason = f"{member.filename} claims {needed_bytes} bytes, but holds {size_bytes}"
         raise ValueError(reason)

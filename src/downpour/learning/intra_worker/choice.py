@@ -37,11 +37,6 @@ class Candidate:
     processes: int = 1
     how: str = "data"
 
-    @property
-    def fields(self) -> dict[str, Any]:
-        """The fields of a spec with it."""
-        return {"threads": self.threads, "inside": {"processes": self.processes, "how": self.how}}
-
     def __str__(self) -> str:
         if self.processes == 1:
             return "one process" + f" with {self.threads} threads" * (self.threads > 1)
@@ -76,7 +71,8 @@ class Measured:
 
 def closed(spec: Spec, chosen: Candidate) -> Spec:
     """Return a spec with the chosen arrangement."""
-    return spec.replace(**chosen.fields)
+    inside = {"processes": chosen.processes, "how": chosen.how}
+    return spec.replace(threads=chosen.threads, inside=inside)
 
 
 def candidates(spec: Spec, cores: int) -> list[Candidate]:

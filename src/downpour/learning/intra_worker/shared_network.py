@@ -43,11 +43,6 @@ class _Place:
     offset: int
     like: Tensor
 
-    @property
-    def bytes_used(self) -> int:
-        """The bytes up to the next tensor's beginning."""
-        return aligned(self.like.nbytes)
-
 
 class SharedNetwork:
     """Puts a network's tensors into shared memory.
@@ -148,9 +143,8 @@ def _placed(tensors: Iterable[Tensor], offset: int) -> tuple[list[_Place], int]:
     """Return a place for each tensor from an offset on, and where the last ends."""
     places = []
     for value in tensors:
-        place = _Place(offset, value)
-        places.append(place)
-        offset += place.bytes_used
+        places.append(_Place(offset, value))
+        offset += aligned(value.nbytes)
     return places, offset
 
 

@@ -74,7 +74,9 @@ class Team:
         """Start helpers if none run: as many as memory has room for by now."""
         if self._helpers:
             return
-        processes = min(self._most, _room_for())
+        # A helper needs at least as much as this process has for itself by now. Before the first
+        # step that is torch, the network and the data, and later memory for a part of a batch.
+        processes = min(self._most, 1 + free_memory() // max(1, own_memory()))
         if processes < self._most:
             log.warning("memory has room for %d of %d processes", processes, self._most)
         if processes == 1:
@@ -177,15 +179,6 @@ class Team:
         if self._memory >= 0:
             os.close(self._memory)
             self._memory = -1
-
-
-def _room_for() -> int:
-    """Return for how many processes like this one there is memory.
-
-    A helper needs at least as much as this process has for itself by now. Before the first step
-    that is torch, the network and the data, and later the memory for a part of a batch as well.
-    """
-    return 1 + free_memory() // max(1, own_memory())
 
 
 @cache  # only once, even if the team restarts its helpers

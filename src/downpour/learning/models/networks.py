@@ -16,6 +16,7 @@ gradients alike, and ReLU then has a quarter of the work.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -147,9 +148,7 @@ def mlp(
     sample_shape: tuple[int, ...], num_classes: int, *, hidden: Sequence[int] = (64, 64)
 ) -> nn.Module:
     """Dense layers with ReLU between them, of the widths in `hidden`; for examples of any shape."""
-    size = 1
-    for length in sample_shape:
-        size *= length
+    size = math.prod(sample_shape)
     layers: list[nn.Module] = [nn.Flatten()]
     for units in widths("hidden", hidden):
         layers += [nn.Linear(size, units), nn.ReLU(inplace=True)]

@@ -10,7 +10,7 @@ import inspect
 import math
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -137,13 +137,10 @@ def shown(value: object) -> str:
 def _check_arguments(task: Task, method: str, count: int, name: str) -> None:
     # Of the made task, because a method may be static, of the class, or any callable object.
     called = getattr(task, method)
-    with suppress(ValueError):  # some callables do not tell their arguments
-        _check_bound(called, method, count, name)
-
-
-def _check_bound(called: Any, method: str, count: int, name: str) -> None:
     try:
         inspect.signature(called).bind(*range(count))
+    except ValueError:  # some callables do not tell their arguments
+        return
     except TypeError as error:
         wanted = inspect.signature(getattr(Task, method)).replace(
             return_annotation=inspect.Signature.empty

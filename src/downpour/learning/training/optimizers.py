@@ -146,14 +146,6 @@ def _sgd(groups: Groups, spec: Spec) -> Optimizer:
     return optimizer
 
 
-def _adam(groups: Groups, spec: Spec) -> Optimizer:
-    return Adam(groups, **_adaptive(spec))
-
-
-def _adamw(groups: Groups, spec: Spec) -> Optimizer:
-    return AdamW(groups, **_adaptive(spec))
-
-
 def _adaptive(spec: Spec) -> dict[str, Any]:
     return {
         "lr": spec.learning_rate,
@@ -166,8 +158,8 @@ def _adaptive(spec: Spec) -> dict[str, Any]:
 
 OPTIMIZERS: dict[str, Callable[[Groups, Spec], Optimizer]] = {
     "sgd": _sgd,
-    "adam": _adam,
-    "adamw": _adamw,
+    "adam": lambda groups, spec: Adam(groups, **_adaptive(spec)),
+    "adamw": lambda groups, spec: AdamW(groups, **_adaptive(spec)),
 }
 
 
