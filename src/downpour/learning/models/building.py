@@ -32,11 +32,7 @@ def outputs_needed(spec: Spec, facts: DatasetFacts) -> int:
     """
     if spec.loss == "cross_entropy":
         if not facts.classes:
-            raise SpecError(
-                "loss",
-                spec.loss,
-                "labels of zeros and ones need binary_cross_entropy",
-            )
+            raise SpecError("loss", spec.loss, "labels of zeros and ones need binary_cross_entropy")
         return facts.classes
     if facts.classes > 2:
         raise SpecError("loss", spec.loss, f"{facts.classes} classes need cross_entropy")
