@@ -1,4 +1,4 @@
-"""Numbers that policies compare and tell: chances, counts of late shards, times of copies."""
+"""Numbers that policies compare and tell: chances, counts of late shards."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import pytest
 
 from downpour.base.values import Forecast
 from downpour.core.stragglers import POLICIES
-from downpour.core.stragglers.base import Assignment, Close
+from downpour.core.stragglers.base import Close
 from downpour.core.stragglers.outlook import chance_above
-from tests.core.stragglers.rounds import round_of, running, with_
+from tests.core.stragglers.rounds import round_of, running
 
 
 @pytest.mark.parametrize(
@@ -30,17 +30,3 @@ def test_a_policy_says_how_many_updates_it_does_not_wait_for() -> None:
     assert told == [Close(reason=reason, leave_running=True)]
     two = [*tasks, running("bob", 1, 0.5)]
     assert policy.decide(round_of(two, published=[5.0, 5.0], options={"backups": 1})) == []
-
-
-def test_a_copy_goes_on_from_what_was_saved() -> None:
-    """With nine tenths saved, a copy ends before the attempt; from the beginning, it doesn't."""
-    late, made = running("ann", 0, 0.5, 60.0), []
-    for saved in (0.0, 0.9):
-        view = round_of(
-            [with_(late, {"saved": saved})],
-            idle="bob",
-            published=[10.0] * 5,
-            paces={"ann": 60.0, "bob": 60.0},
-        )
-        made.append([type(action) for action in POLICIES["mantri"].decide(view)])
-    assert made == [[], [Assignment]]
