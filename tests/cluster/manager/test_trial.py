@@ -117,10 +117,10 @@ def test_a_trial_that_lacks_memory_refuses_nothing_and_tells_the_limit(
     spec = Spec.make({"model": "mlp", "model_options": {"hidden": [5000, 5000]}})
     drawn = GlobalModel(spec, open_prepared(tmp_path, prepare(spec, tmp_path)))
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    monkeypatch.setattr(machine, "_limited_groups", lambda: iter([(512 << 20, 32 << 20)]))
+    monkeypatch.setattr(machine, "_limited_groups", lambda: iter([(320 << 20, 32 << 20)]))
     assert drawn.check_trains([np.arange(100)]) is None
     assert "could not try the network" in caplog.text
-    assert " of the 512 MiB of its group are free" in caplog.text
+    assert " of the 320 MiB of its group are free" in caplog.text
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 
