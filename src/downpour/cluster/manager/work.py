@@ -33,7 +33,17 @@ from downpour.core.scheduler.commands import Aggregate, Evaluate, Prepare, Publi
 from downpour.core.spec import Spec
 from downpour.core.splitters import count_classes, divide
 from downpour.files.aggregators import AGGREGATORS, Contribution, Move
-from downpour.files.store import WHOLE, Array, Buffer, Store, decode, encode, layout, step_to
+from downpour.files.store import (
+    WHOLE,
+    Array,
+    Buffer,
+    Store,
+    about_model,
+    decode,
+    encode,
+    layout,
+    step_to,
+)
 from downpour.files.store.shared_directory import send_dataset
 from downpour.learning import tasks
 from downpour.learning.tasks import Data
@@ -393,11 +403,10 @@ def _whole(
 ) -> Sequence[Buffer]:
     """Return a file's content: a model version, the frozen parameters, and all tied names."""
     frozen = ready(space).begun.frozen if with_frozen else None
-    if frozen is None and not leading:
-        return [space.store.read(file)]
     model = space.aggregation.versions.read_after(leading, file)
     if frozen is None:
-        return encode(model.tensors, model.metadata)
+        # A version that was a round's only update also describes its task.
+        return encode(model.tensors, about_model(model.metadata))
     apart = decode(space.store.read(frozen), frozen.name)
     whole = {**apart.tensors, **model.tensors}
     return encode({**whole, **{tied: whole[name] for tied, name in apart.metadata.items()}}, {})
