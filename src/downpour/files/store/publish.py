@@ -240,20 +240,13 @@ def link(directory: Path, known: str, name: str, retry_policy: RetryPolicy) -> b
     def linked() -> bool:
         with writing(directory, name):
             try:
-                os.link(source, target)
-            except FileExistsError:
-                if not source.samefile(target):  # else a lost answer, as in `_give_name`
-                    raise
+                is_linked = _link(source, target)
             except FileNotFoundError:
                 if directory.is_dir():
                     raise FileMissing(known) from None
                 raise
-            except OSError as error:
-                if error.errno not in _NO_HARD_LINKS:
-                    raise
-                return False
             sync_directory(directory)
-            return True
+            return is_linked
 
     return retry_policy.call(linked)
 
@@ -325,20 +318,29 @@ def _write_all(descriptor: int, pieces: list[memoryview]) -> None:
 
 def _give_name(temporary: Path, target: Path) -> None:
     try:
-        os.link(temporary, target)
-    except FileExistsError:
-        # A link may have succeeded although its answer was lost. If this process or the NFS client
-        # then repeats it, the name exists already.
-        if not temporary.samefile(target):
-            raise
+        if _link(temporary, target):
+            return
     except FileNotFoundError:
         # The folder exists, but without the file: another folder has replaced it meanwhile.
         if temporary.parent.is_dir():
             raise StoreError(f"{target.name}: its temporary file has vanished") from None
         raise
+    if os.path.lexists(target):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+    temporary.rename(target)
+
+
+def _link(source: Path, target: Path) -> bool:
+    """Give a file a second name; false if the file system has no hard links."""
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        # A link may have succeeded although its answer was lost. If this process or the NFS client
+        # then repeats it, the name exists already.
+        if not source.samefile(target):
+            raise
     except OSError as error:
         if error.errno not in _NO_HARD_LINKS:
             raise
-        if os.path.lexists(target):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
-        temporary.rename(target)
+        return False
+    return True
