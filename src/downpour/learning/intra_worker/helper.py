@@ -17,27 +17,29 @@ import torch
 
 from downpour.base.errors import OutOfMemory
 from downpour.core.families import ARRANGEMENTS
+from downpour.core.spec import Spec
 from downpour.learning.blame import users_errors
 from downpour.learning.intra_worker.data import Arrangement
 from downpour.learning.intra_worker.helper_process import Answer, HelperJob, HelperTask
 from downpour.learning.intra_worker.shared_network import SharedNetwork
+from downpour.learning.shipping.receiving import use
+from downpour.learning.tasks import open_data
+from downpour.learning.tasks.loaded import load
 from downpour.learning.training import numerics
-from downpour.learning.training.loaders import TaskSource
 
 
 class Helper:
     """Builds the network that its worker trains, in the same memory."""
 
     def __init__(self, work: HelperTask, memory: int) -> None:
-        loaded = TaskSource(
-            spec=work.spec,
-            datasets=Path(work.datasets),
-            data_key=work.data_key,
-            code=work.code,
-        ).load()
-        self._spec = loaded.spec
-        torch.set_num_threads(self._spec.threads)
+        spec = Spec.from_toml(work.spec)
+        if work.code:
+            use(Path(work.code))
+        torch.set_num_threads(spec.threads)
+        data = open_data(spec, Path(work.datasets), work.data_key)
+        loaded = load(spec, data)
         network = loaded.network()
+        self._spec = loaded.spec
         numerics.place(network, self._spec, images=loaded.images)
         shared = SharedNetwork(network, memory, work.gradients).attach()
         network.train()
