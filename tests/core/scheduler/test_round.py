@@ -203,7 +203,7 @@ def test_a_shard_whose_worker_was_lost_may_go_to_that_name_once_more() -> None:
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["assign", "back", "publish"]))))
 def test_the_offer_is_always_the_pending_tasks(steps: list[tuple[int, str]]) -> None:
     """Whatever is done in whatever order, the offer equals a plain look through the tasks."""
-    current = Round("one", 0, (10,) * 6)
+    current = Round("one", 0, (10,) * 6, homes={1: "ann", 4: "bob"})
     for shard, step in steps:
         state = current.tasks[shard].life.state
         if step == "assign" and state == "pending":

@@ -221,8 +221,7 @@ def _afresh(loaded: LoadedExperiment, task: TaskMessage) -> BegunTask:
         shard=task.id.shard,
         share=task.share,
     )
-    state = task.optimizer_state
-    known = kept is not None and state is not None and kept.optimizer_state == state
+    known = kept is not None and kept.optimizer_state == task.optimizer_state
     arrays = kept.arrays if kept and known else _handed_on(loaded, task)
     training = _placed(loaded, part, optimizer_part(arrays))
     # Reading a computed start again would take two files, so keep it. A start from one file costs

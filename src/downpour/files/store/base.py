@@ -35,7 +35,7 @@ class Store(Protocol):
 
         Raises:
             StoreError: as `put_new`.
-            FileMissing: the file does not exist, even after retries.
+            FileMissing: the file does not exist, and this process has no copy of it.
         """
 
     def view(self, file: PublishedFile) -> memoryview:

@@ -248,7 +248,7 @@ def link(directory: Path, known: str, name: str, retry_policy: RetryPolicy) -> b
             sync_directory(directory)
             return is_linked
 
-    return retry_policy.call(linked)
+    return retry_policy.call_through_outage(linked)
 
 
 def sync_directory(directory: Path) -> bool:

@@ -322,7 +322,6 @@ class _Trial:
 
     def _next_task(self, network: nn.Module) -> dict[str, str]:
         """Train another task in a network; returns the state after it."""
-        network.zero_grad()
         load_parameters(network, self._start)
         # The second epoch, if the spec has one: a task's rate() is promised shares below 1.
         round_ = min(1, self._spec.meetings.epochs_in_all - 1)
