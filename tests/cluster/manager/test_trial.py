@@ -5,21 +5,18 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from downpour.base.errors import SpecError
 from downpour.base.states import ExperimentState
 from downpour.cluster.manager import rehearsal
-from downpour.cluster.manager.global_model import GlobalModel
 from downpour.core.spec import Spec
-from downpour.host import machine
-from downpour.learning.datasets import open_prepared, prepare
 from downpour.learning.training.numeric_class import numeric_class
 from tests.cluster.manager.conftest import NUMERICS
 
@@ -107,21 +104,38 @@ def test_everybodys_numeric_class_is_on_screen_and_the_managers_on_record(cluste
     assert drawn == [str(numeric_class("cpu"))]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has such limits")
-def test_a_trial_that_lacks_memory_refuses_nothing_and_tells_the_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Workers may have more; the manager, which serves others, is not killed for it."""
-    import resource
+_LACKING = """
+import resource
+import sys
+from pathlib import Path
 
-    spec = Spec.make({"model": "mlp", "model_options": {"hidden": [5000, 5000]}})
-    drawn = GlobalModel(spec, open_prepared(tmp_path, prepare(spec, tmp_path)))
-    before = resource.getrlimit(resource.RLIMIT_DATA)
-    monkeypatch.setattr(machine, "_limited_groups", lambda: iter([(320 << 20, 32 << 20)]))
-    assert drawn.check_trains([np.arange(100)]) is None
-    assert "could not try the network" in caplog.text
-    assert " of the 320 MiB of its group are free" in caplog.text
-    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+import numpy as np
+
+from downpour.cluster.manager.global_model import GlobalModel
+from downpour.core.spec import Spec
+from downpour.host import machine
+from downpour.learning.datasets import open_prepared, prepare
+
+folder = Path(sys.argv[1])
+spec = Spec.make({"model": "mlp", "model_options": {"hidden": [5000, 5000]}})
+drawn = GlobalModel(spec, open_prepared(folder, prepare(spec, folder)))
+before = resource.getrlimit(resource.RLIMIT_DATA)
+machine._limited_groups = lambda: iter([(320 << 20, 32 << 20)])
+assert drawn.check_trains([np.arange(100)]) is None
+assert resource.getrlimit(resource.RLIMIT_DATA) == before
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has such limits")
+def test_a_trial_that_lacks_memory_refuses_nothing_and_tells_the_limit(tmp_path: Path) -> None:
+    """Workers may have more; the manager, which serves others, is not killed for it.
+
+    In a process of its own: a worker's memory, which other tests use, is kept to be used again.
+    """
+    words = [sys.executable, "-c", _LACKING, str(tmp_path)]
+    told = subprocess.run(words, capture_output=True, text=True, check=True).stderr
+    assert "could not try the network" in told
+    assert " of the 320 MiB of its group are free" in told
 
 
 @pytest.mark.parametrize("kills", [(0, 1), (0, 0)])
