@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from downpour.core.spec import Spec
-from downpour.learning.user_code import differences, versions_of
+from downpour.learning.user_code import differences, package_imports, versions_of
 from tests.conftest import Allow
 
 LAB = """
@@ -62,6 +62,23 @@ def test_a_project_has_the_versions_of_what_it_imports(spec: Spec) -> None:
         "numpy": metadata.version("numpy"),
         "torch": TORCH,
     }
+
+
+def test_imports_at_the_head_of_files_can_be_made_ahead(tmp_path: Path, allowing: Allow) -> None:
+    """Of packages, in order; not what follows a statement, nor what an environment may change."""
+    text = '''"""A task."""\nimport json\nimport yarn.deep as deep\nimport heads_helpers
+from fancy import thread, needle\nfrom . import relative\nfrom downpour import Task\n
+deep.use(thread)\nimport numpy\n\ndef build():\n    import lazily\n'''
+    (tmp_path / "heads_lab.py").write_text(text)
+    (tmp_path / "heads_helpers.py").write_text("import yarn.deep, torch\nfrom fancy import *\n")
+    allowing(tmp_path, "heads_lab")
+    spec = Spec(model="heads_lab:build")
+    assert set(package_imports(spec)) == {
+        *["yarn.deep", "torch", "fancy:thread", "fancy:needle", "fancy:*"]
+    }
+    (tmp_path / "heads_helpers.py").write_text("import os\nos.environ['YARN'] = 'red'\n")
+    assert package_imports(spec) == ()
+    assert package_imports(Spec()) == ()
 
 
 def test_only_what_is_trained_counts(spec: Spec) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -214,6 +215,40 @@ def versions_of(spec: Spec) -> dict[str, str]:
     return {name: version for name, version in sorted(versions.items()) if version}
 
 
+def package_imports(spec: Spec) -> tuple[str, ...]:
+    """Return what a spec's trained project imports from packages, as `module` or `module:name`.
+
+    Only the imports at the head of each file are among them, because statements before an import
+    may change what it does. If a file uses `os.environ`, which packages read, there are none.
+    """
+    if not spec.trains_own_code:
+        return ()
+    project = project_of(*spec.trained_code)
+    if any(b"environ" in content for content in project.files.values()):
+        return ()
+    others = sys.stdlib_module_names | {_OWN, *_tops(project)}
+    found = (name for content in project.files.values() for name in _imports_at_head(content))
+    return tuple(dict.fromkeys(name for name in found if _top(name) not in others))
+
+
+def _imports_at_head(content: bytes) -> Iterator[str]:
+    with suppress(SyntaxError, ValueError, RecursionError):  # the import itself reports the error
+        for node in ast.parse(content).body:
+            match node:
+                case ast.Import(names=names):
+                    yield from (alias.name for alias in names)
+                case ast.ImportFrom(module=str(module), names=names, level=0):
+                    yield from (f"{module}:{alias.name}" for alias in names)
+                case ast.Expr(value=ast.Constant()):  # the docstring
+                    pass
+                case _:
+                    return
+
+
+def _top(name: str) -> str:
+    return name.partition(":")[0].partition(".")[0]
+
+
 def differences(noted: Mapping[str, str]) -> tuple[str, ...]:
     """Return what differs here from the versions that a manager has noted, a phrase each."""
     here = {name: _version(name) for name in noted}
@@ -238,13 +273,17 @@ def variables_read(spec: Spec) -> tuple[str, ...]:
 
 def _imported(project: Project) -> Iterator[str]:
     """Yield the top-level names of the modules that a project imports and does not have itself."""
-    own = {path.partition("/")[0].removesuffix(".py") for path in project.files}
+    own = _tops(project)
     for path, content in project.files.items():
         module = path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
         for name in imports_of(content, module, is_package=path.endswith("__init__.py")):
             top = name.partition(".")[0]
             if top and top not in own:
                 yield top
+
+
+def _tops(project: Project) -> set[str]:
+    return {path.partition("/")[0].removesuffix(".py") for path in project.files}
 
 
 def _distribution(module: str) -> str | None:

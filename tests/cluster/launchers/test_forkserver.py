@@ -8,6 +8,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
@@ -21,21 +22,29 @@ from downpour.network.rpc import ManagerClient, parse_address
 PATIENCE_SECONDS = 60
 
 
-@pytest.fixture
-def server() -> Iterator[subprocess.Popen[str]]:
-    """A fork server of its own, which ends with the test."""
-    command = [sys.executable, "-m", forkserver.__name__]
+@contextmanager
+def running(*imports: str, folder: Path | None = None) -> Iterator[subprocess.Popen[str]]:
+    """A fork server, until the block ends."""
+    command = [sys.executable, "-m", forkserver.__name__, *imports]
     with subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
+        cwd=folder,
         text=True,
     ) as process:
         yield process
         if process.stdin and not process.stdin.closed:
             process.stdin.close()
         assert process.wait(PATIENCE_SECONDS) == 0
+
+
+@pytest.fixture
+def server() -> Iterator[subprocess.Popen[str]]:
+    """A fork server of its own, which ends with the test."""
+    with running() as process:
+        yield process
 
 
 def ask(server: subprocess.Popen[str], options: ManagerOptions) -> None:
@@ -76,6 +85,28 @@ def test_a_failed_start_says_why_and_a_started_process_ends_with_the_requests(
     assert server.stdin is not None
     server.stdin.close()
     assert news(server) == {"name": "boss", "exited": 0}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows what a process has open")
+@pytest.mark.parametrize("then", ["", "threading.Thread(target=time.sleep, args=(9,)).start()"])
+def test_packages_are_imported_once_for_all_unless_they_begin_threads(
+    tmp_path: Path, then: str
+) -> None:
+    """A thread would be missing in a fork, so a server that has one begins again without.
+
+    If an import fails, the process that needs the package reports it.
+    """
+    text = f"import threading, time\nprint('no news')\nheld = open('imported', 'ab')\n{then}\n"
+    (tmp_path / "yarn.py").write_text(text)
+    (tmp_path / "broken.py").write_text("raise SystemExit('broken')")
+    names = "missing_everywhere:name", "broken", "yarn:held", "yarn:no_such_name", "yarn"
+    with running(*names, folder=tmp_path) as server:
+        ask(server, ManagerOptions(shared=str(tmp_path / "shared"), port=0))
+        with ManagerClient(parse_address(news(server)["address"])) as client:
+            assert client.list_experiments() == ()
+        held = {path.resolve() for path in Path(f"/proc/{server.pid}/fd").iterdir()}
+    assert (tmp_path / "imported").exists()
+    assert (tmp_path / "imported" in held) == (not then)
 
 
 @pytest.mark.parametrize("text", ["x" * 100_000, "é" * 5000, "🙂" * 5000, "\udcff" * 5000])

@@ -35,7 +35,8 @@ class LaunchPlan:
     launcher gives these back once they have been idle for `idle_seconds`; with 0 they stay. A
     worker computes with `threads` threads on `device`, and has `labels`. Only workers whose labels
     meet the experiment's `needs` may train it, so a launcher that knows its machines' labels uses
-    only machines that meet them.
+    only machines that meet them. `imports` are what the experiment's code imports of packages, so
+    that one process can import it for all.
     """
 
     manager: ManagerOptions
@@ -59,6 +60,7 @@ class LaunchPlan:
     )
     loaders: str = options.loaders()
     needs: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check what users may set."""

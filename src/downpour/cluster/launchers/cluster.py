@@ -109,7 +109,7 @@ class ManagerHost:
         self._log_kept = ExitStack()
         shared = Path(plan.manager.shared)
         self.log = new_log(shared)
-        self.server = ForkServerProcess(self.log, self._environment)
+        self.server = ForkServerProcess(self.log, self._environment, plan.imports)
         try:
             secrets = known_secrets(plan.manager.credentials)
             kept = kept_log(SharedDirectory(shared), "launcher", secrets, owns_process=False)

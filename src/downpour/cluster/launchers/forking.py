@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from threading import Condition, Thread
@@ -30,16 +30,19 @@ class ForkServerProcess:
     Args:
         log: the file to which it and all its processes append their logs.
         environment: further environment variables.
+        imports: what it imports before it starts any process, see `package_imports`.
     """
 
-    def __init__(self, log: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, log: Path, environment: Mapping[str, str], imports: Sequence[str] = ()
+    ) -> None:
         self.log = log
         self._news: dict[str, dict[str, Any]] = {}
         self._pids: set[int] = set()
         self._news_ended = False
         self._changed = Condition()
         module = "downpour.cluster.launchers.forkserver"
-        self._child = Child(module, log=log, answers=True, environment=environment)
+        self._child = Child(module, imports, log=log, answers=True, environment=environment)
         pipe = self._child.process.stdout
         self._listener = Thread(target=self._listen, args=(pipe,), daemon=True)
         self._listener.start()

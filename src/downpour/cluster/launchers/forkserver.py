@@ -17,8 +17,10 @@ import os
 import selectors
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 from typing import Any, NoReturn
@@ -207,6 +209,28 @@ def _preload(role: str) -> None:
     gc.freeze()
 
 
+_SAFE_LOOK = "PYTORCH_NVML_BASED_CUDA_CHECK"
+"""With it torch looks for cards without opening one; an open one does not survive a fork."""
+
+
+def _import_packages(names: Sequence[str]) -> bool:
+    """Import packages; return false if the import began a thread, which no fork would have.
+
+    An import that fails is no error here: the process that needs the package reports it.
+    """
+    known = os.environ.get(_SAFE_LOOK)
+    os.environ[_SAFE_LOOK] = "1"
+    for name in names:
+        module, _, attribute = name.partition(":")
+        with suppress(Exception, SystemExit):
+            package = import_module(module)
+            if attribute and not hasattr(package, attribute):
+                import_module(f"{module}.{attribute}")
+    del os.environ[_SAFE_LOOK]
+    os.environ |= {} if known is None else {_SAFE_LOOK: known}
+    return threading.active_count() == 1
+
+
 def main() -> None:
     """Serve one launcher, over this process's standard input and output."""
     setproctitle("downpour: fork server")
@@ -215,6 +239,9 @@ def main() -> None:
     # reads.
     news = os.dup(1)
     os.dup2(2, 1)
+    if (imports := sys.argv[1:]) and not _import_packages(imports):
+        os.dup2(news, 1)
+        os.execv(sys.executable, [sys.executable, "-m", __spec__.name])  # noqa: S606
     ForkServer(requests=0, news=news).serve()
 
 

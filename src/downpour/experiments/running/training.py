@@ -24,6 +24,7 @@ from downpour.files.store.model_files import experiments_at
 from downpour.learning.intra_worker.choice import settled
 from downpour.learning.tasks import check_named
 from downpour.learning.training.trainer import trainer_of
+from downpour.learning.user_code import package_imports
 from downpour.network.rpc.messages import Status
 from downpour.record import Result
 
@@ -48,7 +49,14 @@ def embed(
         embedded=True,
         run=secrets.token_hex(8),
     )
-    plan = LaunchPlan(options, workers, threads=spec.threads, device=spec.device, needs=spec.needs)
+    plan = LaunchPlan(
+        options,
+        workers,
+        threads=spec.threads,
+        device=spec.device,
+        needs=spec.needs,
+        imports=package_imports(spec),
+    )
     # The environment's credentials belong to another cluster.
     with (
         launcher_of(surroundings.on)(plan) as cluster,
