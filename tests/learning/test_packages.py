@@ -73,9 +73,8 @@ deep.use(thread)\nimport numpy\n\ndef build():\n    import lazily\n'''
     (tmp_path / "heads_helpers.py").write_text("import yarn.deep, torch\nfrom fancy import *\n")
     allowing(tmp_path, "heads_lab")
     spec = Spec(model="heads_lab:build")
-    assert set(package_imports(spec)) == {
-        *["yarn.deep", "torch", "fancy:thread", "fancy:needle", "fancy:*"]
-    }
+    names = {"yarn.deep", "torch", "fancy:thread", "fancy:needle", "fancy:*"}
+    assert set(package_imports(spec)) == names
     (tmp_path / "heads_helpers.py").write_text("import os\nos.environ['YARN'] = 'red'\n")
     assert package_imports(spec) == ()
     assert package_imports(Spec()) == ()

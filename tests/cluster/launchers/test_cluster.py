@@ -356,7 +356,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, folder: Path, *lines: str) -> None
     monkeypatch.setattr(sys, "executable", str(script))
 
 
-MANAGER_IS_UP = '{"name": "manager", "address": "127.0.0.1:1"}'
+MANAGER_IS_UP = '{"name": "manager", "answer": "127.0.0.1:1"}'
 
 
 def test_a_fork_server_that_falls_silent_is_not_waited_for(

@@ -17,9 +17,31 @@ import pytest
 
 from downpour.cluster.launchers import forkserver
 from downpour.cluster.manager.options import ManagerOptions
+from downpour.core.spec import Spec
 from downpour.network.rpc import ManagerClient, parse_address
 
 PATIENCE_SECONDS = 60
+LOOKED_AT = """
+import os
+from torch import nn, optim
+from downpour import Task
+
+print("no news")
+
+class Calm(Task):
+    def model(self):
+        return nn.Linear(2, 2)
+    def examples(self, part):
+        return None
+    def loss(self, model, batch):
+        return model(batch).sum()
+    def optimizer(self, groups):
+        return optim.SGD(groups, lr=0.1, momentum=0.25)
+
+class Wild(Calm):
+    def optimizer(self, groups):
+        os._exit(0)
+"""
 
 
 @contextmanager
@@ -47,10 +69,13 @@ def server() -> Iterator[subprocess.Popen[str]]:
         yield process
 
 
-def ask(server: subprocess.Popen[str], options: ManagerOptions) -> None:
-    """Ask for a manager."""
+def ask(
+    server: subprocess.Popen[str], options: ManagerOptions | dict[str, Any], role: str = "manager"
+) -> None:
+    """Ask for a process."""
     assert server.stdin is not None
-    request = {"role": "manager", "name": "boss", "options": asdict(options)}
+    fields = options if isinstance(options, dict) else asdict(options)
+    request = {"role": role, "name": "boss", "options": fields}
     server.stdin.write(json.dumps(request) + "\n")
     server.stdin.flush()
 
@@ -79,7 +104,7 @@ def test_a_failed_start_says_why_and_a_started_process_ends_with_the_requests(
     assert told["status"] == 2
     assert news(server) == {"name": "boss", "exited": 2}
     ask(server, ManagerOptions(shared=str(tmp_path), port=0))
-    address = news(server)["address"]
+    address = news(server)["answer"]
     with ManagerClient(parse_address(address)) as client:
         assert client.list_experiments() == ()
     assert server.stdin is not None
@@ -102,11 +127,26 @@ def test_packages_are_imported_once_for_all_unless_they_begin_threads(
     names = "missing_everywhere:name", "broken", "yarn:held", "yarn:no_such_name", "yarn"
     with running(*names, folder=tmp_path) as server:
         ask(server, ManagerOptions(shared=str(tmp_path / "shared"), port=0))
-        with ManagerClient(parse_address(news(server)["address"])) as client:
+        with ManagerClient(parse_address(news(server)["answer"])) as client:
             assert client.list_experiments() == ()
         held = {path.resolve() for path in Path(f"/proc/{server.pid}/fd").iterdir()}
     assert (tmp_path / "imported").exists()
     assert (tmp_path / "imported" in held) == (not then)
+
+
+def test_a_fork_looks_at_the_optimizer_of_a_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the code prints is no answer; one that ends its process tells no optimizer."""
+    monkeypatch.setenv("DOWNPOUR_ALLOW", "look_lab")
+    (tmp_path / "look_lab.py").write_text(LOOKED_AT)
+    with running(folder=tmp_path) as server:
+        answer, error = {"answer": '{"momentum": 0.25}'}, {"status": 2}
+        for task, expected in (("Calm", answer), ("Wild", error)):
+            spec = Spec.make({"task": f"look_lab:{task}", "meet": 1}).to_toml()
+            ask(server, {"spec": spec, "path": [str(tmp_path), *sys.path]}, "look")
+            assert expected.items() <= news(server).items()
+            assert "exited" in news(server)
 
 
 @pytest.mark.parametrize("text", ["x" * 100_000, "é" * 5000, "🙂" * 5000, "\udcff" * 5000])

@@ -6,15 +6,23 @@ from typing import Any
 
 import pytest
 
-from downpour.base.errors import SpecError
+from downpour.base.errors import DownpourError, LaunchError, SpecError
 from downpour.core.resolve import LocalOptimizer
 from downpour.core.spec import Spec
-from downpour.learning.training.trainer import trainer_of
+from downpour.learning.training.trainer import look, trainer_of
 from tests.learning.tasks.conftest import lab
 
 __all__ = ["lab"]
 
 pytestmark = pytest.mark.usefixtures("lab")
+
+
+def look_at(asked: dict[str, Any]) -> str:
+    """Look as another process would; the launcher tells of one that fails."""
+    try:
+        return look(asked)
+    except DownpourError as error:
+        raise LaunchError(str(error)) from error
 
 
 @pytest.mark.parametrize(
@@ -33,7 +41,8 @@ def test_the_optimizer_of_a_task_is_seen(
 ) -> None:
     """A form of sgd has a momentum; of a task that fails, preparation tells the cause."""
     spec = Spec.make({"task": task, "meet": "auto", **fields})
-    assert trainer_of(spec, 4, apart=False) == LocalOptimizer(momentum=momentum)
+    seen = LocalOptimizer(momentum=momentum)
+    assert trainer_of(spec, 4, apart=False) == trainer_of(spec, 4, ask=look_at) == seen
 
 
 @pytest.mark.slow

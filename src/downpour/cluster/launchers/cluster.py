@@ -14,7 +14,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,14 +24,14 @@ import psutil
 
 from downpour.base.errors import LaunchError
 from downpour.cluster.launchers.base import Ended, Engine, LaunchPlan
-from downpour.cluster.launchers.forking import ForkEngine, ForkServerProcess
+from downpour.cluster.launchers.forking import ForkServerProcess
 from downpour.cluster.launchers.kinds import LauncherKind
-from downpour.cluster.worker.options import training_environment
+from downpour.cluster.worker.options import WorkerOptions, training_environment
 from downpour.host.paths import Credentials, known_secrets
 from downpour.host.process import signal_group
 from downpour.learning import allowlist
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 KEPT = 20
 _NAME = re.compile(r"\d{8}-\d{6}-\d{1,9}")
@@ -50,6 +50,11 @@ def new_log(shared: Path) -> Path:
             with suppress(OSError):  # another run has removed it, or it is another user's
                 path.unlink()
     return folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+
+
+def fork_server(shared: Path, threads: int, imports: Sequence[str]) -> ForkServerProcess:
+    """Start a fork server, which logs to a shared directory."""
+    return ForkServerProcess(new_log(shared), training_environment(threads), imports)
 
 
 PAUSES_SECONDS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
@@ -86,7 +91,8 @@ class Restarts:
         self._began_seconds, self._due_seconds = self._now(), None
 
 
-START_SECONDS = 120.0
+START_SECONDS = 300.0
+"""A manager's time to start: packages on a file server may take minutes to import."""
 MANAGER = "manager"
 RESTARTS_MAX = 10
 """The restarts of a manager that keeps dying early: its next restart would fail, too."""
@@ -108,8 +114,8 @@ class ManagerHost:
         self._restarts = Restarts(now)
         self._log_kept = ExitStack()
         shared = Path(plan.manager.shared)
-        self.log = new_log(shared)
-        self.server = ForkServerProcess(self.log, self._environment, plan.imports)
+        self.server = plan.server or fork_server(shared, plan.threads, plan.imports)
+        self.log = self.server.log
         try:
             secrets = known_secrets(plan.manager.credentials)
             kept = kept_log(SharedDirectory(shared), "launcher", secrets, owns_process=False)
@@ -129,7 +135,7 @@ class ManagerHost:
     def check(self) -> None:
         """Restart what a signal has ended: the manager, or the fork server with its processes."""
         if self.server.is_over:
-            log.warning(
+            logger.warning(
                 "the fork server has died, so the launcher restarts all processes; see %s", self.log
             )
             self.server.close()
@@ -147,13 +153,13 @@ class ManagerHost:
         self._restarts.begin()
         port = int(self.address.rpartition(":")[2])
         self._manager = replace(self._manager, port=port, restarts=self._manager.restarts + 1)
-        log.warning("the manager has died, so the launcher starts another one")
+        logger.warning("the manager has died, so the launcher starts another one")
         self.server.forget(MANAGER)
         self._start()
 
     def _start(self) -> None:
         self.server.request(MANAGER, MANAGER, asdict(self._manager))
-        self.address = self.server.wait_for_address(MANAGER, START_SECONDS)
+        self.address = self.server.answer_of(MANAGER, START_SECONDS)
 
 
 _LEFT, _ASKED_WRONGLY = 0, 2
@@ -326,6 +332,58 @@ class PlacedCluster:
         if plan.manager.credentials != self._plan.manager.credentials:
             make_token(Path(plan.manager.credentials.token_file))
         return plan
+
+
+class ForkEngine:
+    """Starts each worker as a fork of the process that forked the manager, and ends with it.
+
+    Args:
+        manager_host: the address at which the manager listens.
+        server: returns the running fork server; the cluster replaces one that dies.
+    """
+
+    def __init__(self, manager_host: str, server: Callable[[], ForkServerProcess]) -> None:
+        self.manager_host = manager_host
+        self._server = server
+        self._servers: dict[str, ForkServerProcess] = {}
+        self._signals: dict[str, int] = {}
+
+    def check(self, plan: LaunchPlan) -> None:
+        """Refuse nothing, because this machine is always available."""
+
+    def start(self, worker: WorkerOptions, environment: Mapping[str, str], log: Path) -> None:
+        """Ask for a worker; it has the fork server's environment and log."""
+        del environment, log
+        server = self._servers[worker.name] = self._server()
+        if number := self._signals.pop(worker.name, 0):
+            logger.warning("%s died from signal %d; restarting it", worker.name, number)
+            server.forget(worker.name)
+        try:
+            server.request("worker", worker.name, asdict(worker))
+        except LaunchError:
+            if not server.is_over:
+                raise
+            # The next look finds the fork server dead, and restarts everything.
+
+    def ended(self) -> Mapping[str, Ended]:
+        """Return the workers that have ended, also because their fork server has."""
+        over = {}
+        for name, server in list(self._servers.items()):
+            status = server.exit_status(name)
+            if status is not None and status >= 0:
+                over[name] = Ended(status)
+            elif status is not None or server is not self._server():
+                self._signals[name] = -(status or 0)
+                over[name] = Ended(None)
+        for name in over:
+            del self._servers[name]
+        return over
+
+    def stop(self, name: str) -> None:
+        """Do nothing, because workers of this machine end with the command."""
+
+    def close(self) -> None:
+        """Do nothing: the fork server ends its workers."""
 
 
 class LocalCluster(PlacedCluster):

@@ -1,6 +1,6 @@
-"""A process that imports torch once and forks managers and workers from itself.
+"""A process that imports torch and a task's packages once, and forks managers and workers.
 
-Importing torch costs seconds and hundreds of megabytes; forked children share both. So this process
+Importing them costs seconds and hundreds of megabytes; forked children share both. So this process
 runs no tensor operation and never touches an accelerator, because neither survives a fork. Workers
 on accelerators are started as new processes instead. JSON lines on its standard input name the
 processes to start; JSON lines on its standard output report what happened to them. When the input
@@ -115,7 +115,7 @@ class ForkServer:
             os.dup2(os.open(os.devnull, os.O_RDONLY), self._requests)
             os.close(self._wake)
             os.close(self._woken)
-            _ROLES[role](options, lambda address: self._tell(name=name, address=str(address)))
+            _ROLES[role](options, lambda answer: self._tell(name=name, answer=str(answer)))
             status = 0
         except DownpourError as error:
             status = error.exit_status
@@ -186,14 +186,22 @@ def _run_worker(options: dict[str, Any], ready: Callable[[Address], None]) -> No
     run_worker(worker, lambda address, *_: ready(address))
 
 
-_ROLES: dict[str, Callable[[dict[str, Any], Callable[[Address], None]], None]] = {
+def _run_look(options: dict[str, Any], ready: Callable[[str], None]) -> None:
+    from downpour.learning.training.trainer import look
+
+    ready(look(options))
+
+
+_ROLES: dict[str, Callable[[dict[str, Any], Callable[[object], None]], None]] = {
     "manager": _run_manager,
     "worker": _run_worker,
+    "look": _run_look,
 }
 
 _PRELOADED = {
     "manager": ("downpour.cluster.manager.process", "downpour.cluster.manager.global_model"),
     "worker": ("downpour.cluster.worker.process", "downpour.cluster.worker.task_runner"),
+    "look": ("downpour.learning.tasks.loaded", "downpour.learning.training.optimizers"),
 }
 
 

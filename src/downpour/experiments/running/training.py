@@ -8,13 +8,17 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 from downpour.base.devices import AUTO
 from downpour.base.errors import ExperimentFailed, NotBegun, SpecError
 from downpour.cluster.launchers import LaunchPlan, RunningCluster, launcher_of
+from downpour.cluster.launchers.cluster import START_SECONDS, fork_server
+from downpour.cluster.launchers.forking import ForkServerProcess
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.start_file import start_of
-from downpour.core.resolve import resolve
+from downpour.core.resolve import LocalOptimizer, resolve
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.experiments.client import Client
 from downpour.experiments.running.surroundings import Surroundings, resumed_by, workers_for
@@ -33,12 +37,15 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def embed(
-    spec: Spec, workers: int, surroundings: Surroundings
+    spec: Spec,
+    workers: int,
+    surroundings: Surroundings,
+    server: ForkServerProcess | None = None,
 ) -> Iterator[tuple[RunningCluster, Client]]:
     """Run a manager, workers and their client until the block ends.
 
     They train any number of experiments, one after the other. This spec sets the number of threads,
-    the device and what every worker needs.
+    the device and what every worker needs. Processes are forks of `server`, if one runs already.
     """
     root = SharedDirectory.open(surroundings.shared, create=True).root
     options = ManagerOptions(
@@ -56,6 +63,7 @@ def embed(
         device=spec.device,
         needs=spec.needs,
         imports=package_imports(spec),
+        server=server,
     )
     # The environment's credentials belong to another cluster.
     with (
@@ -72,7 +80,42 @@ def train(
 ) -> Result:
     """Train a spec with a number of workers; None: as many as fit the spec."""
     number = workers_for(asked, workers, is_here=surroundings.is_here)
-    trainer = trainer_of(asked, number, apart=surroundings.on != "inline")
+    with ExitStack() as servers:
+        early = _EarlyServer(asked, surroundings.shared, servers)
+        apart = surroundings.on != "inline"
+        trainer = trainer_of(asked, number, apart=apart, ask=early.look)
+        resolved = _resolved(asked, number, trainer, surroundings, watching)
+        try:
+            return _trained(resolved, number, surroundings, watching, early.server)
+        except NotBegun as refused:
+            shutil.rmtree(SharedDirectory(surroundings.shared).experiment_path(refused.experiment))
+            raise
+
+
+class _EarlyServer:
+    """A fork server that starts before the spec is resolved, if a task's optimizer decides that."""
+
+    def __init__(self, spec: Spec, shared: Path, servers: ExitStack) -> None:
+        self.server: ForkServerProcess | None = None
+        self._spec, self._shared, self._servers = spec, shared, servers
+
+    def look(self, asked: dict[str, Any]) -> str:
+        """Let a fork look at the optimizer, see `trainer_of`."""
+        root = SharedDirectory.open(self._shared, create=True).root
+        self.server = fork_server(root, self._spec.threads, package_imports(self._spec))
+        self._servers.callback(self.server.close)
+        self.server.request("look", "look", asked)
+        return self.server.answer_of("look", START_SECONDS)
+
+
+def _resolved(
+    asked: Spec,
+    number: int,
+    trainer: LocalOptimizer | None,
+    surroundings: Surroundings,
+    watching: Watching,
+) -> ResolvedSpec:
+    """Resolve a spec, after what the machine and the shared directory decide or refuse."""
     if asked.inside.how == "auto" and surroundings.is_here:
         datasets = SharedDirectory.open(surroundings.shared, create=True).datasets
         asked = settled(asked, number, datasets, surroundings.data_dir, watching.note)
@@ -83,21 +126,21 @@ def train(
         start = start_of(resolved, experiments_at(surroundings.shared))
         resolved = resolved.replace(init_checksum=start.checksum)
     watching.on_resolved(resolved)
-    try:
-        return _trained(resolved, number, surroundings, watching)
-    except NotBegun as refused:
-        shutil.rmtree(SharedDirectory(surroundings.shared).experiment_path(refused.experiment))
-        raise
+    return resolved
 
 
 def _trained(
-    resolved: ResolvedSpec, workers: int, surroundings: Surroundings, watching: Watching
+    resolved: ResolvedSpec,
+    workers: int,
+    surroundings: Surroundings,
+    watching: Watching,
+    server: ForkServerProcess | None,
 ) -> Result:
     resumed = resumed_by(resolved, surroundings.shared)
     with (
         watching.follower(resumed) as follower,
         watching.bars() as draw,
-        embed(resolved, workers, surroundings) as (cluster, client),
+        embed(resolved, workers, surroundings, server) as (cluster, client),
         ExitStack() as disturbed,
     ):
         experiment = client.submit(resolved)
