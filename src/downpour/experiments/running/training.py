@@ -101,8 +101,9 @@ class _EarlyServer:
 
     def look(self, asked: dict[str, Any]) -> str:
         """Let a fork look at the optimizer, see `trainer_of`."""
+        imports = package_imports(self._spec)  # refuses code before there is a folder
         root = SharedDirectory.open(self._shared, create=True).root
-        self.server = fork_server(root, self._spec.threads, package_imports(self._spec))
+        self.server = fork_server(root, self._spec.threads, imports)
         self._servers.callback(self.server.close)
         self.server.request("look", "look", asked)
         return self.server.answer_of("look", START_SECONDS)
