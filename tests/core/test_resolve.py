@@ -114,6 +114,7 @@ def test_both_are_written_alike() -> None:
             plain_spec(shards=2, batch_size=100_000),
             ["batch_size 100,000 exceeds the 719 examples of the largest shard"],
         ),
+        (plain_spec(shards=2, batch_size=719), []),
         (plain_spec(shards=2, policy="replace"), ["policy replace has no standbys"]),
         (plain_spec(shards=2, policy="replace", standbys=1), []),
         (plain_spec(shards=2, policy="late"), []),

@@ -103,6 +103,12 @@ def lineup(seconds: Sequence[float], sizes: Sequence[int]) -> Lineup:
     return made
 
 
+@pytest.mark.parametrize(("sizes", "seconds"), [((100,), 10.0), ((100, 50), 10.0), ((150,), 15.0)])
+def test_a_shard_begins_at_once(sizes: tuple[int, ...], seconds: float) -> None:
+    """The round takes as long as its longest shard if each has a worker."""
+    assert lineup([10.0, 10.0], sizes).plan().seconds == pytest.approx(seconds)
+
+
 @given(
     seconds=st.lists(st.floats(1.0, 100.0), min_size=2, max_size=6),
     sizes=st.lists(st.integers(1, 1000), min_size=1, max_size=12),

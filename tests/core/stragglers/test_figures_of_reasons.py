@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from downpour.base.values import Forecast
-from downpour.core.stragglers import POLICIES
+from downpour.core.stragglers import POLICIES, Speed
 from downpour.core.stragglers.base import Close
-from downpour.core.stragglers.outlook import chance_above
+from downpour.core.stragglers.outlook import Outlook, chance_above
 from tests.core.stragglers.rounds import round_of, running
 
 
@@ -30,3 +32,22 @@ def test_a_policy_says_how_many_updates_it_does_not_wait_for() -> None:
     assert told == [Close(reason=reason, leave_running=True)]
     two = [*tasks, running("bob", 1, 0.5)]
     assert policy.decide(round_of(two, published=[5.0, 5.0], options={"backups": 1})) == []
+
+
+@pytest.mark.parametrize(("attempt", "taken"), [(0, True), (1, True), (2, False)])
+def test_a_shard_that_is_late_everywhere_stays_in_the_end(attempt: int, *, taken: bool) -> None:
+    """The option counts attempts, and an attempt's number begins at 0."""
+    fast = [running(name, shard, 0.5) for shard, name in enumerate(("ann", "bob", "cid"))]
+    late = running("dot", 3, 0.05, attempt=attempt)
+    view = round_of(
+        [*fast, late], idle="eve", standbys=1, published=[10.0] * 4, options={"tries": 3}
+    )
+    assert bool(POLICIES["replace"].decide(view)) is taken
+
+
+def test_the_time_left_follows_from_the_speed_of_an_attempt_however_slow() -> None:
+    """Half a sample a second is slow; 0 is none: a large model shows it between two steps."""
+    slow = running("ann", 0, 0.1, 20.0)
+    assert Outlook(round_of([slow])).left_seconds(slow) == pytest.approx(180.0)
+    still = {"ann": Speed(samples_per_second=0.0, share=0.2)}
+    assert Outlook(replace(round_of([slow]), speeds=still)).left_seconds(slow) == pytest.approx(180)

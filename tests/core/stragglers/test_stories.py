@@ -88,6 +88,8 @@ def test_clones_begin_with_their_shard_or_never() -> None:
         "Assignment 1 dot",
     ]
     assert actions_of(POLICIES["clone"], round_of(LATE, idle="eve")) == []
+    many = round_of(idle="ann bob cid dot eve fay gus hal", pending=2, begun=False, elapsed=0.0)
+    assert len(actions_of(POLICIES["clone"], many)) == 4
 
 
 def test_clones_keep_to_their_budget() -> None:
@@ -97,10 +99,15 @@ def test_clones_keep_to_their_budget() -> None:
 
 
 def test_grass_saves_resources_first_and_is_greedy_in_the_end() -> None:
-    """A copy that takes 10 s beside 15 s left costs more than it saves: only near the end."""
+    """A copy that takes 10 s beside 15 s left costs more than it saves: only near the end.
+
+    Beside 24 s left, one copy saves, but a second one would not.
+    """
     slow = [running("dot", 0, 0.25)]
     early = round_of(slow, idle="eve", published=[10.0], paces=PACES)
     assert actions_of(POLICIES["grass"], early) == []
+    later = round_of([running("dot", 0, 0.17)], idle="eve", published=[10.0], paces=PACES)
+    assert actions_of(POLICIES["grass"], later) == ["Assignment 0 eve"]
     near = round_of(slow, idle="eve", published=[10.0] * 4, paces=PACES)
     assert actions_of(POLICIES["grass"], near) == ["Assignment 0 eve"]
 
@@ -114,10 +121,12 @@ def test_mantri_duplicates_a_task_that_takes_twice_as_long() -> None:
 
 
 def test_mantri_restarts_where_shards_wait_anyway() -> None:
-    """No worker is spare for duplicates: the slow attempt is ended."""
+    """No worker is spare for duplicates, as one on standby is not: the slow attempt is ended."""
     slow = [*LATE[:3], running("dot", 3, 0.1)]
     view = round_of(slow, idle="eve", pending=3, paces=FAST)
     assert actions_of(POLICIES["mantri"], view) == ["Withdrawal 3 dot", "Assignment 3 eve"]
+    two = round_of(slow, idle="eve fay", pending=2, standbys=1, paces=FAST)
+    assert actions_of(POLICIES["mantri"], two) == ["Withdrawal 3 dot", "Assignment 3 eve"]
 
 
 def test_mantri_stops_a_useless_copy() -> None:
