@@ -15,7 +15,7 @@ CUTS = Policy(decide=lambda _: [], cuts_rounds=True)
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"share": 0.7}, {"share": 1}, {"count": 4}, {"eager": True}]
+    "options", [{}, {"share": 0.7}, {"share": 1}, {"share": 0}, {"count": 4}, {"eager": True}]
 )
 def test_options_of_their_kind_are_taken(options: dict[str, object]) -> None:
     """A whole number is a number, too."""

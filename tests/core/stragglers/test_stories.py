@@ -118,6 +118,9 @@ def test_mantri_duplicates_a_task_that_takes_twice_as_long() -> None:
     assert actions_of(POLICIES["mantri"], view) == []
     view = round_of([*LATE[:3], running("dot", 3, 0.1)], idle="eve", paces=FAST)
     assert actions_of(POLICIES["mantri"], view) == ["Assignment 3 eve"]
+    # 25 s left are enough beside 10 s anew, but a third copy would need more.
+    view = round_of([*LATE[:3], running("dot", 3, 1 / 6)], idle="eve", paces=FAST)
+    assert actions_of(POLICIES["mantri"], view) == ["Assignment 3 eve"]
 
 
 def test_mantri_restarts_where_shards_wait_anyway() -> None:
