@@ -136,6 +136,8 @@ def test_mantri_stops_a_useless_copy() -> None:
     """The copy overtook the one that it was made of."""
     pair = [running("dot", 0, 0.2, 20.0, copies=2), running("eve", 0, 0.8, 8.0, copies=2)]
     assert actions_of(POLICIES["mantri"], round_of(pair, paces=FAST)) == ["Withdrawal 0 dot"]
+    near = [running("dot", 0, 0.5, 20.0, copies=2), running("eve", 0, 0.6, 12.0, copies=2)]
+    assert actions_of(POLICIES["mantri"], round_of(near, paces=FAST)) == ["Withdrawal 0 dot"]
 
 
 def test_wrangler_defers_a_likely_straggler_for_a_while() -> None:

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from downpour.base.devices import AUTO
@@ -80,8 +79,9 @@ def train(
 ) -> Result:
     """Train a spec with a number of workers; None: as many as fit the spec."""
     number = workers_for(asked, workers, is_here=surroundings.is_here)
+    check_named(asked, surroundings.data_dir)
     with ExitStack() as servers:
-        early = _EarlyServer(asked, surroundings.shared, servers)
+        early = _EarlyServer(asked, number, surroundings, servers)
         apart = surroundings.on != "inline"
         trainer = trainer_of(asked, number, apart=apart, ask=early.look)
         resolved = _resolved(asked, number, trainer, surroundings, watching)
@@ -95,14 +95,19 @@ def train(
 class _EarlyServer:
     """A fork server that starts before the spec is resolved, if a task's optimizer decides that."""
 
-    def __init__(self, spec: Spec, shared: Path, servers: ExitStack) -> None:
+    def __init__(
+        self, spec: Spec, workers: int, surroundings: Surroundings, servers: ExitStack
+    ) -> None:
         self.server: ForkServerProcess | None = None
-        self._spec, self._shared, self._servers = spec, shared, servers
+        self._spec, self._workers = spec, workers
+        self._surroundings, self._servers = surroundings, servers
 
     def look(self, asked: dict[str, Any]) -> str:
         """Let a fork look at the optimizer, see `trainer_of`."""
-        imports = package_imports(self._spec)  # refuses code before there is a folder
-        root = SharedDirectory.open(self._shared, create=True).root
+        # Refuse what can be refused before there is a folder.
+        _checked(resolve(self._spec, self._workers), self._workers, self._surroundings)
+        imports = package_imports(self._spec)
+        root = SharedDirectory.open(self._surroundings.shared, create=True).root
         self.server = fork_server(root, self._spec.threads, imports)
         self._servers.callback(self.server.close)
         self.server.request("look", "look", asked)
@@ -120,13 +125,16 @@ def _resolved(
     if asked.inside.how == "auto" and surroundings.is_here:
         datasets = SharedDirectory.open(surroundings.shared, create=True).datasets
         asked = settled(asked, number, datasets, surroundings.data_dir, watching.note)
-    resolved = resolve(asked, number, trainer=trainer)
-    surroundings.disturbances.check(number, resolved.rounds, is_local=surroundings.is_local)
-    check_named(resolved, surroundings.data_dir)
+    resolved = _checked(resolve(asked, number, trainer=trainer), number, surroundings)
     if resolved.init_from is not None:
         start = start_of(resolved, experiments_at(surroundings.shared))
         resolved = resolved.replace(init_checksum=start.checksum)
     watching.on_resolved(resolved)
+    return resolved
+
+
+def _checked(resolved: ResolvedSpec, workers: int, surroundings: Surroundings) -> ResolvedSpec:
+    surroundings.disturbances.check(workers, resolved.rounds, is_local=surroundings.is_local)
     return resolved
 
 
