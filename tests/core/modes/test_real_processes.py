@@ -74,7 +74,7 @@ def test_rounds_that_overlap_have_the_bytes_of_their_spec(tmp_path: Path) -> Non
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("overlap", [0, 1])
+@pytest.mark.parametrize("overlap", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_versions_that_are_steps_have_the_bytes_of_their_spec(overlap: int, tmp_path: Path) -> None:
     """However many workers read them, and whether one has the version before or not."""
     spec = downpour.Spec(

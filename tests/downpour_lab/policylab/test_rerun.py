@@ -31,7 +31,11 @@ LATE = Tactic(policy="late", mode="sync")
 SSP = Tactic(policy="wait", mode="ssp")
 
 
-@pytest.mark.parametrize("used", [WAIT, HANDOFF, SSP], ids=lambda tactic: tactic.name)
+@pytest.mark.parametrize(
+    "used",
+    [HANDOFF, *(pytest.param(one, marks=pytest.mark.slow) for one in (WAIT, SSP))],
+    ids=lambda tactic: tactic.name,
+)
 def test_predictions_are_close_to_the_truth(used: Tactic) -> None:
     """On machines of which one is always slow, whichever tactic the record is of."""
     truth = machines()

@@ -45,7 +45,8 @@ def failing_seed(
 @pytest.mark.parametrize(
     "seeds",
     [
-        range(150),
+        range(60),
+        pytest.param(range(60, 150), marks=pytest.mark.slow),
         *(pytest.param(range(n, n + 570), marks=pytest.mark.slow) for n in range(150, 3_000, 570)),
     ],
     ids=str,

@@ -54,6 +54,7 @@ def test_what_has_never_happened_is_listed(outcome: Outcome) -> None:
     assert set(never["fault"]) == {kind.value for kind in FaultKind} - struck
 
 
+@pytest.mark.slow
 def test_every_message_is_simulated_or_said_not_to_be() -> None:
     """So a new one is thought of."""
     shown: set[str] = set()

@@ -122,6 +122,7 @@ def test_convlstms_questions_are_there() -> None:
     assert {run.workers for run in grid.runs.values() if run.spec.shards == 32} == {2}
 
 
+@pytest.mark.slow
 def test_measured_and_simulated_times_stand_beside_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
