@@ -58,7 +58,7 @@ class ForkServerProcess:
             self._news.pop(name, None)
 
     def answer_of(self, name: str, seconds: float) -> str:
-        """Wait for what a process says once it is ready, such as a manager its address."""
+        """Wait for the answer of a process that is ready, such as a manager's address."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._news.get(name, {}).keys() & {"answer", "exited"} or self.is_over,
