@@ -247,7 +247,8 @@ def main() -> None:
     # reads.
     news = os.dup(1)
     os.dup2(2, 1)
-    if (imports := sys.argv[1:]) and not _import_packages(imports):
+    imports, sys.argv[1:] = sys.argv[1:], []  # which packages may read
+    if imports and not _import_packages(imports):
         os.dup2(news, 1)
         os.execv(sys.executable, [sys.executable, "-m", __spec__.name])  # noqa: S606
     ForkServer(requests=0, news=news).serve()
