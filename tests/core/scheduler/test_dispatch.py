@@ -72,6 +72,18 @@ def test_a_hand_over_tells_the_speed_of_its_worker(stage: Stage) -> None:
     assert ann.speed(stage.now) is not None
 
 
+def test_a_part_of_a_shard_tells_nothing_of_how_slow_a_worker_is(stage: Stage) -> None:
+    """Its time covers that part alone; who trains a whole shard is compared with the others."""
+    stage.wish(Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY))
+    stage.hand_over("ann", 0, "s5")
+    stage.publish("bob", 1)
+    stage.publish("cid", 2)
+    stage.publish("dot", 0, attempt=1)
+    stage.happen(on.Aggregated, experiment="one", round=0, model=stage.make.file("m1"))
+    learned = {one.name: len(one.slowness) for one in stage.core.state.workers}
+    assert learned == {"ann": 0, "bob": 1, "cid": 1, "dot": 0}
+
+
 def test_how_slow_a_worker_was_is_learned_from_short_rounds(stage: Stage) -> None:
     """A pace is a ratio to the median, also where a sample takes less than a second."""
     for worker, shard in (("ann", 0), ("bob", 1), ("cid", 2)):
