@@ -13,6 +13,9 @@ first worker; workers are forked when their part of the imports is done), `assig
 (limits: 6 s with 2 workers, 8 s with 10). `cpu_seconds` is the processor time of the whole run
 with all its processes; unlike the others it means something on a busy machine, too.
 
+With `--task`, the training is a small GPT-2 of transformers', and a plain script takes turns with
+`downpour run`: its row has the seconds from its start to the end of its first step.
+
 MNIST is measured where `--data-dir` or DOWNPOUR_DATA names a folder that has it, else the digits;
 each once with a new shared directory and once with the dataset prepared.
 """
@@ -52,17 +55,78 @@ SIGNS = {
 }
 
 
-def start(workers: int, dataset: str, shared: Path, data_dir: str | None) -> dict[str, float]:
+TASK = """
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import GPT2Config, GPT2LMHeadModel
+from downpour import Task
+
+class Words(Task):
+    def model(self):
+        ends = {"bos_token_id": 0, "eos_token_id": 0}
+        sizes = {"vocab_size": 5000, "n_embd": 256, "n_layer": 4, "n_head": 4, "n_positions": 64}
+        return GPT2LMHeadModel(GPT2Config(**sizes, **ends))
+
+    def examples(self, part):
+        drawn = torch.randint(0, 5000, (64, 65), generator=torch.Generator().manual_seed(0))
+        return torch.utils.data.TensorDataset(drawn[:, :-1], drawn[:, 1:])
+
+    def loss(self, model, batch):
+        return cross_entropy(model(input_ids=batch[0]).logits.flatten(0, 1), batch[1].flatten())
+"""
+PLAIN = """
+import torch
+from words import Words
+task = Words()
+model, examples = task.model(), task.examples("train")
+optimizer = torch.optim.AdamW(model.parameters())
+batch = next(iter(torch.utils.data.DataLoader(examples, batch_size=8, shuffle=True)))
+task.loss(model, batch).backward()
+optimizer.step()
+"""
+
+
+def plain(folder: Path) -> float:
+    """Return the seconds that a plain script takes to its first step."""
+    (folder / "words.py").write_text(TASK)
+    (folder / "plain.py").write_text(PLAIN)
+    began = time.monotonic()
+    subprocess.run([sys.executable, "plain.py"], cwd=folder, check=True, capture_output=True)
+    return time.monotonic() - began
+
+
+def of_dataset(dataset: str, data_dir: str | None) -> list[str]:
+    """Return the options of a training of one of Downpour's networks."""
+    options = ["--dataset", dataset, "--model", f"{dataset}-cnn", "--epochs", "1"]
+    return options + (["--data-dir", data_dir] if data_dir else [])
+
+
+OF_TASK = [
+    "--task",
+    "words:Words",
+    "--allow",
+    "words",
+    "--optimizer",
+    "adamw",
+    "--batch-size",
+    "8",
+    "--epochs",
+    "1",
+]
+
+
+def start(
+    workers: int, options: list[str], shared: Path, folder: Path | None = None
+) -> dict[str, float]:
     """Run once; returns seconds since the start by milestone, and the processor seconds."""
-    command = [sys.executable, "-m", "downpour.cli", "run", "--workers", str(workers)]
-    command += ["--dataset", dataset, "--model", f"{dataset}-cnn", "--epochs", "1", "--json"]
-    command += ["--local-steps", "1", "--evaluate-every", "0", "--shared", str(shared)]
-    command += ["--data-dir", data_dir] if data_dir else []
+    command = [sys.executable, "-m", "downpour.cli", "run", "--workers", str(workers), "--json"]
+    command += ["--local-steps", "1", "--evaluate-every", "0", "--shared", str(shared), *options]
     signs = *SIGNS.values(), "experiments/*/spec.toml"
     old = {path for sign in signs for path in shared.glob(sign)}
     spent, began = _children_seconds(), time.monotonic()
     found: dict[str, float] = {}
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+    out, errors = subprocess.DEVNULL, subprocess.PIPE
+    with subprocess.Popen(command, cwd=folder, stdout=out, stderr=errors) as process:
         for name, sign in SIGNS.items():
             while process.poll() is None and not _has_news(shared, sign, old):
                 time.sleep(LOOK_SECONDS)
@@ -109,11 +173,30 @@ def measure(options: argparse.Namespace) -> list[Row]:
             with tempfile.TemporaryDirectory() as folder:
                 for each in runs.values():
                     shared = Path(folder) / "shared"
-                    each.append(start(workers, dataset, shared, options.data_dir))
+                    each.append(start(workers, of_dataset(dataset, options.data_dir), shared))
         for prepared, each in runs.items():
             medians = {name: statistics.median(run[name] for run in each) for name in each[0]}
             head: Row = {"dataset_name": dataset, "workers": workers, "prepared": prepared}
             rows.append({**head, **medians, "limit_seconds": LIMITS_SECONDS.get(workers, "")})
+    return rows
+
+
+def measure_task(options: argparse.Namespace) -> list[Row]:
+    """Return a row for the plain script, and one for each number of workers."""
+    runs: dict[int, list[dict[str, float]]] = {workers: [] for workers in options.workers}
+    scripts: list[float] = []
+    for _ in range(options.repeats):
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            scripts.append(plain(folder))
+            for workers, each in runs.items():
+                each.append(start(workers, OF_TASK, folder / f"shared-{workers}", folder))
+    alone = statistics.median(scripts)
+    rows: list[Row] = [{"way": "plain script", "first_batch": alone, "ratio": 1.0}]
+    for workers, each in runs.items():
+        medians = {name: statistics.median(run[name] for run in each) for name in each[0]}
+        ratio = medians["first_batch"] / alone
+        rows.append({"way": f"run, {workers} workers", **medians, "ratio": ratio})
     return rows
 
 
@@ -135,8 +218,9 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=list(LIMITS_SECONDS))
     parser.add_argument("--repeats", type=int, default=3, help="runs; their median is shown")
     parser.add_argument("--data-dir", default=os.environ.get("DOWNPOUR_DATA"))
+    parser.add_argument("--task", action="store_true", help="a task that imports transformers")
     options = parser.parse_args()
-    show(measure(options), as_json=options.json)
+    show((measure_task if options.task else measure)(options), as_json=options.json)
 
 
 if __name__ == "__main__":
