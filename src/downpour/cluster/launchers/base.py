@@ -16,7 +16,6 @@ from downpour.base import options
 from downpour.base.devices import AUTO
 from downpour.base.options import option
 from downpour.base.values import checked_labels
-from downpour.cluster.launchers.forking import ForkServerProcess
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.worker.options import WorkerOptions, loaders_of
 from downpour.host.paths import TOKEN_NAME, Credentials
@@ -36,8 +35,8 @@ class LaunchPlan:
     launcher gives these back once they have been idle for `idle_seconds`; with 0 they stay. A
     worker computes with `threads` threads on `device`, and has `labels`. Only workers whose labels
     meet the experiment's `needs` may train it, so a launcher that knows its machines' labels uses
-    only machines that meet them. The manager is a fork of `server`, if one runs already, or else of
-    one that first imports what the experiment's code `imports` from packages.
+    only machines that meet them. The process that forks the manager first imports what the
+    experiment's code `imports` from packages.
     """
 
     manager: ManagerOptions
@@ -62,7 +61,6 @@ class LaunchPlan:
     loaders: str = options.loaders()
     needs: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
-    server: ForkServerProcess | None = None
 
     def __post_init__(self) -> None:
         """Check what users may set."""

@@ -14,7 +14,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,14 +24,14 @@ import psutil
 
 from downpour.base.errors import LaunchError
 from downpour.cluster.launchers.base import Ended, Engine, LaunchPlan
-from downpour.cluster.launchers.forking import ForkServerProcess
+from downpour.cluster.launchers.forking import ForkEngine, ForkServerProcess
 from downpour.cluster.launchers.kinds import LauncherKind
-from downpour.cluster.worker.options import WorkerOptions, training_environment
+from downpour.cluster.worker.options import training_environment
 from downpour.host.paths import Credentials, known_secrets
 from downpour.host.process import signal_group
 from downpour.learning import allowlist
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 KEPT = 20
 _NAME = re.compile(r"\d{8}-\d{6}-\d{1,9}")
@@ -104,7 +104,9 @@ class ManagerHost:
     Only the launcher can tell which processes have died.
     """
 
-    def __init__(self, plan: LaunchPlan, now: Callable[[], float]) -> None:
+    def __init__(
+        self, plan: LaunchPlan, now: Callable[[], float], server: ForkServerProcess | None
+    ) -> None:
         # Import it here: help texts import this module, and must not wait for numpy.
         from downpour.files.logs.process_log import kept_log
         from downpour.files.store import SharedDirectory
@@ -114,7 +116,7 @@ class ManagerHost:
         self._restarts = Restarts(now)
         self._log_kept = ExitStack()
         shared = Path(plan.manager.shared)
-        self.server = plan.server or fork_server(shared, plan.threads, plan.imports)
+        self.server = server or fork_server(shared, plan.threads, plan.imports)
         self.log = self.server.log
         try:
             secrets = known_secrets(plan.manager.credentials)
@@ -135,7 +137,7 @@ class ManagerHost:
     def check(self) -> None:
         """Restart what a signal has ended: the manager, or the fork server with its processes."""
         if self.server.is_over:
-            logger.warning(
+            log.warning(
                 "the fork server has died, so the launcher restarts all processes; see %s", self.log
             )
             self.server.close()
@@ -153,7 +155,7 @@ class ManagerHost:
         self._restarts.begin()
         port = int(self.address.rpartition(":")[2])
         self._manager = replace(self._manager, port=port, restarts=self._manager.restarts + 1)
-        logger.warning("the manager has died, so the launcher starts another one")
+        log.warning("the manager has died, so the launcher starts another one")
         self.server.forget(MANAGER)
         self._start()
 
@@ -196,7 +198,12 @@ class PlacedCluster:
     If a worker dies, the launcher restarts it under the same name: the first time at once, then
     after growing pauses. It does not restart a worker that left as ordered (exit status 0), or one
     whose user must fix something (exit status 2).
+
+    Attributes:
+        early_server: a fork server that runs already, for the manager; set it before entering.
     """
+
+    early_server: ForkServerProcess | None = None
 
     def __init__(
         self, plan: LaunchPlan, engine: Engine, now: Callable[[], float] = time.monotonic
@@ -235,7 +242,7 @@ class PlacedCluster:
         with ExitStack() as starting:
             try:
                 self._plan = self._reachable()
-                self._host = ManagerHost(self._plan, self._now)
+                self._host = ManagerHost(self._plan, self._now, self.early_server)
             except BaseException:
                 self._engine.close()  # it may have reserved what the workers need
                 raise
@@ -332,58 +339,6 @@ class PlacedCluster:
         if plan.manager.credentials != self._plan.manager.credentials:
             make_token(Path(plan.manager.credentials.token_file))
         return plan
-
-
-class ForkEngine:
-    """Starts each worker as a fork of the process that forked the manager, and ends with it.
-
-    Args:
-        manager_host: the address at which the manager listens.
-        server: returns the running fork server; the cluster replaces one that dies.
-    """
-
-    def __init__(self, manager_host: str, server: Callable[[], ForkServerProcess]) -> None:
-        self.manager_host = manager_host
-        self._server = server
-        self._servers: dict[str, ForkServerProcess] = {}
-        self._signals: dict[str, int] = {}
-
-    def check(self, plan: LaunchPlan) -> None:
-        """Refuse nothing, because this machine is always available."""
-
-    def start(self, worker: WorkerOptions, environment: Mapping[str, str], log: Path) -> None:
-        """Ask for a worker; it has the fork server's environment and log."""
-        del environment, log
-        server = self._servers[worker.name] = self._server()
-        if number := self._signals.pop(worker.name, 0):
-            logger.warning("%s died from signal %d; restarting it", worker.name, number)
-            server.forget(worker.name)
-        try:
-            server.request("worker", worker.name, asdict(worker))
-        except LaunchError:
-            if not server.is_over:
-                raise
-            # The next look finds the fork server dead, and restarts everything.
-
-    def ended(self) -> Mapping[str, Ended]:
-        """Return the workers that have ended, also because their fork server has."""
-        over = {}
-        for name, server in list(self._servers.items()):
-            status = server.exit_status(name)
-            if status is not None and status >= 0:
-                over[name] = Ended(status)
-            elif status is not None or server is not self._server():
-                self._signals[name] = -(status or 0)
-                over[name] = Ended(None)
-        for name in over:
-            del self._servers[name]
-        return over
-
-    def stop(self, name: str) -> None:
-        """Do nothing, because workers of this machine end with the command."""
-
-    def close(self) -> None:
-        """Do nothing: the fork server ends its workers."""
 
 
 class LocalCluster(PlacedCluster):

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from threading import Condition, Thread
 from typing import IO, Any
 
 from downpour.base.errors import LaunchError
+from downpour.cluster.launchers.base import Ended, LaunchPlan
+from downpour.cluster.worker.options import WorkerOptions
 from downpour.host.child import Child
 from downpour.host.process import end_session
+
+logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 15.0
 """A fork server gives its workers five seconds to leave, and then its manager."""
@@ -113,3 +119,55 @@ class ForkServerProcess:
         with self._changed:
             self._news_ended = True
             self._changed.notify_all()
+
+
+class ForkEngine:
+    """Starts each worker as a fork of the process that forked the manager, and ends with it.
+
+    Args:
+        manager_host: the address at which the manager listens.
+        server: returns the running fork server; the cluster replaces one that dies.
+    """
+
+    def __init__(self, manager_host: str, server: Callable[[], ForkServerProcess]) -> None:
+        self.manager_host = manager_host
+        self._server = server
+        self._servers: dict[str, ForkServerProcess] = {}
+        self._signals: dict[str, int] = {}
+
+    def check(self, plan: LaunchPlan) -> None:
+        """Refuse nothing, because this machine is always available."""
+
+    def start(self, worker: WorkerOptions, environment: Mapping[str, str], log: Path) -> None:
+        """Ask for a worker; it has the fork server's environment and log."""
+        del environment, log
+        server = self._servers[worker.name] = self._server()
+        if number := self._signals.pop(worker.name, 0):
+            logger.warning("%s died from signal %d; restarting it", worker.name, number)
+            server.forget(worker.name)
+        try:
+            server.request("worker", worker.name, asdict(worker))
+        except LaunchError:
+            if not server.is_over:
+                raise
+            # The next look finds the fork server dead, and restarts everything.
+
+    def ended(self) -> Mapping[str, Ended]:
+        """Return the workers that have ended, also because their fork server has."""
+        over = {}
+        for name, server in list(self._servers.items()):
+            status = server.exit_status(name)
+            if status is not None and status >= 0:
+                over[name] = Ended(status)
+            elif status is not None or server is not self._server():
+                self._signals[name] = -(status or 0)
+                over[name] = Ended(None)
+        for name in over:
+            del self._servers[name]
+        return over
+
+    def stop(self, name: str) -> None:
+        """Do nothing, because workers of this machine end with the command."""
+
+    def close(self) -> None:
+        """Do nothing: the fork server ends its workers."""

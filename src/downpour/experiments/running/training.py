@@ -12,7 +12,7 @@ from typing import Any
 
 from downpour.base.devices import AUTO
 from downpour.base.errors import ExperimentFailed, NotBegun, SpecError
-from downpour.cluster.launchers import LaunchPlan, RunningCluster, launcher_of
+from downpour.cluster.launchers import LaunchPlan, PlacedCluster, RunningCluster, launcher_of
 from downpour.cluster.launchers.cluster import START_SECONDS, fork_server
 from downpour.cluster.launchers.forking import ForkServerProcess
 from downpour.cluster.manager.options import ManagerOptions
@@ -62,11 +62,13 @@ def embed(
         device=spec.device,
         needs=spec.needs,
         imports=package_imports(spec),
-        server=server,
     )
+    running = launcher_of(surroundings.on)(plan)
+    if isinstance(running, PlacedCluster):
+        running.early_server = server
     # The environment's credentials belong to another cluster.
     with (
-        launcher_of(surroundings.on)(plan) as cluster,
+        running as cluster,
         Client(
             cluster.address, shared=root, credentials=cluster.credentials, follow=False
         ) as client,
