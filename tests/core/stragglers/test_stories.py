@@ -128,6 +128,10 @@ def test_mantri_restarts_where_shards_wait_anyway() -> None:
     slow = [*LATE[:3], running("dot", 3, 0.1)]
     view = round_of(slow, idle="eve", pending=3, paces=FAST)
     assert actions_of(POLICIES["mantri"], view) == ["Withdrawal 3 dot", "Assignment 3 eve"]
+    # 25 s left are enough beside 10 s anew.
+    sooner = [*LATE[:3], running("dot", 3, 1 / 6)]
+    view = round_of(sooner, idle="eve", pending=3, paces=FAST)
+    assert actions_of(POLICIES["mantri"], view) == ["Withdrawal 3 dot", "Assignment 3 eve"]
     two = round_of(slow, idle="eve fay", pending=2, standbys=1, paces=FAST)
     assert actions_of(POLICIES["mantri"], two) == ["Withdrawal 3 dot", "Assignment 3 eve"]
 

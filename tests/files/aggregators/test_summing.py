@@ -90,6 +90,18 @@ def test_a_file_that_has_all_the_weight_is_taken_as_it_is(place: int) -> None:
     assert made.sums[0].tensors()["w"].tobytes() == value.tobytes()
 
 
+def test_a_file_without_weight_adds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where its piece of memory holds what another file left there."""
+    monkeypatch.setattr(summing, "PIECE_BYTES", 64)
+    base = {"w": np.zeros(200, np.float32)}
+    files = [
+        source_of({"w": np.full(200, number, np.float32)}, float(number % 2))[0]
+        for number in range(1, 7)
+    ]
+    made = mean_of(base, [files])
+    np.testing.assert_array_equal(made.sums[0].tensors()["w"], np.full(200, 9, np.float32))
+
+
 @pytest.mark.parametrize("factor", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("base", [0.0, math.inf])
 def test_a_non_finite_number_shows_with_any_factor(factor: float, base: float) -> None:
