@@ -65,18 +65,36 @@ def test_a_project_has_the_versions_of_what_it_imports(spec: Spec) -> None:
 
 
 def test_imports_at_the_head_of_files_can_be_made_ahead(tmp_path: Path, allowing: Allow) -> None:
-    """Of packages, in order; not what follows a statement, nor what an environment may change."""
-    text = '''"""A task."""\nimport json\nimport yarn.deep as deep\nimport heads_helpers
-from fancy import thread, needle\nfrom . import relative\nfrom downpour import Task\n
-deep.use(thread)\nimport numpy\n\ndef build():\n    import lazily\n'''
-    (tmp_path / "heads_lab.py").write_text(text)
-    (tmp_path / "heads_helpers.py").write_text("import yarn.deep, torch\nfrom fancy import *\n")
+    """Of packages, in order, up to the first statement or file of the project that may matter."""
+    head = '"""A task."""\nimport json, yarn.deep as deep\nfrom fancy import thread, needle\n'
+    names = ("yarn.deep", "fancy:thread", "fancy:needle")
+    more = ("", "import heads_helpers", "from . import relative", "deep.use(thread)", "if x: pass")
+    (tmp_path / "heads_helpers.py").write_text("import torch")
     allowing(tmp_path, "heads_lab")
     spec = Spec(model="heads_lab:build")
-    names = {"yarn.deep", "torch", "fancy:thread", "fancy:needle", "fancy:*"}
-    assert set(package_imports(spec)) == names
-    (tmp_path / "heads_helpers.py").write_text("import os\nos.environ['YARN'] = 'red'\n")
-    assert package_imports(spec) == ()
+    for line in more:
+        (tmp_path / "heads_lab.py").write_text(f"{head}{line}\nfrom downpour import Task, numpy\n")
+        assert package_imports(spec) == names
+    (tmp_path / "heads_lab.py").write_text(f"{head}import torch\n")
+    assert package_imports(spec) == (*names, "torch")
+
+
+@pytest.mark.parametrize("text", ["", "import yarn", "import sys; sys.path.append('vendored')"])
+def test_a_package_of_the_project_runs_before_its_modules(
+    tmp_path: Path, allowing: Allow, text: str
+) -> None:
+    """So a statement in it comes before their imports."""
+    lab = tmp_path / f"heads_{len(text)}"
+    lab.mkdir()
+    (lab / "__init__.py").write_text(text)
+    (lab / "tasks.py").write_text("import fancy")
+    allowing(tmp_path, lab.name)
+    found = package_imports(Spec(model=f"{lab.name}.tasks:build"))
+    assert found == {"": ("fancy",), "import yarn": ("yarn", "fancy")}.get(text, ())
+
+
+def test_networks_of_ours_import_nothing_ahead() -> None:
+    """The process that forks has what they need."""
     assert package_imports(Spec()) == ()
 
 

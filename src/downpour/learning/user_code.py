@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from importlib import metadata
+from itertools import chain, takewhile
 from pathlib import Path
 
 from downpour.base.errors import OtherCode, SpecError
@@ -216,24 +217,28 @@ def versions_of(spec: Spec) -> dict[str, str]:
 
 
 def package_imports(spec: Spec) -> tuple[str, ...]:
-    """Return what a spec's trained project imports from packages, as `module` or `module:name`.
+    """Return what a spec's trained module imports first from packages: `module` or `module:name`.
 
-    Only the imports at the head of each file are among them, because statements before an import
-    may change what it does. If a file uses `os.environ`, which packages read, there are none.
+    Python makes these imports before any other statement of the project, which might change what an
+    import finds or does (`sys.path`, the environment).
     """
     if not spec.trains_own_code:
         return ()
-    project = project_of(*spec.trained_code)
-    if any(b"environ" in content for content in project.files.values()):
-        return ()
-    others = sys.stdlib_module_names | {_OWN, *_tops(project)}
-    found = (name for content in project.files.values() for name in _imports_at_head(content))
-    return tuple(dict.fromkeys(name for name in found if _top(name) not in others))
+    project, module = project_of(*spec.trained_code), spec.trained_code[1].partition(":")[0]
+    parts = module.split(".")
+    folders = ["/".join(parts[:n]) for n in range(1, len(parts) + 1)]
+    paths = [*(f"{folder}/__init__.py" for folder in folders), f"{folders[-1]}.py"]
+    first = takewhile(
+        lambda name: _top(name) not in _tops(project),
+        _imports_at_head(project.files[path] for path in paths if path in project.files),
+    )
+    return tuple(name for name in first if _top(name) not in {*sys.stdlib_module_names, _OWN})
 
 
-def _imports_at_head(content: bytes) -> Iterator[str]:
+def _imports_at_head(contents: Iterable[bytes]) -> Iterator[str]:
+    """Yield the imports of files that Python runs one after the other, up to another statement."""
     with suppress(SyntaxError, ValueError, RecursionError):  # the import itself reports the error
-        for node in ast.parse(content).body:
+        for node in chain.from_iterable(ast.parse(content).body for content in contents):
             match node:
                 case ast.Import(names=names):
                     yield from (alias.name for alias in names)

@@ -226,16 +226,16 @@ def _import_packages(names: Sequence[str]) -> bool:
 
     An import that fails is no error here: the process that needs the package reports it.
     """
-    known = os.environ.get(_SAFE_LOOK)
-    os.environ[_SAFE_LOOK] = "1"
+    is_set = _SAFE_LOOK in os.environ
+    os.environ.setdefault(_SAFE_LOOK, "1")
     for name in names:
         module, _, attribute = name.partition(":")
         with suppress(Exception, SystemExit):
             package = import_module(module)
             if attribute and not hasattr(package, attribute):
                 import_module(f"{module}.{attribute}")
-    del os.environ[_SAFE_LOOK]
-    os.environ |= {} if known is None else {_SAFE_LOOK: known}
+    if not is_set:
+        del os.environ[_SAFE_LOOK]
     return threading.active_count() == 1
 
 

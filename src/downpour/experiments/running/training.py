@@ -107,9 +107,10 @@ class _EarlyServer:
     def look(self, asked: dict[str, Any]) -> str:
         """Let a fork look at the optimizer, see `trainer_of`."""
         # Refuse what can be refused before there is a folder.
-        _checked(resolve(self._spec, self._workers), self._workers, self._surroundings)
+        rounds, where = resolve(self._spec, self._workers).rounds, self._surroundings
+        where.disturbances.check(self._workers, rounds, is_local=where.is_local)
         imports = package_imports(self._spec)
-        root = SharedDirectory.open(self._surroundings.shared, create=True).root
+        root = SharedDirectory.open(where.shared, create=True).root
         self.server = fork_server(root, self._spec.threads, imports)
         self._servers.callback(self.server.close)
         self.server.request("look", "look", asked)
@@ -127,16 +128,12 @@ def _resolved(
     if asked.inside.how == "auto" and surroundings.is_here:
         datasets = SharedDirectory.open(surroundings.shared, create=True).datasets
         asked = settled(asked, number, datasets, surroundings.data_dir, watching.note)
-    resolved = _checked(resolve(asked, number, trainer=trainer), number, surroundings)
+    resolved = resolve(asked, number, trainer=trainer)
+    surroundings.disturbances.check(number, resolved.rounds, is_local=surroundings.is_local)
     if resolved.init_from is not None:
         start = start_of(resolved, experiments_at(surroundings.shared))
         resolved = resolved.replace(init_checksum=start.checksum)
     watching.on_resolved(resolved)
-    return resolved
-
-
-def _checked(resolved: ResolvedSpec, workers: int, surroundings: Surroundings) -> ResolvedSpec:
-    surroundings.disturbances.check(workers, resolved.rounds, is_local=surroundings.is_local)
     return resolved
 
 
