@@ -79,7 +79,7 @@ def test_imports_at_the_head_of_files_can_be_made_ahead(tmp_path: Path, allowing
     assert package_imports(spec) == (*names, "torch")
 
 
-@pytest.mark.parametrize("text", ["", "import yarn", "import sys; sys.path.append('vendored')"])
+@pytest.mark.parametrize("text", ["", "import numpy", "import sys; sys.path.append('vendored')"])
 def test_a_package_of_the_project_runs_before_its_modules(
     tmp_path: Path, allowing: Allow, text: str
 ) -> None:
@@ -90,7 +90,7 @@ def test_a_package_of_the_project_runs_before_its_modules(
     (lab / "tasks.py").write_text("import fancy")
     allowing(tmp_path, lab.name)
     found = package_imports(Spec(model=f"{lab.name}.tasks:build"))
-    assert found == {"": ("fancy",), "import yarn": ("yarn", "fancy")}.get(text, ())
+    assert found == {"": ("fancy",), "import numpy": ("numpy", "fancy")}.get(text, ())
 
 
 def test_networks_of_ours_import_nothing_ahead() -> None:
