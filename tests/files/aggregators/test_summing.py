@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import mmap
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import xxhash
 
-from downpour.files.aggregators import summing
+from downpour.files.aggregators import additions, summing
 from downpour.files.aggregators.additions import PartialSum, Step, SummedFile
 from downpour.files.aggregators.summing import AddedFiles, Summing
 from downpour.files.store import Array, UpdateFormat, decode, encode
@@ -162,3 +166,38 @@ def test_a_sum_that_meets_no_other_stays_as_it_is() -> None:
     (whole,) = total.add([apart, together, None], divisor=-1.0).sums
     assert whole is first
     np.testing.assert_array_equal(whole.tensors()["w"], np.full(3, -7, np.float32))
+
+
+@pytest.mark.parametrize("disk_is_full", [False, True])
+def test_a_sum_for_which_memory_is_short_goes_into_a_file(
+    monkeypatch: pytest.MonkeyPatch, *, disk_is_full: bool
+) -> None:
+    """It has the bytes of a sum in memory, and goes there all the same if the disk is full."""
+
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    base: dict[str, Array] = {"w": np.arange(101, dtype=np.float32)}
+    files = [source_of({"w": base["w"] * factor})[0] for factor in (2.0, 3.5)]
+    in_memory = mean_of(base, [files], divisor=2).sums[0]
+    monkeypatch.setattr(additions, "_SPARE_BYTES", 100)
+    monkeypatch.setattr(additions, "free_memory", lambda: 4 * 101 + 99)
+    if disk_is_full:
+        monkeypatch.setattr(os, "posix_fallocate", full)
+    spilled = mean_of(base, [files], divisor=2).sums[0]
+    memory: Any = spilled.totals[0]
+    while isinstance(memory, np.ndarray):
+        memory = memory.base
+    assert isinstance(memory, memoryview) != disk_is_full
+    assert disk_is_full or isinstance(memory.obj, mmap.mmap)
+    assert np.array_equal(spilled.tensors()["w"], in_memory.tensors()["w"])
+
+
+def test_a_sum_that_memory_holds_is_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a byte more, the same sum stays in memory: files are for shortage alone."""
+    base: dict[str, Array] = {"w": np.arange(101, dtype=np.float32)}
+    files = [source_of({"w": base["w"] * 2})[0]]
+    monkeypatch.setattr(additions, "_SPARE_BYTES", 100)
+    monkeypatch.setattr(additions, "free_memory", lambda: 4 * 101 + 100)
+    monkeypatch.setattr(additions, "TemporaryFile", None)
+    assert mean_of(base, [files]).sound

@@ -3,17 +3,25 @@
 The caller chooses the order (`passes.py`): some steps name a file or a sum, others add the last
 two. This module turns the steps into operations on *places*. A place is a kept sum, or a piece of a
 thread's own memory; a thread needs as few pieces as the order allows. A pass adds to sums in place,
-so it takes new memory only for new sums.
+so it takes new memory only for new sums. A sum goes into a temporary file if memory is short.
 """
 
 from __future__ import annotations
 
+import mmap
+import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from tempfile import TemporaryFile
 
 import numpy as np
 
 from downpour.files.store import Array, HeldRange, Layout
+from downpour.host.machine import free_memory
+
+_SPARE_BYTES = 32 * 2**20
+"""The memory that stays free beside a sum; we keep smaller sums in memory in any case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -38,7 +46,7 @@ class PartialSum:
 
     def __init__(self, layout: Layout, ranges: Sequence[HeldRange]) -> None:
         self._layout = layout
-        self._data = np.empty(layout.size_bytes, np.uint8)
+        self._data = _memory(layout.size_bytes)
         self._results = [self._data[each.start : each.stop].view(each.dtype) for each in ranges]
         self.totals = [_room_for_sum(result) for result in self._results]
         """One array for each range, in which its sum grows."""
@@ -49,6 +57,20 @@ class PartialSum:
             if total is not result:
                 result[:] = total
         return self._layout.views(self._data)
+
+
+def _memory(size_bytes: int) -> Array:
+    """Return memory for a sum, as a mapped file if the process may not use so much.
+
+    When a cgroup is full, the kernel writes a file's pages to the disk. For other pages, it would
+    kill the process.
+    """
+    if size_bytes > _SPARE_BYTES and size_bytes + _SPARE_BYTES > free_memory():
+        # Reserve the disk first: a mapped page that finds no room there ends the process, too.
+        with suppress(AttributeError, OSError), TemporaryFile() as file:
+            os.posix_fallocate(file.fileno(), 0, size_bytes)  # not on macOS
+            return np.frombuffer(mmap.mmap(file.fileno(), size_bytes), np.uint8)
+    return np.empty(size_bytes, np.uint8)
 
 
 def _room_for_sum(result: Array) -> Array:
