@@ -43,6 +43,7 @@ COMMANDS: list[tuple[str, ...]] = [
     ("run --idle-seconds -1 --shared DIR", "idle_seconds = -1.0", "from 0 to"),
     ("run --loaders -1 --shared DIR", "loaders = '-1'", "auto or a whole number from 0 to 64"),
     ("worker --loaders 65 --shared DIR", "loaders = '65'", "auto or a whole number from 0 to 64"),
+    ("manager --loaders x --shared DIR", "loaders = 'x'", "auto or a whole number from 0 to 64"),
     ("worker --label gpu --shared DIR", "label = 'gpu'", "must be KEY=VALUE"),
     ("worker --count 0 --shared DIR", "count = 0", "from 1 to"),
     ("worker --count 2 --advertise n1:80 --shared DIR", "advertise = 'n1:80'", "needs no port"),

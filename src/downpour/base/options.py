@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Literal
 
 from downpour.base.devices import AUTO, NAMES
+from downpour.base.errors import SpecError
 from downpour.base.values import DEFAULT_PORT, DEFAULT_SHARED
 
 _KEY = "downpour option"
@@ -160,11 +161,23 @@ LOADERS_MAX = 64
 loaders = partial(
     option,
     value=AUTO,
-    text="How many processes read examples ahead for each worker; auto: as many as pay off, on "
-    "cores that are idle. The resulting bytes don't depend on N.",
+    text="How many processes read examples ahead for each worker, and for evaluations; auto: as "
+    "many as pay off, on cores that are idle. The resulting bytes don't depend on N.",
     metavar="N|auto",
     reads="count",
 )
+
+
+def loaders_of(text: str) -> int | None:
+    """Return the number of loaders that a user asks for; None: as many as pay off."""
+    if text == AUTO:
+        return None
+    if not (text.isascii() and text.isdigit() and int(text) <= LOADERS_MAX):
+        accepted = f"must be {AUTO} or a whole number from 0 to {LOADERS_MAX}"
+        raise SpecError("loaders", text, accepted)
+    return int(text)
+
+
 connect_seconds = partial(
     option,
     text="Seconds to wait for a manager that does not answer yet.",

@@ -197,6 +197,7 @@ class SimulatedNetwork:
         self,
         parameters: Mapping[str, Array],
         held_out: object = None,  # noqa: ARG002 - the loss is the same on all examples
+        reading: object = None,  # noqa: ARG002 - it reads none
     ) -> Evaluation:
         """Return a version's loss."""
         return Evaluation(
@@ -206,6 +207,9 @@ class SimulatedNetwork:
             samples=1,
             seconds=self._takes(self._takes.environment.timings.evaluate_seconds),
         )
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 class SimulatedWorkspace(Workspace):

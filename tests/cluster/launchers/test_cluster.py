@@ -56,6 +56,13 @@ def plan(shared: Path, workers: int = 2) -> LaunchPlan:
     return LaunchPlan(ManagerOptions(shared=str(shared), port=0, embedded=True), workers)
 
 
+def test_all_processes_of_a_plan_have_its_loaders(tmp_path: Path) -> None:
+    """The manager's are for evaluations, and their number is written on its command line."""
+    planned = replace(plan(tmp_path), loaders="3")
+    assert planned.manager.loaders == planned.worker(1, "127.0.0.1:7000").loaders == "3"
+    assert "--loaders" in planned.manager.arguments()
+
+
 def test_an_inline_worker_has_no_loaders_and_takes_no_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,9 +14,13 @@ import numpy as np
 import pytest
 import torch
 
+from downpour.base.values import Part
 from downpour.core.spec import Spec
 from downpour.learning.models import generators
+from downpour.learning.tasks.batches import batch_of
 from downpour.learning.tasks.loaded import LoadedTask
+from downpour.learning.training import evaluation
+from downpour.learning.training.evaluation import evaluate_on
 from downpour.learning.training.loaders import BatchRequest, Loaders, TaskSource, _Batches
 from downpour.learning.training.loop import LocalTask, ShardTraining
 from downpour.learning.user_code import fixed_code
@@ -160,6 +164,46 @@ def test_a_task_goes_on_with_or_without_loaders(tmp_path: Path, helped: Helped) 
         other = begin(task, loaders=second)
         other.restore(training.snapshot())
         assert checksums(other) == expected
+
+
+@pytest.mark.parametrize("part", ["test", "validation"])
+def test_a_loader_prepares_examples_of_each_part(tmp_path: Path, part: str) -> None:
+    """An evaluation reads other examples than a step."""
+    task = loaded(tmp_path, "Plane")
+    chosen = np.array([2, 5, 7])
+    prepared = _Batches(source(task, tmp_path))[BatchRequest(0, 0, 1, chosen, part)]
+    assert prepared is not None
+    for there, here in zip(prepared.batch, task.batch(part, chosen), strict=True):
+        assert torch.equal(there, here)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Plane", "Noisy"])
+def test_an_evaluation_does_not_depend_on_the_number_of_loaders(
+    tmp_path: Path, helped: Helped, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Also if its examples draw, one batch after the other; only then the process reads itself."""
+    monkeypatch.setattr(evaluation, "examples_together", lambda *_: 5)
+    task = loaded(tmp_path, name)
+    network, held_out = task.network(), np.arange(3, 40)
+    whole = np.arange(task.count("test"))
+    read_here: list[str] = []
+
+    def batch(part: str, indices: Any) -> Any:
+        read_here.append(part)
+        return batch_of(task.task, task.examples(part), part, indices, "cpu")
+
+    monkeypatch.setattr(task, "batch", batch)
+
+    def measured(loaders: Loaders | None = None) -> list[float]:
+        parts: tuple[tuple[Any, Part], ...] = ((whole, "test"), (held_out, "validation"))
+        return [evaluate_on(network, task, *each, loaders).loss for each in (*parts, *parts)]
+
+    expected = measured()
+    for count in (1, 3):
+        read_here.clear()
+        assert measured(helped(task, count)) == expected
+        assert bool(read_here) == (name != "Plane")
 
 
 @pytest.mark.slow

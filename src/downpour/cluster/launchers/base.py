@@ -17,7 +17,7 @@ from downpour.base.devices import AUTO
 from downpour.base.options import option
 from downpour.base.values import checked_labels
 from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.worker.options import WorkerOptions, loaders_of
+from downpour.cluster.worker.options import WorkerOptions
 from downpour.host.paths import TOKEN_NAME, Credentials
 from downpour.network.discovery.waiting import checked_seconds
 
@@ -36,7 +36,8 @@ class LaunchPlan:
     worker computes with `threads` threads on `device`, and has `labels`. Only workers whose labels
     meet the experiment's `needs` may train it, so a launcher that knows its machines' labels uses
     only machines that meet them. The process that forks the manager first imports what the
-    experiment's code `imports` from packages.
+    experiment's code `imports` from packages. All of them, the manager too, have the same
+    `loaders`.
     """
 
     manager: ManagerOptions
@@ -66,7 +67,7 @@ class LaunchPlan:
         """Check what users may set."""
         checked_seconds("idle_seconds", self.idle_seconds)
         checked_labels(self.labels)
-        loaders_of(self.loaders)
+        object.__setattr__(self, "manager", replace(self.manager, loaders=self.loaders))
 
     def worker(self, number: int, address: str) -> WorkerOptions:
         """Return how to start a worker of the manager at `address`; workers count from 1.

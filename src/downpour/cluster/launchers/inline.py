@@ -68,7 +68,8 @@ class InlineCluster:
             kept = kept_log(SharedDirectory(shared), "inline", secrets, owns_process=False)
             starting.enter_context(kept)
             try:
-                manager = start_manager(self._plan.manager, self._reasons.append)
+                options = replace(self._plan.manager, loaders="0")
+                manager = start_manager(options, self._reasons.append)
             except DownpourError as error:
                 raise _launch_error(error) from error
             starting.callback(manager.close)
@@ -104,8 +105,8 @@ class InlineCluster:
     def _work(self, number: int) -> None:
         from downpour.cluster.worker.process import run_worker
 
-        # The worker takes no code from the manager, because both share this process's modules. It
-        # has no loaders, because each would run the user's script once more.
+        # The worker takes no code from the manager, because both share this process's modules. No
+        # part has loaders, because each would run the user's script once more.
         worker = self._plan.worker(number, self.address)
         worker = replace(worker, accepts_code=False, loaders="0")
         try:

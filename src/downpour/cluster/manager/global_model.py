@@ -18,6 +18,7 @@ from downpour.base.devices import AUTO, CPU
 from downpour.base.errors import OutOfMemory
 from downpour.base.states import Evaluation
 from downpour.base.values import TrialSums
+from downpour.cluster.manager.workspace import Reading
 from downpour.core.spec import Spec
 from downpour.files.store import WHOLE, model_metadata
 from downpour.host.machine import failing_instead_of_dying, told_limit
@@ -25,6 +26,7 @@ from downpour.learning.accelerators import devices_here, release
 from downpour.learning.tasks import Data
 from downpour.learning.tasks.loaded import LoadedTask, load
 from downpour.learning.training.evaluation import evaluate_on
+from downpour.learning.training.loaders import Loaders, loaders_for
 from downpour.learning.training.loop import begin_from
 from downpour.learning.training.numeric_class import numeric_class
 from downpour.learning.training.numerics import lack_of_memory
@@ -72,6 +74,7 @@ class GlobalModel:
         self.looks: Looks | None = None
         self.circumstances: Circumstances = []
         self._loaded = load(_on_this_machine(spec), dataset)
+        self._loaders: Loaders | None = None
         self._network = self._loaded.network()
         self._loaded.check_fit(self._network)
         self.trained_numbers = sum(p.numel() for p in self._network.parameters())
@@ -163,16 +166,22 @@ class GlobalModel:
         load_frozen(self._network, arrays)
 
     def evaluate(
-        self, parameters: Mapping[str, NDArray[Any]], held_out: Shard | None = None
+        self,
+        parameters: Mapping[str, NDArray[Any]],
+        held_out: Shard | None = None,
+        reading: Reading | None = None,
     ) -> Evaluation:
         """Evaluate these parameters and buffers on the test examples, or on training examples.
 
         Args:
             parameters: the network's.
             held_out: the training examples that were set apart; None: all test examples.
+            reading: who may read them ahead.
         """
         load_parameters(self._network, parameters)
         device = self._loaded.spec.device
+        if self._loaders is None and reading is not None:
+            self._loaders = loaders_for(self._loaded, *reading, examples="test")
         try:
             return self._measured(held_out)
         except OutOfMemory as error:
@@ -183,14 +192,21 @@ class GlobalModel:
             log.warning("the manager evaluates on the CPU from here on: %s", error)
         finally:
             release(device)
+        self.close()
         self._loaded = load(self._spec.replace(device=CPU), self._dataset)
         return self._measured(held_out)
+
+    def close(self) -> None:
+        """End the loaders."""
+        if self._loaders is not None:
+            self._loaders.close()
+            self._loaders = None
 
     def _measured(self, held_out: Shard | None) -> Evaluation:
         if held_out is None:
             chosen = np.arange(self._loaded.count("test"))
-            return evaluate_on(self._network, self._loaded, chosen)
-        return evaluate_on(self._network, self._loaded, held_out, "validation")
+            return evaluate_on(self._network, self._loaded, chosen, "test", self._loaders)
+        return evaluate_on(self._network, self._loaded, held_out, "validation", self._loaders)
 
     def _begun(self, network: torch.nn.Module) -> None:
         if self._start:

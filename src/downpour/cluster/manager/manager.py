@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import Event, Timer
 
 from downpour.base.errors import DownpourError
+from downpour.base.options import loaders_of
 from downpour.cluster.manager.archive import Archive
 from downpour.cluster.manager.command_runner import CommandRunner
 from downpour.cluster.manager.driver import Driver, ManagerSink
@@ -73,7 +74,10 @@ class Manager:
         self._spaces = Workspaces(begun.recovered.spaces, self._fail, away_seconds)
         data_dir = Path(options.data_dir) if options.data_dir else None
         prepare = partial(
-            prepare_after_rehearsal, data_dir=data_dir, rehearses=not options.embedded
+            prepare_after_rehearsal,
+            data_dir=data_dir,
+            rehearses=not options.embedded,
+            loaders=loaders_of(options.loaders),
         )
         self._runner = CommandRunner(
             self._spaces,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from downpour.base import options
 from downpour.base.errors import SpecError
-from downpour.base.options import flag, option, words_of
+from downpour.base.options import flag, loaders_of, option, words_of
 from downpour.host.paths import Credentials
 
 _PATIENCE_MIN, _PATIENCE_MAX = 0.1, 1000.0
@@ -32,6 +32,7 @@ class ManagerOptions:
     )
     metrics_port: int | None = options.metrics_port()
     on_event: str = options.on_event()
+    loaders: str = options.loaders()
     heartbeat_seconds: float = 1.0
     patience_seconds: float = 10.0
     """How long readers retry a file that is missing or short; then the attempt fails."""
@@ -42,6 +43,10 @@ class ManagerOptions:
     """The run's name marks its experiments, so that the next manager finds them."""
     restarts: int = 0
     credentials: Credentials = field(default_factory=Credentials)
+
+    def __post_init__(self) -> None:
+        """Check what users may set."""
+        loaders_of(self.loaders)
 
     def arguments(self) -> list[str]:
         """Return the command line that starts this manager as a separate process."""

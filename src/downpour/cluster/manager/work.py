@@ -27,7 +27,7 @@ from downpour.base.values import AttemptId, PublishedFile
 from downpour.cluster.manager.aggregation import contribution
 from downpour.cluster.manager.rehearsal import Rehearsal
 from downpour.cluster.manager.start_file import first_outer_state, handed_on, start_of
-from downpour.cluster.manager.workspace import Beginning, PreparedExperiment, Workspace
+from downpour.cluster.manager.workspace import Beginning, PreparedExperiment, Reading, Workspace
 from downpour.core.resolve import oddities
 from downpour.core.scheduler.commands import Aggregate, Evaluate, Prepare, Publish
 from downpour.core.spec import Spec
@@ -117,15 +117,21 @@ def prepare(
 
 
 def prepare_after_rehearsal(
-    space: Workspace, command: Prepare, *, data_dir: Path | None, rehearses: bool
+    space: Workspace,
+    command: Prepare,
+    *,
+    data_dir: Path | None,
+    rehearses: bool,
+    loaders: int | None,
 ) -> PreparedExperiment:
     """Prepare an experiment; if it `rehearses`, a child process tries a user's code first."""
     if not (rehearses and space.spec.factories and command.model is None):
-        return prepare(space, data_dir, command)
+        return replace(prepare(space, data_dir, command), loaders=loaders)
     rehearsal = Rehearsal(space.spec, space.shared.datasets, data_dir)
     rehearsal.rehearse()
     made = prepare(space, data_dir, command, rehearsal.cost)
-    return replace(made, rehearsed=rehearsal.agrees(made.dataset_key, made.begun.drawn))
+    agrees = rehearsal.agrees(made.dataset_key, made.begun.drawn)
+    return replace(made, rehearsed=agrees, loaders=loaders)
 
 
 def _shard_classes(shards: Sequence[IndexArray], dataset: Data) -> tuple[tuple[int, ...], ...]:
@@ -372,7 +378,8 @@ def measure(space: Workspace, command: Evaluate) -> Evaluation:
         space.global_model = drawn
     held_out = ready(space).held_out if command.part == "validation" else None
     model = space.aggregation.versions.read_after(command.leading, command.model)
-    evaluation = space.global_model.evaluate(model.tensors, held_out)
+    reading = Reading(space.shared.datasets, ready(space).dataset_key, ready(space).loaders)
+    evaluation = space.global_model.evaluate(model.tensors, held_out, reading)
     if not math.isfinite(evaluation.loss):  # perhaps only for a while; the experiment goes on
         line = "%s: the loss of %s on the %s examples is NaN or infinite"
         log.warning(line, space.experiment, command.model.name, command.part)

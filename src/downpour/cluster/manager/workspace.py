@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from filelock import BaseFileLock
 from numpy.typing import NDArray
@@ -51,13 +51,27 @@ _WORKERS_LOOK = 2.0
 """How long workers look for a dataset, in the patience of the shared directory, with a margin."""
 
 
+class Reading(NamedTuple):
+    """A prepared dataset, and how many loaders may read it ahead; None: as many as pay off."""
+
+    datasets: Path
+    key: str
+    loaders: int | None
+
+
 class Evaluator(Protocol):
     """A network that evaluates versions, as `GlobalModel` or in the simulator."""
 
     def evaluate(
-        self, parameters: Mapping[str, NDArray[Any]], held_out: IndexArray | None = None
+        self,
+        parameters: Mapping[str, NDArray[Any]],
+        held_out: IndexArray | None = None,
+        reading: Reading | None = None,
     ) -> Evaluation:
         """Evaluate parameters on the test examples, or on the training examples held out."""
+
+    def close(self) -> None:
+        """Free what evaluations need beside the network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +102,8 @@ class PreparedExperiment:
     """The result of `prepare`; remarks and warnings come from the data, the shards and `begun`.
 
     `shard_classes` are as in the record's line (`PreparedLine`). `rehearsed` says whether another
-    process took the trial's steps with the same result.
+    process took the trial's steps with the same result. As many `loaders` may read examples for
+    evaluations; None: as many as pay off.
     """
 
     dataset_key: str
@@ -102,6 +117,7 @@ class PreparedExperiment:
     warnings: tuple[str, ...] = ()
     shard_classes: tuple[tuple[int, ...], ...] = ()
     rehearsed: bool = False
+    loaders: int | None = 0
 
 
 @dataclass(slots=True)
@@ -145,6 +161,8 @@ class Workspace:
 
     def release(self) -> None:
         """Free the memory that the experiment needed to go on."""
+        if self.global_model is not None:
+            self.global_model.close()
         self.prepared = self.global_model = None
         for kept in (self.index_files, self.copies, self.aggregation):
             kept.clear()

@@ -16,9 +16,7 @@ import sys
 from dataclasses import dataclass, field
 
 from downpour.base import options
-from downpour.base.devices import AUTO
-from downpour.base.errors import SpecError
-from downpour.base.options import LOADERS_MAX, flag, option, words_of
+from downpour.base.options import flag, loaders_of, option, words_of
 from downpour.host.paths import Credentials
 from downpour.network.discovery.waiting import CONNECT_SECONDS
 
@@ -105,16 +103,6 @@ class WorkerOptions:
     def arguments(self) -> list[str]:
         """Return the command line that starts this worker as a separate process."""
         return ["worker", *words_of(self)]
-
-
-def loaders_of(text: str) -> int | None:
-    """Return the number of loaders that a user asks for; None: as many as pay off."""
-    if text == AUTO:
-        return None
-    if not (text.isascii() and text.isdigit() and int(text) <= LOADERS_MAX):
-        accepted = f"must be {AUTO} or a whole number from 0 to {LOADERS_MAX}"
-        raise SpecError("loaders", text, accepted)
-    return int(text)
 
 
 # These numbers are from glibc's malloc.h; Python does not have them.

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from downpour.base.devices import CPU
 from downpour.base.errors import OtherDirectory, Untrusted
+from downpour.base.options import loaders_of
 from downpour.cluster.worker.agent import ShownWorker, WorkerAgent
 from downpour.cluster.worker.metrics import WorkerMetrics
 from downpour.cluster.worker.options import (
     WorkerOptions,
     keep_memory,
-    loaders_of,
     wait_passively,
 )
 from downpour.files.logs.process_log import kept_log

@@ -25,8 +25,9 @@ from downpour.core.node.attempt import PATIENCE_SECONDS, StepLoop
 from downpour.core.spec import ResolvedSpec
 from downpour.files.store import SharedDirectory
 from downpour.learning.accelerators import release
-from downpour.learning.shipping.receiving import folder_in_use, settle_code
+from downpour.learning.shipping.receiving import settle_code
 from downpour.learning.tasks.loaded import LoadedTask
+from downpour.learning.training.loaders import loaders_for
 from downpour.learning.training.parameters import load_frozen
 from downpour.learning.training.step import Shortage
 from downpour.learning.user_code import differences
@@ -34,7 +35,6 @@ from downpour.network.rpc.messages import TaskMessage
 
 if TYPE_CHECKING:
     from downpour.learning.intra_worker.team import Team
-    from downpour.learning.training.loaders import Loaders
 
 
 log = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ class TaskRunner(TaskFlow):
             task=made.task,
             model=made.model,
             team=self._team(made.task, made.model, task.dataset),
-            loaders=self._loaders_of(made.task, task.dataset),
+            loaders=loaders_for(made.task, self._shared.datasets, task.dataset, self._loaders),
             shortage=Shortage(spec.device),
             differs=self._differs,
             trial=made.trial,
@@ -143,21 +143,6 @@ class TaskRunner(TaskFlow):
         from downpour.learning.intra_worker.team import Team
 
         return Team(loaded, model, self._shared.datasets, key, processes)
-
-    def _loaders_of(self, loaded: LoadedTask, key: str) -> Loaders | None:
-        """Return the loaders of a user's task; built-in ones gather a batch in microseconds."""
-        spec = loaded.spec
-        if self._loaders == 0 or spec.task is None or spec.inside.processes > 1:
-            return None
-        from downpour.learning.training.loaders import Loaders, TaskSource
-
-        source = TaskSource(
-            spec=spec.to_toml(),
-            datasets=self._shared.datasets,
-            data_key=key,
-            code=str(folder_in_use() or ""),
-        )
-        return Loaders(loaded, source, self._loaders)
 
     def close(self) -> None:
         """Release the last experiment's common inputs."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, SupportsFloat, TypeGuard
 
 import numpy as np
@@ -22,7 +23,9 @@ from downpour.learning.models import generators
 from downpour.learning.tasks.batches import Indices
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.tasks.own import shown, theirs
+from downpour.learning.tasks.task import Batch
 from downpour.learning.training import numerics
+from downpour.learning.training.loaders import BatchRequest, Loaders
 
 _METRICS_MAX = 1000
 """We add up each one after every batch, send it in messages, and show it in every evaluation."""
@@ -41,11 +44,16 @@ def evaluate(model: nn.Module, loaded: LoadedTask) -> Evaluation:
 
 
 def evaluate_on(
-    model: nn.Module, loaded: LoadedTask, indices: Indices, part: Part = "test"
+    model: nn.Module,
+    loaded: LoadedTask,
+    indices: Indices,
+    part: Part = "test",
+    loaders: Loaders | None = None,
 ) -> Evaluation:
     """Measure a network on some test examples, or on training examples as "validation".
 
     See `evaluate`; but the loss may be NaN or infinite, as it may be for a while in a training.
+    Loaders may read batches ahead.
     """
     started = time.perf_counter()
     spec = loaded.spec
@@ -56,9 +64,15 @@ def evaluate_on(
     try:
         with numerics.settings(spec), torch.no_grad(), generators.seeded(spec.seed):
             size = examples_together(model, loaded)
-            for start in range(0, len(indices), size):
-                chosen = indices[start : start + size]
-                sums.add(_measured(model, loaded, chosen, part), len(chosen))
+            batches = [indices[start : start + size] for start in range(0, len(indices), size)]
+            read = partial(loaded.batch, part)
+            if loaders is not None:
+                read = partial(loaders.read, examples=part)
+                loaders.begin(partial(_requests, batches, part))
+            for number, chosen in enumerate(batches):
+                if loaders is not None:
+                    loaders.reach(number)
+                sums.add(_measured(model, loaded, chosen, read), len(chosen))
                 model.eval()  # again: a detector's metrics need its training mode for the loss
     finally:
         model.train(was_training)
@@ -72,6 +86,11 @@ def evaluate_on(
         samples=len(indices),
         seconds=time.perf_counter() - started,
     )
+
+
+def _requests(batches: Sequence[Indices], part: str, begin: int) -> Iterator[BatchRequest]:
+    # Draws of all batches follow one another, as those of a batch's parts do after the first.
+    return (BatchRequest(0, 0, 1, chosen, part) for chosen in batches[begin:])
 
 
 class Sums:
@@ -128,11 +147,11 @@ def _is_number(value: object) -> TypeGuard[SupportsFloat]:
 
 
 def _measured(
-    model: nn.Module, loaded: LoadedTask, indices: Indices, part: Part
+    model: nn.Module, loaded: LoadedTask, indices: Indices, read: Callable[[Indices], Batch]
 ) -> Mapping[str, Any]:
     spec, task = loaded.spec, loaded.task
     with theirs(spec, "the evaluation fails"), numerics.precision(spec):
-        batch = loaded.batch(part, indices)
+        batch = read(indices)
         measured = task.metrics(model, batch)
         if not (isinstance(measured, Mapping) and all(isinstance(name, str) for name in measured)):
             accepted = f"metrics() must return numbers by name, but returned {shown(measured)}"

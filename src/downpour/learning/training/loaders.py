@@ -3,7 +3,7 @@
 A worker knows all batches of its task, and the position seeds the draws for each. So any number of
 processes can prepare any batch. A loader also returns where its draws have left the generators, and
 the step goes on from there. The worker itself reads a batch that a loader cannot read or send, so
-an error appears where it would without loaders.
+an error appears where it would without loaders. A manager's evaluations have loaders, too.
 
 The processes, their queues and the pinned memory are those of `torch.utils.data.DataLoader`. Each
 process makes the task from its spec, so nothing of the user's has to be sent there, and no file is
@@ -46,7 +46,7 @@ from downpour.host.machine import (
 from downpour.learning.accelerators import repeatable
 from downpour.learning.blame import users_errors
 from downpour.learning.models import generators
-from downpour.learning.shipping.receiving import use
+from downpour.learning.shipping.receiving import folder_in_use, use
 from downpour.learning.tasks import open_data
 from downpour.learning.tasks.batches import Indices, batch_of, on_device
 from downpour.learning.tasks.loaded import LoadedTask, load
@@ -90,12 +90,16 @@ class TaskSource:
 
 
 class BatchRequest(NamedTuple):
-    """A batch to prepare: the task's seed, the step, the part of its batch, and its indices [b]."""
+    """A batch to prepare: the task's seed, the step, the part of its batch, and its indices [b].
+
+    They are those of training `examples`, or of the test examples.
+    """
 
     seed: int
     step: int
     part: int
     indices: Indices
+    examples: str = "train"
 
 
 class _Prepared(NamedTuple):
@@ -114,10 +118,10 @@ class _Batches(Dataset[_Prepared | None]):
     def __reduce__(self) -> Any:
         return _Batches, (self._source,)
 
-    def __getitem__(self, request: BatchRequest | None) -> _Prepared | None:
+    def __getitem__(self, request: BatchRequest | str) -> _Prepared | None:
         try:
-            if request is None:  # to get ready
-                self._task().examples("train")
+            if isinstance(request, str):  # to get ready
+                self._task().examples(request)
                 return None
             prepared = _prepared(self._task(), request)
             if not self._can_be_sent:  # torch's queue would drop it, and leave the worker waiting
@@ -138,8 +142,8 @@ def _prepared(loaded: LoadedTask, request: BatchRequest) -> _Prepared:
     with numerics.settings(here), kernels, randomness.active(), precision:
         randomness.begin(request.step, request.part)
         before = generators.States.now()
-        examples = loaded.examples("train")
-        batch = batch_of(loaded.task, examples, "train", request.indices, CPU)
+        examples = loaded.examples(request.examples)
+        batch = batch_of(loaded.task, examples, request.examples, request.indices, CPU)
         after = generators.States.now()
     return _Prepared(batch, None if after == before else after)
 
@@ -161,28 +165,36 @@ class _Requests:
     """The requests of the task at hand, for torch's sampler."""
 
     def __init__(self) -> None:
-        self.remaining: Iterator[BatchRequest | None] = iter(())
+        self.remaining: Iterator[BatchRequest | str] = iter(())
 
-    def __iter__(self) -> Iterator[BatchRequest | None]:
+    def __iter__(self) -> Iterator[BatchRequest | str]:
         return self.remaining
 
 
 class Loaders:
-    """The loader processes of one experiment on one worker.
+    """The loader processes of one experiment on one worker, or in its manager.
 
     Training never waits until they have started: it reads its own batches until all are ready.
 
     Args:
-        loaded: the task, as the worker trains it.
+        loaded: the task, as this process uses it.
         source: what the loaders make it from.
         count: how many to start; None: as many as pay off, which the first steps show.
+        examples: the part of which they read first.
 
     Attributes:
         pids: the processes that are ready.
     """
 
-    def __init__(self, loaded: LoadedTask, source: TaskSource, count: int | None = None) -> None:
+    def __init__(
+        self,
+        loaded: LoadedTask,
+        source: TaskSource,
+        count: int | None = None,
+        examples: str = "train",
+    ) -> None:
         self._source = source
+        self._examples = examples
         self._loaded = loaded
         self._count = count
         self._cost: _ReadingCost | None = _ReadingCost() if count is None else None
@@ -211,12 +223,12 @@ class Loaders:
                 log.info("starting %d loaders, because reading holds up the steps", wanted)
                 self._start(wanted)
 
-    def read(self, indices: Indices) -> Batch:
+    def read(self, indices: Indices, examples: str = "train") -> Batch:
         """Return the batch of some indices [b] on the task's device: a loader's, or read here."""
         prepared = self._taken(indices)
         if prepared is None:
             began = perf_counter()
-            batch = self._loaded.batch("train", indices)
+            batch = self._loaded.batch(examples, indices)
             if self._cost is not None:
                 self._cost.reading_seconds += perf_counter() - began
             return batch
@@ -289,7 +301,7 @@ class Loaders:
             persistent_workers=True,
         )
         before = _children()
-        self._requests.remaining = iter([None] * count)
+        self._requests.remaining = iter([self._examples] * count)
         try:
             for _ in loader:
                 pass
@@ -336,6 +348,18 @@ class _ReadingCost:
         needed = ceil(share / max(1 - share, 1 / LOADERS_MAX)) + 1
         cores = min((_idle_seconds() - self._idle) / whole, usable_cores() - 1)
         return min(needed, round(cores), LOADERS_MAX)
+
+
+def loaders_for(
+    loaded: LoadedTask, datasets: Path, data_key: str, count: int | None, examples: str = "train"
+) -> Loaders | None:
+    """Return the loaders of a user's task; built-in ones gather a batch in microseconds."""
+    spec = loaded.spec
+    if count == 0 or spec.task is None or spec.inside.processes > 1:
+        return None
+    code = str(folder_in_use() or "")
+    source = TaskSource(spec=spec.to_toml(), datasets=datasets, data_key=data_key, code=code)
+    return Loaders(loaded, source, count, examples)
 
 
 def _idle_seconds() -> float:
