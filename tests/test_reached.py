@@ -18,6 +18,7 @@ def names(*changes: str) -> set[str]:
     return {path.relative_to(ROOT / "tests").as_posix() for path in found}
 
 
+@pytest.mark.slow
 def test_a_change_reaches_what_imports_it_directly_or_through_others() -> None:
     """What folds updates reads them with the store; tests of values read no file."""
     found = names("src/downpour/files/store/header.py")
@@ -25,6 +26,7 @@ def test_a_change_reaches_what_imports_it_directly_or_through_others() -> None:
     assert not found & {"base/test_values.py", "host/test_text.py"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "folder"),
     [
@@ -39,6 +41,7 @@ def test_a_change_reaches_the_tests_of_its_folder(change: str, folder: str) -> N
     assert {path.relative_to(ROOT / "tests").as_posix() for path in tests} <= names(change)
 
 
+@pytest.mark.slow
 def test_a_conftest_reaches_its_folder_alone() -> None:
     """Nothing imports it but pytest."""
     found = names("tests/learning/training/conftest.py")

@@ -147,6 +147,7 @@ def test_names_are_known_before_anything_is_imported() -> None:
     assert told.stdout == "False\n"
 
 
+@pytest.mark.slow
 def test_a_package_brings_a_policy_a_codec_and_a_launcher(
     downpour: Command, tmp_path: Path
 ) -> None:
@@ -161,6 +162,7 @@ def test_a_package_brings_a_policy_a_codec_and_a_launcher(
     assert '"reason":"latest first"' in record.read_text().replace('": ', '":')
 
 
+@pytest.mark.slow
 def test_help_and_errors_name_what_a_package_brings(downpour: Command) -> None:
     """As they name all other members."""
     told = downpour("run", "--help-all").stdout
@@ -179,6 +181,7 @@ def test_a_package_that_cannot_be_imported_costs_one_line(downpour: Command) -> 
     assert wrong.stderr == f"downpour: {gone}\n"
 
 
+@pytest.mark.slow
 def test_a_package_brings_a_command(downpour: Command) -> None:
     """The help lists it, and a command that cannot be imported with the reason; others work."""
     assert downpour("hello").stdout == "hello\n"

@@ -201,6 +201,7 @@ def test_every_peer_has_its_script_and_exact_versions(compared: Any) -> None:
     assert compared.versions()["flwr"] == "1.41.0"
 
 
+@pytest.mark.slow
 def test_a_peer_that_cannot_be_installed_is_a_line_with_the_reason(
     compared: Any, parts: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -47,6 +47,7 @@ def test_its_bytes_are_those_of_real_processes(virtual: Any, tmp_path: Path) -> 
     assert made.staleness == (0,) * 12
 
 
+@pytest.mark.slow
 def test_an_asynchronous_training_is_the_same_twice(virtual: Any) -> None:
     """Which updates meet follows from the times, and these from the seed."""
     spec = downpour.Spec.make({**FIELDS, "mode": "downpour"})
@@ -60,6 +61,7 @@ def test_an_asynchronous_training_is_the_same_twice(virtual: Any) -> None:
     assert max(runs[0].staleness) > 0
 
 
+@pytest.mark.slow
 def test_more_workers_take_less_time_and_as_many_steps(virtual: Any) -> None:
     """Three workers, a core each, train three shards in about a third of the time of one."""
     spec = downpour.Spec.make(FIELDS)

@@ -167,6 +167,7 @@ def an_array_file(folder: Path, labels: Any) -> list[str]:
     return ["--dataset", "npz", "--data-path", str(path), "--model", "mlp"]
 
 
+@pytest.mark.slow
 def test_data_that_contradicts_the_spec_is_refused_in_one_line(
     downpour: Downpour, served: Any, tmp_path: Path, allowing: Allow
 ) -> None:

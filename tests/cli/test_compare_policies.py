@@ -48,6 +48,7 @@ def compared(traces: Path, *words: str) -> int:
     return run_command(["compare-policies", str(traces), "--rounds", "2", *words])
 
 
+@pytest.mark.slow
 def test_every_policy_is_run_in_every_scenario(
     traces: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -64,6 +65,7 @@ def test_every_policy_is_run_in_every_scenario(
     assert {row["standbys"] for row in rows if row["policy"] == "wait"} == {"0"}
 
 
+@pytest.mark.slow
 def test_the_tables_fit_a_terminal(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A table a scenario, and one of what each policy takes."""
     assert compared(traces, "--policies", "wait,oracle-whole-shards:0", "--price", "2") == 0
@@ -100,6 +102,7 @@ def test_a_spec_is_trained_with_what_counted(
     assert rows["backup"]["worst_class_accuracy"] <= rows["backup"]["accuracy"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["figure.svg", "figure.png"])
 def test_a_figure_is_drawn(traces: Path, tmp_path: Path, name: str) -> None:
     """With the straggler early, in the middle and late."""

@@ -57,6 +57,7 @@ def asked(url: str, token: str = "") -> Any:
         return json.load(answer)
 
 
+@pytest.mark.slow
 def test_a_folder_is_served_until_a_signal(refused: Callable[..., str]) -> None:
     """Its port is taken then; the signal ends it without a word."""
     with started("dashboard", RECORDED, "--port", 0) as (process, url):
@@ -153,6 +154,7 @@ def test_a_runs_page_shows_it_to_its_end(tmp_path: Path) -> None:
         assert process.wait(60) == 0
 
 
+@pytest.mark.slow
 def test_a_simulation_leaves_records_for_the_page(
     tmp_path: Path, refused: Callable[..., str]
 ) -> None:

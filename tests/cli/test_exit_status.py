@@ -107,6 +107,7 @@ def test_a_full_disk_is_told(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().err == "downpour: output: No space left on device\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["--help"], ["simulate", "--seed", "1"]])
 def test_a_reader_may_leave(capfd: pytest.CaptureFixture[str], words: list[str]) -> None:
     """`| head -1` gets its line, and nothing is said on standard error."""

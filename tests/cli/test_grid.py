@@ -67,6 +67,7 @@ def test_a_grid_that_is_done_is_only_told_of(
     assert (told["finished"], told["cells"], told["running"]) == (10, 10, None)
 
 
+@pytest.mark.slow
 def test_a_report_is_written_beside_the_results(downpour: Callable[..., Any], done: Path) -> None:
     """The page's path is the last line."""
     outcome = downpour("report", done)

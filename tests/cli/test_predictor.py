@@ -42,6 +42,7 @@ def test_a_table_says_how_good_the_predictors_are(downpour: Downpour, tmp_path: 
     assert 0 < told[0]["mape"] < 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_trees")
 def test_kinds_of_jobs_have_tables_of_their_own(downpour: Downpour, tmp_path: Path) -> None:
     """By what jobs.json says of them; a fold may be a kind, so that nothing like it was seen."""

@@ -16,6 +16,7 @@ from tests.downpour_lab.trials.defects import ActsBeforeItKeeps
 Downpour = Callable[..., Any]
 
 
+@pytest.mark.slow
 def test_seeds_that_are_well_end_with_status_0(downpour: Downpour) -> None:
     """One line says how many there were."""
     outcome = downpour("simulate", "--seeds", 20, "--from-seed", 5)
@@ -41,6 +42,7 @@ def test_a_seed_tells_its_story(downpour: Downpour) -> None:
     assert "all is well" in downpour("simulate", "--seed", 8).out
 
 
+@pytest.mark.slow
 def test_a_failing_seed_ends_with_status_1_and_the_command_that_shows_it(
     downpour: Downpour, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,7 @@ def test_a_manager_that_is_nowhere_is_told(
     assert "cannot be reached" in refused(*words)
 
 
+@pytest.mark.slow
 def test_a_search_that_is_done_is_only_told_of(
     downpour: Callable[..., Any], file: Path, done: Path
 ) -> None:
@@ -86,6 +87,7 @@ def test_a_search_that_is_done_is_only_told_of(
     assert max(map(len, lines[:-4])) <= 80
 
 
+@pytest.mark.slow
 def test_json_is_for_programs(downpour: Callable[..., Any], file: Path, done: Path) -> None:
     """It has every trial, the best one's number, and the files."""
     outcome = downpour("tune", file, "--out", done, "--json")
@@ -110,6 +112,7 @@ def test_a_search_that_runs_elsewhere_is_told_of(
     assert not (done / "search.png").exists()
 
 
+@pytest.mark.slow
 def test_runs_of_bad_luck_are_told_by_the_status(
     downpour: Callable[..., Any], file: Path, tmp_path: Path
 ) -> None:

@@ -20,12 +20,14 @@ def round_seconds(workers: int, shards: int) -> float:
     ).mean_seconds
 
 
+@pytest.mark.slow
 def test_even_workers_take_as_long_as_a_task_and_what_the_manager_adds() -> None:
     """One task a worker takes one task's time; three take three times that."""
     assert 60 < round_seconds(10, 10) < 61
     assert 180 < round_seconds(10, 30) < 182
 
 
+@pytest.mark.slow
 def test_uneven_tasks_make_a_round_as_slow_as_its_slowest() -> None:
     """That is why there are straggler policies; the quantile is over rounds."""
     uneven = Timings(task_seconds=60.0, spread=0.3, worker_spread=0.0, patience=1.0)
@@ -76,6 +78,7 @@ def test_every_mode_applies_an_update_of_each_shard_in_each_round(mode: str) -> 
     assert 0 < estimate.training < 1
 
 
+@pytest.mark.slow
 def test_workers_that_wait_for_nobody_train_more_of_the_time() -> None:
     """They apply more updates an hour, which are older."""
     in_step, apart = (estimate_capacity(replace(UNEVEN, mode=m)) for m in ("sync", "downpour"))
@@ -84,6 +87,7 @@ def test_workers_that_wait_for_nobody_train_more_of_the_time() -> None:
     assert apart.mean_staleness > in_step.mean_staleness == 0
 
 
+@pytest.mark.slow
 def test_workers_that_die_cost_rounds_and_no_update() -> None:
     """Another worker trains the shard again; the same seed kills the same workers."""
     calm = estimate_capacity(UNEVEN)

@@ -83,6 +83,7 @@ def test_one_that_fails_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert [record.getMessage() for record in caplog.records] == [said]
 
 
+@pytest.mark.slow
 def test_one_that_hangs_is_ended_with_what_it_started(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -103,6 +103,7 @@ def test_a_thread_has_no_handlers_to_put_back() -> None:
 LEAVES_ONE = "sleep 3600 >/dev/null & echo $!"
 
 
+@pytest.mark.slow
 def test_the_leftovers_of_a_session_leader_are_ended() -> None:
     """Its session outlives the leader, and is how the others are found."""
     command = ["/bin/sh", "-c", LEAVES_ONE]

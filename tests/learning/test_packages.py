@@ -53,6 +53,7 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allowing: Allow) -> Sp
     return Spec(model="packages_lab:build")
 
 
+@pytest.mark.slow
 def test_a_project_has_the_versions_of_what_it_imports(spec: Spec) -> None:
     """Torch always; by a distribution's name, also where a function or another file imports it."""
     assert versions_of(spec) == {
@@ -104,6 +105,7 @@ def test_only_what_is_trained_counts(spec: Spec) -> None:
     assert versions_of(Spec(dataset=spec.model)) == {}
 
 
+@pytest.mark.slow
 def test_only_different_versions_are_listed(spec: Spec) -> None:
     """A worker has the same, another version, or none; none but a project's own is looked at."""
     noted = versions_of(spec)

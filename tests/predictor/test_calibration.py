@@ -156,6 +156,7 @@ def test_names_that_are_new_with_every_task_do_not_pile_up() -> None:
     assert {"kept", f"w{WORKERS_MAX - 1}"} <= corrections._own.keys()
 
 
+@pytest.mark.slow
 def test_a_model_that_is_too_sure_is_widened() -> None:
     """It predicts 2 % around; what comes out is 10 % around: 90 % stay below the third."""
     outcomes = np.exp(np.random.default_rng(0).normal(0, 0.1, 8000))

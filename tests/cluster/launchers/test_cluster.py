@@ -117,6 +117,7 @@ class Closing(Doomed):
         self.closed += 1
 
 
+@pytest.mark.slow
 def test_reservations_are_released_if_the_manager_cannot_start(tmp_path: Path) -> None:
     """The engine is closed, although no worker was started."""
     engine = Closing(status=0)
@@ -128,6 +129,7 @@ def test_reservations_are_released_if_the_manager_cannot_start(tmp_path: Path) -
     assert engine.closed == 1
 
 
+@pytest.mark.slow
 def test_workers_that_end_with_2_are_not_started_again(tmp_path: Path) -> None:
     """The user has to correct something, so the cluster ends with the worker's own reason."""
     engine = Doomed(status=2)
@@ -140,6 +142,7 @@ def test_workers_that_end_with_2_are_not_started_again(tmp_path: Path) -> None:
     assert len(engine.started) == 2
 
 
+@pytest.mark.slow
 def test_workers_that_crash_are_started_again_after_growing_pauses(tmp_path: Path) -> None:
     """Any other status is worth another try, less and less often, for as long as the run lasts."""
     engine, clock = Doomed(status=255), [0.0]
@@ -154,6 +157,7 @@ def test_workers_that_crash_are_started_again_after_growing_pauses(tmp_path: Pat
     assert pauses == pytest.approx(PAUSES_SECONDS[1:], abs=0.5)
 
 
+@pytest.mark.slow
 def test_a_policy_gets_as_many_further_workers_as_there_were(tmp_path: Path) -> None:
     """`provide` starts what is asked for in all, up to double the number of the beginning."""
     engine = Doomed(status=0)
@@ -177,6 +181,7 @@ class Lent(Doomed):
         self.over[name] = Ended(0)
 
 
+@pytest.mark.slow
 def test_a_worker_that_a_policy_asked_for_is_given_back_when_it_is_idle_for_long(
     tmp_path: Path,
 ) -> None:

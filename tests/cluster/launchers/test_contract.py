@@ -150,6 +150,7 @@ def test_a_policy_gets_further_workers_up_to_double_their_number(
     assert {worker.worker for worker in seen.workers} == {"worker-1", "worker-2"}
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken_is_told_in_one_line(launcher: Launcher, tmp_path: Path) -> None:
     """The user can correct it, so the exit status is 2."""
     with create_server(("0.0.0.0", 0)) as taken:

@@ -90,6 +90,7 @@ def news(server: subprocess.Popen[str]) -> dict[str, Any]:
     return told
 
 
+@pytest.mark.slow
 def test_a_failed_start_says_why_and_a_started_process_ends_with_the_requests(
     server: subprocess.Popen[str], tmp_path: Path
 ) -> None:
@@ -112,6 +113,7 @@ def test_a_failed_start_says_why_and_a_started_process_ends_with_the_requests(
     assert news(server) == {"name": "boss", "exited": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows what a process has open")
 @pytest.mark.parametrize("then", ["", "threading.Thread(target=time.sleep, args=(9,)).start()"])
 def test_packages_are_imported_once_for_all_unless_they_begin_threads(
@@ -134,6 +136,7 @@ def test_packages_are_imported_once_for_all_unless_they_begin_threads(
     assert (tmp_path / "imported" in held) == (not then)
 
 
+@pytest.mark.slow
 def test_a_fork_looks_at_the_optimizer_of_a_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,6 +123,7 @@ def put_fifo(path: Path) -> None:
     os.mkfifo(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spoil", "reason"), [(alter, "checksum"), (put_fifo, "not a regular file")]
 )

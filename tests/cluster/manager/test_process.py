@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+import pytest
 import thrift
 
 from downpour.base.errors import DownpourError
@@ -60,6 +61,7 @@ def answers(address: Address) -> bool:
         return bool(client.describe().version)
 
 
+@pytest.mark.slow
 def test_strangers_do_not_end_a_manager_with_few_descriptors(tmp_path: Path) -> None:
     """More connect than it may open files; it goes on, serves friends, and has said its limit."""
     with managing(tmp_path / "shared", before="ulimit -n 128;") as (process, address, said):
@@ -81,6 +83,7 @@ def _stranger(address: Address) -> socket.socket:
     return sock
 
 
+@pytest.mark.slow
 def test_a_manager_answers_without_the_c_extension_of_thrift(tmp_path: Path) -> None:
     """It falls back to the pure protocol, with one remark that says how to get the faster one."""
     part = shutil.ignore_patterns("fastbinary*", "__pycache__")
@@ -97,6 +100,7 @@ def test_a_manager_answers_without_the_c_extension_of_thrift(tmp_path: Path) -> 
         assert found.stdout == verdict
 
 
+@pytest.mark.slow
 def test_a_manager_outlives_the_reader_of_its_output_and_the_rotation_of_logs(
     tmp_path: Path,
 ) -> None:

@@ -43,6 +43,7 @@ def spec_of(cluster: Any, experiment: str) -> ResolvedSpec:
     return ResolvedSpec.from_toml(file.read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("project")
 def test_the_code_lies_in_the_experiments_folder_to_its_end_and_after(cluster: Any) -> None:
     """Named by the spec, with the versions of packages; a repeated request is the same one."""
@@ -70,6 +71,7 @@ def test_our_own_networks_need_none(cluster: Any) -> None:
     assert not [name for name in cluster.shared.store(experiment).list() if "code-" in name]
 
 
+@pytest.mark.slow
 def test_a_project_that_cannot_be_shipped_is_trained_and_the_log_says_why(
     cluster: Any, project: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

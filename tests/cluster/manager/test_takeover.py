@@ -105,6 +105,7 @@ CUTS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", CUTS)
 def test_each_task_counts_once_though_a_journal_lost_its_end(
     tmp_path: Path, undisturbed: bytes, cut: str
@@ -139,6 +140,7 @@ def test_each_task_counts_once_though_a_journal_lost_its_end(
     assert all(0 <= (cost.extra_work or 0) < 10 for cost in known)
 
 
+@pytest.mark.slow
 def test_a_long_story_is_replayed_from_its_last_checkpoint(tmp_path: Path) -> None:
     """The next manager reads little; the record has all of it."""
     enough = Event()
@@ -301,6 +303,7 @@ def build(num_classes, sample_shape):
 """
 
 
+@pytest.mark.slow
 def test_code_that_was_changed_meanwhile_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

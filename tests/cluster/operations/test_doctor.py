@@ -194,6 +194,7 @@ class SlowTorch(importlib.abc.MetaPathFinder):
             raise ImportError(name)
 
 
+@pytest.mark.slow
 def test_a_slow_import_of_torch_is_not_blamed_on_the_file_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

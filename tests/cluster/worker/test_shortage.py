@@ -51,6 +51,7 @@ def short(trainable: Trainable, monkeypatch: pytest.MonkeyPatch) -> Run:
     return run
 
 
+@pytest.mark.slow
 def test_a_step_that_lacked_memory_changes_no_byte(short: Run) -> None:
     """Not with one more try, nor with two; the update tells how many there were."""
     updates = [short(times) for times in (0, 1, 2)]

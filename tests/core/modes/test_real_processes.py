@@ -60,6 +60,7 @@ def test_every_task_counts_once_and_every_epoch_is_measured(
     assert parts == (Counter() if in_step else Counter((r - 1, s) for r, s in wanted))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_rounds_that_overlap_have_the_bytes_of_their_spec(tmp_path: Path) -> None:
     """However many workers there are, and whichever of them was first; one epoch has all steps."""

@@ -14,6 +14,7 @@ from downpour_lab.fitting.training_data import Traces
 from tests.predictor.conftest import TINY
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_trees")
 def test_all_predictors_are_scored(traces: Traces, trained: Trained) -> None:
     """Two stages each, as many steps as were announced, and fitted ones on other jobs."""

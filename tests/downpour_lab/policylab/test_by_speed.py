@@ -11,6 +11,7 @@ from downpour.core.stragglers import POLICIES
 from downpour_lab.policylab.comparison import compare_policies
 
 
+@pytest.mark.slow
 def test_every_policy_is_tried_on_the_same_machines() -> None:
     """One machine of four takes four times as long, and a fifth one stands by."""
     outcomes = compare_policies([1, 1, 1, 0.25, 1], standbys=1, rounds=2)

@@ -125,6 +125,7 @@ def trace(job: int, rounds: int) -> TracedJob:
     return TracedJob(recordings[job], others, rounds=rounds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", [0, 11])
 def test_waiting_takes_exactly_what_the_slowest_task_of_each_round_took(job: int) -> None:
     """Nothing else takes time here, so whatever a policy gains or costs is its own."""
@@ -255,6 +256,7 @@ def test_forecasts_reach_a_policy_that_watches() -> None:
     assert any(is_forecast for _, _, is_forecast in later)
 
 
+@pytest.mark.slow
 def test_a_policy_that_leaves_everything_undone_is_found_out() -> None:
     """Rather than waited for."""
     policy = Policy(decide=lambda _: [], watches=True)
@@ -275,6 +277,7 @@ def test_a_slow_machine_more_costs_nothing_once_it_is_known(shards: int, speed: 
     assert later(speed, 1.0, 1.0, 1.0, 1.0) <= 1.05 * later(1.0, 1.0, 1.0, 1.0)
 
 
+@pytest.mark.slow
 def test_a_worker_relieved_before_its_first_step_is_remembered() -> None:
     """At a thirtieth of the speed, a long step is not done by then; the machine is seldom tried."""
     handoff = Contender(name="handoff", standbys=0, snapshots=True)

@@ -18,6 +18,7 @@ FAST = (1.0, 1.0, 1.0, 1.0)
 SLOW = "host-0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shards", "speed", "state"),
     [

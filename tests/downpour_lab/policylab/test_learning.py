@@ -29,6 +29,7 @@ def rounds(count: int, **figures: tuple[int, ...]) -> list[RoundOutcome]:
     return [RoundOutcome(seconds=1.0, **figures)] * count  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_without_omissions_it_trains_what_a_cluster_trains(
     learning: Learning, tmp_path: Path
 ) -> None:
@@ -39,6 +40,7 @@ def test_without_omissions_it_trains_what_a_cluster_trains(
     assert evaluation.class_accuracy == result.rounds[-1].class_accuracy
 
 
+@pytest.mark.slow
 def test_the_outer_optimizer_steps_as_a_cluster_s_does(tmp_path: Path) -> None:
     """The same accuracy and loss, to the last bit, with a momentum that each round adds to."""
     spec = SPEC.replace(outer={"optimizer": "nesterov", "momentum": 0.5})
@@ -48,6 +50,7 @@ def test_the_outer_optimizer_steps_as_a_cluster_s_does(tmp_path: Path) -> None:
     assert evaluation.class_accuracy == result.rounds[-1].class_accuracy
 
 
+@pytest.mark.slow
 def test_a_class_that_is_always_omitted_is_never_learned(learning: Learning) -> None:
     """The model does not know the two digits that the last shard has: four and nine."""
     known = learning.evaluation(rounds(12)).class_accuracy

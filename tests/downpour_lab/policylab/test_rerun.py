@@ -45,6 +45,7 @@ def test_predictions_are_close_to_the_truth(used: Tactic) -> None:
         assert rerun(run, other).seconds == pytest.approx(rerun(truth, other).seconds, rel=0.06)
 
 
+@pytest.mark.slow
 def test_a_straggler_that_changes_is_followed() -> None:
     """Each machine in turn is slow for a while: speeds belong to moments, and not to machines."""
     truth = machines(spells=True)
@@ -53,6 +54,7 @@ def test_a_straggler_that_changes_is_followed() -> None:
         assert rerun(run, other).seconds == pytest.approx(rerun(truth, other).seconds, rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "absent",
     [
@@ -93,6 +95,7 @@ def test_loading_and_publishing_cost_each_attempt() -> None:
     assert more == pytest.approx(8 * 3.0 + 3.0, rel=0.15)
 
 
+@pytest.mark.slow
 def test_shards_have_the_sizes_that_they_had() -> None:
     """Twice the examples take twice as long, on whichever worker."""
     run = RecordedRun.of("x", recorded(machines(workers=3), WAIT))

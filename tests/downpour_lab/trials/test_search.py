@@ -57,6 +57,7 @@ def test_whatever_goes_wrong_every_run_ends_as_if_nothing_had(seeds: Sequence[in
     assert failures == {}
 
 
+@pytest.mark.slow
 def test_a_run_that_has_ended_leaves_no_thread() -> None:
     """Each suspended one would keep a whole cluster in memory, and a search runs thousands."""
 
@@ -126,6 +127,7 @@ def test_a_rare_defect_is_found_where_its_faults_are(planted: Planted) -> None:
     find(planted)
 
 
+@pytest.mark.slow
 def test_a_failing_plan_shrinks_to_the_faults_that_it_takes() -> None:
     """No fault that remains can be left out, and the one that the defect needs is there."""
     seed = failing_seed(defects.NeverResigns, "in the time of a later one")
@@ -144,6 +146,7 @@ def test_a_plan_that_does_not_fail_is_not_shrunken() -> None:
     assert shrunken(plan) == plan
 
 
+@pytest.mark.slow
 def test_a_seed_tells_the_same_story_every_time() -> None:
     """Also in another process, with other hashes."""
     story = simulate(plan_of(8), story=True).story

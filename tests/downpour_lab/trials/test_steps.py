@@ -52,6 +52,7 @@ def test_a_defect_of_steps_is_found(manager_class: type[SimulatedManager]) -> No
     assert not simulate(stepping(seed)).failure
 
 
+@pytest.mark.slow
 def test_what_leads_to_a_version_must_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """A core that removes it leaves versions that nobody can read."""
     right = next(seed for seed in range(50) if not simulate(stepping(seed)).failure)

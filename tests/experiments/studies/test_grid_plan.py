@@ -24,6 +24,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder[Grid]
     return folder
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(interrupted_at=st.sets(st.integers(1, RUNS + 6)))
 def test_a_resumed_grid_equals_an_uninterrupted_one(

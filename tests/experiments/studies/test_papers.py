@@ -30,6 +30,7 @@ def test_both_experiments_of_ece751_are_there() -> None:
     assert all(run.spec.shards == run.workers for run in grid.runs.values())
 
 
+@pytest.mark.slow
 def test_what_was_published_stands_beside_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

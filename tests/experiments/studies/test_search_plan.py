@@ -59,6 +59,7 @@ def uninterrupted(
     return folder
 
 
+@pytest.mark.slow
 @settings(max_examples=5, deadline=None)
 @given(interrupted_at=st.sets(st.integers(1, RUNS + 6)), late=st.integers(0, 4))
 def test_a_resumed_search_equals_an_uninterrupted_one(
@@ -105,6 +106,7 @@ def test_without_a_pruner_all_go_on(tmp_path: Path) -> None:
     assert {run.state for run in result.runs} == {"finished"}
 
 
+@pytest.mark.slow
 def test_the_search_comes_near_what_is_best(tmp_path: Path) -> None:
     """In sixty runs the sampler has found the learning rate and the batch size."""
     text = SEARCH.replace("trials = 12", "trials = 60")
@@ -116,6 +118,7 @@ def test_the_search_comes_near_what_is_best(tmp_path: Path) -> None:
     assert sum(0.003 < run.values["learning_rate"] < 0.3 for run in late) >= 12
 
 
+@pytest.mark.slow
 def test_a_search_for_the_loss_looks_for_the_lowest(tmp_path: Path) -> None:
     """It falls where the accuracy rises, so the same settings win; a failed run is no good one."""
     text = SEARCH.replace("trials = 12", 'trials = 60\nobjective = "loss"')

@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from threading import Event
 
+import pytest
+
 from downpour.base.errors import SharedDirectoryError
 from downpour.files.logs.log_places import PIECE_BYTES_MAX, FolderLogs, Piece
 from downpour.files.logs.process_log import PIECES_KEPT, QUEUE_BYTES_MAX, LogWriter
@@ -104,6 +106,7 @@ def test_a_folder_that_is_full_for_a_while_loses_no_line() -> None:
     assert len(place.content) == 1
 
 
+@pytest.mark.slow
 def test_nobody_waits_for_a_folder_that_does_not_answer() -> None:
     """Neither who logs nor, for longer than two seconds, who ends."""
     place = Stuck()

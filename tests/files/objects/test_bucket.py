@@ -96,6 +96,7 @@ def test_a_repeated_request_finds_its_own_object(
     assert bucket.get("once") == b"x"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [409, 412])
 def test_a_refusal_for_a_key_that_does_not_exist_is_an_outage(status: int, set_env: SetEnv) -> None:
     """S3 may answer so without any such object; a caller that waits and retries gets the name."""

@@ -259,6 +259,7 @@ def test_a_damaged_object_is_told_and_the_others_go_on(
 STEPS = st.lists(st.sampled_from(["durable", "quick", "anew", "away", "lost answer"]), max_size=14)
 
 
+@pytest.mark.slow
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

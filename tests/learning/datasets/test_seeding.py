@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +23,7 @@ def test_an_order_is_a_permutation(count: int, seed: int) -> None:
     assert np.array_equal(np.sort(random_order(count, seed)), np.arange(count))
 
 
+@pytest.mark.slow
 def test_the_beginning_of_an_order_takes_no_memory_for_the_rest() -> None:
     """It is that of the whole order, and found among millions in a few megabytes."""
     count = 3_000_000

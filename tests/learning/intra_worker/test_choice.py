@@ -78,6 +78,7 @@ def test_only_a_run_on_this_machine_can_measure() -> None:
         Spec.make({**AUTO, "inside": {"how": "auto", "processes": 2}})
 
 
+@pytest.mark.slow
 def test_a_training_that_is_refused_is_refused_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 _CODE = """
 import sys
 import downpour.cluster.worker.task_runner, downpour.learning.training.trial
@@ -13,6 +15,7 @@ print(*(name for name in sys.modules if name.startswith("downpour")))
 _OTHERS = {"team", "helper", "helper_process", "shared_network", "data"}
 
 
+@pytest.mark.slow
 def test_a_worker_of_one_process_imports_no_arrangement_of_several() -> None:
     """Helpers and layers in several processes are for those who ask for them."""
     command = [sys.executable, "-c", _CODE]

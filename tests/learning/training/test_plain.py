@@ -60,6 +60,7 @@ def test_they_take_torchs_own_steps(kind: str) -> None:
         assert own.grad_fn is None
 
 
+@pytest.mark.slow
 def test_training_and_evaluation_do_without_torchs_compiler(tmp_path: Any) -> None:
     """Its import takes as long as that of torch, and a worker would wait for it."""
     done = subprocess.run(

@@ -149,6 +149,7 @@ def test_wrong_arguments_are_one_line_of_the_log(
     assert logged.exc_info is None
 
 
+@pytest.mark.slow
 def test_a_peer_that_does_not_read_is_dropped(serve: Serve) -> None:
     """An answer that nobody takes does not hold its thread."""
     manager = serve(Limits(frame_seconds=0.2))

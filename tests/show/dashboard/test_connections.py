@@ -75,6 +75,7 @@ def test_a_second_request_has_a_deadline_as_well(
             pass
 
 
+@pytest.mark.slow
 def test_half_requests_make_room_for_whole_ones(
     guarded: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ from downpour.network.rpc.trust import OPEN
 RECORDED = Path(__file__).parents[2] / "recorded"
 
 
+@pytest.mark.slow
 def test_a_page_is_there_while_the_block_runs() -> None:
     """A browser that comes before the process is ready waits for it; the user is told later."""
     listener, told = listen("127.0.0.1", 0, OPEN), Event()
@@ -37,6 +38,7 @@ def test_a_page_is_there_while_the_block_runs() -> None:
     listen("127.0.0.1", port, OPEN).close()
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_for_the_parent_alone() -> None:
     """A terminal sends it to its own session, also while the page still imports what it needs."""
     page = start_page(str(RECORDED), listen("127.0.0.1", 0, OPEN), Credentials())

@@ -53,6 +53,7 @@ def numbered(axis: object) -> Iterator[tuple[Rectangle, object]]:
         )
 
 
+@pytest.mark.slow
 @given(
     workers=st.integers(1, 6), each=st.sampled_from([1, 2, 9]), rounds=st.sampled_from([1, 5, 40])
 )
@@ -106,6 +107,7 @@ def test_what_is_enlarged_is_the_round_with_most_to_see() -> None:
     assert title.startswith(("round 70", "rounds 70 to "))
 
 
+@pytest.mark.slow
 def test_a_failure_is_seen_among_thousands_of_boxes() -> None:
     """It is drawn with its neighbours where it is narrow, in its own colour."""
     many = spans(8, 8, 80)
@@ -121,6 +123,7 @@ def test_a_failure_is_seen_among_thousands_of_boxes() -> None:
     assert any(colour[:3] == pytest.approx(red) for colour in colours)
 
 
+@pytest.mark.slow
 def test_a_disturbance_is_a_dashed_line_in_each_panel_that_shows_its_second() -> None:
     """The legend names it; one outside of the run is neither drawn nor named."""
     many = spans(8, 8, 80)

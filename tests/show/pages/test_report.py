@@ -33,6 +33,7 @@ def page(study: StudyResult, tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_report(study, tmp_path_factory.mktemp("page") / "report").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_a_page_needs_nothing_else(page: str) -> None:
     """No script, no picture or style of elsewhere, no address but the names of XML's dialects."""
     assert "<script" not in page
@@ -197,6 +198,7 @@ def test_whatever_scrolls_can_be_scrolled_with_the_keyboard(page: str) -> None:
     assert page.count('role="img"') == page.count("<svg")
 
 
+@pytest.mark.slow
 def test_an_earlier_report_is_replaced_and_nothing_else(study: StudyResult, tmp_path: Path) -> None:
     """What an older one left over goes; a folder of something else is refused, untouched."""
     out = tmp_path / "report"
@@ -212,6 +214,7 @@ def test_an_earlier_report_is_replaced_and_nothing_else(study: StudyResult, tmp_
     assert (tmp_path / "figures").is_dir()
 
 
+@pytest.mark.slow
 def test_a_report_goes_where_a_trace_of_its_experiment_lies(
     study: StudyResult, tmp_path: Path
 ) -> None:
