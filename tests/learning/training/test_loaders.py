@@ -7,12 +7,14 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from multiprocessing import forkserver
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 from downpour.base.values import Part
 from downpour.core.spec import Spec
@@ -21,7 +23,13 @@ from downpour.learning.tasks.batches import batch_of
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training import evaluation
 from downpour.learning.training.evaluation import evaluate_on
-from downpour.learning.training.loaders import BatchRequest, Loaders, TaskSource, _Batches
+from downpour.learning.training.loaders import (
+    BatchRequest,
+    Loaders,
+    TaskSource,
+    _Batches,
+    _Prepared,
+)
 from downpour.learning.training.loop import LocalTask, ShardTraining
 from downpour.learning.user_code import fixed_code
 from tests.conftest import Allow
@@ -164,6 +172,30 @@ def test_a_task_goes_on_with_or_without_loaders(tmp_path: Path, helped: Helped) 
         other = begin(task, loaders=second)
         other.restore(training.snapshot())
         assert checksums(other) == expected
+
+
+def test_tensors_travel_as_copies_if_shared_memory_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They arrive with their types, values and strides, which decide a kernel's bytes."""
+    images = torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    batch = {
+        "views": [images, images[1:, ::2], torch.rand(3, 1).expand(3, 7)],
+        "types": (torch.tensor(3), torch.rand(4).bfloat16(), torch.ones(0, 2, dtype=torch.bool)),
+    }
+    plain = _Prepared(batch, None)
+    assert plain.sendable() is plain
+
+    def full(_: torch.Tensor) -> None:
+        raise RuntimeError("unable to allocate shared memory")
+
+    monkeypatch.setattr(torch.Tensor, "share_memory_", full)
+    sent = plain.sendable()
+    assert not sent.is_shared
+    arrived = ForkingPickler.loads(ForkingPickler.dumps(sent)).batch
+    for before, after in zip(tree_leaves(batch), tree_leaves(arrived), strict=True):
+        assert after.dtype is before.dtype
+        assert torch.equal(after, before)
+        assert (after.shape, after.stride()) == (before.shape, before.stride())
+        assert not after.is_shared()
 
 
 @pytest.mark.parametrize("part", ["test", "validation"])

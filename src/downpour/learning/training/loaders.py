@@ -31,7 +31,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, Dataset
+from torch.utils.data._utils import worker
 
 from downpour.base.devices import CPU
 from downpour.base.options import LOADERS_MAX
@@ -46,6 +49,7 @@ from downpour.host.machine import (
 from downpour.learning.accelerators import repeatable
 from downpour.learning.blame import users_errors
 from downpour.learning.models import generators
+from downpour.learning.plain_tensors import is_plain
 from downpour.learning.shipping.receiving import folder_in_use, use
 from downpour.learning.tasks import open_data
 from downpour.learning.tasks.batches import Indices, batch_of, on_device
@@ -105,6 +109,50 @@ class BatchRequest(NamedTuple):
 class _Prepared(NamedTuple):
     batch: Batch
     drawn: generators.States | None  # None: nothing was drawn
+    is_shared: bool = True
+
+    def sendable(self) -> _Prepared:
+        """Move its tensors into shared memory, or else let them travel as copies.
+
+        Torch would move them when it sends them, and drop a batch for which there is no room: a
+        container has 64 MiB of shared memory by default.
+        """
+        try:
+            for leaf in tree_leaves(self.batch):
+                if _is_plain(leaf):
+                    leaf.share_memory_()
+        except RuntimeError:
+            batch = tree_map(lambda leaf: _Copy(leaf) if _is_plain(leaf) else leaf, self.batch)
+            return self._replace(batch=batch, is_shared=False)
+        return self
+
+
+def _is_plain(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and is_plain(leaf)
+
+
+class _Copy:
+    """A tensor that travels by value, with its strides; at its destination, it is a tensor."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    def __reduce__(self) -> Any:
+        value = self._tensor
+        content = torch.empty(0, dtype=torch.uint8).set_(value.untyped_storage()).numpy().tobytes()
+        return _restored, (
+            content,
+            value.dtype,
+            value.storage_offset(),
+            value.shape,
+            value.stride(),
+        )
+
+
+def _restored(content: bytes, dtype: torch.dtype, *place: Any) -> Tensor:
+    memory = torch.empty(len(content), dtype=torch.uint8)  # aligned as torch's kernels expect
+    memory.numpy()[:] = np.frombuffer(content, np.uint8)
+    return torch.empty(0, dtype=dtype).set_(memory.untyped_storage(), *place)
 
 
 class _Batches(Dataset[_Prepared | None]):
@@ -123,7 +171,7 @@ class _Batches(Dataset[_Prepared | None]):
             if isinstance(request, str):  # to get ready
                 self._task().examples(request)
                 return None
-            prepared = _prepared(self._task(), request)
+            prepared = _prepared(self._task(), request).sendable()
             if not self._can_be_sent:  # torch's queue would drop it, and leave the worker waiting
                 ForkingPickler.dumps(prepared)
                 self._can_be_sent = True
@@ -154,6 +202,9 @@ def _begin(_: int) -> None:
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     let_be_killed_first(os.getpid())
+    # Examples and collations behave as in the worker. Torch's collation would otherwise put each
+    # batch into shared memory, and fail where that is full.
+    worker._worker_info = None  # noqa: SLF001 - no public name sets it
 
 
 def _same(prepared: Any) -> Any:
@@ -205,7 +256,7 @@ class Loaders:
         self._loader: DataLoader[Any] | None = None
         self._batches: Iterator[tuple[BatchRequest, _Prepared | None]] | None = None
         self._failures = 0
-        self._is_closed = False
+        self._is_closed = self._is_short = False
         self.pids: set[int] = set()
         if count:
             self._start(count)
@@ -234,6 +285,9 @@ class Loaders:
             return batch
         if prepared.drawn is not None:
             prepared.drawn.restore()
+        if not prepared.is_shared and not self._is_short:
+            self._is_short = True
+            log.warning("shared memory is full, so loaders send copies of batches: df /dev/shm")
         return on_device(prepared.batch, self._loaded.spec.device)
 
     def wait_until_ready(self) -> None:
