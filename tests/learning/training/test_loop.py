@@ -265,6 +265,40 @@ def test_a_last_batch_of_one_trains_with_batch_norm(dataset: PreparedDataset) ->
     assert (training.steps_done, training.samples) == (6, 97)
 
 
+class PartlyFrozen(nn.Sequential):
+    """Keeps its norm as in evaluation, and turns all of it to evaluation where that is wanted."""
+
+    turns = False
+
+    def train(self, mode: bool = True) -> PartlyFrozen:  # noqa: FBT001, FBT002 - torch's own
+        """Set all but the norm."""
+        super().train(mode)
+        self[1].eval()
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return four numbers an example, in the mode that `train` leaves."""
+        assert [module.training for module in self] == [True, False, True]
+        shown: Tensor = self[2](self[1](self[0](x)))
+        if self.turns:
+            self.eval()
+        return shown
+
+
+@pytest.mark.parametrize("turns", [False, True])
+def test_each_step_begins_with_the_mode_that_train_leaves(
+    dataset: PreparedDataset, *, turns: bool
+) -> None:
+    """Also if a step or an evaluation turns the network to evaluation; `train` is its own."""
+    model = PartlyFrozen(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 4))
+    model.turns = turns
+    task = LocalTask(indices=np.arange(97), round=0, shard=0)
+    training = ShardTraining(load(Spec.make(BASE), dataset), model, task)
+    training.advance(2)
+    model.eval()
+    assert finished(training).steps_done == 6
+
+
 class Masked(nn.Module):
     """Has a causal mask, as attention does, and adds to a part of it where that is wanted."""
 
