@@ -23,6 +23,7 @@ from downpour.cluster.manager.archive import Archive
 from downpour.cluster.manager.command_runner import CommandRunner
 from downpour.cluster.manager.driver import ManagerSink
 from downpour.cluster.manager.observations import Observations
+from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.roster import Roster
 from downpour.cluster.manager.work import prepare, prepare_after_rehearsal
 from downpour.cluster.manager.workspace import (
@@ -159,7 +160,7 @@ def manager(tmp_path: Path) -> Iterator[RunningManager]:
     deaths = SimpleQueue[DownpourError]()
     archive, queue, lanes = Archive(shared), Queue(events), Lanes()
     spaces = Workspaces([], queue.fail, gone_seconds=0.0)
-    prepared = partial(prepare_after_rehearsal, data_dir=None, rehearses=False)
+    prepared = partial(prepare_after_rehearsal, ManagerOptions(embedded=True))
     runner = CommandRunner(spaces, roster, queue, lanes, prepared, archive.end, on_death=deaths.put)
     sink = ManagerSink(spaces, roster, archive, runner, Forecaster(pretrained()))
     term = lease.Leader(term=1, addresses=(), hostname="here", pid=1)

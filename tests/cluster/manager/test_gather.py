@@ -17,6 +17,7 @@ from downpour.base.values import PublishedFile, Update
 from downpour.cluster.manager import work
 from downpour.cluster.manager.aggregation import Aggregation
 from downpour.cluster.manager.command_runner import CommandRunner
+from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.roster import Roster
 from downpour.cluster.manager.workspace import Workspace, Workspaces, open_workspace
 from downpour.cluster.threads import Lanes
@@ -295,7 +296,7 @@ def test_a_runner_sums_updates_early_and_answers_the_aggregation_alone(
 ) -> None:
     """However many are asked for at once, each update is read once."""
     spaces = Workspaces([story.space], lambda *_: None, gone_seconds=0.0)
-    prepare = partial(work.prepare_after_rehearsal, data_dir=None, rehearses=False)
+    prepare = partial(work.prepare_after_rehearsal, ManagerOptions(embedded=True))
     queue = Queue(events)
     runner = CommandRunner(spaces, Roster(), queue, Lanes(), prepare, print)
     story.begin_round()

@@ -18,12 +18,11 @@ from downpour.base.devices import AUTO, CPU
 from downpour.base.errors import OutOfMemory
 from downpour.base.states import Evaluation
 from downpour.base.values import TrialSums
-from downpour.cluster.manager.workspace import Reading
 from downpour.core.spec import Spec
 from downpour.files.store import WHOLE, model_metadata
 from downpour.host.machine import failing_instead_of_dying, told_limit
 from downpour.learning.accelerators import devices_here, release
-from downpour.learning.tasks import Data
+from downpour.learning.tasks import Data, Reading
 from downpour.learning.tasks.loaded import LoadedTask, load
 from downpour.learning.training.evaluation import evaluate_on
 from downpour.learning.training.loaders import Loaders, loaders_for
@@ -181,7 +180,7 @@ class GlobalModel:
         load_parameters(self._network, parameters)
         device = self._loaded.spec.device
         if self._loaders is None and reading is not None:
-            self._loaders = loaders_for(self._loaded, *reading, examples="test")
+            self._loaders = loaders_for(self._loaded, reading, "test")
         try:
             return self._measured(held_out)
         except OutOfMemory as error:

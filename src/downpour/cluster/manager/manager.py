@@ -7,11 +7,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from threading import Event, Timer
 
 from downpour.base.errors import DownpourError
-from downpour.base.options import loaders_of
 from downpour.cluster.manager.archive import Archive
 from downpour.cluster.manager.command_runner import CommandRunner
 from downpour.cluster.manager.driver import Driver, ManagerSink
@@ -72,19 +70,12 @@ class Manager:
         )
         self._roster = Roster()
         self._spaces = Workspaces(begun.recovered.spaces, self._fail, away_seconds)
-        data_dir = Path(options.data_dir) if options.data_dir else None
-        prepare = partial(
-            prepare_after_rehearsal,
-            data_dir=data_dir,
-            rehearses=not options.embedded,
-            loaders=loaders_of(options.loaders),
-        )
         self._runner = CommandRunner(
             self._spaces,
             self._roster,
             self._driver,
             Lanes(),
-            prepare,
+            partial(prepare_after_rehearsal, options),
             archive.end,
             term=begun.leader.term,
             on_death=on_death,

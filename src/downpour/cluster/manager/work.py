@@ -22,12 +22,14 @@ import numpy as np
 import xxhash
 
 from downpour.base.errors import StoreError
+from downpour.base.options import loaders_of
 from downpour.base.states import Evaluation
 from downpour.base.values import AttemptId, PublishedFile
 from downpour.cluster.manager.aggregation import contribution
+from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.rehearsal import Rehearsal
 from downpour.cluster.manager.start_file import first_outer_state, handed_on, start_of
-from downpour.cluster.manager.workspace import Beginning, PreparedExperiment, Reading, Workspace
+from downpour.cluster.manager.workspace import Beginning, PreparedExperiment, Workspace
 from downpour.core.resolve import oddities
 from downpour.core.scheduler.commands import Aggregate, Evaluate, Prepare, Publish
 from downpour.core.spec import Spec
@@ -46,7 +48,7 @@ from downpour.files.store import (
 )
 from downpour.files.store.shared_directory import send_dataset
 from downpour.learning import tasks
-from downpour.learning.tasks import Data
+from downpour.learning.tasks import Data, Reading
 from downpour.learning.training.epoch_order import batch_order, check_meetings
 from downpour.learning.user_code import check_code, variables_read
 from downpour.network.rpc.messages import (
@@ -117,15 +119,12 @@ def prepare(
 
 
 def prepare_after_rehearsal(
-    space: Workspace,
-    command: Prepare,
-    *,
-    data_dir: Path | None,
-    rehearses: bool,
-    loaders: int | None,
+    options: ManagerOptions, space: Workspace, command: Prepare
 ) -> PreparedExperiment:
-    """Prepare an experiment; if it `rehearses`, a child process tries a user's code first."""
-    if not (rehearses and space.spec.factories and command.model is None):
+    """Prepare an experiment; in a cluster that stays, a child process tries a user's code first."""
+    data_dir = Path(options.data_dir) if options.data_dir else None
+    loaders = loaders_of(options.loaders)
+    if options.embedded or not space.spec.factories or command.model is not None:
         return replace(prepare(space, data_dir, command), loaders=loaders)
     rehearsal = Rehearsal(space.spec, space.shared.datasets, data_dir)
     rehearsal.rehearse()

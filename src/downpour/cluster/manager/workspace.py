@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from filelock import BaseFileLock
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ from downpour.files.store.lease import Leader
 from downpour.files.store.presence import RUN_LOCK_NAME, give_back, lock_file
 from downpour.files.store.shared_directory import is_sent
 from downpour.learning.shipping.bundle import Bundle
-from downpour.learning.tasks import Data, open_data
+from downpour.learning.tasks import Data, Reading, open_data
 from downpour.network.rpc.messages import IndexArray, IndicesFile
 from downpour.record.journal import Journal, segments
 from downpour.record.mirror import journal_of
@@ -49,14 +49,6 @@ _SPEC_BYTES_MAX = 2**20
 
 _WORKERS_LOOK = 2.0
 """How long workers look for a dataset, in the patience of the shared directory, with a margin."""
-
-
-class Reading(NamedTuple):
-    """A prepared dataset, and how many loaders may read it ahead; None: as many as pay off."""
-
-    datasets: Path
-    key: str
-    loaders: int | None
 
 
 class Evaluator(Protocol):

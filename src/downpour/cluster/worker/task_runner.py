@@ -26,6 +26,7 @@ from downpour.core.spec import ResolvedSpec
 from downpour.files.store import SharedDirectory
 from downpour.learning.accelerators import release
 from downpour.learning.shipping.receiving import settle_code
+from downpour.learning.tasks import Reading
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training.loaders import loaders_for
 from downpour.learning.training.parameters import load_frozen
@@ -127,7 +128,9 @@ class TaskRunner(TaskFlow):
             task=made.task,
             model=made.model,
             team=self._team(made.task, made.model, task.dataset),
-            loaders=loaders_for(made.task, self._shared.datasets, task.dataset, self._loaders),
+            loaders=loaders_for(
+                made.task, Reading(self._shared.datasets, task.dataset, self._loaders)
+            ),
             shortage=Shortage(spec.device),
             differs=self._differs,
             trial=made.trial,

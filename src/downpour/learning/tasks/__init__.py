@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from downpour.base.errors import SpecError, StoreError
 from downpour.core.spec import Spec
@@ -21,8 +22,18 @@ from downpour.learning.tasks.task import Task
 Data = PreparedDataset | TaskData
 """The facts about a spec's examples: counts, labels, and the built-in task's examples too."""
 
+
+class Reading(NamedTuple):
+    """A prepared dataset, and how many loaders may read it ahead; None: as many as pay off."""
+
+    datasets: Path
+    key: str
+    loaders: int | None
+
+
 __all__ = [
     "Data",
+    "Reading",
     "Task",
     "TaskData",
     "check_named",

@@ -51,7 +51,7 @@ from downpour.learning.blame import users_errors
 from downpour.learning.models import generators
 from downpour.learning.plain_tensors import is_plain
 from downpour.learning.shipping.receiving import folder_in_use, use
-from downpour.learning.tasks import open_data
+from downpour.learning.tasks import Reading, open_data
 from downpour.learning.tasks.batches import Indices, batch_of, on_device
 from downpour.learning.tasks.loaded import LoadedTask, load
 from downpour.learning.tasks.task import Batch
@@ -404,16 +404,16 @@ class _ReadingCost:
         return min(needed, round(cores), LOADERS_MAX)
 
 
-def loaders_for(
-    loaded: LoadedTask, datasets: Path, data_key: str, count: int | None, examples: str = "train"
-) -> Loaders | None:
+def loaders_for(loaded: LoadedTask, reading: Reading, examples: str = "train") -> Loaders | None:
     """Return the loaders of a user's task; built-in ones gather a batch in microseconds."""
     spec = loaded.spec
-    if count == 0 or spec.task is None or spec.inside.processes > 1:
+    if reading.loaders == 0 or spec.task is None or spec.inside.processes > 1:
         return None
     code = str(folder_in_use() or "")
-    source = TaskSource(spec=spec.to_toml(), datasets=datasets, data_key=data_key, code=code)
-    return Loaders(loaded, source, count, examples)
+    source = TaskSource(
+        spec=spec.to_toml(), datasets=reading.datasets, data_key=reading.key, code=code
+    )
+    return Loaders(loaded, source, reading.loaders, examples)
 
 
 def _idle_seconds() -> float:
