@@ -10,11 +10,13 @@ from downpour.core.scheduler import events as on
 from tests.core.scheduler.conftest import Make
 
 
-def begin(make: Make, options: SchedulerOptions | None = None) -> tuple[Scheduler, facts.Assigned]:
+def begin(
+    make: Make, options: SchedulerOptions | None = None, **fields: object
+) -> tuple[Scheduler, facts.Assigned]:
     """Return a scheduler whose only worker, ann, has just been given the only shard."""
     scheduler = Scheduler(options)
     scheduler.handle(on.WorkerJoined(at_seconds=0.0, worker="ann"))
-    spec = make.spec(shards=1, epochs=1, retries=0)
+    spec = make.spec(**{"shards": 1, "epochs": 1, "retries": 0, **fields})
     scheduler.handle(on.ExperimentSubmitted(at_seconds=1.0, experiment="one", spec=spec))
     output = scheduler.handle(make.prepared("one", (10,), at_seconds=2.0))
     [assigned] = output.facts
@@ -44,6 +46,34 @@ def test_an_experiment_that_ends_names_the_versions_that_stay(make: Make) -> Non
     )
     [conclude] = [one for one in output.commands if isinstance(one, do.Conclude)]
     assert conclude.versions == (assigned.model,)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "said"), [(3, ["stopped after epoch 2: no better loss since epoch 1"]), (2, [])]
+)
+def test_a_training_that_stops_early_says_so(make: Make, epochs: int, said: list[str]) -> None:
+    """One whose rounds are all done does not."""
+    scheduler, _ = begin(make, epochs=epochs, stop_after=1)
+    for number in (0, 1):
+        scheduler.handle(
+            on.UpdatePublished(
+                at_seconds=3.0,
+                worker="ann",
+                attempt=make.attempt("one", number, 0, 0),
+                update=make.update(f"u{number}"),
+            )
+        )
+        scheduler.handle(
+            on.Aggregated(
+                at_seconds=4.0, experiment="one", round=number, model=make.file(f"m{number + 1}")
+            )
+        )
+        scheduler.handle(
+            on.Evaluated(
+                at_seconds=5.0, experiment="one", round=number, evaluation=make.evaluation()
+            )
+        )
+    assert [decision.text for decision in scheduler.state.decisions] == said
 
 
 def test_a_heartbeat_tells_how_far_an_attempt_is(make: Make) -> None:

@@ -223,10 +223,14 @@ def test_why_a_shard_stays_is_told_once_a_round(stage: Stage) -> None:
 
 
 def test_a_worker_is_asked_for_once_in_a_while(stage: Stage) -> None:
-    """It takes time to start one."""
+    """It takes time to start one; the policy sees that it is on its way."""
     assert len(of(stage.wish(WorkerRequest(reason=WHY)), facts.WorkerRequested)) == 1
     assert of(stage.wish(WorkerRequest(reason=WHY)), facts.WorkerRequested) == []
-    stage.now += 28.0  # and the second after which the next thing happens
+    assert [view.requested for view in stage.views[-2:]] == [0, 1]
+    for worker in ("eve", "fay"):
+        stage.happen(on.WorkerJoined, worker=worker)
+    assert stage.views[-1].requested == 0
+    stage.now += 26.0  # and the seconds after which the next things happen
     assert len(of(stage.wish(WorkerRequest(reason=WHY)), facts.WorkerRequested)) == 1
 
 

@@ -112,6 +112,45 @@ def test_models_are_kept_while_somebody_needs_them(make: Make) -> None:
     assert [file.name for file in experiment.models] == ["m3"]
 
 
+def test_versions_stay_back_to_the_whole_one_from_which_steps_lead_to_them(make: Make) -> None:
+    """If versions are steps, one in 32 is whole, and the newest three need all since then."""
+    experiment = started(make, epochs=36, model_compression="int3", evaluate_every=0)
+    oldest = []
+    for _ in range(35):
+        train(make, experiment)
+        oldest.append(experiment.models[0].name)
+    assert oldest == ["m0"] * 33 + ["m32"] * 2
+
+
+def test_a_quorum_waits_for_a_grace_window(make: Make) -> None:
+    """It begins with the last update of the quorum; updates that arrive in it count as well."""
+    options = {"quorum": 2, "grace_seconds": 5.0}
+    experiment = Experiment("one", make.spec(shards=4, mode="quorum", mode_options=options))
+    experiment.shard_samples = (10,) * 4
+    experiment.models.append(make.file("m0"))
+    experiment.start_round()
+    due = []
+    for shard, at_seconds, asked_at in ((2, 1.0, 99.0), (0, 3.0, 7.9), (1, 4.0, 8.0)):
+        attempt = experiment.assign(experiment.rounds[0], shard, "ann", 0.0)
+        experiment.rounds[0].publish(attempt, "ann", make.update(f"u{shard}"), at_seconds)
+        experiment.arrive(attempt, at_seconds)
+        due.append(experiment.due(asked_at))
+    assert due == [(), (), ((0, 0), (0, 1), (0, 2))]
+
+
+@pytest.mark.parametrize(("continues", "base"), [(False, "m0"), (True, "former")])
+def test_the_first_of_overlapping_rounds_begins_from_the_newest_version(
+    make: Make, *, continues: bool, base: str
+) -> None:
+    """If its shards continue with steps of an earlier experiment, from the version before it."""
+    experiment = started(make, overlap=1)
+    experiment.models.insert(0, make.file("former"))
+    experiment.steps = {0: make.file("u")} if continues else {}
+    experiment.assign(experiment.rounds[0], 0, "ann", 0.0)
+    task = experiment.rounds[0].tasks[0]
+    assert (task.base, experiment.staleness(task)) == (make.file(base), int(continues))
+
+
 def test_evaluations_may_overtake_each_other(make: Make) -> None:
     """What is shown as the last evaluation is that of the latest round."""
     experiment = started(make)

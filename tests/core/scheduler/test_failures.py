@@ -146,8 +146,9 @@ def test_the_same_failure_on_two_workers_would_happen_everywhere(
 
 def test_a_deterministic_nan_names_the_learning_rate_first(make: Make) -> None:
     """It is what usually helps, and the value is there to be lowered."""
-    stage = Stage(make, "w1", "w2")
+    stage = Stage(make, "w1", "w2", "w3")
     stage.fail(FailureKind.NON_FINITE, NAN)
+    stage.fail(FailureKind.TASK, KEY)
     stage.fail(FailureKind.NON_FINITE, NAN)
     assert stage.ended[0].reason.endswith("; lower learning_rate first (it is 0.5)")
 

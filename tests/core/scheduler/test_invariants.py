@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from downpour.core.scheduler import events as on
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.invariants import check_invariants
 from downpour.core.scheduler.round import Round, TaskKey
+from downpour.core.scheduler.steps import Best
 from tests.core.scheduler.conftest import Make
 
 
@@ -21,8 +23,9 @@ def scheduler(make: Make) -> Scheduler:
     scheduler = Scheduler()
     for worker in ("ann", "bob"):
         scheduler.handle(on.WorkerJoined(at_seconds=0.0, worker=worker))
+    spec = make.spec(keep_best="loss")
     for name in ("one", "two"):
-        scheduler.handle(on.ExperimentSubmitted(at_seconds=1.0, experiment=name, spec=make.spec()))
+        scheduler.handle(on.ExperimentSubmitted(at_seconds=1.0, experiment=name, spec=spec))
     scheduler.handle(make.prepared("one", (10, 10, 10), at_seconds=2.0))
     check_invariants(scheduler.state)
     return scheduler
@@ -39,6 +42,26 @@ def two_on_one_task(scheduler: Scheduler) -> None:
     """Make bob busy with ann's task."""
     ann, bob = scheduler.state.workers
     bob.running = ann.running
+
+
+def unknown_attempt(scheduler: Scheduler) -> None:
+    """Make ann busy with an attempt of no round."""
+    ann, _ = scheduler.state.workers
+    assert ann.running is not None
+    ann.running = replace(ann.running, round=7)
+
+
+def nobody_trains(scheduler: Scheduler) -> None:
+    """Take back all shards, and assign none again."""
+    for attempt, name in one(scheduler)[1].holders():
+        scheduler.state.workers.release(name, attempt)
+        one(scheduler)[1].give_up(attempt.shard, name, None)
+
+
+def nobodys_turn(scheduler: Scheduler) -> None:
+    """End an experiment, and let the next one wait."""
+    one(scheduler)[0].life.step("cancel")
+    scheduler.state.active = None
 
 
 def nobody_active(scheduler: Scheduler) -> None:
@@ -84,9 +107,30 @@ def standstill(scheduler: Scheduler) -> None:
     experiment.rounds = []
 
 
+def more_rounds(scheduler: Scheduler) -> None:
+    """Do more rounds than the spec asks for."""
+    scheduler.state.experiments["two"].rounds_done = 3
+
+
+def lost_best(scheduler: Scheduler) -> None:
+    """Remove the best model."""
+    experiment, _ = one(scheduler)
+    experiment.best = Best(round=0, value=1.0, model=replace(experiment.model, name="gone"))
+
+
 def no_model(scheduler: Scheduler) -> None:
     """Let an experiment run without a model."""
     one(scheduler)[0].models.clear()
+
+
+def unused_updates(scheduler: Scheduler) -> None:
+    """Make no version of a whole round."""
+    experiment, current = one(scheduler)
+    nobody_trains(scheduler)
+    for shard in range(3):
+        attempt = current.assign(shard, "ann", 0.0)
+        current.publish(attempt, "ann", Make().update("u"), 1.0)
+        experiment.arrive(attempt, 1.0)
 
 
 def held_up(scheduler: Scheduler) -> None:
@@ -123,10 +167,38 @@ def result_without_an_end(scheduler: Scheduler) -> None:
         (early_result, "publishes a model, but something of it goes on"),
         (result_without_an_end, "is running, and its result is"),
         (no_model, "runs without a model"),
+        (unknown_attempt, "is busy with .*, which no round waits for"),
+        (nobody_trains, "no worker trains that could, although round 0 has pending shards"),
+        (nobodys_turn, "an experiment waits although none is active"),
+        (more_rounds, "has done 3 of 2 rounds"),
+        (lost_best, "has let its best model go"),
+        (unused_updates, "is complete, but not treated so"),
+        (lambda s: s.state.experiments["two"].life.step("cancel"), "does not say why"),
+        (lambda s: s.state.experiments["two"].rounds.append(one(s)[1]), "something of it goes on"),
+        (lambda s: one(s)[0].start_round(), "has 2 open rounds, more than 1"),
+        (lambda s: one(s)[0].models.extend(one(s)[0].models * 4), "holds 5 models, more than 4"),
+        (
+            lambda s: one(s)[0].evaluating.update(dict.fromkeys((0, 1), one(s)[0].model)),
+            r"runs ahead of its evaluations \[0, 1\]",
+        ),
+        (
+            lambda s: one(s)[0].evaluating.update({0: Make().file("gone")}),
+            "evaluates a model that it no longer holds",
+        ),
+        (lambda s: one(s)[1].held_back.add(0), r"holds the shards \{0\} back, and not set()"),
+        (lambda s: one(s)[1]._waiting.update({0: 9.0}), r"lets the shards \[0\] wait"),
+        (
+            lambda s: one(s)[1].tasks[2].held_by.update(one(s)[1].tasks[0].held_by),
+            r"is pending, held by \['ann'\]",
+        ),
+        (
+            lambda s: one(s)[1].tasks[2].failed.append(Failure(FailureKind.LOST, "gone")),
+            r"has failed 1 times, but on \(\)",
+        ),
     ],
 )
 def test_a_broken_invariant_is_named(
-    scheduler: Scheduler, falsify: Callable[[Scheduler], None], sentence: str
+    scheduler: Scheduler, falsify: Callable[[Scheduler], object], sentence: str
 ) -> None:
     """A violated invariant raises, and the sentence says which."""
     falsify(scheduler)
