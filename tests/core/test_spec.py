@@ -315,6 +315,31 @@ def test_a_spec_never_changes() -> None:
     assert spec == Spec()
 
 
+@pytest.mark.parametrize(
+    ("fields", "factories"),
+    [
+        ({"model": "mlp"}, {}),
+        ({"model": "mine:net"}, {"model": "mine:net"}),
+        ({"task": "mine:Task"}, {"task": "mine:Task"}),
+    ],
+)
+def test_images_have_the_plain_layout_for_code_of_ones_own(
+    fields: dict[str, str], factories: dict[str, str]
+) -> None:
+    """It may depend on that."""
+    spec = Spec.make(fields)
+    (code,) = fields.items()
+    assert (spec.factories, spec.trained_code) == (factories, code)
+    assert spec.trains_own_code == bool(factories) != spec.images_channels_last
+
+
+@pytest.mark.parametrize("model", ["mlp", "mine:net"])
+def test_who_knows_better_chooses_the_layout(model: str) -> None:
+    """In either way, and for any network."""
+    for there in (True, False):
+        assert Spec(model=model, channels_last=there).images_channels_last == there
+
+
 def test_a_path_is_a_data_path() -> None:
     """People have paths as values of their own."""
     assert Spec(dataset="npz", data_path=PurePath("a/b.npz")).data_path == "a/b.npz"  # type: ignore[arg-type]

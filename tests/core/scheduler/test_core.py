@@ -7,6 +7,7 @@ import pytest
 from downpour.core.scheduler import Output, Scheduler, SchedulerOptions, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler.steps import Best
 from tests.core.scheduler.conftest import Make
 
 
@@ -74,6 +75,17 @@ def test_a_training_that_stops_early_says_so(make: Make, epochs: int, said: list
             )
         )
     assert [decision.text for decision in scheduler.state.decisions] == said
+
+
+def test_a_resumption_without_patience_left_publishes_at_once(make: Make) -> None:
+    """Its shards have nothing to train."""
+    before = {"init_from": "x", "rounds_before": 6, "best_checksum": "0", "stop_after": 2}
+    scheduler = Scheduler()
+    spec = make.spec(shards=1, **before)
+    scheduler.handle(on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=spec))
+    handed_on = on.HandedOn(best=Best(round=-5, value=0.5, model=None))
+    output = scheduler.handle(make.prepared("one", (10,), handed_on=handed_on))
+    assert [type(command) for command in output.commands] == [do.Publish]
 
 
 def test_a_heartbeat_tells_how_far_an_attempt_is(make: Make) -> None:

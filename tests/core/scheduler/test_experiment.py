@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from downpour.core.scheduler.experiment import Experiment
+from downpour.core.scheduler.steps import leading_to
 from tests.core.scheduler.conftest import Make
 
 
@@ -120,6 +121,22 @@ def test_versions_stay_back_to_the_whole_one_from_which_steps_lead_to_them(make:
         train(make, experiment)
         oldest.append(experiment.models[0].name)
     assert oldest == ["m0"] * 33 + ["m32"] * 2
+
+
+@pytest.mark.parametrize("mode", ["sync", "fedasync"])
+def test_a_version_that_may_become_the_best_is_whole(make: Make, mode: str) -> None:
+    """Later steps lead from it, so no version before it stays."""
+    fields = {"evaluate_every": 4, "keep_best": "loss", "model_compression": "int3"}
+    experiment = started(make, mode=mode, epochs=9, **fields)
+    for number in range(8):
+        train(make, experiment)
+        if number in experiment.evaluating:
+            experiment.take_evaluation(number, make.evaluation(loss=float(number)))
+    assert [file.name for file in experiment.models] == ["m4", "m5", "m6", "m7", "m8"]
+    assert [leading_to(experiment, make.file(name)) for name in ("m6", "m4")] == [
+        (make.file("m4"), make.file("m5")),
+        (),
+    ]
 
 
 def test_a_quorum_waits_for_a_grace_window(make: Make) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from downpour.base.values import TrialSums
-from downpour.core.scheduler import Entry, Scheduler, durable, entries, facts
+from downpour.core.scheduler import Entry, Scheduler, checkpoint, durable, entries, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.steps import Best
@@ -93,6 +93,25 @@ def test_the_best_of_a_resumed_experiment_survives_a_restart(kept: Kept, make: M
     done = kept.replayed(len(kept.entries)).state.experiments["f"]
     assert (done.publishing, done.kept_best) == (True, make.file("best"))
     assert done.why_it_ends == "no better loss since epoch 2"
+
+
+@pytest.mark.parametrize(
+    ("fields", "may_begin"), [({}, True), ({"mode": "fedasync"}, False), ({"overlap": 1}, False)]
+)
+def test_replay_may_begin_with_a_round_of_shards_in_step(
+    make: Make, fields: dict[str, object], *, may_begin: bool
+) -> None:
+    """Between other rounds, no moment is without tasks; a repeated event begins no round."""
+    core = Scheduler()
+    spec = make.spec(shards=1, epochs=3, **fields)
+    attempt, update = make.attempt("e", 0, 0, 0), make.update("u")
+    done = on.Aggregated(at_seconds=1.0, experiment="e", round=0, model=make.file("m1"))
+    core.handle(on.ExperimentSubmitted(at_seconds=0.0, experiment="e", spec=spec))
+    core.handle(on.WorkerJoined(at_seconds=0.0, worker="ann"))
+    core.handle(make.prepared("e", (1,)))
+    core.handle(on.UpdatePublished(at_seconds=1.0, worker="ann", attempt=attempt, update=update))
+    made = [checkpoint(core.state, done, core.handle(done).facts) for _ in range(2)]
+    assert [one is not None for one in made] == [may_begin, False]
 
 
 def test_the_steps_that_processes_repeat_survive_a_restart(kept: Kept, make: Make) -> None:

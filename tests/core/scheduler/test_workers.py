@@ -114,3 +114,4 @@ def test_a_hand_over_at_the_first_step_is_measured(make: Make) -> None:
     speed = ann.speed(7.0)
     assert speed is not None
     assert (speed.samples_per_second, speed.step_seconds) == pytest.approx((0.5, 4.0))
+    assert not speed.at_most

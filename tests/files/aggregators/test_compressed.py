@@ -168,6 +168,17 @@ def test_neither_windows_nor_threads_nor_groups_change_a_byte(
         assert whole(folded(store, model, parts[::-1], name, rule, threads)) == expected
 
 
+@every_codec
+def test_an_update_without_weight_adds_nothing(random: np.random.Generator, name: str) -> None:
+    """Also the lowest shard's, which the fold reads with the others."""
+    store, start = MemoryStore(), model_of(random)
+    model = publish_model(store, start)
+    parts = contributions(store, model, [trained_from(start, random) for _ in range(3)], name)
+    found = fold(store, model, parts, [0.0, 0.5, 0.5], compression=name)
+    for tensor, without in fold(store, model, parts[1:], [0.5, 0.5], compression=name).items():
+        np.testing.assert_array_equal(found[tensor], without)
+
+
 def spoil(
     store: Store, model: PublishedFile, part: Contribution, trained: Tensors, fault: str, name: str
 ) -> PublishedFile:
