@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.core.node.attempt import until_next_beat
+from downpour.base.values import AttemptId
+from downpour.core.node.attempt import HeldAttempt, until_next_beat
 
 SECONDS = st.floats(min_value=0.0, max_value=1e6)
 USUAL = st.floats(min_value=0.1, max_value=60.0)
@@ -19,6 +20,16 @@ def test_an_idle_worker_keeps_to_the_managers_interval() -> None:
 def test_a_short_task_is_heard_of_twenty_times() -> None:
     """In a task of three seconds a worker sends seven heartbeats a second."""
     assert until_next_beat(1.0, 3.0) == 0.15
+
+
+def test_a_task_is_as_long_as_its_own_steps_say() -> None:
+    """Loading counts, and steps of a snapshot don't; before a step, it is as long as so far."""
+    held = HeldAttempt(AttemptId(experiment="any", round=0, shard=0, attempt=0))
+    held.began_at_seconds = 10.0
+    held.loaded(40, 100, 14.0)
+    assert held.expected_seconds(15.0) == 5.0
+    held.stepped(60, 22.0)
+    assert held.expected_seconds(23.0) == 12.0 + 24.0
 
 
 @given(usual=USUAL, task=SECONDS)

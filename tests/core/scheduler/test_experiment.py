@@ -10,25 +10,36 @@ from tests.core.scheduler.conftest import Make
 
 
 def started(make: Make, **fields: object) -> Experiment:
-    """Return an experiment of one shard whose first round has begun."""
-    experiment = Experiment("one", make.spec(shards=1, **{"epochs": 4, **fields}))
-    experiment.shard_samples = (10,)
+    """Return an experiment whose first round has begun: one shard unless said otherwise."""
+    spec = make.spec(**{"shards": 1, "epochs": 4, **fields})
+    experiment = Experiment("one", spec)
+    experiment.shard_samples = (10,) * spec.shards
     experiment.models.append(make.file("m0"))
     experiment.start_round()
     return experiment
 
 
+def publish(
+    make: Make,
+    experiment: Experiment,
+    shard: int = 0,
+    at_seconds: float = 0.0,
+    *,
+    keeps_state: bool = False,
+) -> None:
+    """Train a shard of the oldest round."""
+    current = experiment.rounds[0]
+    update = make.update(f"u{current.number}", keeps_state=keeps_state)
+    attempt = experiment.assign(current, shard, "ann", 0.0)
+    current.publish(attempt, "ann", update, 1.0)
+    experiment.arrive(attempt, at_seconds)
+
+
 def train(make: Make, experiment: Experiment, *, keeps_state: bool = False) -> list[str]:
     """Train and close a round; returns the names of the files spent by that."""
-    current = experiment.round
-    assert current is not None
-    number = current.number
-    update = make.update(f"u{number}", keeps_state=keeps_state)
-    attempt = experiment.assign(current, 0, "ann", 0.0)
-    current.publish(attempt, "ann", update, 1.0)
-    experiment.arrive(attempt, 0.0)
+    publish(make, experiment, keeps_state=keeps_state)
     experiment.applying = experiment.due(0.0)
-    _, spent = experiment.take_version(make.file(f"m{number + 1}"))
+    _, spent = experiment.take_version(make.file(f"m{experiment.version + 1}"))
     experiment.start_round()
     return [file.name for file in spent]
 
@@ -91,11 +102,7 @@ def test_the_outer_state_is_kept_with_the_newest_model_alone(make: Make) -> None
     """It is needed to go on, and spent once the next model has its own; at the end it stays."""
     experiment = started(make)
     experiment.outer = make.file("o0")
-    current = experiment.round
-    assert current is not None
-    attempt = experiment.assign(current, 0, "ann", 0.0)
-    current.publish(attempt, "ann", make.update("u0"), 1.0)
-    experiment.arrive(attempt, 0.0)
+    publish(make, experiment)
     experiment.applying = experiment.due(0.0)
     assert make.file("o0") in experiment.files()
     assert make.file("o0") in experiment.take_version(make.file("m1"), make.file("o1"))[1]
@@ -142,17 +149,38 @@ def test_a_version_that_may_become_the_best_is_whole(make: Make, mode: str) -> N
 def test_a_quorum_waits_for_a_grace_window(make: Make) -> None:
     """It begins with the last update of the quorum; updates that arrive in it count as well."""
     options = {"quorum": 2, "grace_seconds": 5.0}
-    experiment = Experiment("one", make.spec(shards=4, mode="quorum", mode_options=options))
-    experiment.shard_samples = (10,) * 4
-    experiment.models.append(make.file("m0"))
-    experiment.start_round()
+    experiment = started(make, shards=4, mode="quorum", mode_options=options)
     due = []
     for shard, at_seconds, asked_at in ((2, 1.0, 99.0), (0, 3.0, 7.9), (1, 4.0, 8.0)):
-        attempt = experiment.assign(experiment.rounds[0], shard, "ann", 0.0)
-        experiment.rounds[0].publish(attempt, "ann", make.update(f"u{shard}"), at_seconds)
-        experiment.arrive(attempt, at_seconds)
+        publish(make, experiment, shard, at_seconds)
         due.append(experiment.due(asked_at))
     assert due == [(), (), ((0, 0), (0, 1), (0, 2))]
+
+
+def test_a_round_of_k_sync_ends_with_the_kth_update(make: Make) -> None:
+    """Whichever shards these are."""
+    experiment = started(make, shards=3, mode="k-sync", mode_options={"k": 2})
+    ends = []
+    for shard in (2, 0):
+        publish(make, experiment, shard)
+        ends.append(experiment.has_enough(experiment.rounds[0]))
+    assert ends == [False, True]
+
+
+def test_a_base_stays_until_its_last_update_is_applied(make: Make) -> None:
+    """In a round that goes on, too, while shards that are done have their next task at hand."""
+    experiment = started(make, shards=3, mode="fedasync", keep_models=1, evaluate_every=0)
+    experiment.assign(experiment.rounds[0], 1, "bob", 0.0)
+    kept = []
+    for shard in (0, 1):
+        publish(make, experiment, shard)
+        experiment.applying = experiment.due(0.0)
+        experiment.take_version(make.file(f"m{shard + 1}"))
+        experiment.start_rounds()
+        kept.append([file.name for file in experiment.models])
+    assert kept == [["m0", "m1"], ["m2"]]
+    at_hand = [task.life.who for task in experiment.tasks_at_hand()]
+    assert at_hand == ["task round 1 shard 0", "task round 1 shard 1", "task round 0 shard 2"]
 
 
 @pytest.mark.parametrize(("continues", "base"), [(False, "m0"), (True, "former")])

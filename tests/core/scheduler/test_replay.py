@@ -93,6 +93,7 @@ def test_the_best_of_a_resumed_experiment_survives_a_restart(kept: Kept, make: M
     done = kept.replayed(len(kept.entries)).state.experiments["f"]
     assert (done.publishing, done.kept_best) == (True, make.file("best"))
     assert done.why_it_ends == "no better loss since epoch 2"
+    assert done.last_evaluation == make.evaluation(loss=0.5)
 
 
 @pytest.mark.parametrize(

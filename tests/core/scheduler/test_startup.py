@@ -55,8 +55,13 @@ def test_a_start_up_that_takes_too_long_is_a_stall(stage: Stage) -> None:
     assert seen(stage, "ann").still_seconds > 0.0
     update = replace(stage.make.update("u"), load_seconds=10.0)
     attempt = stage.make.attempt("one", 0, 1, 0)
-    stage.happen(on.UpdatePublished, worker="bob", attempt=attempt, update=update)
+    [accepted] = of(
+        stage.happen(on.UpdatePublished, worker="bob", attempt=attempt, update=update),
+        facts.Accepted,
+    )
     assert seen(stage, "ann").is_starting, "bob took longer itself"
+    limit = stage.core.state.experiments["one"].startup_limit_seconds
+    assert limit == 2 * accepted.startup_seconds
 
 
 def test_a_workers_startup_is_no_pace(stage: Stage) -> None:
