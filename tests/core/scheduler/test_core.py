@@ -26,6 +26,50 @@ def begin(
     return scheduler, assigned
 
 
+def publish(
+    make: Make, scheduler: Scheduler, number: int, shard: int = 0, worker: str = "ann"
+) -> None:
+    """Let a worker publish a shard's update of a round."""
+    attempt, update = make.attempt("one", number, shard, 0), make.update(f"u{number}")
+    scheduler.handle(
+        on.UpdatePublished(at_seconds=3.0, worker=worker, attempt=attempt, update=update)
+    )
+
+
+def aggregated(make: Make, number: int) -> on.Aggregated:
+    """Return the event that the version after this one is made."""
+    model = make.file(f"m{number + 1}")
+    return on.Aggregated(at_seconds=4.0, experiment="one", round=number, model=model)
+
+
+def test_a_version_is_taken_in_once(make: Make) -> None:
+    """A repeated report is none of the next version, nor is a failure of the old one."""
+    scheduler, _ = begin(make, epochs=3)
+    publish(make, scheduler, 0)
+    scheduler.handle(aggregated(make, 0))
+    publish(make, scheduler, 1)
+    refused = ((0, "altered"),)
+    failed = on.AggregationFailed(at_seconds=5.0, experiment="one", round=0, reasons=refused)
+    assert [scheduler.handle(event) for event in (aggregated(make, 0), failed)] == [Output()] * 2
+
+
+def test_an_update_that_came_meanwhile_makes_the_next_version(make: Make) -> None:
+    """If shards are rounds apart; it is asked for before any file is removed."""
+    scheduler = Scheduler()
+    for worker in ("ann", "bob"):
+        scheduler.handle(on.WorkerJoined(at_seconds=0.0, worker=worker))
+    spec = make.spec(shards=2, mode="fedasync")
+    scheduler.handle(on.ExperimentSubmitted(at_seconds=1.0, experiment="one", spec=spec))
+    scheduler.handle(make.prepared("one", (10, 10), at_seconds=2.0))
+    for shard, worker in enumerate(("ann", "bob")):
+        publish(make, scheduler, 0, shard, worker)
+    commands = scheduler.handle(aggregated(make, 0)).commands
+    following, removed = (one for one in commands if isinstance(one, do.Aggregate | do.Discard))
+    assert isinstance(following, do.Aggregate)
+    assert (following.round, following.shards) == (1, (1,))
+    assert isinstance(removed, do.Discard)
+
+
 def test_shards_that_nobody_asked_for_end_the_experiment(make: Make) -> None:
     """Training on another number of shards than the spec says would be another experiment."""
     scheduler = Scheduler()
@@ -56,19 +100,8 @@ def test_a_training_that_stops_early_says_so(make: Make, epochs: int, said: list
     """One whose rounds are all done does not."""
     scheduler, _ = begin(make, epochs=epochs, stop_after=1)
     for number in (0, 1):
-        scheduler.handle(
-            on.UpdatePublished(
-                at_seconds=3.0,
-                worker="ann",
-                attempt=make.attempt("one", number, 0, 0),
-                update=make.update(f"u{number}"),
-            )
-        )
-        scheduler.handle(
-            on.Aggregated(
-                at_seconds=4.0, experiment="one", round=number, model=make.file(f"m{number + 1}")
-            )
-        )
+        publish(make, scheduler, number)
+        scheduler.handle(aggregated(make, number))
         scheduler.handle(
             on.Evaluated(
                 at_seconds=5.0, experiment="one", round=number, evaluation=make.evaluation()

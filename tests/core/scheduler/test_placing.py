@@ -180,7 +180,8 @@ def test_a_shard_goes_to_where_its_data_lie(make: Make) -> None:
     """Others pass it over, and it passes over others: also after its worker was lost."""
     office = Office(make, shard_needs={"0": ["site=b"]})
     assert office.join("here", "site=a") == {1: "here"}
-    assert "shards wait for a worker that is not here: shard 0 for site=b" in office.said
+    waits = "shards wait for a worker that is not here: shard 0 for site=b"
+    assert office.said == [waits, "here joined"]
     assert office.join("there", "site=b") == {0: "there"}
     assert office.happen(on.WorkerLost, worker="there", reason="gone") == {}
     assert office.publish("here", 1) == {2: "here"}

@@ -69,6 +69,34 @@ def test_an_experiment_whose_result_is_there_is_finished_without_the_conclusion(
     assert durable(kept.replayed(-1).state) == durable(kept.core.state)
 
 
+@pytest.mark.parametrize(("validation", "missing"), [(0.0, do.Publish), (0.25, do.Evaluate)])
+def test_a_restart_asks_for_what_is_missing_at_the_end(
+    make: Make, validation: float, missing: type[do.Command]
+) -> None:
+    """The result, or the one test before it."""
+    kept = Kept()
+    spec = make.spec(shards=1, epochs=1, validation=validation)
+    attempt = make.attempt("e", 0, 0, 0)
+    kept.happen(
+        on.ExperimentSubmitted(at_seconds=0.0, experiment="e", spec=spec),
+        make.prepared("e", (1,)),
+        on.WorkerJoined(at_seconds=0.0, worker="ann"),
+        on.UpdatePublished(at_seconds=1.0, worker="ann", attempt=attempt, update=make.update("u")),
+        on.Aggregated(at_seconds=2.0, experiment="e", round=0, model=make.file("m1")),
+        on.Evaluated(
+            at_seconds=3.0,
+            experiment="e",
+            round=0,
+            evaluation=make.evaluation(),
+            part="validation" if validation else "test",
+        ),
+    )
+    core = kept.replayed(len(kept.entries))
+    core.resume()
+    output = core.handle(make.prepared("e", (1,), at_seconds=4.0))
+    assert [type(command) for command in output.commands] == [missing]
+
+
 def test_the_best_of_a_resumed_experiment_survives_a_restart(kept: Kept, make: Make) -> None:
     """The best model so far, and the evaluation that an earlier experiment did not make."""
     kept.happen(on.ExperimentCancelled(at_seconds=1.0, experiment="e", reason="over"))
