@@ -122,19 +122,22 @@ def test_a_resumption_without_patience_left_publishes_at_once(make: Make) -> Non
 
 
 def test_a_heartbeat_tells_how_far_an_attempt_is(make: Make) -> None:
-    """Progress and the machine's state are there to be shown, until the attempt is over."""
+    """Also without a snapshot that it has withdrawn; it is shown until the attempt is over."""
     scheduler, assigned = begin(make)
     progress = make.progress(assigned.attempt)
-    scheduler.handle(make.beat("ann", progress, at_seconds=3.0))
+    saved = make.progress(assigned.attempt, saved="s1")
+    scheduler.handle(make.beat("ann", saved, at_seconds=3.0))
+    scheduler.handle(make.beat("ann", progress, at_seconds=4.0))
     ann = scheduler.state.workers.get("ann")
     assert ann is not None
-    assert (ann.progress, ann.system, ann.seen_at_seconds) == (progress, make.system(), 3.0)
+    assert (ann.progress, ann.system, ann.seen_at_seconds) == (progress, make.system(), 4.0)
     scheduler.handle(
         on.UpdatePublished(
-            at_seconds=4.0, worker="ann", attempt=assigned.attempt, update=make.update("u")
+            at_seconds=6.0, worker="ann", attempt=assigned.attempt, update=make.update("u")
         )
     )
-    assert (ann.progress, ann.running, ann.tasks_done, ann.seen_at_seconds) == (None, None, 1, 4.0)
+    assert (ann.progress, ann.running, ann.tasks_done, ann.seen_at_seconds) == (None, None, 1, 6.0)
+    assert ann.longest_pause_seconds == 3.0, "the one before its update"
 
 
 def test_all_other_attempts_of_a_worker_are_unwanted(make: Make) -> None:

@@ -157,6 +157,7 @@ def test_where_one_worker_is_all_there_is_two_trainings_are_enough(make: Make) -
     """No second worker can show whether the first is at fault."""
     stage = Stage(make, "w1")
     stage.fail(FailureKind.TASK, KEY)
+    assert not stage.ended
     stage.fail(FailureKind.TASK, KEY)
     assert "failed alike twice on w1" in stage.ended[0].reason
 
@@ -218,10 +219,11 @@ def test_a_version_that_could_not_be_read_is_asked_for_in_one_file(make: Make) -
 
 
 def test_only_the_shard_whose_files_failed_waits(make: Make) -> None:
-    """All other shards go on, on its worker as well."""
+    """All other shards go on, on its worker as well, whose report is a sign of life."""
     stage = Stage(make, "w1", shards=3)
-    stage.fail(FailureKind.STORE, "Input/output error")
+    stage.fail(FailureKind.STORE, "Input/output error", at_seconds=5.0)
     assert [one.attempt.shard for one in stage.assigned] == [0, 1]
+    assert [worker.seen_at_seconds for worker in stage.core.state.workers] == [5.0]
 
 
 def test_a_late_update_of_a_shard_that_waits_counts(make: Make) -> None:

@@ -69,6 +69,30 @@ def test_an_experiment_whose_result_is_there_is_finished_without_the_conclusion(
     assert durable(kept.replayed(-1).state) == durable(kept.core.state)
 
 
+@pytest.mark.parametrize("shards", [2, 3])
+def test_a_restart_sums_nothing_before_its_data_are_there(make: Make, shards: int) -> None:
+    """Neither a whole round nor a part of one."""
+    kept = Kept()
+    attempts = [make.attempt("e", 0, shard, 0) for shard in (0, 1)]
+    kept.happen(
+        on.ExperimentSubmitted(at_seconds=0.0, experiment="e", spec=make.spec(shards=shards)),
+        make.prepared("e", (1,) * shards),
+        on.WorkerJoined(at_seconds=0.0, worker="ann"),
+        on.WorkerJoined(at_seconds=0.0, worker="bob"),
+        on.UpdatePublished(
+            at_seconds=1.0, worker="ann", attempt=attempts[0], update=make.update("u0")
+        ),
+    )
+    core = kept.replayed(len(kept.entries))
+    core.resume()
+    core.handle(on.WorkerJoined(at_seconds=2.0, worker="bob", running=attempts[1]))
+    update = make.update("u1")
+    published = on.UpdatePublished(at_seconds=3.0, worker="bob", attempt=attempts[1], update=update)
+    assert core.handle(published).commands == []
+    ready = core.handle(make.prepared("e", (1,) * shards, at_seconds=4.0)).commands
+    assert any(isinstance(command, do.Aggregate) for command in ready) == (shards == 2)
+
+
 @pytest.mark.parametrize(("validation", "missing"), [(0.0, do.Publish), (0.25, do.Evaluate)])
 def test_a_restart_asks_for_what_is_missing_at_the_end(
     make: Make, validation: float, missing: type[do.Command]

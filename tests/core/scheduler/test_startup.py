@@ -53,13 +53,14 @@ def test_a_start_up_that_takes_too_long_is_a_stall(stage: Stage) -> None:
         loading(stage, "bob", 1)
     assert not seen(stage, "ann").is_starting
     assert seen(stage, "ann").still_seconds > 0.0
-    update = replace(stage.make.update("u"), load_seconds=10.0)
+    update = replace(stage.make.update("u"), load_seconds=99.0)
     attempt = stage.make.attempt("one", 0, 1, 0)
     [accepted] = of(
         stage.happen(on.UpdatePublished, worker="bob", attempt=attempt, update=update),
         facts.Accepted,
     )
     assert seen(stage, "ann").is_starting, "bob took longer itself"
+    assert accepted.startup_seconds == accepted.completion_seconds - update.train_seconds
     limit = stage.core.state.experiments["one"].startup_limit_seconds
     assert limit == 2 * accepted.startup_seconds
 
