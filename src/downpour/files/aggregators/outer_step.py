@@ -47,7 +47,7 @@ from downpour.core.spec import Outer
 from downpour.files.store import Array
 
 _ALIGNED = 0.2
-_BRAKE, _BRAKE_MAX = 0.5, 0.5
+_BRAKE = 0.5
 _CONFIDENCE = 3.0  # κ
 
 
@@ -73,9 +73,11 @@ def correction(windows: Iterable[tuple[Array, Array]]) -> Correction:
 
         c ≥ 0.2        g stays as it is
         c < 0          g loses part of its component against m: g - β c |g| m/|m|, where
-                       β = min(0.5 (-c) a, 0.5)
+                       β = 0.5 (-c) a
         between        g turns toward m, and keeps its length: along (1 - λ) g/|g| + λ m/|m|, where
-                       λ = min(1, (1 - c) a)
+                       λ = (1 - c) a
+
+    The paper limits β to 0.5 and λ to 1, but they are never above, because a is at most 1.
 
     The mode has already weighted g, like the steps that make up the momentum. In each case, the
     result is a weighted sum of g and m, so three sums over the tensor decide it.
@@ -99,9 +101,9 @@ def _corrected(step: float, momentum: float, product: float) -> Correction:
     if cosine >= _ALIGNED:
         return UNCORRECTED
     if cosine < 0:
-        brake = min(-_BRAKE * cosine * confidence, _BRAKE_MAX)
+        brake = -_BRAKE * cosine * confidence
         return Correction(of_gradient=1.0, of_momentum=-brake * cosine * step / momentum)
-    turn = min(1.0, (1 - cosine) * confidence)
+    turn = (1 - cosine) * confidence
     length = sqrt((1 - turn) ** 2 + turn**2 + 2 * turn * (1 - turn) * cosine)
     along = turn * step / (momentum * length)
     return Correction(of_gradient=(1 - turn) / length, of_momentum=along)
