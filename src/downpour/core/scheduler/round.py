@@ -210,10 +210,6 @@ class Round:
             shown = sorted({*shown, *chain.from_iterable(at_home)}, reverse=True)
         return tuple(self.tasks[shard].offer for shard in reversed(shown))
 
-    def is_pending(self, shard: int) -> bool:
-        """Whether the round has a shard of this number, and no worker trains it."""
-        return shard < len(self.tasks) and self.tasks[shard].life.state is TaskState.PENDING
-
     def enough_for(self, idle: KeysView[str]) -> int:
         """Return how many pending tasks a policy must see to find one for each idle worker."""
         # A policy gives a worker no task that it failed on while another worker can have it. So the

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
+from downpour.base.states import TaskState
 from downpour.base.values import AttemptId, missing
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import queue
@@ -119,7 +120,7 @@ def _waits(state: SchedulerState, experiment: Experiment, current: Round) -> str
     if spec.needs and not able:
         return f"all shards wait for a worker with {' and '.join(spec.needs)}: none is here"
     out = barred(state, experiment)
-    pending = (shard for shard in out if current.is_pending(shard))
+    pending = (shard for shard in out if current.tasks[shard].life.state is TaskState.PENDING)
     lonely = [shard for shard in pending if out[shard].issuperset(able)]
     words = (f"shard {shard} for {' and '.join(spec.shard_needs[str(shard)])}" for shard in lonely)
     named = ", ".join(islice(words, _NAMED))
@@ -222,7 +223,7 @@ def view_of(
         # This round's overhead counts only while no earlier round has one, because a median over
         # all shards says more.
         overhead_seconds=experiment.overhead_seconds or current.overhead_seconds,
-        requested=max(0, state.wanted_workers - state.joined_since),
+        requested=state.wanted_workers - state.joined_since,
         history={w.name: WorkerHistory(slowness=tuple(w.slowness)) for w in workers if w.slowness},
         options={**policy.options, **spec.policy_options},
     )
