@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from downpour.core.scheduler import Output, Scheduler, SchedulerOptions, facts
@@ -68,6 +70,15 @@ def test_an_update_that_came_meanwhile_makes_the_next_version(make: Make) -> Non
     assert isinstance(following, do.Aggregate)
     assert (following.round, following.shards) == (1, (1,))
     assert isinstance(removed, do.Discard)
+
+
+def test_a_shard_of_easgd_continues_with_its_own_parameters(make: Make) -> None:
+    """Which are in one file, and no version of the model."""
+    scheduler, _ = begin(make, epochs=2, mode="easgd")
+    publish(make, scheduler, 0)
+    event = replace(aggregated(make, 0), own=(make.file("own"),))
+    [again] = [one for one in scheduler.handle(event).commands if isinstance(one, do.Assign)]
+    assert (again.assigned.model, again.leading) == (make.file("own"), ())
 
 
 def test_shards_that_nobody_asked_for_end_the_experiment(make: Make) -> None:

@@ -192,11 +192,11 @@ def test_a_round_is_cut_anew_only_before_it_begins(stage: Stage) -> None:
     stage.wishes = [
         Resize(samples=(20, 5, 6), reason=WHY),
         Resize(samples=(30, 0, 0), reason=WHY),
-        Resize(samples=(20, 4, 6), reason=WHY),
+        Resize(samples=(25, 1, 4), reason=WHY),
     ]
     commands = stage.happen(on.Aggregated, experiment="one", round=0, model=stage.make.file("m1"))
-    assert [command.samples for command in of(commands, facts.Resized)] == [(20, 4, 6)]
-    assert [a.portion for a in of(commands, facts.Assigned)] == [(0, 20), (20, 24), (24, 30)]
+    assert [command.samples for command in of(commands, facts.Resized)] == [(25, 1, 4)]
+    assert [a.portion for a in of(commands, facts.Assigned)] == [(0, 25), (25, 26), (26, 30)]
 
 
 def test_a_task_keeps_the_share_of_its_first_attempt(stage: Stage) -> None:

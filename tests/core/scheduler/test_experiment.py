@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from downpour.core.scheduler.experiment import Experiment
-from downpour.core.scheduler.steps import leading_to
+from downpour.core.scheduler.steps import is_whole, leading_to
 from tests.core.scheduler.conftest import Make
 
 
@@ -144,6 +144,20 @@ def test_a_version_that_may_become_the_best_is_whole(make: Make, mode: str) -> N
         (make.file("m4"), make.file("m5")),
         (),
     ]
+
+
+def test_a_version_in_the_making_is_whole_if_it_ends_a_round_to_evaluate(make: Make) -> None:
+    """If shards are rounds apart, such a round ends with its last update."""
+    fields = {"evaluate_every": 2, "keep_best": "loss", "model_compression": "int3"}
+    experiment = started(make, shards=2, mode="fedasync", epochs=9, **fields)
+    whole = []
+    for version, shard in enumerate((0, 1) * 4, start=1):
+        publish(make, experiment, shard)
+        experiment.applying = experiment.due(0.0)
+        whole += [version] if is_whole(experiment, version) else []
+        experiment.take_version(make.file(f"m{version}"))
+        experiment.start_rounds()
+    assert whole == [4, 8]
 
 
 def test_a_quorum_waits_for_a_grace_window(make: Make) -> None:

@@ -170,13 +170,16 @@ def test_neither_windows_nor_threads_nor_groups_change_a_byte(
 
 @every_codec
 def test_an_update_without_weight_adds_nothing(random: np.random.Generator, name: str) -> None:
-    """Also the lowest shard's, which the fold reads with the others."""
+    """Also the lowest shard's, which supplies only the whole numbers."""
     store, start = MemoryStore(), model_of(random)
     model = publish_model(store, start)
-    parts = contributions(store, model, [trained_from(start, random) for _ in range(3)], name)
+    trained = [trained_from(start, random) for _ in range(3)]
+    trained[0]["batches"] += 7
+    parts = contributions(store, model, trained, name)
     found = fold(store, model, parts, [0.0, 0.5, 0.5], compression=name)
-    for tensor, without in fold(store, model, parts[1:], [0.5, 0.5], compression=name).items():
-        np.testing.assert_array_equal(found[tensor], without)
+    others = fold(store, model, parts[1:], [0.5, 0.5], compression=name)
+    for tensor, expected in {**others, "batches": trained[0]["batches"]}.items():
+        np.testing.assert_array_equal(found[tensor], expected)
 
 
 def spoil(
