@@ -60,6 +60,7 @@ def test_a_speed_falls_while_the_next_step_is_overdue(make: Make) -> None:
     speedometer = measured(make, [0.0, 1.0, 2.0, 3.0, 4.0])
     assert fast(speedometer, 5.0) == pytest.approx(10.0)
     assert fast(speedometer, 9.0) == pytest.approx(5.0)
+    assert fast(measured(make, [0.0, 1.0]), 3.0) == pytest.approx(5.0)
 
 
 def test_an_idle_worker_is_as_fast_as_it_was(make: Make) -> None:

@@ -83,19 +83,37 @@ def test_a_new_attempt_has_taken_no_time_to_start(make: Make) -> None:
 
 
 def test_a_stuck_worker_is_not_able(make: Make) -> None:
-    """It is again when it reports that it works at nothing; an unfit one when it may."""
+    """It is again when it reports that it works at nothing; an unfit one when it may.
+
+    One that joins with an attempt of another manager is stuck. If it leaves, its name is free.
+    """
     workers = Workers()
-    for name in ("ann", "bob"):
+    for name in ("ann", "bob", "cid"):
         workers.join(name, 0.0)
+    workers.stick("cid")
     workers.assign("ann", make.attempt("one", 0, 0, 0), 1.0)
     workers.stick("ann")
     workers.exclude("bob", "it lacks a label")
     assert not workers.able
+    assert not workers.any_idle
     workers.unstick("ann")
     workers.unstick("bob")
     assert list(workers.able) == ["ann"]
     workers.readmit()
     assert list(workers.able) == ["ann", "bob"]
+    workers.remove("cid")
+    workers.join("cid", 2.0)
+    assert list(workers.able) == ["ann", "bob", "cid"]
+
+
+def test_an_awaited_worker_is_forgotten_with_its_attempt(make: Make) -> None:
+    """We know nothing else of it."""
+    workers, attempt = Workers(), make.attempt("one", 0, 0, 0)
+    for name in ("ann", "bob"):
+        workers.expect(name, attempt, 0.0)
+    workers.stick("ann")
+    assert workers.release("bob", attempt)
+    assert len(workers) == 0
 
 
 def test_a_hand_over_at_the_first_step_is_measured(make: Make) -> None:
