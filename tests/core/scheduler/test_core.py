@@ -151,6 +151,24 @@ def test_a_heartbeat_tells_how_far_an_attempt_is(make: Make) -> None:
     assert ann.longest_pause_seconds == 3.0, "the one before its update"
 
 
+@pytest.mark.parametrize("registers", [False, True])
+def test_a_worker_that_registers_with_an_attempt_continues_it(
+    make: Make, *, registers: bool
+) -> None:
+    """With one of another manager, it gets no work before it says that it has none."""
+    scheduler, assigned = begin(make, retries=1)
+    for attempt in (assigned.attempt, make.attempt("other", 0, 0, 0)):
+        joins = on.WorkerJoined(at_seconds=3.0, worker="ann", running=attempt)
+        output = scheduler.handle(joins)
+        given_up = [fact for fact in output.facts if isinstance(fact, facts.GivenUp)]
+        assert bool(given_up) == (attempt != assigned.attempt)
+        assert output.commands == []
+    free = on.WorkerJoined(at_seconds=4.0, worker="ann") if registers else None
+    output = scheduler.handle(free or make.beat("ann", at_seconds=4.0))
+    [again] = [fact for fact in output.facts if isinstance(fact, facts.Assigned)]
+    assert again.attempt == make.attempt("one", 0, 0, 1)
+
+
 def test_all_other_attempts_of_a_worker_are_unwanted(make: Make) -> None:
     """A worker may go on with what it was given; a stranger with nothing."""
     scheduler, assigned = begin(make)

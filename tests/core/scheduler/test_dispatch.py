@@ -308,18 +308,18 @@ def test_nothing_is_forecast_of_an_unknown_worker(stage: Stage) -> None:
 
 
 def test_predictions_are_put_on_record_once_a_quarter(stage: Stage) -> None:
-    """However often they come, there is one after each quarter of the work; none at its end."""
+    """However often they come, there is one after each quarter of the work; none at either end."""
     attempt = stage.make.attempt("one", 0, 0, 0)
-    recorded = []
+    recorded = forecast_facts(stage, attempt)
     for percent in (10, 26, 30, 40, 80, 90, 100, 100):
         stage.report("ann", attempt, percent)
         recorded += forecast_facts(stage, attempt)
     assert [fact.done for fact in recorded] == [0.26, 0.8]
-    assert [fact.elapsed_seconds for fact in recorded] == [3.0, 9.0]
+    assert [fact.elapsed_seconds for fact in recorded] == [4.0, 10.0]
     assert all(fact.remaining == SOON for fact in recorded)
     ann = stage.core.state.workers.get("ann")
     assert ann is not None
-    assert ann.forecast == SOON.later(15.0)
+    assert ann.forecast == SOON.later(16.0)
 
 
 def test_quarters_are_those_of_an_attempts_remaining_steps(stage: Stage) -> None:
