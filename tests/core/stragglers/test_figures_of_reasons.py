@@ -10,7 +10,7 @@ from downpour.base.values import Forecast
 from downpour.core.stragglers import POLICIES, Speed
 from downpour.core.stragglers.base import Close
 from downpour.core.stragglers.outlook import Outlook, chance_above
-from tests.core.stragglers.rounds import round_of, running
+from tests.core.stragglers.rounds import actions_of, round_of, running
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,8 @@ def test_a_shard_that_is_late_everywhere_stays_in_the_end(attempt: int, *, taken
         [*fast, late], idle="eve", standbys=1, published=[10.0] * 4, options={"tries": 3}
     )
     assert bool(POLICIES["replace"].decide(view)) is taken
+    crowded = round_of([*fast, late], idle="eve", pending=2, published=[10.0] * 4)
+    assert ("Withdrawal 3 dot" in actions_of(POLICIES["mantri"], crowded)) is taken
 
 
 def test_the_time_left_follows_from_the_speed_of_an_attempt_however_slow() -> None:
@@ -51,3 +53,20 @@ def test_the_time_left_follows_from_the_speed_of_an_attempt_however_slow() -> No
     assert Outlook(round_of([slow])).left_seconds(slow) == pytest.approx(180.0)
     still = {"ann": Speed(samples_per_second=0.0, share=0.2)}
     assert Outlook(replace(round_of([slow]), speeds=still)).left_seconds(slow) == pytest.approx(180)
+    lately = {"ann": Speed(samples_per_second=0.25, share=0.2)}
+    assert Outlook(replace(round_of([slow]), speeds=lately)).left_seconds(slow) == 360.0
+
+
+@pytest.mark.parametrize("seconds", [0.0, 5.0])
+def test_nothing_is_expected_of_a_first_attempt_without_a_report(seconds: float) -> None:
+    """It may still load, so it is neither fast nor stalled."""
+    first = running("ann", 0, 0.0, seconds)
+    assert Outlook(round_of([first])).left_seconds(first) is None
+
+
+@pytest.mark.parametrize("usual", [10.0, 0.1])
+def test_an_old_speed_is_uncertain(usual: float) -> None:
+    """After four usual tasks, however short, half of what it told is forgotten."""
+    view = round_of([running("ann", 0, 0.5, usual / 2)])
+    old = Speed(samples_per_second=50.0, share=1.0, variance=0.0, age_seconds=4 * usual)
+    assert Outlook(replace(view, speeds={"bob": old})).error("bob") == pytest.approx(0.25)

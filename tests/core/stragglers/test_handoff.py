@@ -145,6 +145,14 @@ CASES = {
         round_of(BUSY, paces=FAST),
         EXCHANGED,
     ),
+    "a worker exchanges only with one that has what its shard needs": (
+        replace(round_of(BUSY, paces=FAST), barred={3: frozenset({"ann"})}),
+        ["Handoff 3 dot bob", "Handoff 1 bob dot"],
+    ),
+    "and whose shard it may train": (
+        replace(round_of(BUSY, paces=FAST), barred={0: frozenset({"dot"})}),
+        ["Handoff 3 dot bob", "Handoff 1 bob dot"],
+    ),
     "no busy workers exchange while shards wait: whoever is done next begins one": (
         replace(round_of(BUSY, paces=FAST), shards=5),
         [],

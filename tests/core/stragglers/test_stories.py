@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from downpour.base.values import Forecast
 from downpour.core.stragglers import POLICIES, Assignment, Close, Resize, RoundView, Speed
 from tests.core.stragglers.rounds import actions_of, round_of, running
 
@@ -44,10 +45,14 @@ def test_backup_lets_the_slowest_finish_unused() -> None:
 
 
 def test_the_blacklisted_get_nothing_while_there_are_others() -> None:
-    """Only dot was slow; alone, it gets the shard all the same."""
+    """Only dot was slow, as the reasons say; alone, it gets the shard all the same."""
     history = {"ann": 1.0, "bob": 0.9, "dot": 2.0}
     view = round_of(idle="dot ann bob", pending=3, slowness=history)
     assert actions_of(POLICIES["blacklist"], view) == ["Assignment 0 ann", "Assignment 1 bob"]
+    usual = "next shard in order for the worker idle longest"
+    reason = f"{usual}; left out for being slow: dot 2.0 times the median"
+    assert POLICIES["blacklist"].decide(view)[0].reason == reason
+    assert POLICIES["blacklist"].decide(replace(view, history={}))[0].reason == usual
     alone = round_of(idle="dot", pending=1, slowness=history)
     assert actions_of(POLICIES["blacklist"], alone) == ["Assignment 0 dot"]
 
@@ -88,6 +93,8 @@ def test_clones_begin_with_their_shard_or_never() -> None:
         "Assignment 1 dot",
     ]
     assert actions_of(POLICIES["clone"], round_of(LATE, idle="eve")) == []
+    lone = round_of(idle="ann bob", pending=1, begun=False)
+    assert actions_of(POLICIES["clone"], lone) == ["Assignment 0 ann", "Assignment 0 bob"]
     many = round_of(idle="ann bob cid dot eve fay gus hal", pending=2, begun=False, elapsed=0.0)
     assert len(actions_of(POLICIES["clone"], many)) == 4
 
@@ -121,6 +128,17 @@ def test_mantri_duplicates_a_task_that_takes_twice_as_long() -> None:
     # 25 s left are enough beside 10 s anew, but a third copy would need more.
     view = round_of([*LATE[:3], running("dot", 3, 1 / 6)], idle="eve", paces=FAST)
     assert actions_of(POLICIES["mantri"], view) == ["Assignment 3 eve"]
+
+
+@pytest.mark.parametrize(("ago", "duplicated"), [(0.0, True), (15.0, False)])
+def test_mantri_duplicates_what_a_forecast_gives_a_fair_chance(
+    ago: float, *, duplicated: bool
+) -> None:
+    """A quarter is enough, so less than twice the time may be expected; it counts from a report."""
+    ahead = Forecast(q10=5.0, q50=18.0, q90=40.0, q98=60.0)
+    late = replace(running("dot", 3, 0.2, 20.0), remaining=ahead, reported_seconds=ago)
+    view = round_of([*LATE[:3], late], idle="eve", paces=FAST)
+    assert bool(actions_of(POLICIES["mantri"], view)) is duplicated
 
 
 def test_mantri_restarts_where_shards_wait_anyway() -> None:
@@ -170,11 +188,15 @@ def test_rebalance_cuts_by_speed_and_gives_the_biggest_to_the_fastest() -> None:
 
 
 def test_rebalance_leaves_begun_and_even_tasks_alone() -> None:
-    """Nothing to gain, or too late."""
+    """Nothing to gain, too late, or no whole round to cut into shards with samples."""
     even = round_of(idle="ann bob", pending=2, paces=FAST, begun=False)
     assert actions_of(POLICIES["rebalance"], even) == ["Assignment 0 ann", "Assignment 1 bob"]
     begun = round_of(idle="ann dot", pending=2, paces=PACES)
     assert actions_of(POLICIES["rebalance"], begun) == ["Assignment 0 ann", "Assignment 1 dot"]
+    part = replace(begun, begun=False, shards=3)
+    empty = tuple(replace(task, samples=0) for task in begun.pending)
+    for view in (part, replace(begun, begun=False, pending=empty)):
+        assert actions_of(POLICIES["rebalance"], view) == ["Assignment 0 ann", "Assignment 1 dot"]
 
 
 def dylu_shares(view: RoundView) -> list[float]:
