@@ -119,6 +119,8 @@ ANN = running("ann", 0, 0.3, 3.0)
 SIXTEEN_LEFT = beside(running("dot", 3, 0.2, 4.0))
 STEADY = {task.worker: speed(task.rate * 100, 0.0) for task in BUSY}
 COARSE = {**STEADY, "dot": replace(STEADY["dot"], step_seconds=12.0)}
+DOT, BOB = running("dot", 0, 0.0), running("bob", 3, 0.95)
+HALF = dict.fromkeys(("cid", "dot"), speed(0.4, 0.0))
 SLOW_FAY = {"dot": 25.0, "fay": 60.0}
 TO_BEGIN = round_of(
     idle="dot ann bob", pending=2, paces={**FAST, "dot": 30.0, "bob": 8.0}, standbys=1, begun=False
@@ -152,6 +154,17 @@ CASES = {
     "and whose shard it may train": (
         replace(round_of(BUSY, paces=FAST), barred={0: frozenset({"dot"})}),
         ["Handoff 3 dot bob", "Handoff 1 bob dot"],
+    ),
+    "each late shard is exchanged for another one": (
+        round_of(CID_TOO, paces=FAST, published=[10.0]),
+        ["Handoff 3 dot ann", "Handoff 0 ann dot", "Handoff 2 cid bob", "Handoff 1 bob cid"],
+    ),
+    "but not where it ends before the rest of the round, however that is divided": (
+        replace(
+            round_of([DOT, running("ann", 1, 0.9), running("cid", 2, 0.82), BOB]),
+            speeds={**dict.fromkeys(("ann", "bob"), speed(1.0, 0.0)), **HALF},
+        ),
+        ["Handoff 0 dot ann", "Handoff 1 ann dot"],
     ),
     "no busy workers exchange while shards wait: whoever is done next begins one": (
         replace(round_of(BUSY, paces=FAST), shards=5),
@@ -212,6 +225,26 @@ CASES = {
     "a worker that does not hand over in time counts as stalled": (
         beside(running("dot", 3, 0.2, 9.0, meant_for="eve", leaving_seconds=4.0)),
         ["Assignment 3 eve"],
+    ),
+    "an idle worker goes on beside one stalled worker at a time": (
+        round_of(
+            [replace(STALLED, worker="cid", shard=2), STALLED], idle="eve", published=[10.0] * 3
+        ),
+        ["Assignment 2 eve"],
+    ),
+    "nobody counts as stalled while nothing is known of how long steps take": (
+        round_of([running("ann", 0, 0.0, 9.0, still_seconds=9.0)], idle="eve"),
+        [],
+    ),
+    "the second half of an exchange waits for a worker that still hands over": (
+        replace(
+            round_of(
+                [*LATE[1:3], running("ann", 0, 0.7, meant_for="dot", leaving_seconds=0.1)],
+                idle="dot eve",
+            ),
+            pending=given(3, "ann"),
+        ),
+        [],
     ),
     "a failed exchange leaves nothing behind: ann, whose shard dot never took, has it again": (
         replace(

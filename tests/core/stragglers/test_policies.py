@@ -96,3 +96,5 @@ def test_a_worker_goes_on_with_one_shard_at_a_time() -> None:
     """Two shards may be meant for the same worker; it gets the first, the other one waits."""
     meant = [PendingTask(shard=shard, samples=10, meant_for="ann", saved=0.5) for shard in (0, 1)]
     assert pairs(look(meant, "ann", workers="bob")) == [(0, "ann")]
+    # It comes first: other shards may be more than there are idle workers.
+    assert pairs(look([task(2), task(3), meant[0]], "bob ann")) == [(0, "ann"), (2, "bob")]

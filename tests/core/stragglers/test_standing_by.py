@@ -119,10 +119,11 @@ def test_a_single_worker_trains_however_slow() -> None:
 
 
 def test_a_failed_shard_goes_to_a_worker_that_has_not_tried_it() -> None:
-    """No fast worker may be waited for."""
+    """No fast worker is waited for, nor is one if the shard was handed over to a slow one."""
     view = beginning(pending=4, slow_seconds=300.0)
-    failed = tuple(replace(task, failed_on=FAST) for task in view.pending)
-    assert "eve" in given_to(replace(view, pending=failed))
+    first, *others = view.pending
+    for task in (replace(first, failed_on=FAST), replace(first, meant_for="eve")):
+        assert given_to(replace(view, pending=(task, *others))) == {*FAST, "eve"}
 
 
 def test_a_shard_that_only_a_slow_worker_may_train_goes_to_it() -> None:
@@ -130,6 +131,7 @@ def test_a_shard_that_only_a_slow_worker_may_train_goes_to_it() -> None:
     view = beginning(pending=4, slow_seconds=300.0)
     barred = dict.fromkeys(range(4), frozenset(FAST))
     assert given_to(replace(view, barred=barred)) == {"eve"}
+    assert given_to(replace(view, barred={0: frozenset(FAST)})) == {*FAST, "eve"}
 
 
 def test_a_last_shard_is_shared_with_the_busy_workers() -> None:

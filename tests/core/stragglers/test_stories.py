@@ -7,7 +7,15 @@ from dataclasses import replace
 import pytest
 
 from downpour.base.values import Forecast
-from downpour.core.stragglers import POLICIES, Assignment, Close, Resize, RoundView, Speed
+from downpour.core.stragglers import (
+    POLICIES,
+    Assignment,
+    Close,
+    Resize,
+    RoundView,
+    Speed,
+    WorkerHistory,
+)
 from tests.core.stragglers.rounds import actions_of, round_of, running
 
 # Four alike take ten seconds for a shard; dot would take twenty-five.
@@ -55,6 +63,14 @@ def test_the_blacklisted_get_nothing_while_there_are_others() -> None:
     assert POLICIES["blacklist"].decide(replace(view, history={}))[0].reason == usual
     alone = round_of(idle="dot", pending=1, slowness=history)
     assert actions_of(POLICIES["blacklist"], alone) == ["Assignment 0 dot"]
+
+
+@pytest.mark.parametrize(("rounds", "first"), [(4, "dot"), (5, "ann")])
+def test_a_few_slow_rounds_blacklist_nobody(rounds: int, first: str) -> None:
+    """Five of them do, if most were slow."""
+    history = {"dot": WorkerHistory(slowness=(1.0, 2.0, 1.0, 2.0, 2.0)[-rounds:])}
+    view = replace(round_of(idle="dot ann bob", pending=1), history=history)
+    assert actions_of(POLICIES["blacklist"], view) == [f"Assignment 0 {first}"]
 
 
 def test_not_all_workers_are_blacklisted() -> None:
@@ -105,6 +121,14 @@ def test_clones_keep_to_their_budget() -> None:
     assert len(actions_of(POLICIES["clone"], view)) == 2
 
 
+@pytest.mark.parametrize("name", ["straggling", "risk"])
+def test_nothing_is_cloned_where_chances_are_extreme(name: str) -> None:
+    """Never or always are no chances from which a number of copies follows."""
+    for chance in (0.0, 1.0):
+        view = round_of(idle="ann bob cid dot", pending=2, options={name: chance})
+        assert len(actions_of(POLICIES["clone"], view)) == 2
+
+
 def test_grass_saves_resources_first_and_is_greedy_in_the_end() -> None:
     """A copy that takes 10 s beside 15 s left costs more than it saves: only near the end.
 
@@ -130,6 +154,15 @@ def test_mantri_duplicates_a_task_that_takes_twice_as_long() -> None:
     assert actions_of(POLICIES["mantri"], view) == ["Assignment 3 eve"]
 
 
+@pytest.mark.parametrize("name", ["grass", "mantri"])
+def test_a_shard_has_three_attempts_at_most(name: str) -> None:
+    """However slow they are: it may be slow everywhere."""
+    for copies, more in ((2, ["Assignment 3 eve"]), (3, [])):
+        slow = running("dot", 3, 0.05, copies=copies)
+        view = round_of([*LATE[:3], slow], idle="eve", paces=FAST)
+        assert actions_of(POLICIES[name], view) == more
+
+
 @pytest.mark.parametrize(("ago", "duplicated"), [(0.0, True), (15.0, False)])
 def test_mantri_duplicates_what_a_forecast_gives_a_fair_chance(
     ago: float, *, duplicated: bool
@@ -150,6 +183,9 @@ def test_mantri_restarts_where_shards_wait_anyway() -> None:
     sooner = [*LATE[:3], running("dot", 3, 1 / 6)]
     view = round_of(sooner, idle="eve", pending=3, paces=FAST)
     assert actions_of(POLICIES["mantri"], view) == ["Withdrawal 3 dot", "Assignment 3 eve"]
+    # 12 s are not: a restart must save half of the time that it takes.
+    near = round_of([*LATE[:3], running("dot", 3, 0.3)], idle="eve", pending=3, paces=FAST)
+    assert actions_of(POLICIES["mantri"], near) == ["Assignment 4 eve"]
     two = round_of(slow, idle="eve fay", pending=2, standbys=1, paces=FAST)
     assert actions_of(POLICIES["mantri"], two) == ["Withdrawal 3 dot", "Assignment 3 eve"]
 
