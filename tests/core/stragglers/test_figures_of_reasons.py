@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 
@@ -10,7 +11,7 @@ from downpour.base.values import Forecast
 from downpour.core.stragglers import POLICIES, Speed
 from downpour.core.stragglers.base import Close
 from downpour.core.stragglers.outlook import Outlook, chance_above
-from tests.core.stragglers.rounds import actions_of, round_of, running
+from tests.core.stragglers.rounds import actions_of, round_of, running, sure
 
 
 @pytest.mark.parametrize(
@@ -55,6 +56,18 @@ def test_the_time_left_follows_from_the_speed_of_an_attempt_however_slow() -> No
     assert Outlook(replace(round_of([slow]), speeds=still)).left_seconds(slow) == pytest.approx(180)
     lately = {"ann": Speed(samples_per_second=0.25, share=0.2)}
     assert Outlook(replace(round_of([slow]), speeds=lately)).left_seconds(slow) == 360.0
+
+
+@pytest.mark.parametrize("name", ["handoff", "grass", "mantri", "late", "replace"])
+def test_an_attempt_without_an_end_is_said_to_make_no_step(name: str) -> None:
+    """Nobody reads of infinite seconds, and any other worker would end sooner."""
+    fast = [running(worker, shard, 0.5) for shard, worker in enumerate(("ann", "bob", "cid"))]
+    endless = replace(running("dot", 3, 0.05), remaining=sure(inf))
+    paces = dict.fromkeys(("ann", "bob", "cid", "eve"), 10.0)
+    view = round_of([*fast, endless], idle="eve", standbys=1, paces=paces)
+    reason = POLICIES[name].decide(view)[0].reason
+    assert "makes no step" in reason
+    assert "inf" not in reason
 
 
 @pytest.mark.parametrize("seconds", [0.0, 5.0])

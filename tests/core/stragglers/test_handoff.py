@@ -8,6 +8,7 @@ import pytest
 
 from downpour.base.values import Forecast
 from downpour.core.stragglers import PendingTask, RoundView, RunningTask, Speed, Waiting
+from downpour.core.stragglers.base import Option
 from downpour.core.stragglers.handoff import HANDOFF
 from tests.core.stragglers.rounds import actions_of, round_of, running
 
@@ -31,16 +32,19 @@ def test_a_late_task_goes_to_an_idle_worker_where_it_stands() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pace", "why"),
+    ("pace", "options", "why"),
     [
-        (60.0, "fay would end no sooner"),
-        (24.6, "fay would end 0.2 s sooner, but a move must save 0.2 s"),
+        (60.0, {}, "fay would end no sooner"),
+        (24.6, {}, "fay would end 0.2 s sooner, but a move must save 0.2 s"),
+        (24.7, {"cost": 0.0}, "fay would end 0.1 s sooner, but a move must save 0.2 s"),
     ],
 )
-def test_a_late_task_that_stays_is_explained(pace: float, why: str) -> None:
+def test_a_late_task_that_stays_is_explained(
+    pace: float, options: dict[str, Option], why: str
+) -> None:
     """Users see what the round waits for, and why nothing is done."""
     paces = {"dot": 25.0, "fay": pace}
-    view = round_of(LATE[3:], idle="fay", published=[10.0] * 3, paces=paces)
+    view = round_of(LATE[3:], idle="fay", published=[10.0] * 3, paces=paces, options=options)
     (stays,) = HANDOFF.decide(view)
     assert isinstance(stays, Waiting)
     assert stays.reason == f"forecast 25.0 s, 5.0 s elapsed; {why}"

@@ -50,6 +50,8 @@ def test_a_shard_goes_home_and_the_others_go_in_order() -> None:
     assert reasons[2] == "next shard in order for the worker idle longest"
     failed = replace(tasks[1], failed_on=("bob",))
     assert pairs(look([failed, tasks[0]], "bob ann")) == [(1, "ann"), (0, "bob")]
+    taken = look([at_home(0, "bob"), task(1, "cid")], "bob ann", workers="cid")
+    assert pairs(taken) == [(1, "bob"), (0, "ann")]
 
 
 def test_the_best_workers_train_and_the_largest_shards_go_to_them() -> None:
@@ -98,3 +100,6 @@ def test_a_worker_goes_on_with_one_shard_at_a_time() -> None:
     assert pairs(look(meant, "ann", workers="bob")) == [(0, "ann")]
     # It comes first: other shards may be more than there are idle workers.
     assert pairs(look([task(2), task(3), meant[0]], "bob ann")) == [(0, "ann"), (2, "bob")]
+    # One that is back with other labels does not go on with it.
+    unfit = replace(look([task(2), meant[0]], "ann"), barred={0: frozenset({"ann"})})
+    assert pairs(unfit) == [(2, "ann")]

@@ -16,6 +16,7 @@ from downpour.core.stragglers import (
     Speed,
     WorkerHistory,
 )
+from downpour.core.stragglers.base import Option
 from tests.core.stragglers.rounds import actions_of, round_of, running
 
 # Four alike take ten seconds for a shard; dot would take twenty-five.
@@ -65,11 +66,16 @@ def test_the_blacklisted_get_nothing_while_there_are_others() -> None:
     assert actions_of(POLICIES["blacklist"], alone) == ["Assignment 0 dot"]
 
 
-@pytest.mark.parametrize(("rounds", "first"), [(4, "dot"), (5, "ann")])
-def test_a_few_slow_rounds_blacklist_nobody(rounds: int, first: str) -> None:
-    """Five of them do, if most were slow."""
+@pytest.mark.parametrize(
+    ("rounds", "options", "first"),
+    [(4, {}, "dot"), (5, {}, "ann"), (1, {"rounds": 1}, "ann"), (1, {"rounds": 0}, "ann")],
+)
+def test_a_few_slow_rounds_blacklist_nobody(
+    rounds: int, options: dict[str, Option], first: str
+) -> None:
+    """Five of them do, if most were slow; the option asks for others, and at least for one."""
     history = {"dot": WorkerHistory(slowness=(1.0, 2.0, 1.0, 2.0, 2.0)[-rounds:])}
-    view = replace(round_of(idle="dot ann bob", pending=1), history=history)
+    view = replace(round_of(idle="dot ann bob", pending=1, options=options), history=history)
     assert actions_of(POLICIES["blacklist"], view) == [f"Assignment 0 {first}"]
 
 
