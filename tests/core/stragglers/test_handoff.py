@@ -124,7 +124,7 @@ SIXTEEN_LEFT = beside(running("dot", 3, 0.2, 4.0))
 STEADY = {task.worker: speed(task.rate * 100, 0.0) for task in BUSY}
 COARSE = {**STEADY, "dot": replace(STEADY["dot"], step_seconds=12.0)}
 DOT, BOB = running("dot", 0, 0.0), running("bob", 3, 0.95)
-HALF = dict.fromkeys(("cid", "dot"), speed(0.4, 0.0))
+HALF = dict.fromkeys(("cid", "dot"), speed(0.04, 0.0))
 SLOW_FAY = {"dot": 25.0, "fay": 60.0}
 TO_BEGIN = round_of(
     idle="dot ann bob", pending=2, paces={**FAST, "dot": 30.0, "bob": 8.0}, standbys=1, begun=False
@@ -165,8 +165,8 @@ CASES = {
     ),
     "but not where it ends before the rest of the round, however that is divided": (
         replace(
-            round_of([DOT, running("ann", 1, 0.9), running("cid", 2, 0.82), BOB]),
-            speeds={**dict.fromkeys(("ann", "bob"), speed(1.0, 0.0)), **HALF},
+            round_of([DOT, running("ann", 1, 0.9), running("cid", 2, 0.81), BOB]),
+            speeds={**dict.fromkeys(("ann", "bob"), speed(0.1, 0.0)), **HALF},
         ),
         ["Handoff 0 dot ann", "Handoff 1 ann dot"],
     ),

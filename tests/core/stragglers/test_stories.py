@@ -45,6 +45,14 @@ def test_k_is_a_share_or_a_number(k: float, *, over: bool) -> None:
     assert bool(actions_of(POLICIES["drop"], view)) is over
 
 
+@pytest.mark.parametrize(("name", "options"), [("drop", {"k": 0.0}), ("backup", {"backups": 4})])
+def test_a_round_needs_one_update(name: str, options: dict[str, Option]) -> None:
+    """However few the options ask for."""
+    assert actions_of(POLICIES[name], round_of(LATE[:2], options=options)) == []
+    one = round_of(LATE[:2], published=[9.0], options=options)
+    assert actions_of(POLICIES[name], one) == ["Close"]
+
+
 def test_backup_lets_the_slowest_finish_unused() -> None:
     """The spec's shards are n + b; n are enough."""
     view = round_of(LATE[3:], idle="ann", published=[9.0] * 3)
@@ -278,6 +286,14 @@ def test_replace_begins_the_whole_shard_anew_elsewhere() -> None:
     """Dot has 20 s left, eve takes 10 s for all of it; then dot stands by."""
     view = round_of(LATE, idle="eve", paces=FAST, standbys=1)
     assert actions_of(POLICIES["replace"], view) == ["Withdrawal 3 dot", "Assignment 3 eve"]
+
+
+def test_replace_gives_a_standby_one_shard_and_asks_for_another_worker() -> None:
+    """The latest shard comes first."""
+    late = [running("cid", 2, 0.2), running("dot", 3, 0.1)]
+    view = round_of(late, idle="eve", published=[10.0] * 3, paces=FAST, standbys=1)
+    actions = ["Withdrawal 3 dot", "Assignment 3 eve", "WorkerRequest"]
+    assert actions_of(POLICIES["replace"], view) == actions
 
 
 def test_replace_asks_for_one_worker_where_none_stands_by() -> None:
