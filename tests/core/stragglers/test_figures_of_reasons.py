@@ -8,7 +8,7 @@ from math import inf
 import pytest
 
 from downpour.base.values import Forecast
-from downpour.core.stragglers import POLICIES, Speed
+from downpour.core.stragglers import POLICIES, Speed, Waiting
 from downpour.core.stragglers.base import Close
 from downpour.core.stragglers.outlook import Outlook, chance_above
 from tests.core.stragglers.rounds import actions_of, round_of, running, sure
@@ -65,9 +65,11 @@ def test_an_attempt_without_an_end_is_said_to_make_no_step(name: str) -> None:
     endless = replace(running("dot", 3, 0.05), remaining=sure(inf))
     paces = dict.fromkeys(("ann", "bob", "cid", "eve"), 10.0)
     view = round_of([*fast, endless], idle="eve", standbys=1, paces=paces)
-    reason = POLICIES[name].decide(view)[0].reason
-    assert "makes no step" in reason
-    assert "inf" not in reason
+    before = Speed(samples_per_second=10.0, share=1.0, age_seconds=99.0)
+    action = POLICIES[name].decide(replace(view, speeds={"dot": before}))[0]
+    assert not isinstance(action, Waiting)
+    assert "makes no step" in action.reason
+    assert "inf" not in action.reason
 
 
 @pytest.mark.parametrize("seconds", [0.0, 5.0])

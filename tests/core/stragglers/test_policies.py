@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from downpour.core.stragglers import PendingTask, RoundView
 from downpour.core.stragglers.pairing import pair
+from tests.core.stragglers.rounds import running
 
 
 def look(pending: list[PendingTask], idle: str, workers: str = "") -> RoundView:
@@ -92,6 +93,13 @@ def test_a_worker_that_is_back_after_it_was_lost_gets_the_shard_if_no_other_is_i
     view = look([lost], "ann", workers="bob")
     assert pairs(view) == [(0, "ann")]
     assert pair(view)[0].reason == "tried again on ann, which is back after it was lost"
+
+
+def test_a_worker_is_kept_free_for_a_shard_that_is_being_handed_over() -> None:
+    """It takes no other one meanwhile, although it has been idle longest."""
+    leaving = running("cid", 1, 0.5, meant_for="ann")
+    view = look([task(0), task(2)], "ann bob", workers="cid")
+    assert pairs(replace(view, running=(leaving,))) == [(0, "bob")]
 
 
 def test_a_worker_goes_on_with_one_shard_at_a_time() -> None:

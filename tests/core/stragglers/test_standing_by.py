@@ -148,6 +148,8 @@ def test_the_end_of_a_round_is_not_waited_for() -> None:
     tasks = [running("bob", 0, 0.99, 9.9), running("ann", 1, 0.0, 0.1)]
     last = round_of(tasks, idle="eve", pending=1, published=[10.0, 10.0])
     assert given_to(replace(last, speeds=view.speeds)) == set()
+    starting = (tasks[0], replace(tasks[1], is_starting=True))
+    assert given_to(replace(last, speeds=view.speeds, running=starting)) == set()
 
 
 @given(

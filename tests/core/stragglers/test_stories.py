@@ -17,7 +17,7 @@ from downpour.core.stragglers import (
     WorkerHistory,
 )
 from downpour.core.stragglers.base import Option
-from tests.core.stragglers.rounds import actions_of, round_of, running
+from tests.core.stragglers.rounds import actions_of, round_of, running, sure
 
 # Four alike take ten seconds for a shard; dot would take twenty-five.
 LATE = [
@@ -38,11 +38,16 @@ def test_drop_goes_on_without_the_slowest() -> None:
     assert actions_of(POLICIES["drop"], few) == []
 
 
-@pytest.mark.parametrize(("k", "over"), [(0.5, True), (1.0, False), (2.0, True), (3.0, False)])
+@pytest.mark.parametrize(
+    ("k", "over"), [(0.5, True), (0.75, False), (1.0, False), (2.0, True), (3.0, False)]
+)
 def test_k_is_a_share_or_a_number(k: float, *, over: bool) -> None:
-    """Up to one it is a share of the shards."""
+    """Up to one it is a share of the shards; 0.28 of 25 are 7 even in floating-point numbers."""
     view = round_of(LATE[:2], published=[9.0, 9.0], options={"k": k})
     assert bool(actions_of(POLICIES["drop"], view)) is over
+    many = [running(f"w{number}", number, 0.5) for number in range(18)]
+    seven = round_of(many, published=[9.0] * 7, options={"k": 0.28})
+    assert actions_of(POLICIES["drop"], seven) == ["Close"]
 
 
 @pytest.mark.parametrize(("name", "options"), [("drop", {"k": 0.0}), ("backup", {"backups": 4})])
@@ -88,10 +93,12 @@ def test_a_few_slow_rounds_blacklist_nobody(
 
 
 def test_not_all_workers_are_blacklisted() -> None:
-    """A third of all may be left out, the slowest."""
+    """A third of all may be left out, the slowest; of equally slow ones, the first by name."""
     history = {"ann": 3.0, "bob": 2.0, "cid": 4.0}
     view = round_of(idle="ann bob cid", pending=3, slowness=history)
     assert actions_of(POLICIES["blacklist"], view) == ["Assignment 0 ann", "Assignment 1 bob"]
+    alike = round_of(idle="cid bob ann", pending=3, slowness=dict.fromkeys(("cid", "ann"), 3.0))
+    assert actions_of(POLICIES["blacklist"], alike) == ["Assignment 0 cid", "Assignment 1 bob"]
 
 
 def test_late_copies_the_last_task_within_its_cap() -> None:
@@ -260,7 +267,11 @@ def test_dylu_gives_a_slow_worker_fewer_steps() -> None:
     paces = {"ann": 10.0, "bob": 10.0, "cid": 40.0, "dot": 1000.0}
     view = round_of(idle="ann bob cid dot", pending=4, paces=paces, begun=False, elapsed=0.0)
     assert dylu_shares(view) == [1.0, 1.0, 0.25, 0.1]
-    assert POLICIES["dylu"].decide(view)[2].reason.endswith("; 25% of its steps, by its speed")
+    whole, _, part, _ = POLICIES["dylu"].decide(view)
+    assert whole.reason == "next shard in order for the worker idle longest"
+    assert part.reason == f"{whole.reason}; 25% of its steps, by its speed"
+    without_least = replace(view, options={"least": 0.0})
+    assert dylu_shares(replace(without_least, paces={**view.paces, "dot": sure(1e6)}))[3] == 0.001
 
 
 def test_dylu_goes_by_measurements_without_forecasts() -> None:
