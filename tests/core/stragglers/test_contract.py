@@ -33,6 +33,7 @@ from downpour.core.stragglers import (
     WorkerRequest,
 )
 from downpour.core.stragglers.outlook import Outlook
+from tests.core.stragglers.rounds import actions_of, round_of
 
 NAMES = ("ann", "bob", "cid", "dot", "eve", "fay")
 EVERY_POLICY = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
@@ -260,6 +261,13 @@ def test_a_number_lies_in_the_interval_beside_it(view: RoundView) -> None:
             assert len(intervals) == action.reason.count("–")
             for value, low, high in intervals:
                 assert float(low) <= float(value) <= float(high), action.reason
+
+
+@EVERY_POLICY
+def test_shards_begin_although_forecasts_say_nothing(policy: Policy) -> None:
+    """A pace of 0 compares with no other."""
+    view = round_of(idle="ann bob", pending=2, paces={"ann": 0.0, "bob": 0.0}, begun=False)
+    assert actions_of(policy, view) == ["Assignment 0 ann", "Assignment 1 bob"]
 
 
 @EVERY_POLICY

@@ -28,11 +28,11 @@ def test_a_policy_says_how_many_updates_it_does_not_wait_for() -> None:
     """The counts are of this round, and one update fewer is not enough."""
     policy = POLICIES["backup"]
     tasks = [running("ann", 0, 0.5)]
-    told = policy.decide(round_of(tasks, published=[5.0, 5.0, 5.0], options={"backups": 1}))
+    told = policy.decide(round_of(tasks, published=[5.0, 5.0, 5.0]))
     reason = "3 of 4 updates are there; 1 not waited for"
     assert told == [Close(reason=reason, leave_running=True)]
     two = [*tasks, running("bob", 1, 0.5)]
-    assert policy.decide(round_of(two, published=[5.0, 5.0], options={"backups": 1})) == []
+    assert policy.decide(round_of(two, published=[5.0, 5.0])) == []
 
 
 @pytest.mark.parametrize(("attempt", "taken"), [(0, True), (1, True), (2, False)])

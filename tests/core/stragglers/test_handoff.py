@@ -27,6 +27,7 @@ def test_a_late_task_goes_to_an_idle_worker_where_it_stands() -> None:
     """The reason says what was forecast and what is gained."""
     view = round_of(LATE, idle="eve", paces=FAST)
     (move,) = HANDOFF.decide(view)
+    assert HANDOFF.hands_over
     assert actions_of(HANDOFF, view) == ["Handoff 3 dot eve"]
     assert move.reason.startswith("forecast ")
     assert "median 10.0 s; eve would end " in move.reason
@@ -166,7 +167,7 @@ CASES = {
     ),
     "but not where it ends before the rest of the round, however that is divided": (
         replace(
-            round_of([ENDLESS, running("ann", 1, 0.9), running("cid", 2, 0.775), BOB]),
+            round_of([ENDLESS, running("ann", 1, 0.9), running("cid", 2, 0.772), BOB]),
             speeds={**dict.fromkeys(("ann", "bob"), speed(0.1, 0.0)), "cid": speed(0.04, 0.0)},
         ),
         [],
@@ -282,7 +283,13 @@ CASES = {
     # On throttled processors these moved 2.4 shards a round though all workers were alike, and a
     # first round took 4.6 s instead of 3.2 s.
     "a few slow steps are no sign of a slow worker": (late_by_chance(None, 0.04), STAYS),
-    "nor where single steps differ much": (late_by_chance(0.015), STAYS),
+    "a quarter of the usual speed is a sign, even after two steps": (
+        replace(
+            late_by_chance(None), speeds={**late_by_chance(None).speeds, "dot": speed(2.5, None)}
+        ),
+        MOVED,
+    ),
+    "single steps that differ much are none": (late_by_chance(0.015), STAYS),
     "no worker is taken to be steadier than all are on average: that may be chance as well": (
         replace(
             late_by_chance(0.08), speeds={**late_by_chance(0.08).speeds, "dot": speed(5.0, 0.0)}

@@ -109,6 +109,15 @@ def test_late_copies_the_last_task_within_its_cap() -> None:
     assert actions_of(POLICIES["late"], young) == []
 
 
+@pytest.mark.parametrize(("cap", "copies"), [({}, 1), ({"cap": 1.0}, 2), ({"cap": 0.3}, 1)])
+def test_late_copies_the_slowest_quarter(cap: dict[str, Option], copies: int) -> None:
+    """The latest first, and each on a worker of its own."""
+    some = [running("cid", 2, 0.25), running("dot", 3, 0.2), running("ann", 0, 0.45)]
+    view = round_of(some, idle="eve fay gus", published=[10.0] * 6, paces=FAST, options=cap)
+    asked = ["Assignment 3 eve", "Assignment 2 fay"]
+    assert actions_of(POLICIES["late"], view) == asked[:copies]
+
+
 def test_late_copies_nothing_where_all_are_alike() -> None:
     """One shard always ends last; that alone makes no straggler."""
     assert actions_of(POLICIES["late"], round_of(LATE[:3], idle="eve", paces=FAST)) == []
@@ -297,6 +306,12 @@ def test_replace_begins_the_whole_shard_anew_elsewhere() -> None:
     """Dot has 20 s left, eve takes 10 s for all of it; then dot stands by."""
     view = round_of(LATE, idle="eve", paces=FAST, standbys=1)
     assert actions_of(POLICIES["replace"], view) == ["Withdrawal 3 dot", "Assignment 3 eve"]
+
+
+def test_replace_begins_nothing_anew_while_shards_wait() -> None:
+    """They need the worker more than a late one does."""
+    view = round_of(LATE, idle="eve", pending=2, paces=FAST)
+    assert actions_of(POLICIES["replace"], view) == ["Assignment 4 eve"]
 
 
 def test_replace_gives_a_standby_one_shard_and_asks_for_another_worker() -> None:
