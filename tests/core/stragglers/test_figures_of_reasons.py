@@ -40,9 +40,7 @@ def test_a_shard_that_is_late_everywhere_stays_in_the_end(attempt: int, *, taken
     """The option counts attempts, and an attempt's number begins at 0."""
     fast = [running(name, shard, 0.5) for shard, name in enumerate(("ann", "bob", "cid"))]
     late = running("dot", 3, 0.05, attempt=attempt)
-    view = round_of(
-        [*fast, late], idle="eve", standbys=1, published=[10.0] * 4, options={"tries": 3}
-    )
+    view = round_of([*fast, late], idle="eve", standbys=1, published=[10.0] * 4)
     assert bool(POLICIES["replace"].decide(view)) is taken
     crowded = round_of([*fast, late], idle="eve", pending=2, published=[10.0] * 4)
     assert ("Withdrawal 3 dot" in actions_of(POLICIES["mantri"], crowded)) is taken

@@ -15,6 +15,7 @@ from downpour.core.stragglers import (
     RoundView,
     Speed,
     WorkerHistory,
+    WorkerRequest,
 )
 from downpour.core.stragglers.base import Option
 from tests.core.stragglers.rounds import actions_of, round_of, running, sure
@@ -297,9 +298,13 @@ def test_dylu_goes_by_measurements_without_forecasts() -> None:
 
 
 def test_replace_lets_the_forecast_straggler_stand_by() -> None:
-    """Dot waited longest, and is passed over all the same."""
+    """Dot waited longest, and is passed over all the same, unless no other worker is left."""
     view = round_of(idle="dot ann bob", pending=2, paces=PACES, standbys=1, begun=False)
     assert actions_of(POLICIES["replace"], view) == ["Assignment 0 ann", "Assignment 1 bob"]
+    none = round_of(idle="dot ann", pending=2, paces=PACES, begun=False)
+    *begun, asked = POLICIES["replace"].decide(none)
+    assert [getattr(choice, "worker", "") for choice in begun] == ["ann", "dot"]
+    assert asked == WorkerRequest(reason="no standby for dot, forecast 2.5 times the median")
 
 
 def test_replace_begins_the_whole_shard_anew_elsewhere() -> None:
