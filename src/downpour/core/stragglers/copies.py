@@ -37,7 +37,7 @@ def _backup(view: RoundView) -> list[Action]:
     it on arrival. So no message has to reach a straggler in time.
     """
     # `check_policy` accepts a fraction even if the default is a whole number.
-    backups = max(int(number(view, BACKUP_OPTIONS, "backups")), 0)
+    backups = int(number(view, BACKUP_OPTIONS, "backups"))
     # We need at least one update, because the scheduler does not close a round without one.
     needed = max(view.shards - backups, 1)
     if needed <= len(view.published) < view.shards:

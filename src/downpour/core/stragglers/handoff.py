@@ -148,7 +148,7 @@ def _handoff(view: RoundView) -> list[Action]:
     view = _without_dead_ends(view)
     assignments = without_hindrances(view, _pairs(view))
     moves = _Moves(view, {choice.worker for choice in assignments})
-    if view.running and moves.typical > 0:
+    if moves.typical > 0:
         _go_on_beside_stalled(moves)
         # A shard that waits for a worker gets the next idle one, which no move may take away.
         if not view.pending:
@@ -193,10 +193,10 @@ def _without_dead_ends(view: RoundView) -> RoundView:
     coming = set(view.idle)
     running = []
     for task in view.running:
+        stuck = task.leaving_seconds > patience
         # As soon as this worker has handed over its own shard, it is free for one meant for it.
-        if task.meant_for is not None and task.leaving_seconds <= patience:
+        if task.meant_for is not None and not stuck:
             coming.add(task.worker)
-        stuck = task.meant_for is not None and task.leaving_seconds > patience
         running.append(replace(task, meant_for=None) if stuck else task)
     pending = tuple(
         task if task.meant_for in coming else replace(task, meant_for=None) for task in view.pending
@@ -253,7 +253,7 @@ def _exchange(moves: _Moves) -> None:
     """Exchange the shards of two busy workers if the later of the two would end sooner."""
     level = _level_seconds(moves)
     movable = [(left, task) for left, task in moves.movable() if not moves.stalled(task)]
-    while len(movable) > 1:
+    while movable:
         left, late = movable.pop(0)
         # No exchange can end the round before `level`, and all other shards end before this one.
         if left <= level + moves.gain:
@@ -271,7 +271,6 @@ def _exchange(moves: _Moves) -> None:
         if not moves.pays(left - ends, (late.worker, left), (other.worker, ends)):
             continue
         movable.pop(place)
-        moves.taken |= {late.worker, other.worker}
         why = f"{_sooner(left - ends)} than {_expected(left)}"
         reason = f"{late.worker} and {other.worker} exchange: both would end {why}"
         for task, to in ((late, other.worker), (other, late.worker)):
@@ -303,7 +302,7 @@ def _after_seconds(moves: _Moves, late: RunningTask, other: RunningTask) -> floa
 
 def _differ(moves: _Moves, late: RunningTask, other: RunningTask) -> bool:
     """Whether two workers differ enough in speed, and their shards in remaining work."""
-    slow, fast = (moves.outlook.speeds.get(task.worker, 0.0) for task in (late, other))
+    slow, fast = (moves.outlook.speeds[task.worker] for task in (late, other))
     gap = (1 - late.done) * late.samples - (1 - other.done) * other.samples
     return fast > slow * moves.option("speed_gap") and gap >= moves.gap * late.samples
 

@@ -268,11 +268,11 @@ class Outlook:
         """
         prior = self._expected(task.worker)
         seconds = task.elapsed_seconds - task.reported_seconds
-        if prior is None or prior <= 0:
+        if not prior:
             return task.rate * task.samples if task.rate > 0 else None
         trained = (task.done - task.began_at) * task.samples
         trust = TRUSTED_SHARE * task.samples
-        return max((trained + trust) / (max(seconds, 0.0) + trust / prior), 0.0)
+        return (trained + trust) / (max(seconds, 0.0) + trust / prior)
 
     def _prior(self, worker: str) -> float | None:
         """Return the expected speed of a worker's next attempt; None if unknown."""
@@ -290,7 +290,7 @@ def number(view: RoundView, defaults: Mapping[str, Option], name: str) -> float:
 def _mixed_pace(measured: Speed, prior: float | None) -> float:
     """Return the seconds per sample from the measurement and from the earlier expectation."""
     seconds, weight = measured.share / measured.samples_per_second, measured.share
-    if prior is not None and prior > 0:
+    if prior:
         seconds, weight = seconds + TRUSTED_SHARE / prior, weight + TRUSTED_SHARE
     return seconds / weight
 

@@ -57,7 +57,7 @@ def pair(view: RoundView, order: Sequence[str] | None = None) -> list[Assignment
         if len(assignments) >= room and not task.failed_on:
             continue
         home = homes.get(task.shard)
-        worker = home if home and home in idle else _choose(view, task, idle)
+        worker = home if home in idle else _choose(view, task, idle)
         if worker is not None:
             idle.remove(worker)
             assignments.append(
@@ -191,7 +191,7 @@ class Prospects:
         The loss is a share of the seconds until the shard would end without that worker. If the
         slow worker helps, it is below zero.
         """
-        alone = samples / speed if speed > 0 else inf
+        alone = samples / speed
         quick = samples / self.fastest
         without = self.soon + quick
         if alone <= without:
@@ -242,7 +242,7 @@ def hindrances(view: RoundView, assignments: Sequence[Assignment]) -> dict[str, 
         for choice in assignments
         if choice.worker in fast
     ]
-    free_in = tuple(seconds for seconds in busy if seconds is not None and seconds < inf)
+    free_in = tuple(seconds for seconds in busy if seconds is not None)
     if not free_in:
         return {}
     waiting = waiting_shards(view) - len(assignments) + len(slow)
@@ -290,7 +290,7 @@ def _needed(view: RoundView) -> int:
     # We subtract a little, because 0.28 * 25 is 7.000000000000001 and would require an eighth.
     count = ceil(k * view.shards - 1e-9) if k <= 1 else int(k)
     # At least one, because the scheduler does not close a round without an update.
-    return min(max(count, 1), max(view.shards, 1))
+    return max(count, 1)
 
 
 DROP = Policy(decide=_drop, watches=True, preserves_bytes=False, options=DROP_OPTIONS)
@@ -368,7 +368,7 @@ def _shares(view: RoundView) -> dict[str, float]:
     """Return each idle worker's share of a task; the whole task if its speed is unknown."""
     outlook = Outlook(view)
     known = {name: outlook.speed(name) for name in view.workers}
-    speeds = {name: speed for name, speed in known.items() if speed is not None and speed > 0}
+    speeds = {name: speed for name, speed in known.items() if speed}
     reference, least = quantile(speeds.values(), _REFERENCE), number(view, DYLU_OPTIONS, "least")
     return {
         name: min(max(floor(_PARTS * speeds[name] / reference) / _PARTS, least, 1 / _PARTS), 1.0)
