@@ -263,6 +263,18 @@ def test_a_number_lies_in_the_interval_beside_it(view: RoundView) -> None:
                 assert float(low) <= float(value) <= float(high), action.reason
 
 
+def test_policies_declare_what_they_do_to_a_round() -> None:
+    """Users read in it which policies change the model, or need snapshots."""
+    declared = {
+        field: {name for name, policy in POLICIES.items() if getattr(policy, field)}
+        for field in ("preserves_bytes", "cuts_rounds", "shortens", "hands_over")
+    }
+    assert POLICIES.keys() - declared["preserves_bytes"] == {"drop", "backup", "rebalance", "dylu"}
+    assert declared["cuts_rounds"] == {"rebalance"}
+    assert declared["shortens"] == {"dylu"}
+    assert declared["hands_over"] == {"handoff"}
+
+
 @EVERY_POLICY
 def test_shards_begin_although_forecasts_say_nothing(policy: Policy) -> None:
     """A pace of 0 compares with no other."""

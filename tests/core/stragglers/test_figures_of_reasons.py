@@ -56,6 +56,19 @@ def test_the_time_left_follows_from_the_speed_of_an_attempt_however_slow() -> No
     assert Outlook(replace(round_of([slow]), speeds=lately)).left_seconds(slow) == 360.0
 
 
+@pytest.mark.parametrize(("paces", "left"), [({}, 5.0), ({"ann": 20.0}, 6.25)])
+def test_the_time_left_counts_from_the_last_report(paces: dict[str, float], left: float) -> None:
+    """A quarter took 2.5 s, and as much time has gone by since; a forecast counts a little."""
+    task = running("ann", 0, 0.25, 5.0, reported_seconds=2.5)
+    assert Outlook(round_of([task], paces=paces)).left_seconds(task) == pytest.approx(left)
+    endless = replace(task, remaining=sure(inf))
+    assert Outlook(round_of([endless])).left_between(endless) is None
+    over = replace(task, remaining=sure(0.0))
+    assert Outlook(round_of([over])).left_between(over) is None
+    rest = running("ann", 0, 0.75, 5.0, began_at=0.5)
+    assert Outlook(round_of([rest])).typical_seconds == pytest.approx(20.0)
+
+
 @pytest.mark.parametrize("name", ["handoff", "grass", "mantri", "late", "replace"])
 def test_an_attempt_without_an_end_is_said_to_make_no_step(name: str) -> None:
     """Nobody reads of infinite seconds, and any other worker would end sooner."""
@@ -83,3 +96,23 @@ def test_an_old_speed_is_uncertain(usual: float) -> None:
     view = round_of([running("ann", 0, 0.5, usual / 2)])
     old = Speed(samples_per_second=50.0, share=1.0, variance=0.0, age_seconds=4 * usual)
     assert Outlook(replace(view, speeds={"bob": old})).error("bob") == pytest.approx(0.25)
+
+
+def test_a_long_idle_worker_is_expected_to_be_like_the_slower_ones() -> None:
+    """A quarter of the others are slower; without others, its own speed is all that is known."""
+    view = round_of([running("ann", 0, 0.5)])
+    others = {str(speed): Speed(samples_per_second=speed, share=1.0) for speed in (2, 4, 6, 8, 10)}
+    old = Speed(samples_per_second=50.0, share=1.0, age_seconds=1e6)
+    assert Outlook(replace(view, speeds={**others, "bob": old})).speed("bob") == pytest.approx(4.0)
+    assert Outlook(replace(view, speeds={"bob": old})).speed("bob") == pytest.approx(42.0)
+
+
+def test_the_error_of_a_speed_falls_with_the_share_measured_and_is_never_above_one() -> None:
+    """A variance of 0.01 is an error of a fifth over a quarter of a shard."""
+    steady, varied = (
+        Speed(samples_per_second=10.0, share=0.25, variance=variance) for variance in (0.0, 0.01)
+    )
+    outlook = Outlook(replace(round_of(), speeds={"ann": steady, "bob": varied}))
+    assert outlook.error("bob") == pytest.approx(0.2)
+    wild = replace(steady, variance=4.0)
+    assert Outlook(replace(round_of(), speeds={"ann": wild})).error("ann") == 1.0

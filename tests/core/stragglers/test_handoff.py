@@ -27,7 +27,6 @@ def test_a_late_task_goes_to_an_idle_worker_where_it_stands() -> None:
     """The reason says what was forecast and what is gained."""
     view = round_of(LATE, idle="eve", paces=FAST)
     (move,) = HANDOFF.decide(view)
-    assert HANDOFF.hands_over
     assert actions_of(HANDOFF, view) == ["Handoff 3 dot eve"]
     assert move.reason.startswith("forecast ")
     assert "median 10.0 s; eve would end " in move.reason

@@ -19,8 +19,14 @@ FAST = ("ann", "bob")
 
 
 def test_a_quantile_lies_between_its_neighbors() -> None:
-    """As far from the lower one as its share says."""
-    assert [quantile([5.0, 1.0, 3.0], share) for share in (0.0, 0.25, 0.5, 1.0)] == [1, 2, 3, 5]
+    """As far from the lower one as its share says, and never above the largest."""
+    assert [quantile([5.0, 1.0, 3.0], share) for share in (0.0, 0.25, 0.5, 1.0, 2.0)] == [
+        1,
+        2,
+        3,
+        5,
+        5,
+    ]
     assert quantile([1.0, 5.0], 0.25) == 2.0
     assert quantile([], 0.25) == 0.0
 
@@ -29,6 +35,14 @@ def test_a_shard_without_samples_has_no_pace() -> None:
     """Nothing is divided by their number."""
     view = replace(round_of(), published=((0, 3.0),))
     assert Outlook(view).pace_seconds is None
+
+
+def test_a_usual_shard_follows_from_forecasts_before_any_update() -> None:
+    """What took or takes no time counts in neither."""
+    begins = Outlook(round_of(pending=1, paces={"ann": 10.0, "bob": 0.0}))
+    assert begins.pace_seconds == pytest.approx(0.1)
+    assert begins.typical_seconds == pytest.approx(10.0)
+    assert Outlook(round_of(published=[0.0, 20.0])).typical_seconds == 20.0
 
 
 def measured(seconds: float, steps: int = 100) -> Speed:

@@ -110,13 +110,19 @@ def test_late_copies_the_last_task_within_its_cap() -> None:
     assert actions_of(POLICIES["late"], young) == []
 
 
-@pytest.mark.parametrize(("cap", "copies"), [({}, 1), ({"cap": 1.0}, 2), ({"cap": 0.3}, 1)])
+@pytest.mark.parametrize(("cap", "copies"), [({}, 1), ({"cap": 1.0}, 2), ({"cap": 0.2}, 1)])
 def test_late_copies_the_slowest_quarter(cap: dict[str, Option], copies: int) -> None:
-    """The latest first, and each on a worker of its own."""
+    """The latest first, each on a worker of its own, and none beside an earlier copy."""
     some = [running("cid", 2, 0.25), running("dot", 3, 0.2), running("ann", 0, 0.45)]
     view = round_of(some, idle="eve fay gus", published=[10.0] * 6, paces=FAST, options=cap)
     asked = ["Assignment 3 eve", "Assignment 2 fay"]
     assert actions_of(POLICIES["late"], view) == asked[:copies]
+    twice = [replace(some[0], copies=2), running("bob", 2, 0.3, copies=2)]
+    view = round_of([*twice, *some[1:]], idle="eve fay gus", published=[10.0] * 6, options=cap)
+    assert actions_of(POLICIES["late"], view) == asked[: copies - 1]
+    assert actions_of(POLICIES["late"], round_of(some, idle="eve", pending=2)) == [
+        "Assignment 4 eve"
+    ]
 
 
 def test_late_copies_nothing_where_all_are_alike() -> None:
@@ -147,9 +153,13 @@ def test_clones_begin_with_their_shard_or_never() -> None:
 
 
 def test_clones_keep_to_their_budget() -> None:
-    """All are cloned, or none."""
+    """All are cloned, or none; and by default, clones occupy 70 % of the workers at most."""
     view = round_of(idle="ann bob cid dot", pending=2, options={"budget": 0.25})
     assert len(actions_of(POLICIES["clone"], view)) == 2
+    one_waits = round_of(idle="ann bob cid dot", pending=3, standbys=2)
+    assert len(actions_of(POLICIES["clone"], one_waits)) == 2
+    slow = round_of(idle="ann bob cid dot", pending=1, options={"straggling": 0.5})
+    assert len(actions_of(POLICIES["clone"], slow)) == 3
 
 
 @pytest.mark.parametrize("name", ["straggling", "risk"])
@@ -254,6 +264,23 @@ def test_rebalance_cuts_by_speed_and_gives_the_biggest_to_the_fastest() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("paces", "sizes"),
+    [
+        ({"ann": 20.0, "bob": 10.0}, (138, 92, 70)),
+        ({"ann": 1000.0, "bob": 10.0, "cid": 10.0}, (133, 133, 34)),
+    ],
+)
+def test_rebalance_trusts_forecasts_within_bounds(
+    paces: dict[str, float], sizes: tuple[int, ...]
+) -> None:
+    """Without one, a worker counts as the median one; none is slower than a quarter of that."""
+    view = round_of(idle="ann bob cid", pending=3, paces=paces, begun=False)
+    resize = POLICIES["rebalance"].decide(view)[0]
+    assert isinstance(resize, Resize)
+    assert resize.samples == sizes
+
+
 def test_rebalance_leaves_begun_and_even_tasks_alone() -> None:
     """Nothing to gain, too late, or no whole round to cut into shards with samples."""
     even = round_of(idle="ann bob", pending=2, paces=FAST, begun=False)
@@ -262,8 +289,17 @@ def test_rebalance_leaves_begun_and_even_tasks_alone() -> None:
     assert actions_of(POLICIES["rebalance"], begun) == ["Assignment 0 ann", "Assignment 1 dot"]
     part = replace(begun, begun=False, shards=3)
     empty = tuple(replace(task, samples=0) for task in begun.pending)
-    for view in (part, replace(begun, begun=False, pending=empty)):
-        assert actions_of(POLICIES["rebalance"], view) == ["Assignment 0 ann", "Assignment 1 dot"]
+    uneven = (replace(begun.pending[0], samples=300), begun.pending[1])
+    nearly = {"ann": 10.0, "dot": 10.4}
+    for view in (
+        part,
+        replace(begun, begun=False, pending=empty),
+        replace(begun, begun=False, pending=uneven, paces={}),
+        replace(begun, begun=False, options={"bound": 0.0}),
+        replace(begun, begun=False, idle=("ann", "dot", "gus"), standbys=2),
+        round_of(idle="ann dot", pending=2, paces=nearly, begun=False),
+    ):
+        assert not any(isinstance(one, Resize) for one in POLICIES["rebalance"].decide(view))
 
 
 def dylu_shares(view: RoundView) -> list[float]:
@@ -330,5 +366,6 @@ def test_replace_gives_a_standby_one_shard_and_asks_for_another_worker() -> None
 def test_replace_asks_for_one_worker_where_none_stands_by() -> None:
     """Not for another one while that has not come."""
     view = round_of(LATE, paces=FAST)
-    assert actions_of(POLICIES["replace"], view) == ["WorkerRequest"]
+    (asked,) = POLICIES["replace"].decide(view)
+    assert asked == WorkerRequest(reason="no standby: dot forecast 22.6 s, median 10.0 s")
     assert actions_of(POLICIES["replace"], round_of(LATE, paces=FAST, requested=1)) == []
