@@ -99,12 +99,22 @@ def test_an_old_speed_is_uncertain(usual: float) -> None:
 
 
 def test_a_long_idle_worker_is_expected_to_be_like_the_slower_ones() -> None:
-    """A quarter of the others are slower; without others, its own speed is all that is known."""
+    """A quarter of those that advance are slower; without others, only its own speed is known."""
     view = round_of([running("ann", 0, 0.5)])
-    others = {str(speed): Speed(samples_per_second=speed, share=1.0) for speed in (2, 4, 6, 8, 10)}
+    others = {
+        str(speed): Speed(samples_per_second=speed, share=1.0) for speed in (0, 2, 4, 6, 8, 10)
+    }
     old = Speed(samples_per_second=50.0, share=1.0, age_seconds=1e6)
     assert Outlook(replace(view, speeds={**others, "bob": old})).speed("bob") == pytest.approx(4.0)
     assert Outlook(replace(view, speeds={"bob": old})).speed("bob") == pytest.approx(42.0)
+
+
+@pytest.mark.parametrize(("bound", "expected"), [(2.0, 2.0), (50.0, 10.0)])
+def test_a_worker_is_expected_to_be_no_faster_than_its_bound(bound: float, expected: float) -> None:
+    """It made no step in that time; a bound above what is usual says nothing."""
+    still = Speed(samples_per_second=bound, share=0.01, at_most=True)
+    view = replace(round_of([running("ann", 0, 0.5)]), speeds={"bob": still})
+    assert Outlook(view).speed("bob") == pytest.approx(expected)
 
 
 def test_the_error_of_a_speed_falls_with_the_share_measured_and_is_never_above_one() -> None:

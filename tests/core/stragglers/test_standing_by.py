@@ -35,6 +35,7 @@ def test_a_shard_without_samples_has_no_pace() -> None:
     """Nothing is divided by their number."""
     view = replace(round_of(), published=((0, 3.0),))
     assert Outlook(view).pace_seconds is None
+    assert Outlook(replace(view, published=((1, 3.0),))).pace_seconds == 3.0
 
 
 def test_a_usual_shard_follows_from_forecasts_before_any_update() -> None:
