@@ -76,7 +76,7 @@ def _sizes(view: RoundView, speeds: Sequence[float]) -> tuple[int, ...] | None:
     total = sum(task.samples for task in view.pending)
     count = len(view.pending)
     # The pending shards in a view may be only the first few; a recut needs all of them.
-    whole = count == view.shards > 0 and total >= count
+    whole = count == view.shards and total >= count
     if view.begun or not whole or len(speeds) - view.standbys < count:
         return None
     chosen = speeds[:count]

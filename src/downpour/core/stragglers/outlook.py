@@ -269,7 +269,7 @@ class Outlook:
         prior = self._expected(task.worker)
         seconds = task.elapsed_seconds - task.reported_seconds
         if not prior:
-            return task.rate * task.samples if task.rate > 0 else None
+            return None  # no attempt has advanced, or its pace would be expected of all workers
         trained = (task.done - task.began_at) * task.samples
         trust = TRUSTED_SHARE * task.samples
         return (trained + trust) / (max(seconds, 0.0) + trust / prior)
