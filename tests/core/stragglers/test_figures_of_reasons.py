@@ -53,7 +53,9 @@ def test_the_time_left_follows_from_the_speed_of_an_attempt_however_slow() -> No
     still = {"ann": Speed(samples_per_second=0.0, share=0.2)}
     assert Outlook(replace(round_of([slow]), speeds=still)).left_seconds(slow) == pytest.approx(180)
     lately = {"ann": Speed(samples_per_second=0.25, share=0.2)}
-    assert Outlook(replace(round_of([slow]), speeds=lately)).left_seconds(slow) == 360.0
+    outlook = Outlook(replace(round_of([slow]), speeds=lately))
+    assert outlook.left_seconds(slow) == 360.0
+    assert outlook.seconds_for(10, "ann") == 40.0
 
 
 @pytest.mark.parametrize(("paces", "left"), [({}, 5.0), ({"ann": 20.0}, 6.25)])
@@ -125,4 +127,7 @@ def test_the_error_of_a_speed_falls_with_the_share_measured_and_is_never_above_o
     outlook = Outlook(replace(round_of(), speeds={"ann": steady, "bob": varied}))
     assert outlook.error("bob") == pytest.approx(0.2)
     wild = replace(steady, variance=4.0)
-    assert Outlook(replace(round_of(), speeds={"ann": wild})).error("ann") == 1.0
+    task = running("ann", 0, 0.5)
+    outlook = Outlook(replace(round_of([task]), speeds={"ann": wild}))
+    assert outlook.error("ann") == 1.0
+    assert outlook.left_between(task) == (0.0, pytest.approx(5.0 + 1.2816 * 5.0))

@@ -128,6 +128,8 @@ def test_late_copies_the_slowest_quarter(cap: dict[str, Option], copies: int) ->
 def test_late_copies_nothing_where_all_are_alike() -> None:
     """One shard always ends last; that alone makes no straggler."""
     assert actions_of(POLICIES["late"], round_of(LATE[:3], idle="eve", paces=FAST)) == []
+    last = [running("cid", 2, 0.6, 15.0), running("dot", 3, 0.6, 15.0)]
+    assert actions_of(POLICIES["late"], round_of(last, idle="eve", published=[25.0] * 6)) == []
 
 
 def test_late_asks_no_slow_worker_for_a_copy() -> None:
@@ -150,6 +152,9 @@ def test_clones_begin_with_their_shard_or_never() -> None:
     assert actions_of(POLICIES["clone"], lone) == ["Assignment 0 ann", "Assignment 0 bob"]
     many = round_of(idle="ann bob cid dot eve fay gus hal", pending=2, begun=False, elapsed=0.0)
     assert len(actions_of(POLICIES["clone"], many)) == 4
+    # Either of two shards may be late, so each is cloned more often than one alone.
+    often = replace(many, options={"straggling": 0.2, "budget": 1.0})
+    assert len(actions_of(POLICIES["clone"], often)) == 6
 
 
 def test_clones_keep_to_their_budget() -> None:
@@ -249,6 +254,11 @@ def test_wrangler_defers_a_likely_straggler_for_a_while() -> None:
     assert actions_of(POLICIES["wrangler"], later) == ["Assignment 3 dot"]
     alone = round_of(idle="dot", pending=1, paces=PACES, elapsed=0.0)
     assert actions_of(POLICIES["wrangler"], alone) == ["Assignment 0 dot"]
+    two = round_of(running_now, idle="dot", pending=1, paces={"ann": 10.0, "dot": 40.0}, elapsed=1)
+    assert actions_of(POLICIES["wrangler"], two) == []
+    other = round_of(running_now, idle="dot eve", pending=1, paces=PACES, elapsed=1.0)
+    (choice,) = POLICIES["wrangler"].decide(other)
+    assert choice.reason.endswith("; deferred: dot straggles at 100%")
 
 
 def test_rebalance_cuts_by_speed_and_gives_the_biggest_to_the_fastest() -> None:
