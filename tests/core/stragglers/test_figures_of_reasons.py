@@ -56,6 +56,7 @@ def test_the_time_left_follows_from_the_speed_of_an_attempt_however_slow() -> No
     outlook = Outlook(replace(round_of([slow]), speeds=lately))
     assert outlook.left_seconds(slow) == 360.0
     assert outlook.seconds_for(10, "ann") == 40.0
+    assert Outlook(replace(round_of(), speeds=lately)).fastest_first(["bob", "ann"])[0] == "ann"
 
 
 @pytest.mark.parametrize(("paces", "left"), [({}, 5.0), ({"ann": 20.0}, 6.25)])
@@ -104,10 +105,11 @@ def test_a_long_idle_worker_is_expected_to_be_like_the_slower_ones() -> None:
     """A quarter of those that advance are slower; without others, only its own speed is known."""
     view = round_of([running("ann", 0, 0.5)])
     others = {
-        str(speed): Speed(samples_per_second=speed, share=1.0) for speed in (0, 2, 4, 6, 8, 10)
+        str(speed): Speed(samples_per_second=speed, share=1.0)
+        for speed in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
     }
     old = Speed(samples_per_second=50.0, share=1.0, age_seconds=1e6)
-    assert Outlook(replace(view, speeds={**others, "bob": old})).speed("bob") == pytest.approx(4.0)
+    assert Outlook(replace(view, speeds={**others, "bob": old})).speed("bob") == pytest.approx(0.4)
     assert Outlook(replace(view, speeds={"bob": old})).speed("bob") == pytest.approx(42.0)
 
 

@@ -125,6 +125,12 @@ def test_late_copies_the_slowest_quarter(cap: dict[str, Option], copies: int) ->
     ]
 
 
+def test_late_copies_tasks_of_less_than_a_second() -> None:
+    """Their updates count like those of long tasks."""
+    view = round_of([running("dot", 3, 0.2, 0.5)], idle="eve", published=[0.5] * 6)
+    assert actions_of(POLICIES["late"], view) == ["Assignment 3 eve"]
+
+
 def test_late_copies_nothing_where_all_are_alike() -> None:
     """One shard always ends last; that alone makes no straggler."""
     assert actions_of(POLICIES["late"], round_of(LATE[:3], idle="eve", paces=FAST)) == []
@@ -236,6 +242,19 @@ def test_mantri_restarts_where_shards_wait_anyway() -> None:
     assert actions_of(POLICIES["mantri"], two) == ["Withdrawal 3 dot", "Assignment 3 eve"]
 
 
+def test_a_snapshot_makes_copies_and_restarts_pay() -> None:
+    """Another worker goes on from it, so less is to be done there."""
+    for name, done, pending, action in (
+        ("grass", 0.25, 0, "Assignment 3 eve"),
+        ("mantri", 0.2, 0, "Assignment 3 eve"),
+        ("mantri", 0.3, 3, "Withdrawal 3 dot"),
+    ):
+        for saved in (0.0, 0.3):
+            tasks = [*LATE[:3], replace(running("dot", 3, done), saved=saved)]
+            view = round_of(tasks, idle="eve", pending=pending, paces=PACES if done < 0.3 else FAST)
+            assert (action in actions_of(POLICIES[name], view)) is (saved > 0)
+
+
 def test_mantri_stops_a_useless_copy() -> None:
     """The copy overtook the one that it was made of."""
     pair = [running("dot", 0, 0.2, 20.0, copies=2), running("eve", 0, 0.8, 8.0, copies=2)]
@@ -243,6 +262,8 @@ def test_mantri_stops_a_useless_copy() -> None:
     for done, stopped in ((0.6, ["Withdrawal 0 dot"]), (0.65, [])):  # 12.6 or 10.3 s left, and 7.7
         near = [running("dot", 0, done, 20.0, copies=2), running("eve", 0, 0.6, 12.0, copies=2)]
         assert actions_of(POLICIES["mantri"], round_of(near, paces=FAST)) == stopped
+    young = [running("dot", 0, 0.8, 20.0, copies=2), running("eve", 0, 0.0, 0.1, copies=2)]
+    assert actions_of(POLICIES["mantri"], round_of(young, paces=FAST)) == []
 
 
 def test_wrangler_defers_a_likely_straggler_for_a_while() -> None:
