@@ -155,7 +155,7 @@ def _wanted(view: RoundView) -> int:
     # All copies of one shard may straggle with the chance 1 - (1 - risk)^(1/n). With many shards,
     # this formula loses its digits, because the power is nearly one.
     each = -expm1(log1p(-risk) / view.shards)
-    return min(max(ceil(log(each) / log(straggling)), 1), COPIES_MAX)
+    return min(ceil(log(each) / log(straggling)), COPIES_MAX)
 
 
 CLONE = Policy(decide=_clone, watches=True, options=CLONE_OPTIONS)
@@ -315,7 +315,7 @@ def _needless(view: RoundView, outlook: Outlook) -> list[Withdrawal]:
             reason=f"stopped: {in_words(left)}, another attempt {soonest[task.shard]:.1f} s",
         )
         for left, task in _slowest(view, outlook)
-        if task.copies > 1 and task.done > task.began_at and left > margin * soonest[task.shard]
+        if task.done > task.began_at and left > margin * soonest[task.shard]
     ]
 
 
