@@ -132,4 +132,4 @@ def test_the_error_of_a_speed_falls_with_the_share_measured_and_is_never_above_o
     task = running("ann", 0, 0.5)
     outlook = Outlook(replace(round_of([task]), speeds={"ann": wild}))
     assert outlook.error("ann") == 1.0
-    assert outlook.left_between(task) == (0.0, pytest.approx(5.0 + 1.2816 * 5.0))
+    assert outlook.left_between(task) == pytest.approx((0.0, 5.0 + 1.2816 * 5.0))

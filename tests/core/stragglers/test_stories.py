@@ -34,7 +34,8 @@ PACES = {**FAST, "dot": 25.0}
 def test_drop_goes_on_without_the_slowest() -> None:
     """With k shards there, the round is over; with fewer it goes on."""
     enough = round_of([running("dot", 0, 0.1)], idle="ann", published=[9.0] * 9)
-    assert POLICIES["drop"].decide(enough) == [Close(reason="9 of 10 updates are there; 1 dropped")]
+    reason = "9 of 10 updates are there; 1 dropped"
+    assert POLICIES["drop"].decide(enough) == [Close(reason=reason, leave_running=False)]
     few = round_of(LATE, published=[9.0] * 8)
     assert actions_of(POLICIES["drop"], few) == []
 
@@ -193,6 +194,8 @@ def test_grass_saves_resources_first_and_is_greedy_in_the_end() -> None:
     assert actions_of(POLICIES["grass"], later) == ["Assignment 0 eve"]
     near = round_of(slow, idle="eve", published=[10.0] * 4, paces=PACES)
     assert actions_of(POLICIES["grass"], near) == ["Assignment 0 eve"]
+    two = round_of([*slow, running("cid", 1, 0.1)], idle="eve", published=[10.0] * 8, paces=PACES)
+    assert actions_of(POLICIES["grass"], two) == ["Assignment 1 eve"]
 
 
 def test_mantri_duplicates_a_task_that_takes_twice_as_long() -> None:
