@@ -50,6 +50,7 @@ def test_the_time_left_follows_from_the_speed_of_an_attempt_however_slow() -> No
     """Half a sample a second is slow; 0 is none: a large model shows it between two steps."""
     slow = running("ann", 0, 0.1, 20.0)
     assert Outlook(round_of([slow])).left_seconds(slow) == pytest.approx(180.0)
+    assert Outlook(round_of([slow])).pace_seconds == pytest.approx(2.0)
     still = {"ann": Speed(samples_per_second=0.0, share=0.2)}
     assert Outlook(replace(round_of([slow]), speeds=still)).left_seconds(slow) == pytest.approx(180)
     lately = {"ann": Speed(samples_per_second=0.25, share=0.2)}
@@ -66,6 +67,7 @@ def test_the_time_left_counts_from_the_last_report(paces: dict[str, float], left
     assert Outlook(round_of([task], paces=paces)).left_seconds(task) == pytest.approx(left)
     endless = replace(task, remaining=sure(inf))
     assert Outlook(round_of([endless])).left_between(endless) is None
+    assert Outlook(round_of([endless])).typical_seconds is None
     over = replace(task, remaining=sure(0.0))
     assert Outlook(round_of([over])).left_between(over) is None
     rest = running("ann", 0, 0.75, 5.0, began_at=0.5)
