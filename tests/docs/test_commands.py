@@ -75,9 +75,8 @@ OF_OTHERS = {
     **dict.fromkeys(("--array", "--constraint", "--cpus-per-task"), "Slurm"),
     **dict.fromkeys(("--head", "--labels"), "Ray"),
     "--append": "wandb",
-    **dict.fromkeys(("--build", "--scale"), "Docker"),
     "--logdir": "TensorBoard",
-    **dict.fromkeys(("--build", "--memory", "--scale"), "Docker"),
+    **dict.fromkeys(("--build", "--memory", "--scale", "--shm-size"), "Docker"),
     "--replicas": "kubectl",
 }
 """Options on pages that are not ours, and whose they are."""

@@ -51,6 +51,12 @@ def test_a_late_task_that_stays_is_explained(
     assert stays.reason == f"forecast 25.0 s, 5.0 s elapsed; {why}"
 
 
+def test_a_worker_that_publishes_keeps_its_shard() -> None:
+    """It has trained all steps, so a forecast of its end is no sign that it makes none."""
+    late = replace(LATE[3], done=1.0, remaining=sure(2.0))
+    assert not HANDOFF.decide(round_of([*LATE[:3], late], idle="eve", paces=FAST))
+
+
 def test_a_forecast_is_told_with_its_band() -> None:
     """The seconds from the assignment on, in eight cases of ten."""
     ahead = Forecast(q10=17.0, q50=20.0, q90=26.0, q98=30.0)

@@ -257,7 +257,8 @@ class Outlook:
         measured = self._steady_speed(task)
         if measured is not None:
             return measured
-        if task.remaining is not None and task.remaining.q50 > 0:
+        # A forecast says nothing of the speed of an attempt that only publishes its update.
+        if task.remaining is not None and task.remaining.q50 > 0 and task.done < 1:
             return (1 - task.done) * task.samples / task.remaining.q50
         return self._measured(task)
 
@@ -272,7 +273,8 @@ class Outlook:
             return None  # no attempt has advanced, or its pace would be expected of all workers
         trained = (task.done - task.began_at) * task.samples
         trust = TRUSTED_SHARE * task.samples
-        return (trained + trust) / (max(seconds, 0.0) + trust / prior)
+        # A worker may report less than where it began.
+        return max((trained + trust) / (max(seconds, 0.0) + trust / prior), 0.0)
 
     def _prior(self, worker: str) -> float | None:
         """Return the expected speed of a worker's next attempt; None if unknown."""
