@@ -75,6 +75,32 @@ def test_a_whole_number_serves_as_a_float() -> None:
     assert Spec.from_toml("learning_rate = 1").learning_rate == 1.0
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"model_options": {"number": 2**63 - 1, "numbers": [-(2**63), 2**63 - 1]}},
+        {"inside": {"processes": 3}, "batch_size": 3},
+    ],
+)
+def test_the_largest_values_are_accepted(fields: dict[str, Any]) -> None:
+    """The numbers that TOML can hold, and as many processes as a batch has examples."""
+    assert Spec.from_toml(Spec.make(fields).to_toml()) == Spec.make(fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "codec"),
+    [
+        ({}, "none"),
+        ({"compression": "int8"}, "int8"),
+        ({"overlap": 1}, "float32"),
+        ({"overlap": 1, "compression": "int8"}, "int8"),
+    ],
+)
+def test_an_overlapping_shard_sends_a_difference(fields: dict[str, Any], codec: str) -> None:
+    """It goes on from its update, so without compression it sends all digits of its difference."""
+    assert Spec.make(fields).update_codec == codec
+
+
 def test_a_word_in_a_tables_place_is_its_first_field() -> None:
     """`outer = "none"` is shorter than a table of one line."""
     assert Spec.from_toml('outer = "none"') == Spec(outer=Outer(optimizer="none"))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.base.errors import SpecError
-from downpour.core.modes import MODES, ModeKind, check_mode, mode_of
+from downpour.core.modes import MODES, ModeKind, check_mode, count_of, mode_of
 from downpour.core.resolve import resolve
 from downpour.core.spec import Spec
 from tests.specs import plain_spec
@@ -100,6 +100,15 @@ def test_fields_that_a_mode_lacks_are_refused(
     """A mode that moves towards updates needs them whole, and alone decides how far."""
     with pytest.raises(SpecError, match=rf"mode '{mode}' {sentence}"):
         check_mode(Spec.make({"mode": mode, **fields}))
+
+
+@pytest.mark.parametrize(
+    ("k", "shards", "together"),
+    [(0.28, 25, 7), (0.281, 25, 8), (0.0, 5, 1), (1, 5, 5), (1.5, 5, 1), (3, 5, 3), (9, 5, 5)],
+)
+def test_a_number_of_shards_is_a_share_or_a_count(k: float, shards: int, together: int) -> None:
+    """Up to 1 it is a share, rounded up; 0.28 of 25 are 7, though floats make it a little more."""
+    assert count_of({"k": k}, "k", shards) == together
 
 
 def test_elastic_force_is_shared_among_the_shards() -> None:

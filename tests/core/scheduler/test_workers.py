@@ -37,6 +37,18 @@ def test_a_worker_is_released_only_from_its_running_attempt(make: Make) -> None:
     assert ann.running == attempt
 
 
+def test_heartbeats_that_come_late_are_waited_for_longer() -> None:
+    """Four times the longest gap that was seen; a gap beyond the limit is the manager's own."""
+    workers = Workers()
+    workers.join("ann", 0.0)
+    ann = workers.get("ann")
+    assert ann is not None
+    assert ann.silence_limit_seconds == 10.0
+    for seconds in (2.0, 4.0, 6.0, 106.0):
+        ann.beat(seconds)
+    assert ann.silence_limit_seconds == 8.0
+
+
 def test_a_busy_worker_cannot_be_given_more(make: Make) -> None:
     """A worker has one task at a time."""
     workers = Workers()
