@@ -276,7 +276,11 @@ class Surroundings(RuleBasedStateMachine):
                 reason="nonsense",
             )
         elif what == "result":
-            self._happen(on.ModelPublished, experiment=name, model=self.make.file("nonsense"))
+            # Not between a restart and its preparation: only a manager's own command publishes a
+            # result, and the next manager gives that command afterwards.
+            known = self.scheduler.state.experiments.get(name)
+            if known is None or known.ready:
+                self._happen(on.ModelPublished, experiment=name, model=self.make.file("nonsense"))
         else:
             running = (self.make.progress(attempt),)
             self._happen(
