@@ -76,7 +76,7 @@ def test_the_time_left_counts_from_the_last_report(paces: dict[str, float], left
 
 @pytest.mark.parametrize("name", ["handoff", "grass", "mantri", "late", "replace"])
 def test_an_attempt_without_an_end_is_said_to_make_no_step(name: str) -> None:
-    """Nobody reads of infinite seconds, and any other worker would end sooner."""
+    """Its reason names no infinite seconds, and any other worker would end sooner."""
     fast = [running(worker, shard, 0.5) for shard, worker in enumerate(("ann", "bob", "cid"))]
     endless = replace(running("dot", 3, 0.05), remaining=sure(inf))
     paces = dict.fromkeys(("ann", "bob", "cid", "eve"), 10.0)

@@ -52,7 +52,7 @@ def test_a_late_task_that_stays_is_explained(
 
 
 def test_a_worker_that_publishes_keeps_its_shard() -> None:
-    """It has trained all steps, so a forecast of its end is no sign that it makes none."""
+    """The worker has trained all its steps, so `handoff` lets it publish the update."""
     late = replace(LATE[3], done=1.0, remaining=sure(2.0))
     assert not HANDOFF.decide(round_of([*LATE[:3], late], idle="eve", paces=FAST))
 
@@ -247,7 +247,7 @@ CASES = {
         ),
         ["Assignment 2 eve"],
     ),
-    "nobody counts as stalled while nothing is known of how long steps take": (
+    "no worker counts as stalled before we know how long a step takes": (
         round_of([running("ann", 0, 0.0, 9.0, still_seconds=9.0)], idle="eve"),
         [],
     ),

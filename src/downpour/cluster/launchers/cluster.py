@@ -198,12 +198,10 @@ class PlacedCluster:
     If a worker dies, the launcher restarts it under the same name: the first time at once, then
     after growing pauses. It does not restart a worker that left as ordered (exit status 0), or one
     whose user must fix something (exit status 2).
-
-    Attributes:
-        early_server: a fork server that runs already, for the manager; set it before entering.
     """
 
     early_server: ForkServerProcess | None = None
+    """A fork server that runs already, for the manager; set it before entering."""
 
     def __init__(
         self, plan: LaunchPlan, engine: Engine, now: Callable[[], float] = time.monotonic

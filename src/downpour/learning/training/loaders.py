@@ -307,12 +307,12 @@ class Loaders:
 
     def _taken(self, indices: Indices) -> _Prepared | None:
         """Return the next batch of the loaders, if there is one and it is the one asked for."""
-        if self._loader is None:
+        loader = self._loader  # a manager may close them during an evaluation
+        if loader is None:
             return None
         try:
-            if self._batches is None:
-                self._batches = self._ahead(self._loader)
-            request, prepared = next(self._batches)
+            batches = self._batches = self._batches or self._ahead(loader)
+            request, prepared = next(batches)
         except StopIteration:
             return None
         except (RuntimeError, OSError, EOFError) as error:  # a loader ended, or does not answer
