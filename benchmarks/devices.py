@@ -1,7 +1,7 @@
 """Seconds an epoch of one worker's loop on the processor and on the accelerator, and its peer's.
 
 The peer is a plain PyTorch loop on the same accelerator: all examples lie in the device's memory as
-float32, and nothing repeats its bytes. Ours reads mapped bytes, and sends a batch at a time. Both
+float32, and nothing repeats its bytes. Ours lie there as bytes, and are normalized there. Both
 train the same network with SGD on batches of 128, in the default precision, and take turns; the
 ratio is the median of turns, and 1 means as fast as the peer. `repeatable` false leaves out what
 makes the bytes repeat. Of `spilling`, what the backward pass needs waits in the host's memory, as
@@ -31,6 +31,7 @@ from downpour.learning.training.loop import LocalTask, ShardTraining
 Epoch = Callable[[], None]
 
 BATCH = 128
+STEPS = 8
 NETWORKS: dict[str, dict[str, object]] = {
     "mnist-cnn": {"model": "mnist-cnn"},
     "resnet18": {"model": "resnet18", "channels_last": False},
@@ -48,7 +49,7 @@ def prepared(folder: Path, examples: int) -> PreparedDataset:
 
 
 def ours(spec: Spec, dataset: PreparedDataset, *, spills: bool = False) -> Epoch:
-    """Return epochs of a worker's loop, step by step as a worker takes them."""
+    """Return epochs of a worker's loop, some steps at a time, as a worker takes short ones."""
     loaded = load(spec, dataset)
     model = loaded.network()
     indices = np.arange(dataset.facts.train_samples)
@@ -57,7 +58,7 @@ def ours(spec: Spec, dataset: PreparedDataset, *, spills: bool = False) -> Epoch
         task = LocalTask(indices=indices, round=0, shard=0)
         training = ShardTraining(loaded, model, task, spills=spills)
         while training.steps_done < training.steps_total:
-            training.advance(1)
+            training.advance(STEPS)
 
     return epoch
 

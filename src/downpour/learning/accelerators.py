@@ -115,6 +115,12 @@ def release(device: str) -> None:
         module_of(device).empty_cache()
 
 
+def free_bytes(device: str) -> int:
+    """Return how much memory of a device is free; 0 if torch does not tell."""
+    ask = getattr(module_of(device), "mem_get_info", None)
+    return int(ask(device)[0]) if ask is not None else 0
+
+
 @cache
 def _ignore_missing_kernels() -> None:
     # They tell of settings that the user never made, and the loop has logged it in our own words.

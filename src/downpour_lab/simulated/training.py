@@ -102,7 +102,7 @@ class SimulatedTraining:
         self.update, self.steps_done = digests.digest_of(tensors), int(tensors[_STEPS])
         self._share = self.steps_done / self.steps_total
 
-    def advance(self, _: int) -> None:
+    def advance(self, _: int, goes_on: Callable[[], bool]) -> None:
         """Train until all steps are done, a snapshot is due, or the attempt is to end."""
         process, clock = self._flow.process, self._flow.process.clock
         self._flow.enter("training")
@@ -120,6 +120,7 @@ class SimulatedTraining:
         steps = process.wait(self._wait)
         self._wait = None
         self.steps_done = steps if steps is not None else self.steps_now
+        goes_on()
 
     def look_up(self) -> None:
         """Let the loop decide now what comes next."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -182,12 +183,16 @@ class Training:
         self.control, self.clock, self.heard = control, clock, heard
         control.begin(0, steps)
 
-    def advance(self, steps: int) -> None:
-        """Let the time of a step pass."""
-        self.clock.now += steps
-        self.steps_done += steps
-        if self.heard:
-            self.control.known_snapshot = self.control.snapshot
+    def advance(self, steps: int, goes_on: Callable[[], bool]) -> None:
+        """Let the time of steps pass."""
+        stop = min(self.steps_done + steps, self.steps_total)
+        while self.steps_done < stop:
+            self.clock.now += 1
+            self.steps_done += 1
+            if self.heard:
+                self.control.known_snapshot = self.control.snapshot
+            if not goes_on():
+                break
 
     def snapshot(self, *, copy: bool = True) -> dict[str, object]:  # noqa: ARG002
         """Hold nothing."""

@@ -96,6 +96,22 @@ def test_a_signal_between_two_lines_loses_no_state() -> None:
         assert answers[0] is not NextStep.STOP, asked_at
 
 
+def test_steps_follow_one_another_until_something_else_comes_next() -> None:
+    """A request or a due snapshot comes between them, as `next` will then say."""
+    for ask, at_seconds in (
+        (HeldAttempt.stop, 0.0),
+        (HeldAttempt.save_and_stop, 0.0),
+        (HeldAttempt.save_or_stop, 0.0),
+        (HeldAttempt.progress, 10.0),
+    ):
+        held, loop = loaded()
+        held.stepped(1, 0.0)
+        assert loop.only_trains(9.9)
+        ask(held)
+        assert not loop.only_trains(at_seconds)
+        assert loop.next(at_seconds) is not NextStep.TRAIN
+
+
 @given(st.floats(0.1, 50.0), st.floats(0.0, 9.0))
 def test_a_snapshot_that_was_tried_is_not_due_at_once(late: float, took: float) -> None:
     """Published or not, the next is due an interval after its end; none before it is known."""

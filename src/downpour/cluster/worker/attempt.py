@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 from downpour.base.errors import (
@@ -125,8 +126,8 @@ class Training(Protocol):
     def steps_total(self) -> int:
         """All steps of the task."""
 
-    def advance(self, steps: int, /) -> None:
-        """Train these steps, or more if nothing can come between them."""
+    def advance(self, steps: int, goes_on: Callable[[], bool], /) -> None:
+        """Train at most these steps, as long as `goes_on` says so after each that is noticed."""
 
     def snapshot(self, *, copy: bool = True) -> Mapping[str, Array]:
         """Return the whole state; without `copy`, the next step may change it."""
@@ -351,6 +352,11 @@ class TaskFlow(ABC):
         self._sleep(seconds)
 
 
+_TOGETHER_SECONDS = 0.02
+"""For how long steps follow one another before the training sets up its surroundings again, which
+takes as long as a tenth of a small network's step."""
+
+
 def train_steps(
     training: Training,
     control: TaskControl,
@@ -359,12 +365,19 @@ def train_steps(
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Train to the end, step by step, as the loop decides."""
+
+    def goes_on(until: float) -> bool:
+        # Repeating steps after a shortage of memory is no progress.
+        control.advance(max(control.steps_done, training.steps_done))
+        now = clock()
+        return now < until and loop.only_trains(now)
+
     while (step := loop.next(clock())) is not NextStep.FINISH:
         match step:
             case NextStep.TRAIN:
-                training.advance(1)
-                # Repeating steps after a shortage of memory is no progress.
-                control.advance(max(control.steps_done, training.steps_done))
+                training.advance(
+                    training.steps_total, partial(goes_on, clock() + _TOGETHER_SECONDS)
+                )
             case NextStep.SAVE:
                 control.snapshot = snapshots.publish(training) or control.snapshot
                 loop.saved(clock())

@@ -236,6 +236,11 @@ class StepLoop:
             return NextStep.SAVE
         return NextStep.TRAIN
 
+    def only_trains(self, at_seconds: float) -> bool:
+        """Whether nothing else than a step may come next."""
+        held = self._held
+        return not (held.cancelled or held.to_save or self._schedule.is_due(held, at_seconds))
+
     def saved(self, at_seconds: float) -> None:
         """Record that the worker has published a snapshot, or failed to."""
         self._schedule.saved(self._saves_since, at_seconds)

@@ -6,7 +6,8 @@ that takes over must not wait for the import of torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 from torch.utils._pytree import tree_map
+from torch.utils.data import TensorDataset
 
+from downpour.base.devices import CPU
 from downpour.core.spec import Spec
+from downpour.learning.accelerators import free_bytes
 from downpour.learning.blame import users_errors
 from downpour.learning.plain_tensors import is_plain
 from downpour.learning.tasks.task import Batch, ExampleList, Task
@@ -103,3 +107,52 @@ def moved(leaf: Any, device: str) -> Any:
         # Only of pinned memory torch promises that it stays until the copy is made.
         return leaf.to(there)
     return leaf.pin_memory().to(there, non_blocking=True)
+
+
+_SHARE_OF_DEVICE = 8
+"""Columns may take one part in eight of a device's free memory, because workers share devices."""
+
+
+class Columns:
+    """Tensors [n, ...] in the host's memory; row i of all of them is example i.
+
+    A batch is gathered at once, on the device if they fit there. To read and stack 128 examples one
+    after the other takes half as long as a small network's step.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._tensors = tuple(tensors)
+        self._copies = cache(self._copied)
+
+    @classmethod
+    def of(cls, examples: ExampleList) -> Columns | None:
+        """Return the columns of a `TensorDataset`; None for others, and for unusual tensors."""
+        if type(examples) is not TensorDataset:
+            return None
+        tensors = examples.tensors
+        is_usual = all(
+            type(one) is Tensor
+            and is_plain(one)
+            and one.device.type == CPU
+            and not one.requires_grad
+            for one in tensors
+        )
+        return cls(tensors) if is_usual else None
+
+    def gathered(self, indices: Sequence[int] | NDArray[Any], device: str) -> list[Tensor]:
+        """Return rows of all columns [b, ...] on a device, as torch's `default_collate` would."""
+        chosen = torch.as_tensor(indices)
+        copies = self._copies(device)
+        if copies is None:
+            return [moved(column.index_select(0, chosen), device) for column in self._tensors]
+        there = moved(chosen, device)
+        return [column.index_select(0, there) for column in copies]
+
+    def _copied(self, device: str) -> tuple[Tensor, ...] | None:
+        """Return the columns on a device; None if they would fill it."""
+        if device == CPU:
+            return self._tensors
+        size = sum(column.nbytes for column in self._tensors)
+        if size * _SHARE_OF_DEVICE > free_bytes(device):
+            return None
+        return tuple(column.to(device) for column in self._tensors)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from downpour.core.spec import Spec
 from downpour.learning import models
 from downpour.learning.datasets import Examples, PreparedDataset
-from downpour.learning.tasks.batches import batch_loss, correct, moved
+from downpour.learning.tasks.batches import Columns, batch_loss, correct, moved
 from downpour.learning.tasks.task import Batch, ExampleList, Task
 
 
@@ -33,8 +33,8 @@ class Feed:
     def __init__(
         self, dataset: PreparedDataset, part: Examples, spec: Spec, *, flip: bool = False
     ) -> None:
-        self._x = torch.from_numpy(part.x)
-        self._y = torch.from_numpy(part.y)
+        self._columns = Columns([torch.from_numpy(part.x), torch.from_numpy(part.y)])
+        self._count = len(part.x)
         self._images = dataset.images
         self._device = spec.device
         self._channels_last = spec.images_channels_last
@@ -47,7 +47,7 @@ class Feed:
             self._scale, self._shift = scale.item(), shift.item()
 
     def __len__(self) -> int:
-        return len(self._x)
+        return self._count
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         """Return the batch of one example."""
@@ -55,25 +55,19 @@ class Feed:
 
     def __getitems__(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return the batch of some indices [b]: x [b, ...] float32 and their targets."""
-        chosen = torch.tensor(indices)
-        x = self._x.index_select(0, chosen)
+        x, targets = self._columns.gathered(indices, self._device)
         if self._flip:
-            mirrored = torch.rand(len(x)) < 0.5
+            mirrored = moved(torch.rand(len(x)) < 0.5, self._device)
             x = torch.where(mirrored[:, None, None, None], x.flip(2), x)
-        return self._ready(x), self._moved(self._y.index_select(0, chosen))
+        return self._ready(x), targets
 
     def _ready(self, x: Tensor) -> Tensor:
-        # Always a copy, because `mul_` must not write into the mapped file's memory.
-        x = self._moved(x).to(torch.float32, copy=True).mul_(self._scale).add_(self._shift)
+        x = x.to(torch.float32).mul_(self._scale).add_(self._shift)
         if not self._images:
             return x
         x = x.permute(0, 3, 1, 2)
         # Not `contiguous()`: it leaves the strides of gray images, which tell torch of the layout.
         return x if self._channels_last else x.clone(memory_format=torch.contiguous_format)
-
-    def _moved(self, values: Tensor) -> Tensor:
-        there: Tensor = moved(values, self._device)
-        return there
 
 
 class Classification(Task):

@@ -18,7 +18,7 @@ from downpour.learning.datasets import PreparedDataset
 from downpour.learning.models import generators
 from downpour.learning.tasks import Data
 from downpour.learning.tasks.agreement import TaskData, check_examples
-from downpour.learning.tasks.batches import batch_of
+from downpour.learning.tasks.batches import Columns, batch_of
 from downpour.learning.tasks.feed import Classification
 from downpour.learning.tasks.own import examples_of, mistake, overrides, own_task, theirs
 from downpour.learning.tasks.task import Batch, ExampleList, Task
@@ -65,6 +65,7 @@ class LoadedTask:
         self.repeats = True
         """Whether an accelerator has been found to repeat the bits of all its operations so far."""
         self._examples = cache(self._opened)
+        self._columns = cache(self._columns_of)
 
     def network(self) -> nn.Module:
         """Build the network on the CPU; its parameters follow from the spec's seed."""
@@ -118,7 +119,14 @@ class LoadedTask:
 
     def batch(self, part: str, indices: NDArray[np.int64]) -> Batch:
         """Return the batch of some indices [b], on the spec's device."""
+        columns = self._columns(part)
+        if columns is not None:
+            return columns.gathered(indices, self.spec.device)
         return batch_of(self.task, self.examples(part), part, indices, self.spec.device)
+
+    def _columns_of(self, part: str) -> Columns | None:
+        """Return a part's columns, if its batches are what `default_collate` makes of them."""
+        return None if overrides(self.task, "collate") else Columns.of(self.examples(part))
 
     def _opened(self, part: str) -> ExampleList:
         if part == "validation" and not isinstance(self.task, Classification):

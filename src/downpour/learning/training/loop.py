@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -153,18 +153,16 @@ class ShardTraining:
         count = self._counted.item() or self.samples
         return float(self._loss_sum.item()) / count if count else 0.0
 
-    def advance(self, max_steps: int) -> None:
-        """Train at most `max_steps` further steps; none if the task is done."""
+    def advance(self, max_steps: int, goes_on: Callable[[], bool] = lambda: True) -> None:
+        """Train at most `max_steps` further steps, as long as `goes_on` says so after each."""
         stop = min(self._steps_done + max_steps, self.steps_total)
         try:
-            if not self._gets_to(stop):
-                self._gets_to(stop)
+            if not self._gets_to(stop, goes_on):
+                self._gets_to(stop, goes_on)
         except OutOfMemory as error:
             raise OutOfMemory(f"{error}; {advice(self._loaded)}") from error
-        if self._is_looked_at:
-            self._check_loss()
 
-    def _gets_to(self, stop: int) -> bool:
+    def _gets_to(self, stop: int, goes_on: Callable[[], bool]) -> bool:
         """Train until a step; false if an operation could not repeat its bits, and now need not."""
         keeping = kept_on_host(self._model) if self._spills else nullcontext()
         settings = numerics.settings(self._spec, strict=self._loaded.repeats)
@@ -173,6 +171,10 @@ class ShardTraining:
                 while self._steps_done < stop:
                     self._set_to_train()
                     self._step()
+                    if self._is_looked_at:
+                        self._check_loss()
+                    if not goes_on():
+                        break
         except RuntimeError as error:
             if not (self._loaded.repeats and lacks_kernel(error)):
                 raise
