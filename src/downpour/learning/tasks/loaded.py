@@ -125,7 +125,7 @@ class LoadedTask:
         return batch_of(self.task, self.examples(part), part, indices, self.spec.device)
 
     def _columns_of(self, part: str) -> Columns | None:
-        """Return a part's columns, if its batches are what `default_collate` makes of them."""
+        """Return a part's columns; None if its batches are made in another way."""
         return None if overrides(self.task, "collate") else Columns.of(self.examples(part))
 
     def _opened(self, part: str) -> ExampleList:
