@@ -141,6 +141,8 @@ struct Progress {
   4: required double elapsed_seconds
   /** The newest one; heartbeats repeat it until the next one. */
   5: optional Snapshot snapshot
+  /** How many bytes of files it has read and written so far. */
+  6: optional i64 moved_bytes
 }
 
 /** The state of a worker's machine; shares are 0..1, and `cpu_others` excludes the worker itself. */

@@ -144,7 +144,7 @@ class Progress:
 
     `elapsed_seconds` measures from the beginning of the attempt to the end of its last step, or of
     its loading, by the worker's clock. So two reports give a speed, no matter when the worker sent
-    them.
+    them. `moved_bytes` are those of files that it has read and written so far.
     """
 
     attempt: AttemptId
@@ -152,6 +152,7 @@ class Progress:
     steps_total: int
     elapsed_seconds: float
     snapshot: Snapshot | None = None
+    moved_bytes: int = 0
 
     @property
     def share(self) -> float:

@@ -21,7 +21,7 @@ from typing import Literal, get_args
 from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError
 from downpour.base.values import PublishedFile
 from downpour.core.node.journal import Line, Segment, in_order, since_checkpoint
-from downpour.files.store.base import Buffer, MemoryStore
+from downpour.files.store.base import Buffer, MemoryStore, Moved, unnoticed
 from downpour.files.store.publish import RetryPolicy, reading, writing
 from downpour.record.journal import belongs_elsewhere
 from downpour_lab.simulated.digests import digest_in
@@ -356,6 +356,10 @@ class Disk:
         return self._random.randint(0, most)
 
 
+_PART_SECONDS = 10.0
+"""After how long a part of a file is there, or has been read."""
+
+
 class SimulatedStore:
     """One experiment's files, as a process sees them: slow, stale and retried like real ones.
 
@@ -364,15 +368,22 @@ class SimulatedStore:
         process: who reads and writes, in one of its threads.
         experiment: the experiment.
         retry_policy: the process's patience; it sleeps in virtual time.
+        moved: learns that some bytes were moved.
     """
 
     def __init__(
-        self, disk: Disk, process: Process, experiment: str, retry_policy: RetryPolicy
+        self,
+        disk: Disk,
+        process: Process,
+        experiment: str,
+        retry_policy: RetryPolicy,
+        moved: Moved = unnoticed,
     ) -> None:
         self._disk = disk
         self._process = process
         self._experiment = experiment
         self._retry_policy = retry_policy
+        self._moved = moved
 
     def put_new(self, name: str, chunks: Sequence[Buffer]) -> PublishedFile:
         """Publish a file; see `Store.put_new`."""
@@ -422,7 +433,12 @@ class SimulatedStore:
         self._disk.sweep(self._experiment)
 
     def _take(self, seconds: float) -> None:
-        self._process.sleep(self._disk.takes(seconds, self._process.host))
+        left_seconds = self._disk.takes(seconds, self._process.host)
+        while left_seconds > _PART_SECONDS:
+            self._process.sleep(_PART_SECONDS)
+            self._moved(1)
+            left_seconds -= _PART_SECONDS
+        self._process.sleep(left_seconds)
 
 
 class MemorySegments:

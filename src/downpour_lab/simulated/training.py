@@ -281,7 +281,7 @@ class SimulatedTaskFlow(TaskFlow):
         self, kind: type[SimulatedStore], experiment: str, seconds: float, away_seconds: float
     ) -> SimulatedStore:
         policy = RetryPolicy(seconds=seconds, away_seconds=away_seconds, sleep=self._pause)
-        return kind(self.environment.disk, self.process, experiment, policy)
+        return kind(self.environment.disk, self.process, experiment, policy, self._moved)
 
     def snapshots(self, experiment: str) -> SimulatedStore:
         """Return an experiment's files as an attempt saves its state in them."""

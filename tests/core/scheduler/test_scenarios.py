@@ -18,7 +18,7 @@ from typing import assert_never
 import pytest
 
 from downpour.base.states import FailureKind
-from downpour.base.values import AttemptId
+from downpour.base.values import AttemptId, Progress
 from downpour.core.scheduler import Scheduler, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
@@ -59,7 +59,8 @@ class Reader:
             r"(\w+) is lost: (.*)": lambda at, worker, reason: on.WorkerLost(
                 at_seconds=at, worker=worker, reason=reason
             ),
-            r"(\w+) beats ?(\S*)(?: at step (\d+))?(?: saved as (\S+))?": self._beats,
+            r"(\w+) beats ?(\S*)(?: at step (\d+))?(?: moved (\d+))?"
+            r"(?: saved as (\S+))?": self._beats,
             r"(\w+) publishes (\S+)( otherwise)?": self._publishes,
             r"(\w+) fails (\S+) (\w+): (.*)": lambda at, worker, attempt, failure, reason: (
                 on.AttemptFailed(
@@ -129,10 +130,18 @@ class Reader:
         )
 
     def _beats(
-        self, at: float, worker: str, attempt: str, step: str | None, saved: str | None
+        self,
+        at: float,
+        worker: str,
+        attempt: str,
+        step: str | None,
+        moved: str | None,
+        saved: str | None,
     ) -> on.Event:
-        progress = self._make.progress
-        running = (progress(self._attempt(attempt), int(step or 1), saved),) if attempt else ()
+        running: tuple[Progress, ...] = ()
+        if attempt:
+            progress = self._make.progress(self._attempt(attempt), int(step or 1), saved)
+            running = (replace(progress, moved_bytes=int(moved or 0)),)
         return on.HeartbeatReceived(
             at_seconds=at, worker=worker, running=running, system=self._make.system()
         )

@@ -236,3 +236,30 @@ def test_swarms_differ_in_kinds_numbers_and_strength() -> None:
 def test_a_seed_has_one_plan() -> None:
     """Whatever was drawn before it."""
     assert [plan_of(seed) for seed in (3, 5, 3)] == [plan_of(3), plan_of(5), plan_of(3)]
+
+
+def test_a_file_that_takes_half_an_hour_is_waited_for() -> None:
+    """A worker reports each part that it has written, so it does not count as standing still."""
+    plan = plan_of(7)
+    ((name, spec), *_) = plan.specs
+    minutes = 1250.0 / plan.timings.disk.write_seconds
+    slow = Fault(
+        number=1,
+        at_seconds=0.1,
+        kind=FaultKind.HOST_THROTTLED,
+        target=plan.workers[0],
+        seconds=2000.0,
+        amount=minutes,
+    )
+    disk = replace(plan.timings.disk, read_seconds=0.0)
+    alone = replace(
+        plan,
+        specs=((name, spec.replace(epochs=1, shards=1)),),
+        managers=plan.managers[:1],
+        workers=plan.workers[:1],
+        timings=replace(plan.timings, snapshot_seconds=0.0, disk=disk),
+        faults=(slow,),
+    )
+    outcome = simulate(alone)
+    assert (outcome.failure, outcome.happened["fact", "GivenUp"]) == ("", 0)
+    assert outcome.seconds > 600.0, "longer than a worker may stand still"

@@ -88,6 +88,17 @@ def test_a_second_name_is_a_link_where_there_are_links(
     assert not (here / "c").samefile(here / "a")
 
 
+def test_the_bytes_of_a_server_are_counted_as_they_come(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file is read through before it is mapped, and a long one is seen to come."""
+    monkeypatch.setattr(DirectoryStore, "_is_remote", True)
+    moved: list[int] = []
+    file = DirectoryStore(here).put_new("update", [bytes(5 << 19)])
+    DirectoryStore(here, moved=moved.append).view(file)
+    assert moved == [1 << 20, 1 << 20, 1 << 19]
+
+
 def test_patience_ends(here: Path) -> None:
     """A file that stays away is missing, one that stays short is corrupt."""
     slept: list[float] = []

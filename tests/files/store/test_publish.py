@@ -49,6 +49,22 @@ def test_more_pieces_than_one_write_takes(tmp_path: Path) -> None:
     assert (tmp_path / "many").read_bytes() == b"xy" * 5000
 
 
+def test_a_long_file_is_durable_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for it hears of each part only once it is synced."""
+    monkeypatch.setattr(publishing, "_BLOCK_BYTES", 10)
+    monkeypatch.setattr(publishing, "_SYNC_BYTES", 30)
+    heard: list[int | str] = []
+    sync = os.fsync
+
+    def synced(descriptor: int) -> None:
+        heard.append("synced")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    publish(tmp_path, "long", [bytes(75)], moved=heard.append)
+    assert heard == ["synced", 30, "synced", 30, "synced", 15, "synced"], "the last is the folder"
+
+
 def test_a_write_that_takes_a_part_is_continued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

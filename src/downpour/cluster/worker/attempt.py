@@ -345,6 +345,11 @@ class TaskFlow(ABC):
     def _load(self, task: TaskMessage, patience: float) -> LoadedTasks:
         """Return the inputs that the tasks of an experiment have in common."""
 
+    def _moved(self, count_bytes: int) -> None:
+        """Count bytes of a file that this task has read or written."""
+        if self._control is not None:
+            self._control.moved_bytes += count_bytes
+
     def _pause(self, seconds: float) -> None:
         """Sleep between two tries to read a file; raises TaskCancelled on a cancellation."""
         if self._control is not None:

@@ -71,7 +71,7 @@ class TaskRunner(TaskFlow):
         super().__init__(loop_class, shared.sleep)
         self._accepts_code = accepts_code
         self._differs: tuple[str, ...] = ()
-        self._shared = replace(shared, sleep=self._pause)
+        self._shared = replace(shared, sleep=self._pause, moved=self._moved)
         self._device = device
         self._processes = processes
         self._loaders = loaders

@@ -23,7 +23,8 @@ class HeldAttempt:
     manager has heard of. A manager may request an attempt again while its worker is stopping it.
     Then two objects stand for one attempt. `cancelled` and `to_save` ask the training to end at its
     next step, with or without saving its state (`StepLoop`). They are plain values without a
-    lock, because a signal handler may set them.
+    lock, because a signal handler may set them. `moved_bytes` are those of files that it has read
+    and written.
     """
 
     attempt: AttemptId
@@ -37,6 +38,7 @@ class HeldAttempt:
     known_snapshot: Snapshot | None = None
     cancelled: bool = False
     to_save: bool = False
+    moved_bytes: int = 0
 
     def stop(self) -> None:
         """Stop the training at its next step without saving it."""
@@ -87,6 +89,7 @@ class HeldAttempt:
             steps_total=self.steps_total,
             elapsed_seconds=elapsed,
             snapshot=self.snapshot,
+            moved_bytes=self.moved_bytes,
         )
 
     @property

@@ -159,9 +159,9 @@ def tick(state: SchedulerState) -> None:
 
 
 def _check_progress(state: SchedulerState, worker: Worker, attempt: AttemptId) -> None:
-    """Take back an attempt that makes no step although its worker sends heartbeats."""
+    """Take back an attempt that stands still although its worker sends heartbeats."""
     experiment = state.active_as(attempt.experiment)
-    pause = state.now_seconds - worker.advanced_at_seconds
+    pause = state.now_seconds - worker.active_at_seconds
     if experiment is not None and pause > _within(state, experiment.progress_timeout.seconds):
         state.cancel_call(worker, attempt, "it makes no step")
         _take_back(state, worker, attempt, f"has made no step for {pause:.0f} s", free=False)

@@ -271,7 +271,7 @@ def _as_running(
         saved=task.offer.saved,
         copies=len(task.held_by),
         attempt=attempt.attempt,
-        still_seconds=now - max(worker.advanced_at_seconds, started),
+        still_seconds=now - max(worker.active_at_seconds, started),
         meant_for=meant_for,
         leaving_seconds=now - since,
         is_starting=worker.is_starting and now <= started,

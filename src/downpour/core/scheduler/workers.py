@@ -176,7 +176,7 @@ class Worker:
         self.running: AttemptId | None = None
         self.assigned_at_seconds = at_seconds
         self.mentioned_at_seconds = at_seconds
-        self.advanced_at_seconds = at_seconds
+        self.advanced_at_seconds = self.moved_at_seconds = at_seconds
         self.longest_pause_seconds = 0.0
         self.interval_seconds = 0.0
         self.heartbeat_timeout = heartbeat_timeout()
@@ -242,8 +242,11 @@ class Worker:
             self.startup_seconds = at_seconds - self.assigned_at_seconds
         self.mentioned_at_seconds = at_seconds
         self.speedometer.report(progress, at_seconds)
-        if self.progress is None or progress.steps_done > self.progress.steps_done:
+        last = self.progress
+        if last is None or progress.steps_done > last.steps_done:
             self.advance(at_seconds)
+        if last is None or progress.moved_bytes > last.moved_bytes:
+            self.moved_at_seconds = at_seconds
         self.progress = progress
 
     def handed_over(self, share: float, at_seconds: float) -> None:
@@ -265,6 +268,11 @@ class Worker:
     def reported_after_seconds(self) -> float:
         """The seconds from its assignment to its last report."""
         return self.mentioned_at_seconds - self.assigned_at_seconds
+
+    @property
+    def active_at_seconds(self) -> float:
+        """When its attempt last made a step, or read or wrote a part of a file, as far as known."""
+        return max(self.advanced_at_seconds, self.moved_at_seconds)
 
     def take_forecast(self, remaining: Forecast) -> None:
         """Note a forecast of the seconds from its last report to its update."""

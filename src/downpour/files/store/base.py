@@ -8,7 +8,7 @@ store never guesses which file is the latest. A store knows nothing of the conte
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 import xxhash
@@ -18,6 +18,13 @@ from downpour.base.values import BARE_NAME, PublishedFile, is_bare_name
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """Contiguous bytes; those of an array are its `data`."""
+
+Moved: TypeAlias = Callable[[int], object]
+"""Learns how many more bytes of files were read or written."""
+
+
+def unnoticed(_: int) -> None:
+    """Ignore how many bytes were moved."""
 
 
 class Store(Protocol):

@@ -23,7 +23,15 @@ from pathlib import Path
 
 from downpour.base.errors import FileCorrupt, FileMissing
 from downpour.base.values import PublishedFile
-from downpour.files.store.base import Buffer, check_bare_name, check_content, check_size, described
+from downpour.files.store.base import (
+    Buffer,
+    Moved,
+    check_bare_name,
+    check_content,
+    check_size,
+    described,
+    unnoticed,
+)
 from downpour.files.store.publish import (
     TEMPORARY_PREFIX,
     RetryPolicy,
@@ -105,6 +113,7 @@ class DirectoryStore:
         patience_seconds: How long to retry a file that is missing, short or altered.
         away_seconds: How long the directory may be gone, full or closed; by default the same.
         sleep: How to wait between two tries.
+        moved: Learns of the bytes of this store's files.
     """
 
     def __init__(
@@ -114,15 +123,17 @@ class DirectoryStore:
         patience_seconds: float = 30.0,
         away_seconds: float | None = None,
         sleep: Callable[[float], object] = time.sleep,
+        moved: Moved = unnoticed,
     ) -> None:
         self.path = path
+        self._moved = moved
         self._retry_policy = RetryPolicy(
             seconds=patience_seconds, away_seconds=away_seconds, sleep=sleep
         )
 
     def put_new(self, name: str, chunks: Sequence[Buffer]) -> PublishedFile:
         """Publish the chunks as a new file; see `publish`."""
-        return publish(self.path, name, chunks, retry_policy=self._retry_policy)
+        return publish(self.path, name, chunks, retry_policy=self._retry_policy, moved=self._moved)
 
     def link(self, file: PublishedFile, name: str) -> PublishedFile:
         """Publish a file under a second name; see `Store.link`."""
@@ -193,7 +204,7 @@ class DirectoryStore:
                 return memoryview(b"")
             # On a local disk, this would only cost a second pass over the file.
             if self._is_remote:
-                _fetch(descriptor, file)
+                self._fetch(descriptor, file)
             return memoryview(mmap.mmap(descriptor, size_bytes, prot=mmap.PROT_READ))
 
     def _verified(self, file: PublishedFile) -> memoryview:
@@ -204,6 +215,18 @@ class DirectoryStore:
             view.release()  # before the next attempt, which remaps the file
             raise
         return view
+
+    def _fetch(self, descriptor: int, file: PublishedFile) -> None:
+        """Read a file through once, before we map it."""
+        # If the file server cannot deliver data, we get an error here. In a mapped page, that would
+        # end the process (SIGBUS), and a thread that waits for a page may hold up all the others.
+        window = bytearray(_WINDOW_BYTES)
+        read_bytes = 0
+        while read_bytes < file.size_bytes:
+            if not (got_bytes := os.preadv(descriptor, [window], read_bytes)):
+                raise FileCorrupt(file.name, f"ends after {read_bytes} of {file.size_bytes} bytes")
+            read_bytes += got_bytes
+            self._moved(got_bytes)
 
     @contextlib.contextmanager
     def _opened(self, name: str) -> Iterator[int]:
@@ -241,18 +264,6 @@ def read_regular(path: Path) -> bytes:
     """Return the content of a file in the shared directory, whose size and checksum are unknown."""
     with reading(path.parent, path.name), open(open_regular(path), "rb") as file:
         return file.read()
-
-
-def _fetch(descriptor: int, file: PublishedFile) -> None:
-    """Read a file through once, before we map it."""
-    # If the file server cannot deliver data, we get an error here. In a mapped page, that would end
-    # the process (SIGBUS), and a thread that waits for a page may hold up all the others.
-    window = bytearray(_WINDOW_BYTES)
-    read_bytes = 0
-    while read_bytes < file.size_bytes:
-        if not (got_bytes := os.preadv(descriptor, [window], read_bytes)):
-            raise FileCorrupt(file.name, f"ends after {read_bytes} of {file.size_bytes} bytes")
-        read_bytes += got_bytes
 
 
 def names_in(path: Path) -> list[str]:

@@ -35,7 +35,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponent
 
 from downpour.base.errors import FileMissing, SharedDirectoryError, StoreError
 from downpour.base.values import PublishedFile
-from downpour.files.store.base import Buffer, check_bare_name
+from downpour.files.store.base import Buffer, Moved, check_bare_name, unnoticed
 
 log = logging.getLogger(__name__)
 
@@ -171,6 +171,9 @@ TEMPORARY_PREFIX = ".tmp-"
 # One write of 100 MB can take ten times as long as a hundred of 1 MiB. Blocks that begin at
 # multiples of their size get large pages, which readers map faster.
 _BLOCK_BYTES = 2**20
+_SYNC_BYTES = 32 * _BLOCK_BYTES
+"""How much we write between two syncs. The memory takes a gigabyte at once, and a slow server then
+needs minutes for one sync, in which nobody sees that the file gets there."""
 _PIECES_MAX = 1024  # of a gathered write (IOV_MAX)
 # link(2) returns EPERM on a file system without hard links.
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
@@ -194,11 +197,13 @@ def publish(
     *,
     retry_policy: RetryPolicy = _NO_RETRY,
     mode: int = 0o666,
+    moved: Moved = unnoticed,
 ) -> PublishedFile:
     """Write `chunks` to a new file `name` in `directory`; it is durable on return.
 
     If a step fails because the directory is gone, full or closed, we retry it as `retry_policy`
-    says. `mode` gives the file's permissions, which the process's umask may reduce.
+    says. `mode` gives the file's permissions, which the process's umask may reduce. `moved` learns
+    how many more bytes are durable.
 
     We write and sync the file under a unique hidden name in the same directory. Then we *link* the
     real name to it, remove the hidden name, and sync the directory. We don't rename the file,
@@ -222,7 +227,7 @@ def publish(
 
     # We retry each step separately, so that after an outage during the link, we don't write a large
     # file a second time.
-    written = with_retries(partial(_write_new, directory, chunks, mode))
+    written = with_retries(partial(_write_new, directory, chunks, mode, moved))
     try:
         with_retries(partial(_give_name, written.path, target))
     finally:
@@ -265,11 +270,11 @@ def sync_directory(directory: Path) -> bool:
     return True
 
 
-def _write_new(directory: Path, chunks: Sequence[Buffer], mode: int) -> _Written:
+def _write_new(directory: Path, chunks: Sequence[Buffer], mode: int, moved: Moved) -> _Written:
     """Write and sync a file under a hidden name; leave no file if that fails."""
     path = directory / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
     digest = xxhash.xxh3_128()
-    size_bytes = 0
+    size_bytes = synced_bytes = 0
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
@@ -278,7 +283,12 @@ def _write_new(directory: Path, chunks: Sequence[Buffer], mode: int) -> _Written
                     digest.update(piece)
                     size_bytes += len(piece)
                 _write_all(descriptor, pieces)
+                if size_bytes - synced_bytes >= _SYNC_BYTES:
+                    os.fsync(descriptor)
+                    moved(size_bytes - synced_bytes)
+                    synced_bytes = size_bytes
             os.fsync(descriptor)
+            moved(size_bytes - synced_bytes)
         finally:
             os.close(descriptor)
     except BaseException:

@@ -23,7 +23,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from downpour.base.errors import FileMissing, OtherDirectory, SharedDirectoryError, StoreError
-from downpour.files.store.base import Store, check_bare_name
+from downpour.files.store.base import Moved, Store, check_bare_name, unnoticed
 from downpour.files.store.bucket import Bucket, FileCache, KeyTakenError, ObjectFiles
 from downpour.files.store.directory import DirectoryStore, names_in
 from downpour.files.store.presence import Presence, announce
@@ -50,7 +50,8 @@ class SharedDirectory:
 
     `datasets_at` is the place of prepared datasets if they belong to another directory. A `bucket`,
     if there is one, holds all exchanged files, under the same names. `root` is then this machine's
-    own folder for it, where a manager keeps its journals, records and locks.
+    own folder for it, where a manager keeps its journals, records and locks. `moved` learns of the
+    bytes of experiments' files, unless a bucket holds them.
     """
 
     root: Path
@@ -59,6 +60,7 @@ class SharedDirectory:
     sleep: Callable[[float], object] = time.sleep
     datasets_at: Path | None = None
     bucket: Bucket | None = None
+    moved: Moved = unnoticed
 
     @classmethod
     def open(cls, path: Path, *, create: bool) -> SharedDirectory:
@@ -177,6 +179,7 @@ class SharedDirectory:
             patience_seconds=self.patience_seconds,
             away_seconds=self.away_seconds,
             sleep=self.sleep,
+            moved=self.moved,
         )
 
 

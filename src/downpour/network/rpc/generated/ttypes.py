@@ -1119,6 +1119,7 @@ class Progress(object):
      - steps_total
      - elapsed_seconds
      - snapshot: The newest one; heartbeats repeat it until the next one.
+     - moved_bytes: How many bytes of files it has read and written so far.
 
     """
     thrift_spec: typing.Any = None
@@ -1129,15 +1130,17 @@ class Progress(object):
         'steps_total',
         'elapsed_seconds',
         'snapshot',
+        'moved_bytes',
     )
 
 
-    def __init__(self, attempt: AttemptId = None, steps_done: int = None, steps_total: int = None, elapsed_seconds: float = None, snapshot: typing.Optional[Snapshot] = None,):
+    def __init__(self, attempt: AttemptId = None, steps_done: int = None, steps_total: int = None, elapsed_seconds: float = None, snapshot: typing.Optional[Snapshot] = None, moved_bytes: typing.Optional[int] = None,):
         self.attempt: AttemptId = attempt
         self.steps_done: int = steps_done
         self.steps_total: int = steps_total
         self.elapsed_seconds: float = elapsed_seconds
         self.snapshot: typing.Optional[Snapshot] = snapshot
+        self.moved_bytes: typing.Optional[int] = moved_bytes
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -1177,6 +1180,11 @@ class Progress(object):
                         self.snapshot.read(iprot)
                     else:
                         iprot.skip(ftype)
+                elif fid == 6:
+                    if ftype == TType.I64:
+                        self.moved_bytes = iprot.readI64()
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -1211,6 +1219,10 @@ class Progress(object):
             if self.snapshot is not None:
                 oprot.writeFieldBegin('snapshot', TType.STRUCT, 5)
                 self.snapshot.write(oprot)
+                oprot.writeFieldEnd()
+            if self.moved_bytes is not None:
+                oprot.writeFieldBegin('moved_bytes', TType.I64, 6)
+                oprot.writeI64(self.moved_bytes)
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -3895,6 +3907,7 @@ Progress.thrift_spec = (
     (3, TType.I64, 'steps_total', None, None, ),  # 3
     (4, TType.DOUBLE, 'elapsed_seconds', None, None, ),  # 4
     (5, TType.STRUCT, 'snapshot', [Snapshot, None], None, ),  # 5
+    (6, TType.I64, 'moved_bytes', None, None, ),  # 6
 )
 all_structs.append(SystemState)
 SystemState.thrift_spec = (
