@@ -173,7 +173,7 @@ TEMPORARY_PREFIX = ".tmp-"
 _BLOCK_BYTES = 2**20
 _SYNC_BYTES = 32 * _BLOCK_BYTES
 """How much we write between two syncs. The memory takes a gigabyte at once, and a slow server then
-needs minutes for one sync, in which nobody sees that the file gets there."""
+needs minutes for a single sync, which tells nothing of how far it is."""
 _PIECES_MAX = 1024  # of a gathered write (IOV_MAX)
 # link(2) returns EPERM on a file system without hard links.
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
