@@ -312,7 +312,7 @@ def test_a_disturbance_on_purpose_is_on_record(cluster: Any) -> None:
 
 
 def test_calls_about_an_unknown_experiment_are_refused(cluster: Any) -> None:
-    """All calls about an experiment refuse it alike."""
+    """All calls about an experiment refuse it alike, and name it to programs."""
     client = cluster.client
     for call, arguments in (
         (client.status, ("nonesuch", 0, 0.0)),
@@ -320,8 +320,9 @@ def test_calls_about_an_unknown_experiment_are_refused(cluster: Any) -> None:
         (client.cancel, ("nonesuch",)),
         (client.disturbed, ("nonesuch", "one", "is killed")),
     ):
-        with pytest.raises(Refused, match="no experiment 'nonesuch'"):
+        with pytest.raises(Refused, match="no experiment 'nonesuch'") as refused:
             call(*arguments)
+        assert (refused.value.field, refused.value.value) == ("experiment", "nonesuch")
 
 
 def test_a_page_that_tells_of_the_end_has_the_last_line(cluster: Any) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from queue import SimpleQueue
 from threading import Event, Thread
 from typing import Any
@@ -43,6 +44,7 @@ from downpour.cluster.worker.attempt import HandOverStop, TaskCancelled, TaskCon
 from downpour.cluster.worker.system import SystemSampler
 from downpour.files.store import SharedDirectory
 from downpour.network.rpc import Server, WorkerClient, serve_worker
+from downpour.network.rpc.generated import ttypes
 from downpour.network.rpc.messages import TaskMessage
 
 PATIENCE_SECONDS = 10
@@ -275,6 +277,24 @@ def test_an_error_is_reported_as_its_kind(
     reported = desk.manager.reports.get(timeout=PATIENCE_SECONDS)[1]
     assert reported[0] is kind
     assert "\n" not in reported[1]
+    office.work.act = lambda _: UPDATE
+    office.client.train(task(1))
+    assert desk.manager.reports.get(timeout=PATIENCE_SECONDS) == (task(1).id, UPDATE)
+
+
+def test_a_report_that_the_manager_cannot_read_is_given_up(
+    desk: Any, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A newer worker tells a kind that this manager does not know; the worker goes on."""
+    newer = IntEnum("newer", {"TASK": 99})
+    monkeypatch.setitem(ttypes.FailureKind._member_map_, "TASK", newer.TASK)
+
+    def fail(_: TaskControl) -> Update:
+        raise ZeroDivisionError
+
+    office.work.act = fail
+    office.client.train(task(0))
+    office.work.began.get(timeout=PATIENCE_SECONDS)
     office.work.act = lambda _: UPDATE
     office.client.train(task(1))
     assert desk.manager.reports.get(timeout=PATIENCE_SECONDS) == (task(1).id, UPDATE)

@@ -1,6 +1,7 @@
 """The committed stubs are those of the protocol."""
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -27,3 +28,9 @@ def test_the_stubs_are_what_the_compiler_makes(tmp_path: Path) -> None:
     subprocess.run(["sh", script, tmp_path], check=True, env=environment)
     made = {path.name: path.read_text() for path in tmp_path.glob("*.py")}
     assert made == {path.name: path.read_text() for path in GENERATED.glob("*.py")}
+
+
+def test_other_languages_get_a_namespace_of_their_own() -> None:
+    """Without one, a language's classes land in no package, where Java cannot import them."""
+    protocol = (ROOT / "idl/downpour.thrift").read_text(encoding="utf-8")
+    assert re.findall(r"^namespace (\S+) ", protocol, re.MULTILINE) == ["py", "*", "java", "netstd"]
