@@ -95,9 +95,11 @@ def test_a_shards_momentum_goes_on_unless_it_cannot_or_should_not(
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
 @pytest.mark.parametrize("fields", [{}, {"mode": "k-async"}, {"compression": "int8"}])
 def test_one_shard_is_a_plain_training(optimizer: str, fields: dict[str, Any]) -> None:
-    """Its optimizer goes on from epoch to epoch, whatever trains better with more shards."""
+    """Its optimizer, or a task's own, goes on whatever trains better with more shards."""
     spec = Spec.make({"optimizer": optimizer, "shards": 1, **fields})
     assert resolve(spec, None).optimizer_state == "keep"
+    own = spec.replace(task="lab:Mine")
+    assert resolve(own, None, trainer=LocalOptimizer(momentum=None)).optimizer_state == "keep"
     assert resolve(spec.replace(policy="rebalance", mode="sync"), 2).optimizer_state == "reset"
 
 

@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from downpour.base.states import ExperimentState, FailureKind
 from downpour.base.values import AttemptId, Forecast, PublishedFile
 from downpour.cluster.manager.roster import Roster
-from downpour.cluster.manager.status import KnownContributions, status
+from downpour.cluster.manager.status import KnownContributions, status, summary
 from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.state import Decision
@@ -122,3 +123,23 @@ def test_a_workers_slowness_is_that_of_its_last_rounds(core: Scheduler) -> None:
     bob.slowness.extend([1.0, 3.0, 9.0])
     shown = {worker.worker: worker.slowness for worker in status(core, Roster(), "", 1).workers}
     assert shown == {"ann": None, "bob": 3.0, "cid": None}
+
+
+def test_what_holds_an_experiment_up_is_its_reason(core: Scheduler) -> None:
+    """As long as nobody here can train it."""
+    for shown in status(core, Roster(), "", 1).workers:
+        assert shown.running is not None
+        core.handle(
+            on.AttemptFailed(
+                at_seconds=4.0,
+                worker=shown.worker,
+                attempt=shown.running,
+                failure=FailureKind.OTHER_CODE,
+                reason="mine.py has changed",
+            )
+        )
+    held = summary(core.state.experiments["one"])
+    assert held.state is ExperimentState.RUNNING
+    assert held.reason == "no worker here can train it: mine.py has changed (ann, bob, cid)"
+    core.handle(on.WorkerJoined(at_seconds=5.0, worker="dan"))
+    assert summary(core.state.experiments["one"]).reason is None

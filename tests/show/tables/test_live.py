@@ -198,12 +198,13 @@ def test_many_workers_are_cut() -> None:
 
 @pytest.mark.parametrize("state", list(ExperimentState))
 def test_every_state_can_be_shown(state: ExperimentState) -> None:
-    """An ended one counts its epochs, and says why it failed."""
+    """An ended one counts its epochs; what failed one, or holds it up, is said."""
     one = dataclasses.replace(RUNNING, state=state, reason="no luck")
     said = rendered(status_view(dataclasses.replace(STATUS, experiment=one)))
     assert f"ab12  {state}\n" in said
     assert ("2 of 15 epochs" in said) == state.ended
     assert "no luck" in said
+    assert "ab12: no luck" in rendered(experiments_table([one]))
 
 
 def test_each_process_can_be_found_and_told_apart() -> None:
