@@ -119,10 +119,31 @@ def test_a_version_that_was_not_evaluated_yet_is_evaluated_first(
     spec = downpour.resumed(name, shared=shared)
     rest = trained(spec, shared)
     assert models_of(rest) == models_of(whole)
-    lines = [json.loads(line) for line in (_folder(rest) / RECORD_NAME).read_text().splitlines()]
-    again = [line["round"] for line in lines if line["kind"] == "measured" and line["round"] < 0]
-    assert again == list(range(evaluated - 3, 0))
+    assert [number for number in _losses(rest) if number < 0] == list(range(evaluated - 3, 0))
     assert [epoch.epoch for epoch in rest.epochs] == [4, 5, 6]
+
+
+def test_of_shards_that_are_rounds_apart_the_version_that_ended_a_round_is_evaluated(
+    shared: Path,
+) -> None:
+    """A run was killed with the fifth of six updates: two rounds had ended, with every second."""
+    fields = {"mode": "downpour", "epochs": 3, "stop_after": None, "keep_models": 9}
+    whole = trained(SPEC.replace(**fields), shared)
+    spec = downpour.resumed(stopped(whole, shared, after=5, evaluated=1), shared=shared)
+    assert (spec.rounds_before, spec.epochs) == (2, 1)
+    assert "/model-000005-" in (spec.init_from or "")
+    rest = trained(spec, shared)
+    assert [*_losses(rest)] == [-1, 0]
+    assert _losses(rest)[-1] == _losses(whole)[1]
+    assert [epoch.epoch for epoch in rest.epochs] == [3]
+    assert rest.best is not None
+    assert rest.best.epoch == 1
+
+
+def _losses(result: downpour.Result) -> dict[int, float]:
+    """Return the test losses of an experiment, by the rounds that it has evaluated."""
+    lines = [json.loads(line) for line in (_folder(result) / RECORD_NAME).read_text().splitlines()]
+    return {line["round"]: line["loss"] for line in lines if line["kind"] == "measured"}
 
 
 def _folder(result: downpour.Result) -> Path:

@@ -12,9 +12,10 @@ import tomli_w
 
 import downpour
 from downpour.base.errors import ExperimentFailed, SpecError
+from downpour.core.modes import MODES
 from downpour.core.spec import REQUIRED, toml_fields
 from downpour.experiments.trained_model.locating import resumed_spec, spec_in
-from downpour.files.store import SPEC_NAME
+from downpour.files.store import RECORD_NAME, SPEC_NAME
 from tests.cli.conftest import Downpour, Served, own_signals, served
 from tests.cli.conftest import downpour as command
 from tests.experiments.trained_model.conftest import SPEC
@@ -163,6 +164,8 @@ def test_the_outer_optimizer_goes_on_with_its_state(shared: Path) -> None:
     state.unlink()
     anew = downpour.run(rest, workers=1, shared=shared, progress=False, on="inline")
     assert bytes_of(anew) != bytes_of(whole)
+    said = " ".join(anew.dataset), " ".join(ended.dataset)
+    assert ["no outer state so far" in one for one in said] == [True, False]
 
 
 def trained(spec: downpour.Spec, shared: Path) -> downpour.Result:
@@ -207,6 +210,21 @@ def test_what_the_shards_keep_goes_on_with_them(shared: Path, fields: dict[str, 
     third = trained(downpour.resumed(second.experiment, epochs=3, shared=shared), shared)
     assert bytes_of(third) == bytes_of(whole)
     assert len(states_of(third, shared)) == 2
+
+
+@pytest.mark.parametrize("mode", [name for name in MODES if not downpour.Spec(mode=name).in_step])
+def test_shards_that_are_rounds_apart_go_on_after_the_last_round(shared: Path, mode: str) -> None:
+    """Its versions are not its rounds. The bytes follow from the order in which updates come."""
+    spec = downpour.Spec(shards=2, epochs=2, train_limit=400, test_limit=100, mode=mode)
+    first = trained(spec.replace(optimizer_state="keep"), shared)
+    rest = downpour.resumed(first.experiment, epochs=3, shared=shared)
+    assert (rest.rounds_before, rest.epochs) == (2, 1)
+    ended = trained(rest, shared)
+    assert [epoch.epoch for epoch in ended.epochs] == [3]
+    assert "start without optimizer states" not in " ".join(ended.dataset)
+    (shared / "experiments" / first.experiment / RECORD_NAME).unlink()
+    with pytest.raises(SpecError, match=f"rounds of mode '{mode}' are done: "):
+        downpour.resumed(first.experiment, epochs=3, shared=shared)
 
 
 def test_states_that_have_changed_since_they_were_submitted_are_refused(shared: Path) -> None:

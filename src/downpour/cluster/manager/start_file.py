@@ -34,7 +34,7 @@ from downpour.files.store import (
 from downpour.files.store.directory import names_in, read_regular
 from downpour.files.store.model_files import NamedModel, find_model, read_model, whole_content
 from downpour.record.record import read_record
-from downpour.record.record_lines import EvaluatedLine, ImprovedLine
+from downpour.record.record_lines import AggregatedLine, EvaluatedLine, ImprovedLine
 
 _DEPENDS_ON = (
     "task",
@@ -231,15 +231,32 @@ def best_before(spec: Spec, model: Path, version: int) -> BestBefore | None:
     return best and replace(best, unevaluated=ended.unevaluated(spec))
 
 
+def rounds_of_versions(spec: Spec, folder: Path, last: int) -> list[int]:
+    """Return how many rounds an experiment had ended at each version from 0 to `last`.
+
+    In step, each version ends a round. If shards are rounds apart, versions follow each other
+    faster, and the record says which tasks each one has. A shard trains its rounds in order.
+    """
+    if spec.in_step:
+        return list(range(last + 1))
+    lines = (line for _, line in read_record(folder / layout.RECORD_NAME))
+    parts = {line.version: line.parts for line in lines if isinstance(line, AggregatedLine)}
+    done, rounds = dict.fromkeys(range(spec.shards or 1), 0), []
+    for version in range(last + 1):
+        done |= {shard: number + 1 for number, shard in parts.get(version, ())}
+        rounds.append(min(done.values()))
+    return rounds
+
+
 class _Ended:
     """The folder of an ended experiment, up to the version from which another continues it."""
 
     def __init__(self, folder: Path, spec: Spec, version: int) -> None:
         self._folder = folder
         self._meetings = spec.meetings
-        self._version = version
         self._names = names_in(folder)
         lines = [line for _, line in read_record(folder / layout.RECORD_NAME)]
+        self._rounds = rounds_of_versions(spec, folder, version)
         part = "validation" if spec.validation else "test"
         self._improved = [one for one in lines if isinstance(one, ImprovedLine)]
         evaluated = (one for one in lines if isinstance(one, EvaluatedLine) and one.part == part)
@@ -247,7 +264,7 @@ class _Ended:
 
     def best(self, spec: Spec) -> BestBefore | None:
         """Return the best model; None if its file is needed and gone."""
-        earlier = [one for one in self._improved if one.round < self._version]
+        earlier = [one for one in self._improved if one.round < self._rounds[-1]]
         if not earlier:
             return BestBefore()
         # An experiment always evaluates its last round. One without the stop would not do so, if
@@ -262,11 +279,12 @@ class _Ended:
 
     def unevaluated(self, spec: Spec) -> dict[int, Path]:
         """Return the versions that the experiment should have evaluated, by round."""
-        there = (parse_name(name) for name in self._names)
+        there, rounds = (parse_name(name) for name in self._names), self._rounds
+        known = (one for one in there if isinstance(one, ModelName) and one.version < len(rounds))
         ended = {
-            one.version - 1: str(one)
-            for one in there
-            if isinstance(one, ModelName) and one.version <= self._version
+            number - 1: str(one)
+            for one in known
+            if rounds.index(number := rounds[one.version]) == one.version
         }
         return {
             self._now(number, spec): self._folder / name

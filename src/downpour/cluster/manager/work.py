@@ -175,6 +175,8 @@ def _begun_anew(spec: Spec) -> tuple[str, ...]:
     lines = []
     if spec.rounds_before and spec.shards_go_on and spec.states_checksum is None:
         lines += [f"shards start without optimizer states: those of {spec.init_from} do not fit"]
+    if spec.rounds_before and spec.outer.keeps_state and spec.outer_checksum is None:
+        lines += [f"no outer state so far: that of {spec.init_from} does not fit or is gone"]
     if spec.rounds_before and spec.goal is not None and spec.best_checksum is None:
         lines += [f"no best model so far: that of {spec.init_from} cannot be compared or is gone"]
     return tuple(lines)

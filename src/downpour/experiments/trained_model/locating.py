@@ -16,7 +16,7 @@ from typing import Any
 from downpour.base.arguments import checked_call
 from downpour.base.errors import SpecError, StoreError
 from downpour.base.values import is_bare_name
-from downpour.cluster.manager.start_file import best_before
+from downpour.cluster.manager.start_file import best_before, rounds_of_versions
 from downpour.core.spec import Spec, stored_fields
 from downpour.experiments.running.surroundings import shared_path
 from downpour.files.store import RECORD_NAME, SPEC_NAME, ModelName, SharedDirectory, parse_name
@@ -161,7 +161,12 @@ def resumed_spec(experiment: str, shared: Path, changes: Mapping[str, Any]) -> S
     if not versions:
         raise SpecError("resume", experiment, "has no model, because it never began to train")
     spec, last = spec_in(folder, experiment, field="resume"), max(versions)
-    done, each = spec.rounds_before + last, spec.meetings.each
+    each = spec.meetings.each
+    try:
+        done = spec.rounds_before + rounds_of_versions(spec, folder, last)[-1]
+    except StoreError as error:
+        accepted = f"its record says how many rounds of mode '{spec.mode}' are done: {error}"
+        raise SpecError("resume", experiment, accepted) from None
     epochs_done, wanted = done // each, changes.get("epochs", spec.meetings.epochs_in_all)
     if isinstance(wanted, int) and wanted <= epochs_done:
         accepted = f"{experiment} has trained {epochs_done} epochs; set a larger total"
