@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 import sys
@@ -10,7 +11,8 @@ from contextlib import suppress
 from queue import SimpleQueue
 from random import Random
 from threading import Event, Thread, current_thread
-from typing import TYPE_CHECKING
+from time import monotonic
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from thrift import protocol
@@ -181,6 +183,40 @@ def test_there_is_a_limit_of_connections(serve: Serve) -> None:
         with manager.client(patience_seconds=20) as patient:
             patient.describe()
         second.describe()
+
+
+def test_a_worker_beyond_the_limit_reports_over_its_only_connection(serve: Serve) -> None:
+    """While its heartbeat has that one, a report is refused; the next try goes through."""
+    manager = serve(Limits(connections=1))
+    gate = manager.service.before = Gate()
+    with manager.client() as worker, ThreadPoolExecutor() as threads:
+        heartbeat = threads.submit(worker.describe)
+        assert gate.entered.wait(20)
+        with pytest.raises(Unreachable, match=r"closed|reset"):
+            worker.submit("report")
+        gate.release.set()
+        heartbeat.result(20)
+        assert worker.submit("report") == "experiment-report"
+
+
+def test_a_server_without_descriptors_waits_for_one(
+    fake: FakeManager, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`accept` fails at once then, so the server pauses, and says why; the caller waits."""
+    accept, tries = socket.socket.accept, []
+
+    def scarce(listener: socket.socket) -> Any:
+        tries.append(monotonic())
+        if len(tries) < 3:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", scarce)
+    with serve_manager(fake, "127.0.0.1", 0) as server, ManagerClient(server.address) as client:
+        client.describe()
+    assert tries[2] - tries[0] >= 0.15
+    [line] = [one.getMessage() for one in caplog.records]
+    assert line.endswith("cannot accept: [Errno 24] Too many open files")
 
 
 def test_strangers_make_room_for_friends(serve: Serve) -> None:
