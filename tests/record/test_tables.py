@@ -21,10 +21,11 @@ from downpour.record.record_lines import (
 )
 from downpour.record.result import Result
 from downpour.record.result_parts import NOT_VERIFIED, mixture_now, mixture_of, split_of
-from downpour.record.study_result import read_one
+from downpour.record.study_result import RunResult, read_one
 from downpour.record.tables import Tables
 from downpour.record.timeline import attempt_spans, disturbed_seconds, resources, worker_changes
 from downpour.show.dashboard.model import RecordTables
+from downpour.show.pages.report import facts_of
 from downpour.show.tables.terminal_tables import result_table
 from tests.record.lines import (
     aggregated,
@@ -317,7 +318,7 @@ def test_a_result_is_verified_once_two_processes_of_a_class_agree(
     rehearsed: bool,  # noqa: FBT001 - a case
     verified: bool | None,  # noqa: FBT001 - a case
 ) -> None:
-    """Python, the summary and the live page say so in one line, or say nothing."""
+    """Python, the summary, the live page and a report say so in one line, or say nothing."""
     steps = prepared(*[1] * len(workers), trial="a", tried_with="here", rehearsed=rehearsed)
     record = dated(
         submitted(len(workers), **{"device": "auto", **spec}),
@@ -333,5 +334,6 @@ def test_a_result_is_verified_once_two_processes_of_a_class_agree(
         "not verified" in repr(result),
         any(NOT_VERIFIED in str(part) for part in result_table(result).renderables),  # type: ignore[union-attr]
         NOT_VERIFIED in model.about()["warnings"],
+        "not verified" in [fact.value for fact in facts_of(RunResult(result=result))],
     ]
-    assert told == [verified is False] * 3
+    assert told == [verified is False] * 4

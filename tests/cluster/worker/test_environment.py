@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from downpour.cluster.worker.options import training_environment
+from downpour.cluster.worker.options import ONE_HASH_SEED, training_environment
 
 REUSE = """
 import resource
@@ -32,11 +33,14 @@ def test_threads_wait_without_spinning() -> None:
 
 
 def test_launched_processes_hash_alike() -> None:
-    """Two of them put the same text into the same bucket."""
+    """Two of them put the same text into the same bucket, and so do those of the image."""
     words = [sys.executable, "-c", "print(hash('word'))"]
     environment = {**os.environ, **training_environment(1)}
     hashes = {subprocess.check_output(words, env=environment) for _ in range(2)}
     assert len(hashes) == 1
+    image = (Path(__file__).parents[3] / "docker/Dockerfile").read_text(encoding="utf-8")
+    [(name, seed)] = ONE_HASH_SEED.items()
+    assert f" {name}={seed} " in image
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only glibc can be told")
