@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from downpour.cluster.launchers import LaunchPlan, LocalCluster
 from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.manager.process import start_manager
 from downpour.core.spec import Spec
 from downpour.record.record import export_record, line_text
 from downpour.record.record_lines import CancelledLine, SubmittedLine
@@ -143,6 +145,17 @@ def test_without_a_manager_the_directory_is_listed(downpour: Downpour, tmp_path:
         assert "its manager does not answer here" in shown.out
     missing = downpour("status", "other-1", *seen)
     assert (missing.status, missing.err.count("\n")) == (2, 1)
+
+
+def test_a_run_in_progress_is_shown_from_its_journal(downpour: Downpour, tmp_path: Path) -> None:
+    """No directory names its manager, and no record is written before its end."""
+    with closing(start_manager(ManagerOptions(shared=str(tmp_path), port=0, embedded=True))) as own:
+        experiment = downpour("submit", "--shards", 1, "--manager", own.address).out.strip()
+        assert not (tmp_path / "experiments" / experiment / "record.jsonl").exists()
+        while "preparing" in (shown := downpour("status", "--shared", tmp_path)).out:
+            pass
+    assert (shown.status, shown.err) == (0, f"no manager answers; {tmp_path} holds:\n")
+    assert shown.out.startswith(f"{experiment}  running\nepoch 1 of 5\n")
 
 
 def test_a_long_list_is_cut(downpour: Downpour, served: Any) -> None:

@@ -6,12 +6,14 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import psutil
 import pytest
 
 from downpour.cluster.launchers import systemd
 from downpour.cluster.launchers.cluster_files import ClusterFiles, ClusterInfo
+from tests.chaos.line import free_port
 
 Downpour = Callable[..., Any]
 
@@ -136,13 +138,18 @@ def test_a_cluster_outlives_the_command_and_takes_experiments_until_it_is_stoppe
 def test_up_returns_with_its_workers_and_they_survive_their_manager(
     downpour: Downpour, tmp_path: Path
 ) -> None:
-    """`ps` shows all of them at once; a killed manager is replaced, and they stay as they are."""
+    """`ps` shows all of them at once; a killed manager is replaced, and they stay as they are.
+
+    The one in its place serves metrics, too.
+    """
 
     def pids(role: str) -> dict[str, int]:
         told = json.loads(downpour("ps", "--shared", tmp_path, "--json").out)["processes"]
         return {one["name"]: one["pid"] for one in told if one["role"] == role}
 
-    started = downpour("up", "--shared", tmp_path, "--workers", 2, "--port", 0)
+    metrics = free_port()
+    words = "--shared", tmp_path, "--workers", 2, "--port", 0, "--metrics-port", metrics
+    started = downpour("up", *words)
     assert started.status == 0, started
     assert "not registered" not in started.err
     try:
@@ -155,5 +162,7 @@ def test_up_returns_with_its_workers_and_they_survive_their_manager(
         assert done.status == 0, done
         assert pids("worker") == workers
         assert manager not in pids("manager").values()
+        with urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=10) as answer:
+            assert b"downpour_experiments" in answer.read()
     finally:
         assert downpour("down", "--shared", tmp_path).status == 0

@@ -35,9 +35,10 @@ def test_a_result_says_in_one_line_what_it_is(result: Result) -> None:
 
 
 def test_a_notebook_shows_the_table(result: Result) -> None:
-    """The epochs, as a terminal shows them; what a name holds is text there, too."""
+    """The epochs in straight columns, as in a terminal; what a name holds is text there, too."""
     named = dataclasses.replace(result, name="<script>")
     html = named._repr_html_()
+    assert html.startswith('<pre style="white-space: pre; overflow-x: auto; line-height: normal; ')
     assert "91.25" in html
     assert "<script>" not in html
 
