@@ -103,7 +103,7 @@ class ImageFolder:
         kept = self._kept.get(path)
         if kept is not None:
             return kept
-        pixels = pixels_of(path, self._channels)
+        pixels = pixels_of(path, self._channels, field="root")
         pixels = pixels if self._size is None else resized(pixels, self._size)
         image = np.ascontiguousarray(pixels[0].transpose(2, 0, 1))
         if image.nbytes <= self._room:

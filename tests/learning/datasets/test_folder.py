@@ -300,6 +300,18 @@ def test_bombs_and_damaged_images_are_named(tmp_path: Path, content: bytes) -> N
         prepare(spec_of(root), tmp_path)
 
 
+def test_a_kind_that_this_pillow_does_not_read_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Machines with different Pillows find the same files, and one of them says what it lacks."""
+    draw_classes(tmp_path, "a b")
+    (tmp_path / "a" / "new.avif").write_bytes(b"\0\0\0 ftypavif")
+    Image.init()
+    monkeypatch.delitem(Image.EXTENSION, ".avif", raising=False)
+    with pytest.raises(SpecError, match=r"'a/new\.avif': .* Pillow [\d.]+ reads no \.avif files$"):
+        read(tmp_path)
+
+
 def test_a_plain_image_stays_plain() -> None:
     """Every size of an image of one color is of that color."""
     images = np.full((3, 10, 14, 3), 77, np.uint8)

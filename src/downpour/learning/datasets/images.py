@@ -37,7 +37,7 @@ IMAGE_SUFFIXES = frozenset(
         *(".avif", ".ico"),
     }
 )
-"""Still images that Pillow decodes on its own. A list, so that all machines find the same files."""
+"""Images that Pillow reads (.avif: 11.3). A list, so that all machines find the same files."""
 _OF_SYSTEMS = frozenset(
     {
         *("__MACOSX", "@eaDir", "lost+found", "$RECYCLE.BIN", "System Volume Information"),
@@ -149,9 +149,9 @@ def is_gray(path: Path) -> bool:
         return image.mode in _GRAY_MODES
 
 
-def pixels_of(path: Path, channels: int) -> NDArray[np.uint8]:
-    """Return one image as [1, h, w, c]; c is 1 (gray) or 3 (color)."""
-    with _opened(path) as image:
+def pixels_of(path: Path, channels: int, *, field: str = "data_path") -> NDArray[np.uint8]:
+    """Return one image as [1, h, w, c]; c is 1 (gray) or 3 (color). Errors name the `field`."""
+    with _opened(path, field) as image:
         pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"), dtype=np.uint8)
     return pixels.reshape(1, *pixels.shape[:2], channels)
 
@@ -162,27 +162,28 @@ def place_of(path: Path) -> str:
     return "/".join((part, name, file) if part.lower() in PARTS else (name, file)).lstrip("/")
 
 
-def _check_depth(image: Any, path: Path) -> None:
+def _check_depth(image: Any, path: Path, field: str) -> None:
     """Refuse more than 8 bits a channel: Pillow would cut their brightness off at 255."""
     if image.mode[0] in "IF":
-        accepted = "has more than 8 bits per channel; convert it to 8"
-        raise SpecError("data_path", place_of(path), accepted)
+        raise SpecError(field, place_of(path), "has more than 8 bits per channel; convert it to 8")
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def _opened(path: Path, field: str = "data_path") -> Iterator[Any]:
     """Open an image; an exception in the block becomes a SpecError that names its file."""
-    from PIL import Image
+    from PIL import Image, __version__
 
     try:
         with Image.open(path) as image:
-            _check_depth(image, path)
+            _check_depth(image, path, field)
             yield image
     except SpecError:
         raise
     except Exception as error:  # noqa: BLE001 - Pillow's decoders raise anything about damage
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise SpecError("data_path", place_of(path), f"cannot be decoded: {reason}") from None
+        if (suffix := path.suffix.lower()) not in Image.registered_extensions():
+            reason = f"this machine's Pillow {__version__} reads no {suffix} files"
+        raise SpecError(field, place_of(path), f"cannot be decoded: {reason}") from None
 
 
 _BLOCK_PIXELS = 1 << 24
@@ -342,8 +343,7 @@ def decoded_images(paths: list[Path], channels: int, size: int | None) -> NDArra
             check_room(shape, 1, field="data_path", value=place_of(path))
             images = np.empty(shape, dtype=np.uint8)
         if pixels.shape[1:] != images.shape[1:]:
-            raise SpecError(
-                "image_size", size, f"is required, because {place_of(path)} differs in size"
-            )
+            accepted = f"is required, because {place_of(path)} differs in size"
+            raise SpecError("image_size", size, accepted)
         images[number] = pixels[0]
     return np.zeros((0, 1, 1, channels), dtype=np.uint8) if images is None else images
