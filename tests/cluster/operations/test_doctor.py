@@ -159,10 +159,13 @@ def test_nothing_stays_behind_after_an_interruption(tmp_path: Path, check: str) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_server_that_does_not_answer_is_told_in_time(
+def test_a_folder_that_does_not_answer_is_told_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What hangs has failed, what would hang as well is not tried, and the rest is cleaned up."""
+    """What hangs has failed, what would hang as well is not tried, and the rest is cleaned up.
+
+    Any disk may hang, so the row does not say that a file server is away.
+    """
     answers = Event()
 
     def hangs(_: Path) -> Finding:
@@ -172,10 +175,8 @@ def test_a_file_server_that_does_not_answer_is_told_in_time(
     monkeypatch.setattr(doctor, "_PROBES", {**doctor._PROBES, "locks": hangs})
     monkeypatch.setattr(probes, "_GRACE_SECONDS", 0.0)
     findings = diagnose(tmp_path, None, limit_seconds=0.2)
-    assert (findings["locks"].verdict, findings["locks"].seen) == (
-        Verdict.FAILED,
-        "no answer for 0.2 s",
-    )
+    told = "no answer for 0.2 s", "check the disk or file server that has the folder"
+    assert findings["locks"] == probes.bad(*told)
     assert findings["fsync"].verdict is Verdict.GOOD
     assert {findings[name].verdict for name in ("space", "clock", "speed")} == {Verdict.UNKNOWN}
     answers.set()
@@ -300,6 +301,9 @@ def test_an_object_store_is_checked_as_well_as_the_folder_for_it(
     assert {findings[name].verdict for name in of_the_bucket} == {Verdict.GOOD}
     assert objects.list().collect() == []
     monkeypatch.setattr(Bucket, "put_new", lambda *_: None)
-    conditions = diagnose("s3://bucket/x", None)["conditional writes"]
-    assert conditions.verdict is Verdict.FAILED
+    findings = diagnose("s3://bucket/x", None)
+    conditions, speed = findings["conditional writes"], findings["bucket's speed"]
+    assert conditions.verdict is speed.verdict is Verdict.FAILED
     assert "ignores conditional writes" in conditions.seen
+    assert conditions.change == "use another object store, or a shared folder"
+    assert speed.change == "try again; if it fails again, use another object store"

@@ -237,10 +237,9 @@ def _taken(descriptor: int) -> bool:
 _GRACE_SECONDS = 3.0
 
 
-def file_server_late(seconds: float) -> Finding:
+def folder_late(seconds: float) -> Finding:
     """Return the finding of a look at a folder that takes longer than this."""
-    seen = f"no answer for {seconds:g} s"
-    return bad(seen, "check that the file server is up and can be reached")
+    return bad(f"no answer for {seconds:g} s", "check the disk or file server that has the folder")
 
 
 def store_late(seconds: float) -> Finding:
@@ -262,7 +261,7 @@ class Attempts:
     """
 
     def __init__(
-        self, limit_seconds: float, late: Callable[[float], Finding] = file_server_late
+        self, limit_seconds: float, late: Callable[[float], Finding] = folder_late
     ) -> None:
         self._limit_seconds = limit_seconds
         self._late = late
