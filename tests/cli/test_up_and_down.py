@@ -11,8 +11,13 @@ from urllib.request import urlopen
 import psutil
 import pytest
 
+from downpour.base.devices import Devices
+from downpour.cli import up_and_down
 from downpour.cluster.launchers import systemd
 from downpour.cluster.launchers.cluster_files import ClusterFiles, ClusterInfo
+from downpour.cluster.launchers.launching import Launching
+from downpour.host.machine import usable_cores
+from downpour.learning import accelerators, devices
 from tests.chaos.line import free_port
 
 Downpour = Callable[..., Any]
@@ -72,6 +77,16 @@ def test_a_dry_run_prints_units_and_writes_nothing(downpour: Downpour, tmp_path:
     assert (refused.status, refused.out) == (2, "")
     assert refused.err.startswith("downpour: metrics_port = 9100: the manager serves")
     assert not list(tmp_path.iterdir())
+
+
+def test_each_accelerator_here_gets_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And each processor, where no accelerator is wanted."""
+    cores = usable_cores()
+    monkeypatch.setattr(devices, "_may_have_any", lambda *_: True)
+    monkeypatch.setattr(accelerators, "devices_here", lambda: Devices({"cuda": cores + 2}))
+    here = Launching.of({}, {})
+    wanted = [up_and_down._wanted(here, device) for device in ("auto", "cuda:1", "cpu")]
+    assert wanted == [cores + 2, 1, cores]
 
 
 def test_workers_that_stay_have_the_labels_of_the_command(

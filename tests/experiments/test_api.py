@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from downpour.base.errors import DeadlineExceeded, ExperimentFailed, NotBegun, S
 from downpour.cluster.launchers import LaunchPlan, LocalCluster
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.experiments.client import spec_of
+from downpour.experiments.running import training
 from downpour.experiments.running.surroundings import Surroundings
 from downpour.experiments.running.training import embed
 from downpour.learning.accelerators import devices_here
@@ -242,8 +244,11 @@ def test_the_model_does_not_depend_on_who_trains_what(trained: Trained) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(bool(devices_here().accelerators), reason="auto is no CPU here")
 @pytest.mark.parametrize("on", ["local", "inline"])
-def test_auto_on_a_machine_without_accelerators_is_the_cpu(tmp_path: Path, on: str) -> None:
-    """With the bytes of the CPU; and the processes of each numeric class are told."""
+def test_auto_on_a_machine_without_accelerators_is_the_cpu(
+    tmp_path: Path, on: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the bytes of the CPU, as one line says; the processes of each class are told, too."""
+    caplog.set_level(logging.INFO, training.__name__)
     runs = [
         downpour.run(
             QUICK.replace(epochs=1, device=device),
@@ -256,6 +261,8 @@ def test_auto_on_a_machine_without_accelerators_is_the_cpu(tmp_path: Path, on: s
     ]
     assert digest(runs[0]) == digest(runs[1])
     assert runs[0].numeric_classes == runs[1].numeric_classes
+    told = [line for line in caplog.messages if line.startswith("device")]
+    assert told == ["device = auto: cpu"]
 
 
 @pytest.mark.slow
