@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
@@ -83,12 +84,19 @@ def _stranger(address: Address) -> socket.socket:
     return sock
 
 
-@pytest.mark.slow
-def test_a_manager_answers_without_the_c_extension_of_thrift(tmp_path: Path) -> None:
-    """It falls back to the pure protocol, with one remark that says how to get the faster one."""
+@pytest.fixture
+def pure(tmp_path: Path) -> dict[str, str]:
+    """An environment in which thrift lacks its C extension."""
     part = shutil.ignore_patterns("fastbinary*", "__pycache__")
     shutil.copytree(Path(thrift.__file__).parent, tmp_path / "pure" / "thrift", ignore=part)
-    pure = {"PYTHONPATH": str(tmp_path / "pure")}
+    return {"PYTHONPATH": os.pathsep.join([str(tmp_path / "pure"), *sys.path])}
+
+
+@pytest.mark.slow
+def test_a_manager_answers_without_the_c_extension_of_thrift(
+    tmp_path: Path, pure: dict[str, str]
+) -> None:
+    """It falls back to the pure protocol, with one remark that says how to get the faster one."""
     with managing(tmp_path / "shared", environment=pure) as (_, address, said):
         assert said.count(b"thrift lacks its C extension") == 1
         assert b"pip install --force-reinstall --no-binary thrift thrift" in said
@@ -98,6 +106,18 @@ def test_a_manager_answers_without_the_c_extension_of_thrift(tmp_path: Path) -> 
         words = [sys.executable, "-c", looks]
         found = subprocess.run(words, env=environment, capture_output=True, check=True)
         assert found.stdout == verdict
+
+
+@pytest.mark.slow
+def test_a_run_trains_without_the_c_extension_of_thrift(
+    tmp_path: Path, pure: dict[str, str]
+) -> None:
+    """All its processes speak the pure protocol, and its log has the remark once."""
+    words = ["run", "--epochs=1", "--workers=2", f"--shared={tmp_path / 'shared'}"]
+    command = [sys.executable, "-m", "downpour.cli", *words]
+    subprocess.run(command, env={**os.environ, **pure}, capture_output=True, check=True)
+    (log,) = tmp_path.glob("shared/logs/2*")
+    assert log.read_text().count("thrift lacks its C extension") == 1
 
 
 @pytest.mark.slow
