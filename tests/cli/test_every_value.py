@@ -300,5 +300,5 @@ def test_pairs_of_values_are_taken_alike(doors: Doors) -> None:
     random = Random(44)
     for _ in range(60):
         asked = {**BASE, **random.choice(ALL), **random.choice(ALL)}
-        answers = [door(asked) for door in _doors_for(doors, asked)[1:]]
+        answers = [door(asked) for door in _doors_for(doors, asked)]
         assert len(set(answers)) == 1, (asked, *answers)
