@@ -6,7 +6,9 @@ import hashlib
 import logging
 import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -16,6 +18,8 @@ import downpour
 from downpour.base.errors import DeadlineExceeded, ExperimentFailed, NotBegun, SpecError
 from downpour.cluster.launchers import LaunchPlan, LocalCluster
 from downpour.cluster.manager.options import ManagerOptions
+from downpour.core.families import AGGREGATORS, CODECS, POLICIES
+from downpour.core.resolve import resolve
 from downpour.experiments.client import spec_of
 from downpour.experiments.running import training
 from downpour.experiments.running.surroundings import Surroundings
@@ -283,6 +287,54 @@ def test_the_same_spec_gives_the_same_bytes(trained: Trained, changes: dict[str,
     spec = QUICK.replace(epochs=2, model_options={}, **changes)
     digests = {digest(trained(spec, workers)) for workers in (1, 3)}
     assert len(digests) == 1
+
+
+TOGETHER: dict[str, tuple[object, ...]] = {
+    "accumulate": (2, 3),
+    "aggregate": AGGREGATORS.accepted,
+    "batches": ("shuffled", "balanced"),
+    "channels_last": (True, False),
+    "clip_norm": (1.0,),
+    "compression": CODECS.accepted,
+    "evaluate_every": (2,),
+    "flip": (True,),
+    "keep_best": ("loss", "accuracy"),
+    "last_batch": ("rest",),
+    "local_steps": (3,),
+    "meet": (2, "auto"),
+    "model": ("mlp",),
+    "model_compression": CODECS.accepted,
+    "nesterov": (True,),
+    "optimizer": ("adam", "adamw"),
+    "optimizer_state": ("keep", "reset"),
+    "outer": tuple({"optimizer": name} for name in ("sgd", "heloco", "adam", "yogi")),
+    "overlap": (1,),
+    "policy": tuple(name for name in POLICIES.accepted if POLICIES[name].preserves_bytes),
+    "precision": ("bfloat16",),
+    "scale_rate": (True,),
+    "schedule": ("cosine", "linear", "step"),
+    "split": ("class", "equal", "dirichlet(0.5)"),
+    "stop_after": (1,),
+    "validation": (0.2,),
+    "warmup": (0.5,),
+    "weight_decay": (0.01,),
+}
+"""Values that keep the promise of the same bytes, each beside any others that it goes with."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_values_at_random_give_the_same_bytes_together(trained: Trained, seed: int) -> None:
+    """Eight fields at once; values that contradict each other are drawn again."""
+    random, resolved = Random(seed), None
+    while resolved is None:
+        names = random.sample(sorted(TOGETHER), 8)
+        fields = {name: random.choice(TOGETHER[name]) for name in names}
+        with suppress(SpecError):
+            spec = QUICK.replace(epochs=2, learning_rate=0.01, **fields)
+            resolved = resolve(spec, 1)
+    digests = {digest(trained(spec, workers)) for workers in (1, 3)}
+    assert len(digests) == 1, fields
 
 
 @pytest.mark.slow
