@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
+from typing import Any
 
 UNKNOWN = "not stated"
 
@@ -43,6 +44,15 @@ def license_table(packages: Iterable[Distribution]) -> str:
         for name in sorted(found, key=str.lower)
     ]
     return "\n".join(["| package | version | license |", "|---|---|---|", *rows, ""])
+
+
+def add_licenses(components: Iterable[dict[str, Any]], packages: Iterable[Distribution]) -> None:
+    """Give each component without a license the one that its package states in other words."""
+    found = {package.metadata["Name"]: license_of(package) for package in packages}
+    for component in components:
+        if "licenses" not in component:
+            name = found.get(component["name"], UNKNOWN)
+            component["licenses"] = [{"license": {"name": name}}]
 
 
 def installed_in(folder: Path) -> list[Distribution]:

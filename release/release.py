@@ -21,7 +21,7 @@ from pathlib import Path
 
 from archives import build
 from contents import check_sdist, check_wheel
-from licenses import BUNDLED, UNKNOWN, installed_in, license_of, license_table
+from licenses import BUNDLED, add_licenses, installed_in, license_table
 from trial import first_steps, install, install_lowest
 
 ROOT = Path(__file__).parents[1]
@@ -84,11 +84,7 @@ def describe(python: Path, name: str, version: str) -> None:
     told = json.loads(bill.read_text())
     told["metadata"]["component"]["version"] = version
     told["components"].append(BUNDLED)
-    packages = {one.metadata["Name"]: license_of(one) for one in installed_in(python.parents[1])}
-    for component in told["components"]:
-        if "licenses" not in component:  # stated in words that cyclonedx-py does not look for
-            found = packages.get(component["name"], UNKNOWN)
-            component["licenses"] = [{"license": {"name": found}}]
+    add_licenses(told["components"], installed_in(python.parents[1]))
     bill.write_text(json.dumps(told, indent=2) + "\n")
 
 

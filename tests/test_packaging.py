@@ -10,11 +10,13 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from email.message import Message
 from importlib.metadata import PathDistribution
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import yaml
@@ -96,14 +98,21 @@ def test_an_archive_with_too_little_or_too_much_is_refused(
 def test_a_license_is_read_where_packages_state_it(
     release: dict[str, ModuleType], tmp_path: Path, stated: dict[str, str], found: str
 ) -> None:
-    """Older packages use classifiers or a text; who states nothing is in the table, too."""
+    """Older packages use classifiers or a text; who states nothing is in the table, too.
+
+    So is each package in the bill of materials, where its maker has found no license.
+    """
     message = Message()
     for field, value in {"Name": "thing", "Version": "1.5", **stated}.items():
         message[field] = value.replace("\n", "\n        ")
     (tmp_path / "METADATA").write_text(str(message))
-    table = release["licenses"].license_table([PathDistribution(tmp_path)])
+    packages = [PathDistribution(tmp_path)]
+    table = release["licenses"].license_table(packages)
     assert table.splitlines()[2] == f"| thing | 1.5 | {found} |"
     assert len(table.splitlines()) == 4, "and the library that the wheel has"
+    bill: list[dict[str, Any]] = [{"name": "thing"}, {"name": "thing", "licenses": []}]
+    release["licenses"].add_licenses(bill, packages)
+    assert [one["licenses"] for one in bill] == [[{"license": {"name": found}}], []]
 
 
 def test_the_library_in_the_wheel_is_the_one_that_is_listed(
@@ -114,6 +123,15 @@ def test_the_library_in_the_wheel_is_the_one_that_is_listed(
     script = ROOT / "src/downpour/show/dashboard/page/uplot/uPlot.iife.min.js"
     assert f"uPlot (v{bundled['version']})" in script.read_text("utf-8")[:200]
     assert f"uPlot {bundled['version']}" in (ROOT / "NOTICE").read_text("utf-8")
+
+
+def test_every_file_has_a_license_whose_text_is_here() -> None:
+    """Ours goes for all files, and exceptions for files that are there."""
+    first, *others = tomllib.loads((ROOT / "REUSE.toml").read_text("utf-8"))["annotations"]
+    assert (first["path"], first["SPDX-License-Identifier"]) == ("**", "Apache-2.0")
+    assert [one["path"] for one in others if not any(ROOT.glob(one["path"]))] == []
+    named = {one["SPDX-License-Identifier"] for one in (first, *others)}
+    assert {path.stem for path in (ROOT / "LICENSES").iterdir()} == named
 
 
 def test_the_citation_names_this_version() -> None:
@@ -251,9 +269,14 @@ def test_a_wheel_is_built_outside_the_checkout(tmp_path: Path) -> None:
     )
     assert names_in(checkout) == before
     [wheel] = wheels.iterdir()
-    held = zipfile.ZipFile(wheel).namelist()
+    archive = zipfile.ZipFile(wheel)
+    held = archive.namelist()
     assert {"downpour/cli/__init__.py", "downpour/show/pages/page.html"} <= set(held)
     page = "downpour/show/dashboard/page"
     assert {f"{page}/index.html", f"{page}/main.js", f"{page}/uplot/uPlot.iife.min.js"} <= set(held)
     assert f"{page}/uplot/LICENSE" in held, "the library's licence goes where the library goes"
     assert any(name.endswith("/licenses/NOTICE") for name in held)
+    [about] = (archive.read(name).decode() for name in held if name.endswith("/METADATA"))
+    assert "\nAuthor: The Downpour authors\n" in about
+    assert "| One slow worker: four epochs take " in about
+    assert "](docs/figures/" not in about, "an index has no pictures of the checkout"
