@@ -15,12 +15,14 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_two_commands_run_the_main_job_and_the_tests() -> None:
-    """Whoever clones the repository meets them first, and needs no third one."""
+    """Whoever clones the repository meets them first, and needs no third one; the demo is later."""
     (block,) = re.findall(r"## Two commands\n+```sh\n(.*?)```", README, re.DOTALL)
     assert [line.partition("#")[0].strip() for line in block.splitlines()] == [
         "make run",
         "make test",
     ]
+    before, _, after = README.partition(block)
+    assert ("downpour demo" in before, "downpour demo" in after) == (False, True)
 
 
 def test_every_function_that_the_tour_names_in_a_file_is_there() -> None:

@@ -6,6 +6,7 @@ No cluster is started: nothing here says that pods reach each other, or that a v
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -69,6 +70,16 @@ def test_a_mistake_in_a_manifest_would_be_found() -> None:
     worker["spec"] = DEPLOYMENTS["downpour-worker"] | {"replica": 3}
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(worker, VERSION, strict=True)
+
+
+def test_the_image_has_the_user_of_the_pods_by_number_and_one_hash_seed() -> None:
+    """A name would not tell Kubernetes that it is not root."""
+    text = (FOLDER.parent / "Dockerfile").read_text()
+    pods = [one["template"]["spec"]["securityContext"]["runAsUser"] for one in DEPLOYMENTS.values()]
+    (user,) = re.findall(r"^USER (\d+)$", text, re.MULTILINE)
+    assert {*pods} == {int(user)}
+    assert f"useradd --uid {user} " in text
+    assert " PYTHONHASHSEED=0 " in text
 
 
 def test_all_pods_mount_the_one_shared_folder() -> None:
