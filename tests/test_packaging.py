@@ -131,7 +131,8 @@ def test_every_file_has_a_license_whose_text_is_here() -> None:
     assert (first["path"], first["SPDX-License-Identifier"]) == ("**", "Apache-2.0")
     assert [one["path"] for one in others if not any(ROOT.glob(one["path"]))] == []
     named = {one["SPDX-License-Identifier"] for one in (first, *others)}
-    assert {path.stem for path in (ROOT / "LICENSES").iterdir()} == named
+    there = {path.stem for path in (ROOT / "LICENSES").iterdir() if path.is_file()}
+    assert there == named, "some are links, which end nowhere once a file moves"
 
 
 def test_the_citation_names_this_version() -> None:
