@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from downpour.core.stragglers import RoundView, Speed
 from downpour.core.stragglers.contribution import Lineup, contributions
 from downpour.core.stragglers.handoff import HANDOFF
-from tests.core.stragglers.rounds import round_of, running
+from tests.core.stragglers.rounds import round_of, running, sure
 
 
 def measured(seconds: float, steps: int = 100) -> Speed:
@@ -22,9 +23,9 @@ def measured(seconds: float, steps: int = 100) -> Speed:
     )
 
 
-def view(seconds: Mapping[str, float]) -> RoundView:
+def view(seconds: Mapping[str, float], steps: int = 100) -> RoundView:
     """Return a round whose workers take so long for a shard."""
-    speeds = {name: measured(own) for name, own in seconds.items()}
+    speeds = {name: measured(own, steps) for name, own in seconds.items()}
     return replace(round_of(idle=" ".join(seconds)), speeds=speeds)
 
 
@@ -77,10 +78,15 @@ def test_a_spare_worker_that_users_asked_for_is_the_slowest() -> None:
         lambda one: replace(one, barred={0: frozenset({"ann"})}),
         lambda one: replace(one, running=(running("cid", 0, 0.1),)),
         lambda one: replace(
+            one,
+            running=(replace(running("ann", 0, 0.1), remaining=sure(inf)),),
+            speeds={**one.speeds, "ann": Speed(samples_per_second=0.0, share=0.1)},
+        ),
+        lambda one: replace(
             one, speeds={name: replace(own, variance=None) for name, own in one.speeds.items()}
         ),
     ],
-    ids=["alone", "unknown", "needs", "not measured yet", "one interval"],
+    ids=["alone", "unknown", "needs", "not measured yet", "no end", "one interval"],
 )
 def test_where_too_little_is_known_nothing_is_said(unclear: object) -> None:
     """Of nobody: what one worker saves depends on the speeds of all."""
@@ -95,10 +101,10 @@ def test_only_who_is_asked_for_is_told_of() -> None:
     assert set(contributions(view(seconds), (100,) * 9, ["w1", "gone"])) == {"w1"}
 
 
-def lineup(seconds: Sequence[float], sizes: Sequence[int]) -> Lineup:
-    """Return workers that take so long for a hundred samples."""
+def lineup(seconds: Sequence[float], sizes: Sequence[int], steps: int = 100) -> Lineup:
+    """Return workers that take so long for a hundred samples, in so many steps."""
     known = {f"w{number}": own for number, own in enumerate(seconds)}
-    made = Lineup.of(view(known), sizes)
+    made = Lineup.of(view(known, steps), sizes)
     assert made is not None
     return made
 
@@ -107,6 +113,34 @@ def lineup(seconds: Sequence[float], sizes: Sequence[int]) -> Lineup:
 def test_a_shard_begins_at_once(sizes: tuple[int, ...], seconds: float) -> None:
     """The round takes as long as its longest shard if each has a worker."""
     assert lineup([10.0, 10.0], sizes).plan().seconds == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("workers", "sizes", "steps", "seconds"),
+    [
+        ((0.1, 0.4), (400, 400), 100, 0.64 + 3 * 0.104),
+        ((25.0, 100.0), (300, 100), 100, 100.0),
+        ((12.5, 25.0, 100.0), (100, 100, 100), 100, 25.0),
+        ((10.0, 25.0), (300, 100, 100), 2, 40.0),
+        ((12.0, 20.0, 30.0), (100, 100, 50), 100, 15.0 + 3 * 0.3),
+        ((10.0, 20.0, 20.0), (100, 100), 100, 200 / 15 + 3 * 0.3),
+        ((10.0, 10.0, 40.0, 50.0), (100,) * 5, 100, 10.0 + (255 + 6) / 22.5 + 3 * 0.5),
+    ],
+    ids=[
+        "exchanges, each at the cost of a step and a move, three in a row",
+        "a slow worker that would end with the fast one stands by",
+        "half as fast as the fastest is fast",
+        "a slow worker gets no second shard where the fast one is soon free",
+        "who ends with the balanced work exchanges nothing",
+        "an idle worker that is not faster takes over nothing",
+        "an idle fast worker takes over, and the wait for it counts as work of its own",
+    ],
+)
+def test_a_round_ends_as_worked_out_by_hand(
+    workers: Sequence[float], sizes: Sequence[int], steps: int, seconds: float
+) -> None:
+    """Balanced work, as far as shards and speeds allow it, and what the moves cost."""
+    assert lineup(workers, sizes, steps).plan().seconds == pytest.approx(seconds)
 
 
 @given(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 
@@ -172,6 +173,9 @@ def test_clones_keep_to_their_budget() -> None:
     assert len(actions_of(POLICIES["clone"], one_waits)) == 2
     slow = round_of(idle="ann bob cid dot", pending=1, options={"straggling": 0.5})
     assert len(actions_of(POLICIES["clone"], slow)) == 3
+    many = " ".join(f"w{number}" for number in range(40))
+    nearly_all = round_of(idle=many, pending=1, options={"straggling": 0.99})
+    assert len(actions_of(POLICIES["clone"], nearly_all)) == 16
 
 
 @pytest.mark.parametrize("name", ["straggling", "risk"])
@@ -243,6 +247,35 @@ def test_mantri_restarts_where_shards_wait_anyway() -> None:
     assert actions_of(POLICIES["mantri"], near) == ["Assignment 4 eve"]
     two = round_of(slow, idle="eve fay", pending=2, standbys=1, paces=FAST)
     assert actions_of(POLICIES["mantri"], two) == ["Withdrawal 3 dot", "Assignment 3 eve"]
+    one = round_of(slow, idle="eve", pending=1, paces=FAST)
+    assert actions_of(POLICIES["mantri"], one) == ["Assignment 4 eve"]
+
+
+@pytest.mark.parametrize(
+    ("name", "ahead", "pending", "published"),
+    [
+        ("grass", 20.0, 0, 1),
+        ("grass", 10.0, 0, 4),
+        ("mantri", Forecast(q10=5.0, q50=10.0, q90=26.0, q98=30.0), 0, 1),
+        ("mantri", 15.0, 2, 1),
+    ],
+    ids=["two attempts take as long", "ends together", "a quarter", "half more"],
+)
+def test_a_shard_stays_where_a_new_attempt_gains_just_nothing(
+    name: str, ahead: float | Forecast, pending: int, published: int
+) -> None:
+    """Eve takes 10 s; the attempt that runs has exactly as much left as a rule allows."""
+    left = ahead if isinstance(ahead, Forecast) else sure(ahead)
+    for later, moved in ((0.0, False), (0.1, True)):
+        longer = replace(left, **{q: getattr(left, q) + later for q in ("q50", "q90", "q98")})
+        view = round_of(
+            [replace(running("dot", 0, 0.5), remaining=longer)],
+            idle="eve",
+            pending=pending,
+            published=[10.0] * published,
+            paces=PACES,
+        )
+        assert ("Assignment 0 eve" in actions_of(POLICIES[name], view)) is moved
 
 
 def test_a_snapshot_makes_copies_and_restarts_pay() -> None:
@@ -265,6 +298,11 @@ def test_mantri_stops_a_useless_copy() -> None:
     for done, stopped in ((0.6, ["Withdrawal 0 dot"]), (0.65, [])):  # 12.6 or 10.3 s left, and 7.7
         near = [running("dot", 0, done, 20.0, copies=2), running("eve", 0, 0.6, 12.0, copies=2)]
         assert actions_of(POLICIES["mantri"], round_of(near, paces=FAST)) == stopped
+    ends = [
+        replace(running(worker, 0, 0.5, copies=2), remaining=sure(seconds))
+        for worker, seconds in (("dot", 15.0), ("eve", 10.0))
+    ]
+    assert actions_of(POLICIES["mantri"], round_of(ends, paces=FAST)) == []
     young = [running("dot", 0, 0.8, 20.0, copies=2), running("eve", 0, 0.0, 0.1, copies=2)]
     assert actions_of(POLICIES["mantri"], round_of(young, paces=FAST)) == []
 
@@ -274,8 +312,15 @@ def test_wrangler_defers_a_likely_straggler_for_a_while() -> None:
     running_now = LATE[:3]
     view = round_of(running_now, idle="dot", pending=1, paces=PACES, elapsed=1.0)
     assert actions_of(POLICIES["wrangler"], view) == []
+    assert actions_of(POLICIES["wrangler"], replace(view, elapsed_seconds=2.5)) == []
     later = round_of(running_now, idle="dot", pending=1, paces=PACES, elapsed=3.0)
     assert actions_of(POLICIES["wrangler"], later) == ["Assignment 3 dot"]
+    endless = tuple(replace(task, remaining=sure(inf)) for task in running_now)
+    no_usual_time = replace(view, running=endless, elapsed_seconds=0.1)
+    assert actions_of(POLICIES["wrangler"], no_usual_time) == ["Assignment 3 dot"]
+    just = {"slowness": 1.0, "confidence": 0.5}
+    usual = round_of(running_now, idle="eve", pending=1, paces=FAST, elapsed=1.0, options=just)
+    assert actions_of(POLICIES["wrangler"], usual) == ["Assignment 3 eve"]
     alone = round_of(idle="dot", pending=1, paces=PACES, elapsed=0.0)
     assert actions_of(POLICIES["wrangler"], alone) == ["Assignment 0 dot"]
     two = round_of(running_now, idle="dot", pending=1, paces={"ann": 10.0, "dot": 40.0}, elapsed=1)

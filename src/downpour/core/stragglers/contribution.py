@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from math import inf
 from operator import attrgetter
 from typing import Self
@@ -86,7 +86,6 @@ class Lineup:
         """Predict the round; the worker named by `must` begins a shard instead of standing by."""
         order = self._fastest_first
         free = [(0.0, place) for place in range(max(len(order) - self.standbys, 1))]
-        heapify(free)
         waiting = sorted(self.sizes)
         ends: dict[_Member, float] = {}
         now = 0.0
@@ -109,13 +108,12 @@ class Lineup:
         self, member: _Member, at: float, waiting: Sequence[int], ends: dict[_Member, float]
     ) -> bool:
         """Whether the round ends no sooner if a worker begins the next shard."""
-        fast = SLOW * self._fastest_first[0].speed
+        fastest = self._fastest_first[0].speed
+        fast = SLOW * fastest
         if member.speed >= fast:
             return False
-        free_in = tuple(end - at for one, end in ends.items() if one.speed >= fast and end >= at)
-        if not free_in:
-            return False
-        fastest = self._fastest_first[0].speed
+        # The fastest worker began first, and no fast worker stops while shards wait.
+        free_in = tuple(end - at for one, end in ends.items() if one.speed >= fast)
         prospects = Prospects(fastest, free_in, len(waiting), self.move_seconds)
         return prospects.loss(waiting[-1], member.speed, member.step_seconds) >= 0
 

@@ -129,7 +129,7 @@ def _clone(view: RoundView) -> list[Action]:
     assignments = pair(view)
     spare = left_idle(view, assignments)
     budget = int(number(view, CLONE_OPTIONS, "budget") * len(view.workers))
-    affordable = 1 + min(len(spare), budget) // len(assignments) if assignments else 1
+    affordable = 1 + min(len(spare), budget) // max(len(assignments), 1)
     copies = min(_wanted(view), affordable)
     # The policy clones all shards or none, as in the paper. The round waits for its last shard, so
     # one shard without a clone would make the others' clones useless.
@@ -178,7 +178,7 @@ def _grass(view: RoundView) -> list[Action]:
     if len(view.pending) > len(assignments):
         return [*assignments]
     outlook = Outlook(view)
-    soonest = _soonest(view, outlook)
+    soonest = _soonest(view, outlook, number(view, GRASS_OPTIONS, "copies"))
     copies = []
     for worker in outlook.fastest_first(left_idle(view, assignments)):
         for left, task in sorted(soonest.values(), key=lambda entry: (-entry[0], entry[1].shard)):
@@ -193,19 +193,6 @@ def _grass(view: RoundView) -> list[Action]:
         else:
             break  # if no copy pays on this worker, none pays on a slower one
     return [*assignments, *copies]
-
-
-def _soonest(view: RoundView, outlook: Outlook) -> dict[int, tuple[float, RunningTask]]:
-    """Return, for each shard that may have one more copy, the attempt that will end first."""
-    most = number(view, GRASS_OPTIONS, "copies")
-    soonest: dict[int, tuple[float, RunningTask]] = {}
-    for task in view.running:
-        left = outlook.left_seconds(task)
-        if left is None or task.copies >= most or task.meant_for is not None:
-            continue
-        if task.shard not in soonest or left < soonest[task.shard][0]:
-            soonest[task.shard] = (left, task)
-    return {shard: entry for shard, entry in soonest.items() if outlook.may_pay(entry[0])}
 
 
 def _pays(view: RoundView, copies: int, left: float, new: float) -> bool:
@@ -271,16 +258,12 @@ def _restart(view: RoundView, outlook: Outlook) -> tuple[Withdrawal, Assignment]
 
 
 def _duplicates(view: RoundView, outlook: Outlook, spare: list[str]) -> list[Assignment]:
-    soonest: dict[int, tuple[float, RunningTask]] = {}
-    for left, task in _slowest(view, outlook):
-        soonest[task.shard] = (left, task)  # a shard's last entry is its first attempt to end
-    soonest = {shard: entry for shard, entry in soonest.items() if outlook.may_pay(entry[0])}
-    duplicates, copies = [], number(view, MANTRI_OPTIONS, "copies")
+    soonest = _soonest(view, outlook, number(view, MANTRI_OPTIONS, "copies"))
+    duplicates = []
     for worker in outlook.fastest_first(spare):
         for left, task in soonest.values():
             new = outlook.seconds_for((1 - task.saved) * task.samples, worker)
-            may = view.may_train(worker, task.shard) and task.copies < copies
-            if may and _helps(view, task, left, new):
+            if view.may_train(worker, task.shard) and _helps(view, task, left, new):
                 del soonest[task.shard]
                 reason = f"duplicated: {in_words(left)} on {task.worker}, {new:.1f} s on {worker}"
                 duplicates.append(Assignment(shard=task.shard, worker=worker, reason=reason))
@@ -317,6 +300,17 @@ def _needless(view: RoundView, outlook: Outlook) -> list[Withdrawal]:
         for left, task in _slowest(view, outlook)
         if task.done > task.began_at and left > margin * soonest[task.shard]
     ]
+
+
+def _soonest(
+    view: RoundView, outlook: Outlook, most: float
+) -> dict[int, tuple[float, RunningTask]]:
+    """Return, for each shard that may have one more copy, the attempt that will end first."""
+    soonest: dict[int, tuple[float, RunningTask]] = {}
+    for left, task in _slowest(view, outlook):
+        if task.copies < most:
+            soonest[task.shard] = (left, task)  # a shard's last entry is its first attempt to end
+    return {shard: entry for shard, entry in soonest.items() if outlook.may_pay(entry[0])}
 
 
 def _slowest(view: RoundView, outlook: Outlook) -> list[tuple[float, RunningTask]]:
