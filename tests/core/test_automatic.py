@@ -36,6 +36,8 @@ def test_both_momentums_together_do_not_overshoot(momentum: float, shards: int) 
         (2, 0.5, ("nesterov", 0.5)),
         (10, 0.0, ("nesterov", 0.8)),
         (10, 0.5, ("nesterov", 0.7)),
+        (3, 0.0, ("nesterov", 0.67)),
+        (10, 0.8132, ("nesterov", 0.2)),
         (10, 0.9, ("none", 0.0)),
     ],
 )
@@ -129,6 +131,8 @@ def test_decided_values_are_explained_in_a_line() -> None:
     assert str(explained(overlapping, resolve(overlapping, 4))).endswith(
         "(4 shards, split random, mode sync, overlap 1, optimizer adam)"
     )
+    for shards, counted in ((1, "(1 shard, "), (2, "(2 shards, ")):
+        assert counted in str(explained(overlapping, resolve(overlapping, shards)))
     closed = Spec.make({"optimizer_state": "keep", "outer": {"optimizer": "sgd"}})
     assert explained(closed, resolve(closed, 4)) is None
 

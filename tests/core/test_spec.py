@@ -225,6 +225,13 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         f"mode = 'async': must be {', '.join([*MODES][:-1])} or quorum; did you mean k-async?",
     ),
     ({"split": "iid"}, "split = 'iid': must be random, class, equal or dirichlet(ALPHA)"),
+    (
+        {"split": "dirichlt(0.5)"},
+        (
+            "split = 'dirichlt(0.5)': must be random, class, equal or dirichlet(ALPHA); "
+            "did you mean dirichlet(0.5)?"
+        ),
+    ),
     ({"split": 5}, "split = 5: must be random, class, equal or dirichlet(ALPHA)"),
     (
         {"split": "dirichlet(0)"},

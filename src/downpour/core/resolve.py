@@ -153,9 +153,9 @@ def resolve(
     if spec.inside.how == "auto":
         accepted = "only a run on this machine can measure it; set processes and how"
         raise SpecError("inside.how", "auto", accepted)
-    if spec.shards is None and not workers:
+    shards = spec.shards or (workers - spec.standbys if workers else 0)
+    if not shards:
         raise SpecError("shards", None, "no worker is registered yet; set the number of shards")
-    shards = spec.shards or (workers or 0) - spec.standbys
     open_ones = decided(spec, shards, policies[spec.policy], trainer)
     fields = {**spec.model_dump(), "shards": shards, **open_ones}
     if not spec.repeatable:
@@ -174,7 +174,7 @@ def oddities(spec: ResolvedSpec, examples: Sequence[int]) -> tuple[str, ...]:
 
     `examples` are the numbers of examples of each shard.
     """
-    lines, largest = [], max(examples, default=0)
+    lines, largest = [], max(examples)
     if spec.batch_size > largest:
         lines.append(
             f"batch_size {spec.batch_size:,} exceeds the {largest:,} examples of the largest "

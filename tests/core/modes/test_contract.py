@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import isfinite
 
 import pytest
@@ -9,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.base.errors import SpecError
-from downpour.core.modes import MODES, ModeKind, check_mode, count_of, mode_of
+from downpour.core.modes import MODES, Mode, ModeKind, check_mode, count_of, mode_of
 from downpour.core.resolve import resolve
-from downpour.core.spec import Spec
+from downpour.core.spec import Option, Spec
 from tests.specs import plain_spec
 
 EVERY_MODE = pytest.mark.parametrize("kind", MODES.values(), ids=MODES)
@@ -109,6 +110,53 @@ def test_fields_that_a_mode_lacks_are_refused(
 def test_a_number_of_shards_is_a_share_or_a_count(k: float, shards: int, together: int) -> None:
     """Up to 1 it is a share, rounded up; 0.28 of 25 are 7, though floats make it a little more."""
     assert count_of({"k": k}, "k", shards) == together
+
+
+POLYNOMIAL = (1.0, 4**-0.5, 7**-0.5)
+HINGE = {"staleness": "hinge", "decay": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("mode", "options", "versions", "weights"),
+    [
+        ("sync", {}, Mode(together=None, ahead=0), (1, 1, 1)),
+        ("k-sync", {}, Mode(together=None, ahead=0, enough=9), (1, 1, 1)),
+        ("downpour", {}, Mode(together=1, ahead=None), (0.1, 0.1, 0.1)),
+        ("downpour", {"step": "root"}, Mode(together=1, ahead=None), (10**-0.5,) * 3),
+        ("downpour", {"step": "whole", **HINGE}, Mode(together=1, ahead=None), (1, 1, 1 / 3)),
+        ("ssp", {"staleness": "hinge"}, Mode(together=1, ahead=2), (0.1, 0.1, 0.05)),
+        ("easgd", {}, Mode(together=1, ahead=None, mixes=True, elastic=True), (0.09,) * 3),
+        (
+            "fedasync",
+            {},
+            Mode(together=1, ahead=None, mixes=True),
+            tuple(0.6 * weight for weight in POLYNOMIAL),
+        ),
+        ("fedbuff", {}, Mode(together=5, ahead=None), POLYNOMIAL),
+        ("k-async", {}, Mode(together=5, ahead=None), (1, 1, 1)),
+        ("quorum", {}, Mode(together=5, ahead=None, grace_seconds=0.5), POLYNOMIAL),
+    ],
+)
+def test_a_mode_makes_versions_as_its_paper_has_it(
+    mode: str, options: dict[str, Option], versions: Mode, weights: tuple[float, ...]
+) -> None:
+    """Of ten shards, with the defaults; the weights are those of updates 0, 3 and 6 versions old.
+
+    A hinge bends after 4.
+    """
+    made = mode_of(plain_spec(mode=mode, mode_options=options, shards=10))
+    assert replace(made, weight=versions.weight) == versions
+    kinds = (mode in {"easgd", "fedasync"}, mode == "easgd", False)
+    assert (made.mixes, made.elastic, made.overlaps) == kinds
+    assert [made.weight(age) for age in (0, 3, 6)] == pytest.approx(weights)
+
+
+@pytest.mark.parametrize("fields", [{"mode": "k-sync"}, {"policy": "late"}, {"stop_after": 2}])
+def test_rounds_overlap_only_where_nothing_else_ends_them(fields: dict[str, object]) -> None:
+    """The next round has begun by then."""
+    check_mode(Spec.make({"overlap": 1}))
+    with pytest.raises(SpecError, match="overlap = 1: must be 0"):
+        check_mode(Spec.make({"overlap": 1, **fields}))
 
 
 def test_elastic_force_is_shared_among_the_shards() -> None:
