@@ -77,6 +77,10 @@ def test_model_and_shard_move_by_the_same_distance(store: DirectoryStore) -> Non
     np.testing.assert_allclose(own["w"], [2.0, 8.0])
     np.testing.assert_allclose(own["w"] + after["w"], [6.0, 14.0])
     assert own["batches"] == 7
+    wild = Move(shard=3, file=put(store, "nan", 1.0, np.nan), base=model, factor=0.25)
+    with pytest.raises(UpdatesRefused) as refused:
+        own_after(Versions(store), model, wild)
+    assert [*refused.value.reasons] == [3]
 
 
 def test_exactly_the_updates_that_cannot_be_used_are_refused(store: DirectoryStore) -> None:

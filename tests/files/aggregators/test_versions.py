@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -44,9 +45,11 @@ def test_a_kept_version_is_not_read_again_until_it_is_forgotten(store: Directory
     versions.keep(file, NUMBERS, ABOUT)
     store.delete("model")
     assert versions.read(file).tensors["w"][3] == 3
-    versions.forget([file])
-    with pytest.raises(FileMissing):
-        versions.read(file)
+    for forget in (partial(versions.forget, [file]), versions.clear):
+        versions.keep(file, NUMBERS, ABOUT)
+        forget()
+        with pytest.raises(FileMissing):
+            versions.read(file)
 
 
 def test_memory_is_bounded_and_the_newest_stay(store: DirectoryStore) -> None:
@@ -54,10 +57,12 @@ def test_memory_is_bounded_and_the_newest_stay(store: DirectoryStore) -> None:
     files = [published(store, f"model-{number}") for number in range(3)]
     versions = Versions(store, limit_bytes=2 * NUMBERS["w"].nbytes)
     narrow = Versions(store, limit_bytes=NUMBERS["w"].nbytes - 1)
+    just = Versions(store, limit_bytes=NUMBERS["w"].nbytes)
     for file in files:
-        versions.keep(file, NUMBERS, ABOUT)
-        narrow.keep(file, NUMBERS, ABOUT)
+        for one in (versions, narrow, just):
+            one.keep(file, NUMBERS, ABOUT)
         store.delete(file.name)
+    assert just.read(files[2]).tensors["w"][1] == 1
     assert [versions.read(file).tensors["w"][1] for file in files[1:]] == [1, 1]
     for full, gone in ((versions, files[0]), (narrow, files[2])):
         with pytest.raises(FileMissing):
@@ -75,6 +80,31 @@ def test_the_newest_stays_where_versions_are_steps(store: DirectoryStore) -> Non
     assert versions.read(files[1]).tensors["w"][1] == 1
     with pytest.raises(FileMissing):
         versions.read(files[0])
+
+
+JOINED = np.arange(12, dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "verified"),
+    [
+        ({"a": JOINED[:4], "b": JOINED[4:].reshape(2, 4)}, True),
+        ({"a": JOINED[4:8], "b": JOINED[8:]}, False),
+        ({"a": JOINED[6:], "b": JOINED[:6]}, False),
+        ({"a": JOINED.copy()}, False),
+    ],
+    ids=["in one piece", "a part of it", "in another order", "apart"],
+)
+def test_a_base_is_taken_from_memory_where_its_bytes_are_those_of_its_file(
+    store: DirectoryStore, tensors: dict[str, Array], *, verified: bool
+) -> None:
+    """Otherwise from the file, with the same numbers."""
+    file, versions = store.put_new("model", encode(tensors, ABOUT)), Versions(store)
+    versions.keep(file, tensors, ABOUT)
+    base = versions.base_of(file, "none")
+    assert base.is_verified is verified
+    held = base.form.model.views(base.source.data)
+    assert all(held[name].tobytes() == tensor.tobytes() for name, tensor in tensors.items())
 
 
 def test_a_manager_that_has_kept_nothing_reads_the_steps(store: DirectoryStore) -> None:

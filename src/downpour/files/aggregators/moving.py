@@ -66,8 +66,8 @@ class Versions:
 
     def read(self, file: PublishedFile) -> Parameters:
         """Return a version; callers must not change its tensors."""
-        place = self._order.index(file) if file in self._order else 0
-        return self.read_after(self._order[:place], file)
+        leading = self._order[: self._order.index(file)] if file in self._order else ()
+        return self.read_after(leading, file)
 
     def read_after(self, leading: Sequence[PublishedFile], file: PublishedFile) -> Parameters:
         """Return a version to which the steps in `leading` lead; other threads may call this."""
@@ -77,13 +77,10 @@ class Versions:
         self, file: PublishedFile, compression: str, trained_from: PublishedFile | None = None
     ) -> Base:
         """Return a version as the base of updates, which may be `trained_from` an earlier one."""
-        kept = self._kept.get(file)
-        if kept is None and file in self._order:
-            kept = self.read(file)
-        data = _in_one(kept) if kept is not None else None
-        if kept is None or data is None:
-            return Base.opened(self.store, file, compression, trained_from)
-        return Base.known(file, kept, data, compression, trained_from)
+        kept = self.read(file) if file in self._order else self._kept.get(file)
+        if kept is not None and (data := _in_one(kept)) is not None:
+            return Base.known(file, kept, data, compression, trained_from)
+        return Base.opened(self.store, file, compression, trained_from)
 
     def keep(
         self, file: PublishedFile, tensors: Mapping[str, Array], metadata: Mapping[str, str]
