@@ -26,10 +26,12 @@ def test_a_task_is_as_long_as_its_own_steps_say() -> None:
     """Loading counts, and steps of a snapshot don't; before a step, it is as long as so far."""
     held = HeldAttempt(AttemptId(experiment="any", round=0, shard=0, attempt=0))
     held.began_at_seconds = 10.0
+    assert held.progress().elapsed_seconds == 0.0
     held.loaded(40, 100, 14.0)
     assert held.expected_seconds(15.0) == 5.0
     held.stepped(60, 22.0)
     assert held.expected_seconds(23.0) == 12.0 + 24.0
+    assert held.progress().elapsed_seconds == 12.0
 
 
 @given(usual=USUAL, task=SECONDS)

@@ -31,6 +31,15 @@ def test_saving_costs_half_a_percent_of_the_time_at_most(every: float, cost: flo
     assert spent <= 0.0051 * pace.due_at_seconds
 
 
+def test_a_slow_snapshot_delays_the_next_one() -> None:
+    """By two hundred times what it took; a quick one by the interval."""
+    pace = SnapshotSchedule(10.0, 0.0)
+    pace.saved(100.0, 101.0)
+    assert pace.due_at_seconds == 101.0 + 200.0
+    pace.saved(301.0, 301.01)
+    assert pace.due_at_seconds == 301.01 + 10.0
+
+
 def test_where_none_are_asked_for_there_are_none() -> None:
     """An interval of 0 means never."""
     assert not SnapshotSchedule(0.0, 0.0).is_due(training(), 1e9)

@@ -9,7 +9,16 @@ import pytest
 
 from downpour.base.errors import IllegalTransition
 from downpour.base.states import ExperimentState, TaskState, WorkerState
-from downpour.core.scheduler.lifecycle import EXPERIMENT, TASK, WORKER, Lifecycle, Table
+from downpour.core.scheduler.lifecycle import (
+    EXPERIMENT,
+    TASK,
+    WORKER,
+    Lifecycle,
+    Table,
+    heartbeat_interval,
+    heartbeat_timeout,
+    progress_timeout,
+)
 
 TABLES = {
     "task": (TASK, TaskState.PENDING),
@@ -54,7 +63,7 @@ def test_a_long_story_keeps_its_end() -> None:
     life.step("go")
     with pytest.raises(IllegalTransition) as caught:
         life.step("assign")
-    assert len(caught.value.story) <= 32
+    assert len(caught.value.story) == 32
     assert caught.value.story[-2:] == ("release → idle", "go → gone")
 
 
@@ -92,3 +101,17 @@ def test_may_and_step_agree(table: Table[Any, Any], first: StrEnum) -> None:
         else:
             with pytest.raises(IllegalTransition):
                 life.step(name)
+
+
+def test_a_timeout_is_long_until_gaps_are_known_and_never_very_short() -> None:
+    """The first step of all takes long, and a short pause now says little about the next one."""
+    steps, heartbeats = progress_timeout(), heartbeat_timeout()
+    assert (steps.seconds, heartbeats.seconds) == (600.0, 10.0)
+    steps.learn(0.5)
+    assert steps.seconds == 60.0
+    steps.learn(20.0)
+    assert steps.seconds == 200.0
+    for _ in range(3):
+        heartbeats.learn(1.0)
+    assert heartbeats.seconds == 5.0
+    assert heartbeat_interval(500) == 1.0

@@ -170,7 +170,7 @@ def _arrived(core: SchedulerState, experiment: Experiment) -> Iterator[str]:
         for task in current.tasks
         if task.life.state is TaskState.PUBLISHED
     }
-    if published != set(experiment.arrived) or len(published) != len(experiment.arrived):
+    if published != experiment.arrived.keys():
         yield f"{who} says that {[*experiment.arrived]} have arrived, its tasks say {published}"
     if not published.issuperset(experiment.applying):
         yield f"{who} applies {experiment.applying}, which it does not have"

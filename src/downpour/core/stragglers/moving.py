@@ -96,7 +96,7 @@ def _pays(view: RoundView, now: Sequence[int], sizes: Sequence[int]) -> bool:
     """
     least = number(view, REBALANCE_OPTIONS, "least")
     pairs = zip(sorted(now), sorted(sizes), strict=True)
-    return any(abs(there - wanted) > least * max(there, 1) for there, wanted in pairs)
+    return any(abs(there - wanted) > least * there for there, wanted in pairs)
 
 
 REBALANCE = Policy(
