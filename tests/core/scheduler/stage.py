@@ -17,12 +17,12 @@ from tests.core.scheduler.outputs import Outcome, all_of
 
 
 class Stage:
-    """A scheduler of three shards whose policy pairs, and adds the actions that a test wishes.
+    """A scheduler whose policy pairs, and adds the actions that a test wishes.
 
     A replica takes in the journaled entries alone, and must get to the same state.
     """
 
-    def __init__(self, make: Make) -> None:
+    def __init__(self, make: Make, samples: tuple[int, ...] = (10, 10, 10), **fields: Any) -> None:
         self.make = make
         self.wishes: list[Action] = []
         self.views: list[RoundView] = []
@@ -32,12 +32,13 @@ class Stage:
         self.now = 0.0
         for worker in ("ann", "bob", "cid", "dot"):
             self.happen(on.WorkerJoined, worker=worker)
-        self.happen(on.ExperimentSubmitted, experiment="one", spec=make.spec(epochs=2))
+        spec = make.spec(shards=len(samples), **fields)
+        self.happen(on.ExperimentSubmitted, experiment="one", spec=spec)
         self.happen(
             on.Prepared,
             experiment="one",
             dataset="d",
-            shard_samples=(10, 10, 10),
+            shard_samples=samples,
             model=make.file("m0"),
         )
 
