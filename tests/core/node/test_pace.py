@@ -29,6 +29,8 @@ def test_a_task_is_as_long_as_its_own_steps_say() -> None:
     assert held.progress().elapsed_seconds == 0.0
     held.loaded(40, 100, 14.0)
     assert held.expected_seconds(15.0) == 5.0
+    held.stepped(41, 16.0)
+    assert held.expected_seconds(17.0) == 6.0 + 59 * 6.0
     held.stepped(60, 22.0)
     assert held.expected_seconds(23.0) == 12.0 + 24.0
     assert held.progress().elapsed_seconds == 12.0
