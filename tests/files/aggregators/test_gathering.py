@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -213,7 +214,7 @@ def spoiled(one: Round, number: int, fault: str) -> PublishedFile:
 
 
 def test_a_base_that_changes_is_not_summed_from() -> None:
-    """A file is verified with each pass over it."""
+    """The first pass over a file verifies it."""
     one = Round(5, range(4))
     wrong = replace(one.base(), file=replace(one.model, checksum="0" * 32))
     gathering = Gathering(one.store, wrong)
@@ -232,6 +233,31 @@ def test_sums_take_no_more_memory_than_they_may() -> None:
     for part in one.parts[1::2]:
         gathering.add(as_parts("average", [part]))
     assert gathering.shards >= {0, 1, 2, 3, 4, 5}
+    assert one.folded("average", one.parts, gathering) == one.folded("average", one.parts)
+
+
+@pytest.mark.parametrize(("sums", "gathered"), [(0, {0, 2}), (3, {0, 2, 4}), (9, {0, 2, 4, 6})])
+def test_the_room_for_sums_is_half_of_the_free_memory(
+    monkeypatch: pytest.MonkeyPatch, sums: int, gathered: set[int]
+) -> None:
+    """Two may be there in any case, because a sum may be in a file."""
+    one = Round(6, range(8))
+    size_bytes = one.base().form.model.size_bytes
+    folding = import_module("downpour.files.aggregators.fold")  # the package has its function
+    monkeypatch.setattr(folding, "free_memory", lambda: 2 * sums * size_bytes)
+    gathering = one.gathering()
+    for part in one.parts[::2]:
+        gathering.add(as_parts("average", [part]))
+    assert gathering.shards == gathered
+
+
+def test_a_base_is_verified_by_the_first_pass_over_it() -> None:
+    """The next passes do not hash it again."""
+    one = Round(5, range(4))
+    base = one.base()
+    gathering = Gathering(one.store, base)
+    gathering.add(as_parts("average", one.parts[:2]))
+    assert (base.is_verified, gathering.base.is_verified) == (False, True)
     assert one.folded("average", one.parts, gathering) == one.folded("average", one.parts)
 
 

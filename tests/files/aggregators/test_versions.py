@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from downpour.base.errors import FileCorrupt, FileMissing
 from downpour.base.values import PublishedFile
-from downpour.files.aggregators import Move, Versions, moved
+from downpour.files.aggregators import Move, Versions, moved, moving
 from downpour.files.store import Array, DirectoryStore, encode, step_to
 
 NUMBERS: dict[str, Array] = {"w": np.arange(1000, dtype=np.float32)}
@@ -67,6 +68,20 @@ def test_memory_is_bounded_and_the_newest_stay(store: DirectoryStore) -> None:
     for full, gone in ((versions, files[0]), (narrow, files[2])):
         with pytest.raises(FileMissing):
             full.read(gone)
+
+
+@pytest.mark.parametrize(("copies", "stays"), [(1, False), (4, True)])
+def test_the_limit_follows_the_free_memory(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch, copies: int, *, stays: bool
+) -> None:
+    """A version may take a quarter of it, if that is more than the least limit."""
+    monkeypatch.setattr(moving, "_LIMIT_LEAST_BYTES", 1)
+    monkeypatch.setattr(moving, "free_memory", lambda: copies * NUMBERS["w"].nbytes)
+    file, versions = published(store, "model"), Versions(store)
+    versions.keep(file, NUMBERS, ABOUT)
+    store.delete("model")
+    with nullcontext() if stays else pytest.raises(FileMissing):
+        versions.read(file)
 
 
 def test_the_newest_stays_where_versions_are_steps(store: DirectoryStore) -> None:

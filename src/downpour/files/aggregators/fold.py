@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from downpour.base.errors import FileCorrupt, NonFinite, StoreError, UpdatesRefused
@@ -30,11 +31,11 @@ from downpour.files.aggregators.passes import (
 )
 from downpour.files.aggregators.weights import Contribution
 from downpour.files.store import WHOLE, Array, Store
+from downpour.host.machine import free_memory
 from downpour.host.process import files_at_once
 
-LIMIT_BYTES = 2**30
-"""The memory that sums may take. If n updates arrive in the order of shards, they leave log2(n)
-sums; in the worst order, they leave n / 2. The fold reads the rest at the end."""
+_SUMS_LEAST = 2
+"""How many sums there may be in any case; if memory is short, they go into a temporary file."""
 
 
 class Gathering:
@@ -49,13 +50,17 @@ class Gathering:
     Args:
         store: Where the files are.
         base: The model that the round began from.
-        limit_bytes: How much memory the sums may take.
+        limit_bytes: How much memory the sums may take; None: half of the free memory. If n updates
+            arrive in the order of shards, they leave log2(n) sums; in the worst order, they leave
+            n / 2. The fold reads the rest at the end.
     """
 
-    def __init__(self, store: Store, base: Base, *, limit_bytes: int = LIMIT_BYTES) -> None:
+    def __init__(self, store: Store, base: Base, *, limit_bytes: int | None = None) -> None:
         self.base = base
         self._store = store
-        self._limit = limit_bytes // max(1, base.form.model.size_bytes)
+        size_bytes = max(1, base.form.model.size_bytes)
+        free = max(_SUMS_LEAST, free_memory() // 2 // size_bytes)
+        self._limit = free if limit_bytes is None else limit_bytes // size_bytes
         self._held: list[Held] = []
 
     @property
@@ -82,6 +87,7 @@ class Gathering:
             return  # the fold will meet the error, too, and wait, or say whose it is
         if passed.is_right:
             self._held = list(passed.held)
+            self.base = replace(self.base, is_verified=True)  # so no later pass hashes it
 
     def take(self, parts: Sequence[Counted], divisor: float) -> list[Held]:
         """Hand over the sums whose updates are all among these parts; keep none.

@@ -35,9 +35,11 @@ from downpour.files.store import (
     plan_layout,
     read_version,
 )
+from downpour.host.machine import free_memory
 
-LIMIT_BYTES = 256 * 2**20
-"""The share of the manager's memory for an experiment's versions."""
+_LIMIT_LEAST_BYTES = 256 * 2**20
+_SHARE_OF_FREE = 4
+"""An experiment's versions may take 256 MiB, or a quarter of the memory that is free besides."""
 
 
 class Versions:
@@ -51,10 +53,10 @@ class Versions:
 
     Args:
         store: Where their files are.
-        limit_bytes: The limit; we keep the newest versions that fit.
+        limit_bytes: The limit; we keep the newest versions that fit. None: it follows the memory.
     """
 
-    def __init__(self, store: Store, limit_bytes: int = LIMIT_BYTES) -> None:
+    def __init__(self, store: Store, limit_bytes: int | None = None) -> None:
         self.store = store
         self._limit_bytes = limit_bytes
         self._kept: dict[PublishedFile, Parameters] = {}
@@ -86,11 +88,14 @@ class Versions:
         self, file: PublishedFile, tensors: Mapping[str, Array], metadata: Mapping[str, str]
     ) -> None:
         """Keep the content of a published file, which the caller must not change from now on."""
-        layout = plan_layout(tensors)
-        if layout.size_bytes > self._limit_bytes and not self._order:
+        layout, limit_bytes = plan_layout(tensors), self._limit_bytes
+        if limit_bytes is None:
+            room_bytes = free_memory() + self._kept_bytes
+            limit_bytes = max(_LIMIT_LEAST_BYTES, room_bytes // _SHARE_OF_FREE)
+        if layout.size_bytes > limit_bytes and not self._order:
             return
         self._kept[file] = Parameters(tensors=dict(tensors), metadata=dict(metadata), layout=layout)
-        while len(self._kept) > 1 and self._kept_bytes > self._limit_bytes:
+        while len(self._kept) > 1 and self._kept_bytes > limit_bytes:
             del self._kept[next(iter(self._kept))]
 
     @property
