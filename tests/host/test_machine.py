@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import re
 import subprocess
 import sys
 import time
@@ -14,12 +16,15 @@ import pytest
 
 from downpour.host import machine as host
 from downpour.host.machine import (
+    expect_random_reads,
     free_memory,
     kills,
     note_use,
     remove_unused,
     usable_cores,
 )
+
+SMAPS = Path("/proc/self/smaps")
 
 
 @pytest.fixture
@@ -227,3 +232,20 @@ def test_a_use_is_noted_once_a_day(tmp_path: Path) -> None:
     note_use(aged(old, 2))
     assert time.time() - old.stat().st_mtime < 3600
     note_use(tmp_path / "missing")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells what the kernel was told")
+@pytest.mark.parametrize(("free_bytes", "is_random"), [(8191, True), (8192, False)])
+def test_a_file_that_memory_cannot_hold_is_read_without_what_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_bytes: int, *, is_random: bool
+) -> None:
+    """The kernel reads ahead in a smaller one, which is soon in memory."""
+    monkeypatch.setattr(host, "free_memory", lambda: free_bytes)
+    path = tmp_path / "tokens.bin"
+    path.write_bytes(bytes(8192))
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    expect_random_reads(mapped)
+    told = re.search(rf"{re.escape(str(path))}\n.*?VmFlags:(.*?)\n", SMAPS.read_text(), re.DOTALL)
+    assert told is not None
+    assert ("rr" in told[1].split()) == is_random

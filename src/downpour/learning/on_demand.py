@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import logging
+import mmap
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -24,6 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from downpour.base.errors import SpecError
+from downpour.host.machine import expect_random_reads
 from downpour.learning.datasets.images import (
     check_every_class,
     class_folders,
@@ -173,7 +175,10 @@ def _mapped(path: Path, dtype: str) -> NDArray[Any]:
                 f"its {count} bytes do not divide into values of {dtype}, which takes {size} each"
             )
             raise SpecError("tokens", str(path), accepted)
-        return np.memmap(path, dtype=dtype, mode="r")
+        with path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        expect_random_reads(mapped)
+        return np.frombuffer(mapped, dtype)
     except OSError as error:
         raise SpecError("tokens", str(path), f"cannot be read: {error.strerror}") from None
 

@@ -19,6 +19,7 @@ import io
 import json
 import logging
 import math
+import mmap
 import os
 import re
 import shutil
@@ -40,7 +41,7 @@ from downpour.base.values import is_bare_name
 from downpour.files.store.directory import names_in, open_regular
 from downpour.files.store.publish import RetryPolicy, reading, sync_directory
 from downpour.files.store.shared_directory import own_folder
-from downpour.host.machine import note_use, raise_limit, remove_unused
+from downpour.host.machine import expect_random_reads, note_use, raise_limit, remove_unused
 from downpour.host.paths import FolderLock
 
 log = logging.getLogger(__name__)
@@ -348,6 +349,9 @@ def _mapped(path: Path) -> tuple[NDArray[Any], dict[str, Any]]:
     with _PARSING:
         array: np.memmap[Any, Any] = np.load(path, mmap_mode="c", allow_pickle=False)
     checksum = _checksum(path, array.offset, same)
+    memory: object = array.base
+    if isinstance(memory, mmap.mmap):
+        expect_random_reads(memory)
     return array, {"dtype": array.dtype.str, "shape": list(array.shape), "checksum": checksum}
 
 
