@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
+from downpour.learning.datasets import decoding
 from downpour.learning.datasets.decoding import Decoded, decoded
 from downpour.learning.datasets.source import Arrays
 
@@ -42,11 +43,15 @@ def test_image_statistics_are_those_of_the_channels(rng_images: NDArray[np.uint8
     assert found.std == pytest.approx(rng_images.std(axis=(0, 1, 2)).tolist())
 
 
-def test_image_statistics_are_exact(rng_images: NDArray[np.uint8]) -> None:
+@pytest.mark.parametrize("block", [1, 250, 1000])
+def test_image_statistics_are_exact(
+    rng_images: NDArray[np.uint8], monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
     """So the key of the data is the same on every make of processor, whose BLAS rounds its own way.
 
-    The library's own statistics are computed with whole numbers.
+    The library's own statistics are computed with whole numbers. Ours count some images at a time.
     """
+    monkeypatch.setattr(decoding, "_BLOCK_VALUES", block)
     found = decode(rng_images, np.arange(6))
     for channel, (mean, std) in enumerate(zip(found.mean, found.std, strict=True)):
         values = rng_images[..., channel].ravel().tolist()

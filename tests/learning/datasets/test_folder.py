@@ -317,6 +317,8 @@ def test_a_plain_image_stays_plain() -> None:
     images = np.full((3, 10, 14, 3), 77, np.uint8)
     for size in (4, 20):
         assert np.array_equal(resized(images, size), np.full((3, size, size, 3), 77))
+    square = images[:, :, :10]
+    assert resized(square, 10) is square, "of the right size already"
 
 
 def test_shrinking_averages_rather_than_skips() -> None:

@@ -235,8 +235,16 @@ def _byte_statistics(images: NDArray[np.uint8]) -> tuple[NDArray[Any], NDArray[A
     return np.array([mean for mean, _ in moments]), np.array([std for _, std in moments])
 
 
+_BLOCK_VALUES = 1 << 20
+
+
 def _moments(values: NDArray[np.uint8]) -> tuple[float, float]:
-    counts = np.bincount(values.ravel(), minlength=256).tolist()
+    # A few images at a time, because `bincount` makes eight bytes of each value.
+    block = max(1, _BLOCK_VALUES // max(1, values[:1].size))
+    found = np.zeros(256, np.int64)
+    for start in range(0, len(values), block):
+        found += np.bincount(values[start : start + block].ravel(), minlength=256)
+    counts = found.tolist()
     count = sum(counts)
     total = sum(value * times for value, times in enumerate(counts))
     squares = sum(value * value * times for value, times in enumerate(counts))

@@ -195,6 +195,8 @@ def resized(images: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     from torch.nn.functional import interpolate
 
     count, height, width, channels = images.shape
+    if height == width == size:
+        return images
     result = np.empty((count, size, size, channels), dtype=np.uint8)
     block = max(1, _BLOCK_PIXELS // max(1, height * width * channels))
     for start in range(0, count, block):
