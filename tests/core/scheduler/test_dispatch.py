@@ -307,7 +307,7 @@ def test_a_policy_sees_how_far_everybody_is(stage: Stage) -> None:
     assert (ann.done, ann.saved, ann.reported_seconds, ann.remaining) == (0.5, 0.5, 2.0, soon)
     assert ann.elapsed_seconds == 4.0
     assert ann.rate == pytest.approx(0.5 / 2.0)
-    assert (view.published, dict(view.paces)) == (((10, 1.0),), {"dot": soon})
+    assert (view.published.paces, dict(view.paces)) == ([0.1], {"dot": soon})
     assert view.elapsed_seconds == 4.0
 
 

@@ -11,6 +11,7 @@ from downpour.core.stragglers import (
     Policy,
     RoundView,
     RunningTask,
+    UpdateTimes,
     WorkerHistory,
 )
 from downpour.core.stragglers.base import Option
@@ -65,7 +66,7 @@ def round_of(
         shards=len({task.shard for task in tasks}) + pending + len(published),
         begun=begun,
         running=tuple(tasks),
-        published=tuple((100, seconds) for seconds in published),
+        published=UpdateTimes((100, seconds) for seconds in published),
         paces={name: sure(seconds / 100) for name, seconds in (paces or {}).items()},
         history={
             name: WorkerHistory(slowness=(times,) * 8) for name, times in (slowness or {}).items()

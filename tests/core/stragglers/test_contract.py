@@ -27,6 +27,7 @@ from downpour.core.stragglers import (
     RoundView,
     RunningTask,
     Speed,
+    UpdateTimes,
     Waiting,
     Withdrawal,
     WorkerHistory,
@@ -118,7 +119,7 @@ def views(draw: st.DrawFn) -> RoundView:
         shards=len(sizes),
         begun=len(pending) < len(sizes) or draw(st.booleans()),
         running=tuple(tasks),
-        published=tuple(published),
+        published=UpdateTimes(published),
         paces={name: draw(forecasts()) for name in sorted(draw(known))},
         history={
             name: WorkerHistory(slowness=(draw(SECONDS),) * 8) for name in sorted(draw(known))
@@ -246,7 +247,7 @@ def late_shards(draw: st.DrawFn) -> RoundView:
         workers=(*holders, "fay"),
         shards=len(tasks) + 1,
         running=tuple(replace(task, meant_for=None, is_starting=False) for task in tasks),
-        published=((10, 1.0),),
+        published=UpdateTimes([(10, 1.0)]),
         barred={},
         options={"late": 0.0, "settle": 0.0, "gain": 1e6, "stalled_seconds": 1e6},
     )

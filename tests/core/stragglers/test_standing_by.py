@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.core.stragglers import RoundView, Speed
+from downpour.core.stragglers import RoundView, Speed, UpdateTimes
 from downpour.core.stragglers.handoff import HANDOFF
 from downpour.core.stragglers.outlook import Outlook, quantile
 from downpour.core.stragglers.pairing import Prospects, hindrances
@@ -33,9 +33,9 @@ def test_a_quantile_lies_between_its_neighbors() -> None:
 
 def test_a_shard_without_samples_has_no_pace() -> None:
     """Nothing is divided by their number."""
-    view = replace(round_of(), published=((0, 3.0),))
+    view = replace(round_of(), published=UpdateTimes([(0, 3.0)]))
     assert Outlook(view).pace_seconds is None
-    assert Outlook(replace(view, published=((1, 3.0),))).pace_seconds == 3.0
+    assert Outlook(replace(view, published=UpdateTimes([(1, 3.0)]))).pace_seconds == 3.0
 
 
 def test_a_usual_shard_follows_from_forecasts_before_any_update() -> None:

@@ -12,14 +12,13 @@ from collections.abc import Collection, Iterable, KeysView, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from operator import neg
-from statistics import median
 from types import MappingProxyType
 from typing import NamedTuple
 
 from downpour.base.states import Failure, FailureKind, TaskState
 from downpour.base.values import AttemptId, PublishedFile, Snapshot, Update
 from downpour.core.scheduler.lifecycle import TASK, Lifecycle
-from downpour.core.stragglers import PendingTask
+from downpour.core.stragglers import PendingTask, UpdateTimes
 
 
 class TaskKey(NamedTuple):
@@ -173,6 +172,8 @@ class Round:
         for shard in self._pending:
             self._pending_at.setdefault(home(shard), []).append(shard)
         self._waiting: dict[int, float] = {}
+        self.times = UpdateTimes()
+        self._overheads: list[float] = []
 
     @property
     def complete(self) -> bool:
@@ -283,6 +284,9 @@ class Round:
         task.startup_seconds = startup_seconds
         task.held_by.clear()
         task.leaving.clear()
+        self.times.add(task.offer.samples, task.working_seconds)
+        if (overhead := task.overhead_seconds) is not None:
+            insort(self._overheads, overhead)
         self.published += 1
         self.last_update_at_seconds = at_seconds
 
@@ -336,6 +340,9 @@ class Round:
         task.first_to_count = task.attempts
         if task.worker is not None:
             self._blame(task, task.worker, Failure(FailureKind.STORE, reason))
+        self.times.remove(task.offer.samples, task.working_seconds)
+        if (overhead := task.overhead_seconds) is not None:
+            del self._overheads[bisect_left(self._overheads, overhead)]
         # We removed its snapshots when it was published.
         task.offer = replace(task.offer, saved=0.0)
         task.worker = task.attempt = task.update = None
@@ -374,8 +381,8 @@ class Round:
     @property
     def overhead_seconds(self) -> float:
         """The median seconds that published attempts spent besides training; 0 if unknown."""
-        overheads = [task.overhead_seconds for task in self.tasks]
-        return median([seconds for seconds in overheads if seconds is not None] or [0.0])
+        rising, count = self._overheads, len(self._overheads)
+        return (rising[(count - 1) // 2] + rising[count // 2]) / 2 if count else 0.0
 
     def wait(self, shard: int, until_seconds: float) -> None:
         """Keep back a pending task until a given time."""

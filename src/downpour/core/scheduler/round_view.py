@@ -210,13 +210,14 @@ def view_of(
     if not policy.watches:
         return basic
     if between:
-        leaving = (task for task in current.tasks if task.leaving)
+        leaving = (task for task in _held(state, current) if task.leaving)
         running = _running(state, leaving, experiment.startup_limit_seconds)
         return replace(basic, running=tuple(running))
+    held = _held(state, current)
     return replace(
         basic,
-        running=tuple(_running(state, current.tasks, experiment.startup_limit_seconds)),
-        published=tuple(_published(current)),
+        running=tuple(_running(state, held, experiment.startup_limit_seconds)),
+        published=current.times,
         paces={worker.name: worker.pace for worker in workers if worker.pace is not None},
         speeds={one.name: s for one in state.workers if (s := one.speed(state.now_seconds))},
         elapsed_seconds=state.now_seconds - (current.started_at_seconds or state.now_seconds),
@@ -227,6 +228,13 @@ def view_of(
         history={w.name: WorkerHistory(slowness=tuple(w.slowness)) for w in workers if w.slowness},
         options={**policy.options, **spec.policy_options},
     )
+
+
+def _held(state: SchedulerState, current: Round) -> list[ShardTask]:
+    """Return the tasks that workers hold, in shard order; a round may have thousands of others."""
+    running = (worker.running for worker in state.workers if worker.running is not None)
+    tasks = {task.shard: task for task in map(current.find, running) if task is not None}
+    return [tasks[shard] for shard in sorted(tasks)]
 
 
 def _running(
@@ -276,12 +284,6 @@ def _as_running(
         leaving_seconds=now - since,
         is_starting=worker.is_starting and now <= started,
     )
-
-
-def _published(current: Round) -> Iterator[tuple[int, float]]:
-    for task in current.tasks:
-        if task.update is not None:
-            yield task.offer.samples, task.working_seconds
 
 
 WORKERS_MAX, SHARDS_MAX = 128, 1024

@@ -16,6 +16,7 @@ If a policy leaves a shard pending, the scheduler asks about it again.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -118,6 +119,36 @@ class Speed:
     at_most: bool = False
 
 
+class UpdateTimes:
+    """What a round's updates took, in rising order.
+
+    A shard's `seconds` are those from assignment to report, without its worker's start-up. `paces`
+    are the seconds per sample of shards that have any.
+    """
+
+    def __init__(self, updates: Iterable[tuple[int, float]] = ()) -> None:
+        self.seconds: list[float] = []
+        self.paces: list[float] = []
+        for samples, seconds in updates:
+            self.add(samples, seconds)
+
+    def __len__(self) -> int:
+        """Return how many updates there are."""
+        return len(self.seconds)
+
+    def add(self, samples: int, seconds: float) -> None:
+        """Count an update."""
+        insort(self.seconds, seconds)
+        if samples > 0:
+            insort(self.paces, seconds / samples)
+
+    def remove(self, samples: int, seconds: float) -> None:
+        """Count an update no longer."""
+        del self.seconds[bisect_left(self.seconds, seconds)]
+        if samples > 0:
+            del self.paces[bisect_left(self.paces, seconds / samples)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundView:
     """A round at one moment; valid during the call only, because it shares the scheduler's state.
@@ -129,15 +160,14 @@ class RoundView:
     because a policy must not wait for them. A policy keeps at least `standbys` workers free for
     shards that fall behind.
 
-    A policy that does not watch sees none of the following. `running` and `published` are this
-    round's attempts and updates. For an update, `published` gives its samples and the seconds from
-    assignment to report, without its worker's start-up. `paces` forecasts the seconds per sample of
-    a worker that would begin a shard now. `speeds` are samples per second over the last few
-    heartbeats, for workers that have trained in this round. `history` covers earlier rounds.
-    `overhead_seconds` is the time that an attempt spent besides training (loading, publishing,
-    messages) in the previous round; 0 if unknown. `elapsed_seconds` counts from the round's first
-    assignment. `requested` is the number of requested workers that have not joined yet. If
-    `options` leaves an option out, the policy's default applies.
+    A policy that does not watch sees none of the following. `running` are this round's attempts,
+    and `published` is what its updates took. `paces` forecasts the seconds per sample of a worker
+    that would begin a shard now. `speeds` are samples per second over the last few heartbeats, for
+    workers that have trained in this round. `history` covers earlier rounds. `overhead_seconds` is
+    the time that an attempt spent besides training (loading, publishing, messages) in the previous
+    round; 0 if unknown. `elapsed_seconds` counts from the round's first assignment. `requested` is
+    the number of requested workers that have not joined yet. If `options` leaves an option out, the
+    policy's default applies.
 
     For each shard with its own needs, `barred` holds the workers that lack its labels.
     """
@@ -150,7 +180,7 @@ class RoundView:
     shards: int = 0
     begun: bool = True
     running: tuple[RunningTask, ...] = ()
-    published: tuple[tuple[int, float], ...] = ()
+    published: UpdateTimes = field(default_factory=UpdateTimes)
     paces: Mapping[str, Forecast] = field(default_factory=dict)
     history: Mapping[str, WorkerHistory] = field(default_factory=dict)
     standbys: int = 0

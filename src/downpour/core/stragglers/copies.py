@@ -95,7 +95,7 @@ def _slow_tasks(view: RoundView, outlook: Outlook) -> list[tuple[float, RunningT
     """Return the shards that may be copied, with the seconds that each has left."""
     # The round's published shards count as well. Without them, we would compare the last few shards
     # only with each other, and a quarter of them would always be slow.
-    rates = [1 / seconds for _, seconds in view.published if seconds > 0]
+    rates = [1 / seconds for seconds in view.published.seconds if seconds > 0]
     rates += [task.rate for task in view.running]
     limit = quantile(rates, number(view, LATE_OPTIONS, "slow"))
     old = number(view, LATE_OPTIONS, "min_age") * (outlook.typical_seconds or inf)

@@ -9,7 +9,8 @@ the speed is None. An attempt that makes no step takes infinitely long; no numbe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from math import ceil, floor, inf, sqrt
@@ -70,12 +71,11 @@ class Outlook:
     def pace_seconds(self) -> float | None:
         """The median seconds per sample, from all we know of the round; None if we know nothing."""
         view = self._view
-        known = [seconds / samples for samples, seconds in view.published if samples > 0]
-        known += [1 / (t.rate * t.samples) for t in view.running if t.rate * t.samples > 0]
+        paces = [1 / (t.rate * t.samples) for t in view.running if t.rate * t.samples > 0]
         # We use forecasts only without measurements, because the workers' present speeds say more.
-        known = known or [forecast.q50 for forecast in view.paces.values()]
-        known = [pace for pace in known if 0 < pace < inf]
-        return median(known) if known else None
+        if not view.published.paces and not paces:
+            paces = [forecast.q50 for forecast in view.paces.values()]
+        return _median(view.published.paces, [pace for pace in paces if pace < inf])
 
     @cached_property
     def typical_seconds(self) -> float | None:
@@ -83,11 +83,10 @@ class Outlook:
         view = self._view
         # Running shards count as well: the fast workers publish first, and would lower the median.
         whole = [self._whole_seconds(task) for task in view.running]
-        known = [seconds for _, seconds in view.published] + [t for t in whole if t is not None]
-        if not known and self.pace_seconds is not None:
+        known = [seconds for seconds in whole if seconds is not None]
+        if not view.published and not known and self.pace_seconds is not None:
             known = [self.pace_seconds * task.samples for task in view.pending]
-        known = [seconds for seconds in known if seconds > 0]
-        typical = median(known) if known else None
+        typical = _median(view.published.seconds, known)
         return typical if typical is not None and typical < inf else None
 
     @cached_property
@@ -328,3 +327,16 @@ def copied(running: Iterable[RunningTask]) -> int:
     """Return how many attempts there are beyond one for each running shard."""
     shards = [task.shard for task in running]
     return len(shards) - len(set(shards))
+
+
+def _median(rising: Sequence[float], more: Iterable[float]) -> float | None:
+    """Return the median of all numbers above 0; None if there are none.
+
+    The first ones are in rising order. Of these, we leave out as many at both ends as cannot
+    matter, because a round may have thousands.
+    """
+    few = [number for number in more if number > 0]
+    first = bisect_right(rising, 0.0)
+    ends = max(0, (len(rising) - first - len(few)) // 2 - 1)
+    known = [*rising[first + ends : len(rising) - ends], *few]
+    return median(known) if known else None
