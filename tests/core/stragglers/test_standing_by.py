@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from statistics import median
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from downpour.core.stragglers import RoundView, Speed, UpdateTimes
 from downpour.core.stragglers.handoff import HANDOFF
-from downpour.core.stragglers.outlook import Outlook, quantile
+from downpour.core.stragglers.outlook import Outlook, median_above_zero, quantile
 from downpour.core.stragglers.pairing import Prospects, hindrances
 from tests.core.stragglers.rounds import actions_of, round_of, running
 
@@ -36,6 +37,22 @@ def test_a_shard_without_samples_has_no_pace() -> None:
     view = replace(round_of(), published=UpdateTimes([(0, 3.0)]))
     assert Outlook(view).pace_seconds is None
     assert Outlook(replace(view, published=UpdateTimes([(1, 3.0)]))).pace_seconds == 3.0
+
+
+TIMES = st.lists(st.sampled_from([0.0, 1.0, 2.5, 4.0, 9.0]), max_size=40)
+
+
+@given(published=TIMES, refused=TIMES, others=TIMES)
+def test_a_median_of_many_is_that_of_all(
+    published: list[float], refused: list[float], others: list[float]
+) -> None:
+    """Though most of the numbers are left out; what was refused does not count."""
+    times = UpdateTimes((2, seconds) for seconds in [*published, *refused])
+    for seconds in refused:
+        times.remove(2, seconds)
+    assert times.paces == sorted(seconds / 2 for seconds in published)
+    known = [seconds for seconds in [*published, *others] if seconds > 0]
+    assert median_above_zero(times.seconds, others) == (median(known) if known else None)
 
 
 def test_a_usual_shard_follows_from_forecasts_before_any_update() -> None:

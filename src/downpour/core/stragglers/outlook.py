@@ -75,7 +75,7 @@ class Outlook:
         # We use forecasts only without measurements, because the workers' present speeds say more.
         if not view.published.paces and not paces:
             paces = [forecast.q50 for forecast in view.paces.values()]
-        return _median(view.published.paces, [pace for pace in paces if pace < inf])
+        return median_above_zero(view.published.paces, [pace for pace in paces if pace < inf])
 
     @cached_property
     def typical_seconds(self) -> float | None:
@@ -86,7 +86,7 @@ class Outlook:
         known = [seconds for seconds in whole if seconds is not None]
         if not view.published and not known and self.pace_seconds is not None:
             known = [self.pace_seconds * task.samples for task in view.pending]
-        typical = _median(view.published.seconds, known)
+        typical = median_above_zero(view.published.seconds, known)
         return typical if typical is not None and typical < inf else None
 
     @cached_property
@@ -329,7 +329,7 @@ def copied(running: Iterable[RunningTask]) -> int:
     return len(shards) - len(set(shards))
 
 
-def _median(rising: Sequence[float], more: Iterable[float]) -> float | None:
+def median_above_zero(rising: Sequence[float], more: Iterable[float]) -> float | None:
     """Return the median of all numbers above 0; None if there are none.
 
     The first ones are in rising order. Of these, we leave out as many at both ends as cannot
