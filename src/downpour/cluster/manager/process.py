@@ -19,7 +19,7 @@ from downpour.base.errors import DownpourError
 from downpour.cluster.manager.archive import Archive
 from downpour.cluster.manager.manager import AWAY_SECONDS, Begun, Manager, OnDeath
 from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.manager.takeover import RecoveredState, recover, recover_run
+from downpour.cluster.manager.takeover import RecoveredState, Takeover
 from downpour.core.node.manager import LOOK_SECONDS
 from downpour.core.scheduler import Scheduler, SchedulerOptions
 from downpour.files.logs.log_places import old_logs_removed
@@ -116,9 +116,8 @@ def _continued(
     core = Scheduler(SchedulerOptions(patience=options.patience))
     if not options.embedded:
         leader = lease.claim(*_called_at(address))
-        return leader, recover(
-            shared, core, leader, archive, partial(lease.check, shared.retry_policy)
-        )
+        check = partial(lease.check, shared.retry_policy)
+        return leader, Takeover(shared, core, leader, archive, check).recover()
     leader = Leader(
         term=options.restarts + 1,
         addresses=(str(address),),
@@ -128,7 +127,7 @@ def _continued(
     )
     if not options.restarts:
         return leader, RecoveredState(core)
-    return leader, recover_run(shared, core, leader, archive)
+    return leader, Takeover(shared, core, leader, archive).recover_run()
 
 
 def run_manager(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,13 +24,13 @@ from downpour.cluster.manager.archive import Archive
 from downpour.cluster.manager.work import remove, sweep
 from downpour.cluster.manager.workspace import Workspace, reopen_workspace
 from downpour.core.node.journal import Line
-from downpour.core.scheduler import Scheduler, SchedulerOptions
+from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler.experiment import Experiment
 from downpour.files.store import SharedDirectory, layout
 from downpour.files.store.directory import names_in
 from downpour.files.store.lease import Leader
 from downpour.files.store.presence import RUN_LOCK_NAME, is_abandoned
-from downpour.files.store.publish import TEMPORARY_PREFIX, RetryPolicy, reading
+from downpour.files.store.publish import TEMPORARY_PREFIX, reading
 from downpour.record.journal import (
     ReplayedJournals,
     belongs_elsewhere,
@@ -65,141 +65,176 @@ class RecoveredState:
     next_order: int = 1
 
 
-def recover(
-    shared: SharedDirectory,
-    core: Scheduler,
-    leader: Leader,
-    archive: Archive,
-    check_leader: CheckLeader,
-) -> RecoveredState:
-    """Continue earlier experiments in an empty core and archive; `leader` is this manager.
+class Takeover:
+    """Continues experiments in an empty core and archive; `leader` is this manager.
 
     It may have stood still since it took the lead. So it calls `check_leader` before it removes
-    files, which a later leader may need.
+    files, which a later leader may need. A run has one manager, and its lock is on this machine, so
+    there is nothing to check.
     """
-    fetch_journals(shared)
-    folders = _folders(shared)
-    archive.read(set(folders))
-    # Don't wait the minute for an outage here. A journal that this user may not read counts as an
-    # outage (`files/store/publish.py`), so each such folder would delay the start by a minute.
-    retry_policy = replace(shared.retry_policy, away_seconds=None)
-    unread = [shared.experiments / name for name in folders if name not in archive]
-    journals: dict[str, list[Line]] = {}
-    for folder, journal in _journals(unread, leader.cluster, archive, retry_policy, check_leader):
-        archive.places[folder] = journal[0].order
-        # Read one journal at a time, and keep only those of unfinished experiments: the journals
-        # and states of 20,000 ended experiments took 680 MB.
-        if not _has_ended(shared, journal, core.state.options, archive, check_leader):
-            journals[folder] = journal
-    replayed = replay_each(journals, core.state.options)
-    for name, reason in replayed.left_out.items():
-        archive.leave_out(name, reason)
-    going = replayed.experiments
-    spaces = _opened(shared, going, leader, journals, archive, check_leader)
-    # Begin once everything above has been read, because the archive writes nothing before.
-    archive.begin(leader.term)
-    # Leave out experiments that we could not open, because the core would continue them, too.
-    opened = {space.experiment: going[space.experiment] for space in spaces}
-    take_in(core, ReplayedJournals(opened, {}), journals)
-    return RecoveredState(
-        core=core,
-        spaces=spaces,
+
+    def __init__(
+        self,
+        shared: SharedDirectory,
+        core: Scheduler,
+        leader: Leader,
+        archive: Archive,
+        check_leader: CheckLeader = lambda: None,
+    ) -> None:
+        self._shared = shared
+        self._core = core
+        self._leader = leader
+        self._archive = archive
+        self._check_leader = check_leader
+
+    def recover(self) -> RecoveredState:
+        """Continue the experiments of this directory's earlier managers."""
+        shared, archive = self._shared, self._archive
+        fetch_journals(shared)
+        folders = self._folders()
+        archive.read(set(folders))
+        journals: dict[str, list[Line]] = {}
+        for folder, journal in self._journals(name for name in folders if name not in archive):
+            archive.places[folder] = journal[0].order
+            # Read one journal at a time, and keep only those of unfinished experiments: the
+            # journals and states of 20,000 ended experiments took 680 MB.
+            if not self._has_ended(journal):
+                journals[folder] = journal
+        replayed = replay_each(journals, self._core.state.options)
+        for name, reason in replayed.left_out.items():
+            archive.leave_out(name, reason)
+        going = replayed.experiments
+        spaces = self._opened(going, journals)
+        # Begin once everything above has been read, because the archive writes nothing before.
+        archive.begin(self._leader.term)
         # Include the archive's places, because we did not read the journals of ended experiments.
-        next_order=max([next_order(journals), *(place + 1 for place in archive.places.values())]),
-    )
+        places = [place + 1 for place in archive.places.values()]
+        return self._continued(spaces, going, journals, places)
 
+    def recover_run(self) -> RecoveredState:
+        """Continue the experiments of an embedded run whose manager has died.
 
-def recover_run(
-    shared: SharedDirectory, core: Scheduler, leader: Leader, archive: Archive
-) -> RecoveredState:
-    """Continue the experiments of an embedded run whose manager has died.
+        Their journals name the run as their cluster, and the leader is its next manager.
+        """
+        journals: dict[str, list[Line]] = {}
+        for folder in (self._shared.experiments / name for name in self._folders()):
+            if segments(folder) and is_abandoned(folder / RUN_LOCK_NAME):
+                journal = read_journal(folder)
+                if journal and journal[0].cluster == self._leader.cluster:
+                    journals[folder.name] = journal
+        going = replay_each(journals, self._core.state.options).experiments
+        spaces = [
+            self._open(experiment, journals[name], of_run=True)
+            for name, experiment in going.items()
+            if not self._has_ended(journals[name])
+        ]
+        return self._continued(spaces, going, journals)
 
-    Their journals name the run as their cluster, and `leader` is its next manager.
-    """
-    journals: dict[str, list[Line]] = {}
-    for folder in (shared.experiments / name for name in _folders(shared)):
-        if segments(folder) and is_abandoned(folder / RUN_LOCK_NAME):
-            journal = read_journal(folder)
-            if journal and journal[0].cluster == leader.cluster:
-                journals[folder.name] = journal
-    going = replay_each(journals, core.state.options).experiments
-    spaces = tuple(
-        _open(shared, experiment, leader, journals[name], _only_leader, of_run=True)
-        for name, experiment in going.items()
-        if not _has_ended(shared, journals[name], core.state.options, archive, _only_leader)
-    )
-    opened = {space.experiment: going[space.experiment] for space in spaces}
-    take_in(core, ReplayedJournals(opened, {}), journals)
-    return RecoveredState(core=core, spaces=spaces, next_order=next_order(journals))
+    def _continued(
+        self,
+        spaces: Sequence[Workspace],
+        going: Mapping[str, Experiment],
+        journals: Mapping[str, list[Line]],
+        orders: Sequence[int] = (),
+    ) -> RecoveredState:
+        # Leave out experiments that we could not open, because the core would continue them, too.
+        opened = {space.experiment: going[space.experiment] for space in spaces}
+        take_in(self._core, ReplayedJournals(opened, {}), journals)
+        order = max([next_order(journals), *orders])
+        return RecoveredState(core=self._core, spaces=tuple(spaces), next_order=order)
 
+    def _folders(self) -> list[str]:
+        experiments = self._shared.experiments
+        with reading(experiments), os.scandir(experiments) as found:
+            return sorted(each.name for each in found if each.is_dir() and each.name[0] != ".")
 
-def _folders(shared: SharedDirectory) -> list[str]:
-    with reading(shared.experiments), os.scandir(shared.experiments) as found:
-        return sorted(each.name for each in found if each.is_dir() and each.name[0] != ".")
+    def _journals(self, names: Iterable[str]) -> Iterator[tuple[str, list[Line]]]:
+        """Read the journals of these folders, except foreign ones."""
+        # Don't wait the minute for an outage here. A journal that this user may not read counts as
+        # an outage (`files/store/publish.py`), so each such folder would delay the start by a
+        # minute.
+        retry_policy = replace(self._shared.retry_policy, away_seconds=None)
+        for folder in map(self._shared.experiments.joinpath, names):
+            try:
+                files = names_in(folder)
+                parts = segments_among(folder, files)
+                if RUN_LOCK_NAME in files:
+                    self._pass_by(folder, files)
+                    continue
+                journal = retry_policy.call_through_outage(partial(read_journal, folder))
+                cluster = self._leader.cluster
+                elsewhere = belongs_elsewhere(journal, folder.name, cluster) if journal else None
+                if elsewhere is not None:
+                    log.warning(
+                        "the manager does not continue experiments/%s: it is %s",
+                        folder.name,
+                        elsewhere,
+                    )
+                elif journal:
+                    yield folder.name, journal
+                elif _was_never_begun(folder, files):
+                    self._check_leader()
+                    _remove(folder, files)
+                # A folder without a segment belongs to no manager, so we don't list it.
+                elif parts:
+                    self._archive.leave_out(folder.name, "its journal has no entry")
+            except StoreError as error:
+                self._check_leader()
+                self._archive.leave_out(folder.name, str(error))
 
-
-def _journals(
-    folders: list[Path],
-    cluster: str,
-    archive: Archive,
-    retry_policy: RetryPolicy,
-    check_leader: CheckLeader,
-) -> Iterator[tuple[str, list[Line]]]:
-    """Read the journals of these folders, except foreign ones."""
-    for folder in folders:
+    def _has_ended(self, journal: list[Line]) -> bool:
+        """Whether a journal's experiment has ended; if so, put it into the archive."""
         try:
-            names = names_in(folder)
-            parts = segments_among(folder, names)
-            if RUN_LOCK_NAME in names:
-                _pass_by(folder, names, archive)
-                continue
-            journal = retry_policy.call_through_outage(partial(read_journal, folder))
-            elsewhere = belongs_elsewhere(journal, folder.name, cluster) if journal else None
-            if elsewhere is not None:
-                log.warning(
-                    "the manager does not continue experiments/%s: it is %s", folder.name, elsewhere
-                )
-            elif journal:
-                yield folder.name, journal
-            elif _was_never_begun(folder, names):
-                check_leader()
-                _remove(folder, names)
-            # A folder without a segment belongs to no manager, so we don't list it.
-            elif parts:
-                archive.leave_out(folder.name, "its journal has no entry")
-        except StoreError as error:
-            check_leader()
-            archive.leave_out(folder.name, str(error))
+            experiment = replay_one(journal, self._core.state.options)
+        except FileCorrupt:
+            return False  # leave it out with the others that cannot continue
+        if experiment.life.state.ended:
+            self._check_leader()
+            _tidy(self._shared, experiment)
+            self._archive.conclude(status.summary(experiment))
+            self._archive.end(experiment.name)
+        return experiment.life.state.ended
 
+    def _pass_by(self, folder: Path, names: list[str]) -> None:
+        """Leave a run's folder alone; remove it if the run was killed before it had begun."""
+        if not is_abandoned(folder / RUN_LOCK_NAME):
+            return
+        if _was_never_begun(folder, names):
+            _remove(folder, names)
+        else:
+            self._archive.pass_by(folder.name)
 
-def _has_ended(
-    shared: SharedDirectory,
-    journal: list[Line],
-    options: SchedulerOptions,
-    archive: Archive,
-    check_leader: CheckLeader,
-) -> bool:
-    """Whether a journal's experiment has ended; if so, put it into the archive."""
-    try:
-        experiment = replay_one(journal, options)
-    except FileCorrupt:
-        return False  # leave it out with the others that cannot continue
-    if experiment.life.state.ended:
-        check_leader()
-        _tidy(shared, experiment)
-        archive.conclude(status.summary(experiment))
-        archive.end(experiment.name)
-    return experiment.life.state.ended
+    def _opened(
+        self, going: Mapping[str, Experiment], journals: Mapping[str, list[Line]]
+    ) -> list[Workspace]:
+        """Open the workspaces of running experiments; raises if the directory can't be used."""
+        spaces = []
+        for name, experiment in going.items():
+            try:
+                spaces.append(self._open(experiment, journals[name]))
+            except StoreError as error:
+                # Is the fault in one experiment or in the whole directory? If we can write another
+                # folder, and no later manager has begun, we leave out this experiment only.
+                self._shared.prove_writable()
+                self._check_leader()
+                self._archive.leave_out(name, str(error))
+        return spaces
 
-
-def _pass_by(folder: Path, names: list[str], archive: Archive) -> None:
-    """Leave a run's folder alone; remove it if the run was killed before it had begun."""
-    if not is_abandoned(folder / RUN_LOCK_NAME):
-        return
-    if _was_never_begun(folder, names):
-        _remove(folder, names)
-    else:
-        archive.pass_by(folder.name)
+    def _open(
+        self, experiment: Experiment, journal: list[Line], *, of_run: bool = False
+    ) -> Workspace:
+        space = reopen_workspace(self._shared, experiment, self._leader, journal, of_run=of_run)
+        try:
+            if space.journal is not None:
+                # Commit this line first, because entries that an earlier manager writes after it
+                # don't count. Otherwise a manager that still writes might name a file that we
+                # remove below.
+                space.journal.commit()
+            remove_unknown(space, experiment, self._check_leader)
+        except StoreError:
+            space.close()
+            raise
+        return space
 
 
 def _was_never_begun(folder: Path, names: list[str]) -> bool:
@@ -241,57 +276,9 @@ def _tidy(shared: SharedDirectory, ended: Experiment) -> None:
         log.warning("%s: could not remove all files: %s", ended.name, error)
 
 
-def _opened(
-    shared: SharedDirectory,
-    going: dict[str, Experiment],
-    leader: Leader,
-    journals: dict[str, list[Line]],
-    archive: Archive,
-    check_leader: CheckLeader,
-) -> tuple[Workspace, ...]:
-    """Open the workspaces of running experiments; raises if the directory itself cannot be used."""
-    spaces = []
-    for name, experiment in going.items():
-        try:
-            spaces.append(_open(shared, experiment, leader, journals[name], check_leader))
-        except StoreError as error:
-            # Is the fault in one experiment or in the whole directory? If we can write another
-            # folder, and no later manager has begun, we leave out this experiment only.
-            shared.prove_writable()
-            check_leader()
-            archive.leave_out(name, str(error))
-    return tuple(spaces)
-
-
-def _open(
-    shared: SharedDirectory,
-    experiment: Experiment,
-    leader: Leader,
-    journal: list[Line],
-    check_leader: CheckLeader,
-    *,
-    of_run: bool = False,
-) -> Workspace:
-    space = reopen_workspace(shared, experiment, leader, journal, of_run=of_run)
-    try:
-        if space.journal is not None:
-            # Commit this line first, because entries that an earlier manager writes after it don't
-            # count. Otherwise a manager that still writes might name a file that we remove below.
-            space.journal.commit()
-        remove_unknown(space, experiment, check_leader)
-    except StoreError:
-        space.close()
-        raise
-    return space
-
-
 def remove_unknown(space: Workspace, experiment: Experiment, check_leader: CheckLeader) -> None:
     """Remove published files that the journal does not name, if no later report can name them."""
     known, rounds = {file.name for file in experiment.files()}, experiment.rounds_done
     names = space.store.list()
     check_leader()
     remove(space.store, [n for n in names if n not in known and layout.is_spent(n, rounds)])
-
-
-def _only_leader() -> None:
-    """Pass, because a run has one manager, and its lock is on this machine."""
