@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from downpour.base.errors import SpecError
@@ -70,7 +70,7 @@ def parse_hosts(text: str, path: str) -> tuple[Host, ...]:
     for number, line in enumerate(text.splitlines(), start=1):
         try:
             _add(hosts, shlex.split(line, comments=True))
-        except ValueError as error:
+        except (ValueError, SpecError) as error:
             raise SpecError("hosts", f"{path}, line {number}", str(error)) from None
     if not hosts:
         raise SpecError("hosts", path, "must name a host")
@@ -100,7 +100,10 @@ def _host(words: list[str]) -> Host:
         if not sign or key not in {"slots", "python", "shared", "env", "label"}:
             raise ValueError(f"{word!r} must be {_SETTINGS}")
         if key == "env":
-            environment.update(_variables(value))
+            match = _VARIABLE.fullmatch(value)
+            if match is None:
+                raise ValueError(f"env = {value!r} must be NAME=VALUE")
+            environment[match[1]] = match[2]
         elif key == "label":
             labels.append(value)
         elif key in values:
@@ -112,21 +115,7 @@ def _host(words: list[str]) -> Host:
             raise ValueError(f"{key} = {values[key]!r} must be an absolute path")
     slots = _slots(values.pop("slots", "1"))
     variables = tuple(environment.items())
-    return Host(name, slots, environment=variables, labels=_checked(labels), **values)
-
-
-def _checked(labels: list[str]) -> tuple[str, ...]:
-    try:
-        return checked_labels(labels)
-    except SpecError as error:
-        raise ValueError(str(error)) from None
-
-
-def _variables(word: str) -> Iterator[tuple[str, str]]:
-    match = _VARIABLE.fullmatch(word)
-    if match is None:
-        raise ValueError(f"env = {word!r} must be NAME=VALUE")
-    yield match[1], match[2]
+    return Host(name, slots, environment=variables, labels=checked_labels(labels), **values)
 
 
 def _slots(text: str) -> int:
