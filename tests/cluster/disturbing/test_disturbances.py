@@ -16,8 +16,8 @@ def test_both_forms_of_python_and_of_the_command_line_mean_the_same() -> None:
     """A mapping has numbers or texts; the command line has texts alone."""
     pauses = Pauses(still_seconds=6, every_seconds=10)
     expected = (
-        Slow(worker="worker-1", speed=0.5),
-        Slow(worker="worker-3", speed=0.25, pauses=pauses),
+        Slow(who="worker-1", speed=0.5),
+        Slow(who="worker-3", speed=0.25, pauses=pauses),
     )
     mapping = {"worker-1": 0.5, "worker-3": "0.25,pauses=6/10"}
     assert Disturbances.of(mapping).slow == expected
@@ -41,7 +41,7 @@ def test_the_text_of_a_slow_worker_reads_back_as_the_same(
 ) -> None:
     """So a refusal shows what can be typed."""
     pauses = Pauses(still_seconds=still, every_seconds=round(still + more, 2))
-    slow = Slow(worker="worker-1", speed=speed, pauses=pauses)
+    slow = Slow(who="worker-1", speed=speed, pauses=pauses)
     assert Disturbances.of([str(slow)]).slow == (slow,)
 
 

@@ -61,7 +61,7 @@ def test_a_slowed_process_computes_less_and_is_free_again_afterwards(busy: psuti
         Event().wait(3.0)
         return sum(busy.cpu_times()[:2]) - before
 
-    slowing = Slowing(Slow(worker="worker-1", speed=0.1), {"worker-1": busy.pid}.get)
+    slowing = Slowing(Slow(who="worker-1", speed=0.1), {"worker-1": busy.pid}.get)
     slowly = computed()
     slowing.close()
     assert busy.status() != psutil.STATUS_STOPPED
@@ -76,6 +76,6 @@ def test_a_worker_that_is_not_there_is_left_alone() -> None:
         assert name == "worker-1"
         asked.set()
 
-    slowing = Slowing(Slow(worker="worker-1", speed=0.5), nobody)
+    slowing = Slowing(Slow(who="worker-1", speed=0.5), nobody)
     assert asked.wait(30.0)
     slowing.close()

@@ -18,8 +18,8 @@ MANAGER = "manager"
 _SLOW = "must be WORKER=SPEED[,pauses=SECONDS/EVERY], such as worker-3=0.25,pauses=6/10"
 _KILL = (
     "must be WHO@roundN or WHO@SECONDSs, such as worker-2@round3 or manager@20s; a worker may have "
+    ",restart"
 )
-_KILL += ",restart"
 _PAUSES = re.compile(r"pauses=([^/]+)/([^/]+)")
 _WHEN = re.compile(
     r"(?P<who>[^@]+)@(round(?P<round>\d{1,9})|(?P<seconds>[\d.]{1,20})s)(?P<again>,restart)?"
@@ -41,7 +41,7 @@ class Pauses:
 class Slow:
     """A worker runs at a share of its `speed`, above 0 and at most 1, and may make pauses."""
 
-    worker: str
+    who: str
     speed: float = 1.0
     pauses: Pauses | None = None
 
@@ -58,17 +58,12 @@ class Slow:
         pauses = _pauses(given, rest) if comma else None
         if speed == 1 and pauses is None:
             raise SpecError("slow", given, "SPEED must be below 1, unless you add pauses")
-        return cls(worker=worker, speed=speed, pauses=pauses)
+        return cls(who=worker, speed=speed, pauses=pauses)
 
     def __str__(self) -> str:
         pauses = self.pauses
         also = f",pauses={pauses.still_seconds:g}/{pauses.every_seconds:g}" if pauses else ""
-        return f"{self.worker}={self.speed:g}{also}"
-
-    @property
-    def who(self) -> str:
-        """The worker."""
-        return self.worker
+        return f"{self.who}={self.speed:g}{also}"
 
     @property
     def what(self) -> str:
@@ -135,7 +130,7 @@ class Disturbances:
     def of(cls, slow: object = None, kill: object = None) -> Self:
         """Read the user's values: a mapping or texts for `slow`, and texts for `kill`."""
         slowed = [Slow.of(who, how) for who, how in _pairs(slow)]
-        names = [one.worker for one in slowed]
+        names = [one.who for one in slowed]
         for name in names:
             if names.count(name) > 1:
                 raise SpecError("slow", name, "appears twice; name each worker once")
@@ -162,7 +157,7 @@ class Disturbances:
             )
         names = [f"worker-{number}" for number in range(1, workers + 1)]
         for slowed in self.slow:
-            _check_name("slow", slowed.worker, str(slowed), names)
+            _check_name("slow", slowed.who, str(slowed), names)
         for kill in self.kill:
             _check_name("kill", kill.who, str(kill), [MANAGER, *names])
             if kill.round is not None and not 1 <= kill.round <= rounds:

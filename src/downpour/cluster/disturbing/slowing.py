@@ -77,7 +77,7 @@ class Slowing:
         self._process_of = process_of
         self._cycle = DutyCycle(slow.speed) if slow.speed < 1 else None
         self._over = Event()
-        self._thread = Thread(target=self._act, name=f"slow {slow.worker}", daemon=True)
+        self._thread = Thread(target=self._act, name=f"slow {slow.who}", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -114,7 +114,7 @@ class Slowing:
 
     def _stand(self, seconds: float) -> float:
         """Stop the worker for a moment; returns how long it stood still."""
-        process = self._process_of(self._slow.worker)
+        process = self._process_of(self._slow.who)
         if process is None:
             return self._run(seconds)
         began = time.monotonic()
