@@ -66,7 +66,7 @@ def test_a_round_that_begins_ends_a_worker_after_the_record_has_it(cluster: Fake
         "record: worker-1 is killed and stays away",
         "kill worker-1, again False",
     ]
-    assert disturb.left == []
+    assert not disturb.left
 
 
 def test_seconds_count_from_the_beginning_of_training(cluster: FakeCluster) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock, local
 
 from downpour.base.errors import DownpourError, Unreachable
@@ -132,6 +132,7 @@ _ANSWER_SECONDS = 3.0
 """The timeout of a call back. It runs in the ended connection's thread, so nothing waits for it."""
 
 
+@dataclass(frozen=True, slots=True)
 class ConnectionMonitor:
     """Remembers, for each connection's thread, which worker called over it.
 
@@ -141,24 +142,18 @@ class ConnectionMonitor:
         lost: called with the name of a dead worker, and with the evidence for its death.
     """
 
-    def __init__(
-        self,
-        roster: Roster,
-        connect: Callable[..., WorkerClient],
-        lost: Callable[[str, str], None],
-    ) -> None:
-        self._roster = roster
-        self._connect = connect
-        self._lost = lost
-        # A separate thread serves each connection. So thread-local data belongs to one connection,
-        # and the protocol needs no field for it.
-        self._connection = local()
+    roster: Roster
+    connect: Callable[..., WorkerClient]
+    lost: Callable[[str, str], None]
+    # A separate thread serves each connection. So thread-local data belongs to one connection, and
+    # the protocol needs no field for it.
+    _connection: local = field(default_factory=local)
 
     def heard(self, worker: str) -> None:
         """Note that this thread's connection belongs to a worker."""
         # Keep the worker's current entry. If the worker registers again, it gets another entry, and
         # the end of this connection then says nothing about it.
-        self._connection.heard = worker, self._roster.get(worker)
+        self._connection.heard = worker, self.roster.get(worker)
 
     def connection_ended(self) -> None:
         """Check the worker that called over this thread's connection, if any did.
@@ -173,13 +168,13 @@ class ConnectionMonitor:
     def check(self, worker: str, entry: RosterEntry) -> None:
         """Call a worker back, and lose it if the call is refused."""
         refused = self._is_refused(entry.address)
-        if self._roster.is_dead(worker, entry, refused=refused):
-            self._lost(worker, f"its connection ended and {entry.address} does not answer")
+        if self.roster.is_dead(worker, entry, refused=refused):
+            self.lost(worker, f"its connection ended and {entry.address} does not answer")
 
     def _is_refused(self, address: Address) -> bool:
         """Whether a connection to this address is refused."""
         timeouts = {"timeout_seconds": _ANSWER_SECONDS, "connect_seconds": _ANSWER_SECONDS}
-        client = self._connect(address, **timeouts)
+        client = self.connect(address, **timeouts)
         try:
             client.ping()
         except Unreachable as error:

@@ -65,6 +65,7 @@ class RecoveredState:
     next_order: int = 1
 
 
+@dataclass(frozen=True, slots=True)
 class Takeover:
     """Continues experiments in an empty core and archive; `leader` is this manager.
 
@@ -73,23 +74,15 @@ class Takeover:
     there is nothing to check.
     """
 
-    def __init__(
-        self,
-        shared: SharedDirectory,
-        core: Scheduler,
-        leader: Leader,
-        archive: Archive,
-        check_leader: CheckLeader = lambda: None,
-    ) -> None:
-        self._shared = shared
-        self._core = core
-        self._leader = leader
-        self._archive = archive
-        self._check_leader = check_leader
+    shared: SharedDirectory
+    core: Scheduler
+    leader: Leader
+    archive: Archive
+    check_leader: CheckLeader = lambda: None
 
     def recover(self) -> RecoveredState:
         """Continue the experiments of this directory's earlier managers."""
-        shared, archive = self._shared, self._archive
+        shared, archive = self.shared, self.archive
         fetch_journals(shared)
         folders = self._folders()
         archive.read(set(folders))
@@ -100,13 +93,13 @@ class Takeover:
             # journals and states of 20,000 ended experiments took 680 MB.
             if not self._has_ended(journal):
                 journals[folder] = journal
-        replayed = replay_each(journals, self._core.state.options)
+        replayed = replay_each(journals, self.core.state.options)
         for name, reason in replayed.left_out.items():
             archive.leave_out(name, reason)
         going = replayed.experiments
         spaces = self._opened(going, journals)
         # Begin once everything above has been read, because the archive writes nothing before.
-        archive.begin(self._leader.term)
+        archive.begin(self.leader.term)
         # Include the archive's places, because we did not read the journals of ended experiments.
         places = [place + 1 for place in archive.places.values()]
         return self._continued(spaces, going, journals, places)
@@ -117,12 +110,12 @@ class Takeover:
         Their journals name the run as their cluster, and the leader is its next manager.
         """
         journals: dict[str, list[Line]] = {}
-        for folder in (self._shared.experiments / name for name in self._folders()):
+        for folder in (self.shared.experiments / name for name in self._folders()):
             if segments(folder) and is_abandoned(folder / RUN_LOCK_NAME):
                 journal = read_journal(folder)
-                if journal and journal[0].cluster == self._leader.cluster:
+                if journal and journal[0].cluster == self.leader.cluster:
                     journals[folder.name] = journal
-        going = replay_each(journals, self._core.state.options).experiments
+        going = replay_each(journals, self.core.state.options).experiments
         spaces = [
             self._open(experiment, journals[name], of_run=True)
             for name, experiment in going.items()
@@ -139,12 +132,12 @@ class Takeover:
     ) -> RecoveredState:
         # Leave out experiments that we could not open, because the core would continue them, too.
         opened = {space.experiment: going[space.experiment] for space in spaces}
-        take_in(self._core, ReplayedJournals(opened, {}), journals)
+        take_in(self.core, ReplayedJournals(opened, {}), journals)
         order = max([next_order(journals), *orders])
-        return RecoveredState(core=self._core, spaces=tuple(spaces), next_order=order)
+        return RecoveredState(core=self.core, spaces=tuple(spaces), next_order=order)
 
     def _folders(self) -> list[str]:
-        experiments = self._shared.experiments
+        experiments = self.shared.experiments
         with reading(experiments), os.scandir(experiments) as found:
             return sorted(each.name for each in found if each.is_dir() and each.name[0] != ".")
 
@@ -153,8 +146,8 @@ class Takeover:
         # Don't wait the minute for an outage here. A journal that this user may not read counts as
         # an outage (`files/store/publish.py`), so each such folder would delay the start by a
         # minute.
-        retry_policy = replace(self._shared.retry_policy, away_seconds=None)
-        for folder in map(self._shared.experiments.joinpath, names):
+        retry_policy = replace(self.shared.retry_policy, away_seconds=None)
+        for folder in map(self.shared.experiments.joinpath, names):
             try:
                 files = names_in(folder)
                 parts = segments_among(folder, files)
@@ -162,7 +155,7 @@ class Takeover:
                     self._pass_by(folder, files)
                     continue
                 journal = retry_policy.call_through_outage(partial(read_journal, folder))
-                cluster = self._leader.cluster
+                cluster = self.leader.cluster
                 elsewhere = belongs_elsewhere(journal, folder.name, cluster) if journal else None
                 if elsewhere is not None:
                     log.warning(
@@ -173,26 +166,26 @@ class Takeover:
                 elif journal:
                     yield folder.name, journal
                 elif _was_never_begun(folder, files):
-                    self._check_leader()
+                    self.check_leader()
                     _remove(folder, files)
                 # A folder without a segment belongs to no manager, so we don't list it.
                 elif parts:
-                    self._archive.leave_out(folder.name, "its journal has no entry")
+                    self.archive.leave_out(folder.name, "its journal has no entry")
             except StoreError as error:
-                self._check_leader()
-                self._archive.leave_out(folder.name, str(error))
+                self.check_leader()
+                self.archive.leave_out(folder.name, str(error))
 
     def _has_ended(self, journal: list[Line]) -> bool:
         """Whether a journal's experiment has ended; if so, put it into the archive."""
         try:
-            experiment = replay_one(journal, self._core.state.options)
+            experiment = replay_one(journal, self.core.state.options)
         except FileCorrupt:
             return False  # leave it out with the others that cannot continue
         if experiment.life.state.ended:
-            self._check_leader()
-            _tidy(self._shared, experiment)
-            self._archive.conclude(status.summary(experiment))
-            self._archive.end(experiment.name)
+            self.check_leader()
+            _tidy(self.shared, experiment)
+            self.archive.conclude(status.summary(experiment))
+            self.archive.end(experiment.name)
         return experiment.life.state.ended
 
     def _pass_by(self, folder: Path, names: list[str]) -> None:
@@ -202,7 +195,7 @@ class Takeover:
         if _was_never_begun(folder, names):
             _remove(folder, names)
         else:
-            self._archive.pass_by(folder.name)
+            self.archive.pass_by(folder.name)
 
     def _opened(
         self, going: Mapping[str, Experiment], journals: Mapping[str, list[Line]]
@@ -215,22 +208,22 @@ class Takeover:
             except StoreError as error:
                 # Is the fault in one experiment or in the whole directory? If we can write another
                 # folder, and no later manager has begun, we leave out this experiment only.
-                self._shared.prove_writable()
-                self._check_leader()
-                self._archive.leave_out(name, str(error))
+                self.shared.prove_writable()
+                self.check_leader()
+                self.archive.leave_out(name, str(error))
         return spaces
 
     def _open(
         self, experiment: Experiment, journal: list[Line], *, of_run: bool = False
     ) -> Workspace:
-        space = reopen_workspace(self._shared, experiment, self._leader, journal, of_run=of_run)
+        space = reopen_workspace(self.shared, experiment, self.leader, journal, of_run=of_run)
         try:
             if space.journal is not None:
                 # Commit this line first, because entries that an earlier manager writes after it
                 # don't count. Otherwise a manager that still writes might name a file that we
                 # remove below.
                 space.journal.commit()
-            remove_unknown(space, experiment, self._check_leader)
+            remove_unknown(space, experiment, self.check_leader)
         except StoreError:
             space.close()
             raise

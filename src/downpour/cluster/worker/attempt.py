@@ -12,7 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -133,6 +133,7 @@ class Training(Protocol):
         """Return the whole state; without `copy`, the next step may change it."""
 
 
+@dataclass(slots=True)
 class ModelReader:
     """Reads the versions of one experiment; for one thread.
 
@@ -144,10 +145,10 @@ class ModelReader:
         keeps: Whether to keep the last version in memory.
     """
 
-    def __init__(self, store: Store, *, keeps: bool) -> None:
-        self._store = store
-        self._keeps = keeps
-        self._last: tuple[PublishedFile, Parameters] | None = None
+    store: Store
+    _: KW_ONLY
+    keeps: bool
+    _last: tuple[PublishedFile, Parameters] | None = field(init=False, default=None)
 
     def read(
         self,
@@ -161,10 +162,10 @@ class ModelReader:
         is one.
         """
         if whole is not None and self._known(file) is None:
-            model: Parameters = decode(self._store.read(whole), whole.name)
+            model: Parameters = decode(self.store.read(whole), whole.name)
         else:
-            model = read_version(self._store, file, leading, self._known)
-        if self._keeps:
+            model = read_version(self.store, file, leading, self._known)
+        if self.keeps:
             self._last = file, model
         return model
 
@@ -221,37 +222,27 @@ class LoadedTasks(ABC):
         return 0
 
 
+@dataclass(frozen=True, slots=True)
 class Snapshots:
     """Publishes and withdraws the snapshots of one attempt.
 
     `core/node/attempt.py` decides when. Nothing depends on a snapshot, so a failure to publish one
-    is logged and training continues.
-
-    Args:
-        store: the experiment's files.
-        control: the attempt.
-        token: draws as many bytes in hexadecimal, for a file's name.
+    is logged and training continues. `token` draws as many bytes in hexadecimal, for a file's name.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        control: TaskControl,
-        token: Callable[[int], str] = secrets.token_hex,
-    ) -> None:
-        self._store = store
-        self._control = control
-        self._token = token
+    store: Store
+    control: TaskControl
+    token: Callable[[int], str] = secrets.token_hex
 
     def publish(self, training: Training) -> Snapshot | None:
         """Publish the state of a running training; returns None if it cannot be published."""
         # The token is longer than in other files' names, because an attempt's snapshots differ only
         # by it.
-        name = layout.attempt_name("snapshot", self._control.attempt, self._token(6))
+        name = layout.attempt_name("snapshot", self.control.attempt, self.token(6))
         try:
-            file = self._store.put_new(name, encode(training.snapshot(copy=False), {}))
+            file = self.store.put_new(name, encode(training.snapshot(copy=False), {}))
         except StoreError as error:
-            log.warning("%s: no snapshot: %s", self._control.attempt, error)
+            log.warning("%s: no snapshot: %s", self.control.attempt, error)
             # The file may exist although the write seemed to fail, and no other process knows its
             # name.
             self._remove(name)
@@ -262,15 +253,15 @@ class Snapshots:
     def withdraw_unknown(self) -> None:
         """Remove the last snapshot of an ended attempt, if the manager does not know that file."""
         # The manager removes the files that it knows. No other process would remove this one.
-        snapshot = self._control.withdraw_unknown()
+        snapshot = self.control.withdraw_unknown()
         if snapshot is not None:
             self._remove(snapshot.file.name)
 
     def _remove(self, name: str) -> None:
         try:
-            self._store.delete(name)
+            self.store.delete(name)
         except StoreError as error:
-            log.warning("%s: could not remove a snapshot: %s", self._control.attempt, error)
+            log.warning("%s: could not remove a snapshot: %s", self.control.attempt, error)
 
 
 class TaskFlow(ABC):

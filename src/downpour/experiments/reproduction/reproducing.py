@@ -15,6 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from downpour.base.arguments import checked_call
@@ -89,7 +90,9 @@ def replay(
         tempfile.TemporaryDirectory(prefix="downpour-replay-") as folder,
         closing(Workbench(past.shared, experiment, past.spec, Path(folder), device)) as bench,
     ):
-        again = _Again(past, bench, device, on_progress, stops=kept is None)
+        again = _Again(
+            past, bench, device, on_progress or (lambda _done, _tasks: None), stops=kept is None
+        )
         made = again.make(versions, source)
         return Replay(
             experiment=experiment,
@@ -101,6 +104,7 @@ def replay(
         )
 
 
+@dataclass(slots=True)
 class _Again:
     """Makes the versions of an experiment again and compares them; `version` is the last one made.
 
@@ -108,32 +112,24 @@ class _Again:
     version's file.
     """
 
-    def __init__(
-        self,
-        past: Past,
-        bench: Workbench,
-        device: str,
-        on_progress: OnProgress | None,
-        *,
-        stops: bool,
-    ) -> None:
-        self.version = 0
-        self.name = ""
-        self.compared = 0
-        self.difference: Difference | None = None
-        self._past = past
-        self._bench = bench
-        self._device = device
-        self._on_progress = on_progress or (lambda _done, _tasks: None)
-        self._stops = stops
-        self._trained = self._tasks = 0
+    past: Past
+    bench: Workbench
+    device: str
+    on_progress: OnProgress
+    stops: bool
+    version: int = 0
+    name: str = ""
+    compared: int = 0
+    difference: Difference | None = None
+    _trained: int = 0
+    _tasks: int = 0
 
     def make(self, versions: Sequence[MadeVersion], data_dir: Path | None) -> PublishedFile:
         """Make these versions, and the result if they are all; return the last file."""
-        history = self._past.history
+        history = self.past.history
         self._tasks = sum(len(version.tasks) for version in versions)
         last_use = {task.base: v.number for v in versions for task in v.tasks}
-        model = self._bench.begin(data_dir, history.prepared.dataset)
+        model = self.bench.begin(data_dir, history.prepared.dataset)
         self.name = model.name
         self._compare(0, "the initial model", history.prepared.checksum, model)
         for version in versions:
@@ -141,7 +137,7 @@ class _Again:
             if self._is_over:
                 return model
             needed = [base for base, last in last_use.items() if last > version.number]
-            model = self._bench.apply(version, updates, needed)
+            model = self.bench.apply(version, updates, needed)
             self.version, self.name = version.number, version.line.file
             self._compare(
                 version.number,
@@ -154,19 +150,19 @@ class _Again:
         if not isinstance(ended, FinishedLine) or self._is_over or not is_all:
             return model
         self.name = ended.file
-        result = self._bench.publish(self.version)
+        result = self.bench.publish(self.version)
         self._compare(self.version, ended.file, ended.checksum, result)
         return result
 
     @property
     def _is_over(self) -> bool:
-        return self._stops and self.difference is not None
+        return self.stops and self.difference is not None
 
     def _train(self, version: MadeVersion, task: TrainedTask) -> Update:
         def progress(share: float) -> None:
-            self._on_progress(self._trained + share, self._tasks)
+            self.on_progress(self._trained + share, self._tasks)
 
-        update = self._bench.train(task, progress)
+        update = self.bench.train(task, progress)
         self._trained += 1
         what = f"the update of round {task.round + 1} shard {task.shard}"
         self._compare(version.number, what, task.checksum, update.file, task)
@@ -186,7 +182,7 @@ class _Again:
         self.compared += 1
         if then == now.checksum or self.difference is not None:
             return
-        known = task.numeric_class if task else self._past.history.prepared.numeric_class
+        known = task.numeric_class if task else self.past.history.prepared.numeric_class
         self.difference = Difference(
             version=version,
             what=what,
@@ -194,7 +190,7 @@ class _Again:
             then=then,
             now=now.checksum,
             numeric_class_then=known,
-            numeric_class_now=str(numeric_class(self._device if task else CPU)),
+            numeric_class_now=str(numeric_class(self.device if task else CPU)),
             summed_otherwise=summed_otherwise,
         )
 

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from downpour.base.errors import DownpourError, SpecError
@@ -124,25 +124,15 @@ class Disturbable(Protocol):
         """Kill the manager or a worker; a worker restarts if `again`, and otherwise stays away."""
 
 
+@dataclass(slots=True)
 class Disturber:
-    """Kills processes of a cluster when they are due.
+    """Kills processes of a cluster when they are due; `tell` puts on record who suffers what."""
 
-    Args:
-        tell: puts on record which process suffers what.
-    """
-
-    def __init__(
-        self,
-        kills: tuple[Kill, ...],
-        cluster: Disturbable,
-        tell: Callable[[Slow | Kill], None],
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.left = list(kills)
-        self._cluster = cluster
-        self._tell = tell
-        self._now = now
-        self._began_seconds: float | None = None
+    left: tuple[Kill, ...]
+    cluster: Disturbable
+    tell: Callable[[Slow | Kill], None]
+    now: Callable[[], float] = time.monotonic
+    _began_seconds: float | None = field(init=False, default=None)
 
     def look(self, status: Status) -> None:
         """Kill what should be dead by now; called with each new status."""
@@ -150,15 +140,15 @@ class Disturber:
         if shown is None or shown.state is not ExperimentState.RUNNING:
             return
         if self._began_seconds is None:
-            self._began_seconds = self._now()
-        trained_seconds = self._now() - self._began_seconds
-        for kill in tuple(self.left):
+            self._began_seconds = self.now()
+        trained_seconds = self.now() - self._began_seconds
+        for kill in self.left:
             # A missing process is restarting, so a later look kills it.
-            is_there = self._cluster.process_of(kill.who) is not None
+            is_there = self.cluster.process_of(kill.who) is not None
             if is_there and kill.is_due(shown.rounds_done, trained_seconds):
-                self.left.remove(kill)
-                self._tell(kill)
-                self._cluster.kill(kill.who, again=kill.comes_back)
+                self.left = tuple(one for one in self.left if one is not kill)
+                self.tell(kill)
+                self.cluster.kill(kill.who, again=kill.comes_back)
 
 
 @contextmanager
