@@ -82,39 +82,31 @@ def train(
     """Train a spec with a number of workers; None: as many as fit the spec."""
     number = workers_for(asked, workers, is_here=surroundings.is_here)
     check_named(asked, surroundings.data_dir)
+    # A fork server that starts before the spec is resolved, if a task's optimizer decides that.
+    early: ForkServerProcess | None = None
     with ExitStack() as servers:
-        early = _EarlyServer(asked, number, surroundings, servers)
+
+        def look(at: dict[str, Any]) -> str:
+            """Let a fork look at the optimizer, see `trainer_of`."""
+            nonlocal early
+            # Refuse what can be refused before there is a folder.
+            rounds, is_local = resolve(asked, number).rounds, surroundings.is_local
+            surroundings.disturbances.check(number, rounds, is_local=is_local)
+            imports = package_imports(asked)
+            root = SharedDirectory.open(surroundings.shared, create=True).root
+            early = fork_server(root, asked.threads, imports)
+            servers.callback(early.close)
+            early.request("look", "look", at)
+            return early.answer_of("look", START_SECONDS)
+
         apart = surroundings.on != "inline"
-        trainer = trainer_of(asked, number, apart=apart, ask=early.look)
+        trainer = trainer_of(asked, number, apart=apart, ask=look)
         resolved = _resolved(asked, number, trainer, surroundings, watching)
         try:
-            return _trained(resolved, number, surroundings, watching, early.server)
+            return _trained(resolved, number, surroundings, watching, early)
         except NotBegun as refused:
             shutil.rmtree(SharedDirectory(surroundings.shared).experiment_path(refused.experiment))
             raise
-
-
-class _EarlyServer:
-    """A fork server that starts before the spec is resolved, if a task's optimizer decides that."""
-
-    def __init__(
-        self, spec: Spec, workers: int, surroundings: Surroundings, servers: ExitStack
-    ) -> None:
-        self.server: ForkServerProcess | None = None
-        self._spec, self._workers = spec, workers
-        self._surroundings, self._servers = surroundings, servers
-
-    def look(self, asked: dict[str, Any]) -> str:
-        """Let a fork look at the optimizer, see `trainer_of`."""
-        # Refuse what can be refused before there is a folder.
-        rounds, where = resolve(self._spec, self._workers).rounds, self._surroundings
-        where.disturbances.check(self._workers, rounds, is_local=where.is_local)
-        imports = package_imports(self._spec)
-        root = SharedDirectory.open(where.shared, create=True).root
-        self.server = fork_server(root, self._spec.threads, imports)
-        self._servers.callback(self.server.close)
-        self.server.request("look", "look", asked)
-        return self.server.answer_of("look", START_SECONDS)
 
 
 def _resolved(
