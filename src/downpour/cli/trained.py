@@ -108,18 +108,18 @@ def predict(options: PredictOptions) -> None:
     from downpour.experiments.trained_model.locating import find
     from downpour.experiments.trained_model.predicting import predict as predicted
 
-    said = predicted(find(options.model, options.shared), options.examples)
+    rows = predicted(find(options.model, options.shared), options.examples)
     if options.as_json:
-        print_json(said.rows)
+        print_json(rows)
     elif options.as_csv:
-        writer = csv.DictWriter(sys.stdout, said.columns, lineterminator="\n")
+        writer = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(said.rows)
+        writer.writerows(rows)
     else:
         from rich.table import Table
 
-        table = Table(*said.columns, box=None, pad_edge=False)
-        for row in said.rows:
+        table = Table(*rows[0], box=None, pad_edge=False)
+        for row in rows:
             table.add_row(*(_shown(value) for value in row.values()))
         out().print(table, highlight=False, markup=False)
 

@@ -37,15 +37,15 @@ def test_arrays_and_images_give_the_same_classes(
     (tmp_path / "images").mkdir()
     for number, image in enumerate(x):
         Image.fromarray(image[..., 0]).save(tmp_path / "images" / f"{number:03}.png")
-    rows = predict(trained, str(tmp_path / "x.npy")).rows
+    rows = predict(trained, str(tmp_path / "x.npy"))
     for other in ("x.npz", "one.npz"):
-        assert predict(trained, str(tmp_path / other)).rows == rows
-    named = predict(trained, str(tmp_path / "images")).rows
+        assert predict(trained, str(tmp_path / other)) == rows
+    named = predict(trained, str(tmp_path / "images"))
     assert [row["class"] for row in named] == [row["class"] for row in rows]
     assert (rows[7]["example"], named[7]["example"]) == ("7", "007.png")
     right = np.mean([row["class"] for row in rows] == y)
     assert right == pytest.approx(result.rounds[-1].metrics["accuracy"])
-    [lone] = predict(trained, str(tmp_path / "images" / "007.png")).rows
+    [lone] = predict(trained, str(tmp_path / "images" / "007.png"))
     assert lone["class"] == rows[7]["class"]
     assert lone["probability"] == pytest.approx(rows[7]["probability"])
 
@@ -79,7 +79,7 @@ def test_what_a_folder_holds_beside_images_is_named_in_a_line(
         image.save(folder / name, format="png")
     for name in ("a.txt", "notes", "Thumbs.db"):
         (folder / name).touch()
-    rows = predict(trained, str(folder)).rows
+    rows = predict(trained, str(folder))
     assert [row["example"] for row in rows] == ["a.png", "b.PNG"]
     for number in range(9):
         (folder / f"{number}.csv").touch()
@@ -126,7 +126,7 @@ def test_what_is_no_input_is_told_in_one_line(
 def test_a_task_predicts_a_part_of_its_examples(own: downpour.Result, shared: Path) -> None:
     """By default with the network's output for the first of a pair."""
     trained = find(own, shared)
-    rows = predict(trained, "test").rows
+    rows = predict(trained, "test")
     assert len(rows) == 200
     model = downpour.load_model(own, shared=shared)
     from regression import Regression  # type: ignore[import-not-found]

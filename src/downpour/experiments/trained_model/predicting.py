@@ -164,22 +164,11 @@ def _named(field: str, path: Path) -> Iterator[None]:
 
 INPUT = "INPUT"
 Row = dict[str, Any]
+"""Plain values by column."""
 
 
-@dataclass(frozen=True, slots=True)
-class Predictions:
-    """Rows of plain values by column; the first column names the example of each row."""
-
-    rows: tuple[Row, ...]
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The names of the columns."""
-        return tuple(self.rows[0]) if self.rows else ()
-
-
-def predict(trained: TrainedModel, given: str) -> Predictions:
-    """Return a model's predictions for examples.
+def predict(trained: TrainedModel, given: str) -> list[Row]:
+    """Return a model's predictions for examples, a row each; its first column names the example.
 
     `given` is a file or folder for a built-in model (see `read_inputs`), and a part of the examples
     of a task, such as "test".
@@ -196,7 +185,7 @@ def predict(trained: TrainedModel, given: str) -> Predictions:
         raise SpecError(INPUT, given, "has no examples")
     model = task.network()
     fill(model, trained)
-    return Predictions(tuple(_rows(model, task, part, names)))
+    return list(_rows(model, task, part, names))
 
 
 def _built_in(trained: TrainedModel, given: str) -> tuple[LoadedTask, tuple[str, ...]]:
