@@ -11,6 +11,7 @@ from threading import Event
 import pytest
 
 from downpour.experiments.page_server.process import (
+    REQUEST,
     PageRequest,
     end_page,
     is_served,
@@ -82,4 +83,4 @@ def test_a_request_survives_its_line() -> None:
     request = PageRequest(
         location="s3://a/b", host="::1", descriptor=7, credentials=Credentials(token="x" * 20)
     )
-    assert PageRequest.from_line(request.to_line()) == request
+    assert REQUEST.validate_json(REQUEST.dump_json(request)) == request

@@ -8,7 +8,6 @@ closes, which also happens if someone kills the parent.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -16,11 +15,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Thread
 
+from pydantic import TypeAdapter
 from setproctitle import setproctitle
 
 from downpour.base.errors import DownpourError
@@ -53,15 +53,8 @@ class PageRequest:
     credentials: Credentials
     follows_cluster: bool = False
 
-    def to_line(self) -> bytes:
-        """Write the request as a line of JSON."""
-        return json.dumps(asdict(self)).encode() + b"\n"
 
-    @classmethod
-    def from_line(cls, line: bytes) -> PageRequest:
-        """Read what `to_line` wrote."""
-        fields = json.loads(line)
-        return cls(**{**fields, "credentials": Credentials(**fields["credentials"])})
+REQUEST = TypeAdapter(PageRequest)
 
 
 @contextmanager
@@ -113,7 +106,8 @@ def start_page(
         credentials=credentials,
         follows_cluster=follows_cluster,
     )
-    child.tell(request.to_line(), is_last=follows_cluster)  # one that has died has said why
+    line = REQUEST.dump_json(request) + b"\n"
+    child.tell(line, is_last=follows_cluster)  # one that has died has said why
     listener.close()
     return child
 
@@ -139,7 +133,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # It has no terminal, so HUP comes from a program that rotates logs.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    request = PageRequest.from_line(sys.stdin.buffer.readline())
+    request = REQUEST.validate_json(sys.stdin.buffer.readline())
     listener = socket.socket(fileno=request.descriptor)
     allow_many_descriptors()
     try:
