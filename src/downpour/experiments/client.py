@@ -123,8 +123,13 @@ class Client:
         calls `check` between two looks; it may raise to end the iteration. If the manager stops
         answering, the client waits for it for a minute.
         """
-        status = self._ask(lambda manager: manager.status(experiment, 0, 0.0), check)
+        seen, wait_seconds = 0, 0.0
+
+        def look(manager: ManagerClient) -> Status:
+            return manager.status(experiment, seen, wait_seconds)
+
         while True:
+            status = self._ask(look, check)
             yield status
             if status.experiment is not None:
                 experiment = status.experiment.experiment
@@ -133,7 +138,7 @@ class Client:
             if check is not None:
                 check()
             time.sleep(_LOOK_SECONDS)
-            status = self._ask(_next_status(experiment, status.change), check)
+            seen, wait_seconds = status.change, _POLL_SECONDS
 
     def wait(
         self,
@@ -193,12 +198,13 @@ class Client:
         """
         lines: list[str] = []
         ask = partial(self._ask, check=check) if self._met else self._ask_now
-        while True:
-            following = from_line + len(lines)
-            page = ask(_page(experiment, following))
-            if not page.lines:
-                return lines
-            lines += page.lines
+
+        def following(manager: ManagerClient) -> RecordPage:
+            return manager.results(experiment, from_line + len(lines), 0.0)
+
+        while page := ask(following).lines:
+            lines += page
+        return lines
 
     def cancel(self, experiment: str) -> None:
         """Stop an experiment; do nothing if it has ended."""
@@ -215,7 +221,11 @@ class Client:
     def newest(self) -> Iterator[ExperimentSummary]:
         """Yield a summary of each experiment of the manager, the newest submission first."""
         before = ""
-        while page := self._ask_now(_experiments_before(before)):
+
+        def earlier(manager: ManagerClient) -> tuple[ExperimentSummary, ...]:
+            return manager.list_experiments(before)
+
+        while page := self._ask_now(earlier):
             yield from reversed(page)
             before = page[0].experiment
 
@@ -250,20 +260,6 @@ class Client:
         self._manager = manager
         self._managers.check(manager)
         return question(manager)
-
-
-def _next_status(experiment: str, after_change: int) -> Callable[[ManagerClient], Status]:
-    return lambda manager: manager.status(experiment, after_change, _POLL_SECONDS)
-
-
-def _experiments_before(
-    before: str,
-) -> Callable[[ManagerClient], tuple[ExperimentSummary, ...]]:
-    return lambda manager: manager.list_experiments(before)
-
-
-def _page(experiment: str, from_line: int) -> Callable[[ManagerClient], RecordPage]:
-    return lambda manager: manager.results(experiment, from_line, 0.0)
 
 
 def spec_of(asked: Asked) -> Spec:
