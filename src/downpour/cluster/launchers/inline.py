@@ -20,6 +20,7 @@ from downpour.base.errors import DownpourError, LaunchError, SpecError
 from downpour.cluster.launchers.base import LaunchPlan
 from downpour.cluster.launchers.cluster import new_log
 from downpour.cluster.launchers.kinds import LauncherKind
+from downpour.cluster.threads import THREADS
 from downpour.host.paths import Credentials, known_secrets
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class InlineCluster:
             starting.callback(manager.close)
             self.address = str(manager.address)
             starting.callback(self._leave)
-            _thread("manager", self._look_around, manager)
+            THREADS.start("manager", self._look_around, manager)
             for _ in range(self._plan.workers):
                 self._add()
             self._running = starting.pop_all()
@@ -100,7 +101,7 @@ class InlineCluster:
 
     def _add(self) -> None:
         number = len(self._threads) + 1
-        self._threads.append(_thread(f"worker-{number}", self._work, number))
+        self._threads.append(THREADS.start(f"worker-{number}", self._work, number))
 
     def _work(self, number: int) -> None:
         from downpour.cluster.worker.process import run_worker
@@ -138,12 +139,6 @@ class InlineCluster:
 
 def _launch_error(error: DownpourError) -> LaunchError:
     return LaunchError(str(error), asked_wrongly=error.exit_status == SpecError.exit_status)
-
-
-def _thread(name: str, target: Callable[..., None], *arguments: object) -> Thread:
-    thread = Thread(target=target, args=arguments, name=name, daemon=True)
-    thread.start()
-    return thread
 
 
 def _log_to(file: Path) -> Callable[[], None]:

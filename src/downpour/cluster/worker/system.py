@@ -79,15 +79,14 @@ class Samples:
     second says little. So only one of ten heartbeats per second brings a sample.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._system_sampler, self._process_sampler = SystemSampler(), ProcessSampler()
         self._system: SystemState | None = None
-        self._sampled_at = clock()
+        self._sampled_at = time.monotonic()
 
     def take(self, every_seconds: float) -> tuple[SystemState, ProcessState | None]:
         """Return the last state of the machine, and the state of the process if it is new."""
-        now = self._clock()
+        now = time.monotonic()
         if self._system is not None and now - self._sampled_at < _NEARLY * every_seconds:
             return self._system, None
         self._sampled_at = now

@@ -21,7 +21,7 @@ from downpour.cluster.worker.task_inputs import (
     opened,
     tensors_of,
 )
-from downpour.core.node.attempt import PATIENCE_SECONDS, StepLoop
+from downpour.core.node.attempt import PATIENCE_SECONDS
 from downpour.core.spec import ResolvedSpec
 from downpour.files.store import SharedDirectory
 from downpour.learning.accelerators import release
@@ -52,7 +52,6 @@ class TaskRunner(TaskFlow):
     Args:
         shared: holds their files.
         device: the device that this worker trains on.
-        loop_class: makes the decisions between their steps.
         processes: how many processes may train a batch here; None: as many as the spec asks for.
         loaders: how many processes read ahead; None: as many as pay off.
         accepts_code: whether a task's code may come from the manager.
@@ -62,25 +61,20 @@ class TaskRunner(TaskFlow):
         self,
         shared: SharedDirectory,
         device: str,
-        loop_class: type[StepLoop] = StepLoop,
         processes: int | None = None,
         loaders: int | None = 0,
         *,
         accepts_code: bool = False,
     ) -> None:
-        super().__init__(loop_class, shared.sleep)
+        super().__init__(sleep=shared.sleep)
         self._accepts_code = accepts_code
-        self._differs: tuple[str, ...] = ()
+        self.differs: tuple[str, ...] = ()
+        """The versions of packages that differ from the manager's, for the current experiment."""
         self._shared = replace(shared, sleep=self._pause, moved=self._moved)
         self._device = device
         self._processes = processes
         self._loaders = loaders
         self._loaded: LoadedExperiment | None = None
-
-    @property
-    def differs(self) -> tuple[str, ...]:
-        """The versions of packages that differ from the manager's, for the current experiment."""
-        return self._differs
 
     @property
     def helpers(self) -> Team | None:
@@ -107,11 +101,11 @@ class TaskRunner(TaskFlow):
         spec = spec.replace(device=device)
         torch.set_num_threads(spec.threads)
         remedy = settle_code(spec, store, accepts=self._accepts_code)
-        self._differs = differences(spec.packages)
-        for one in self._differs:
+        self.differs = differences(spec.packages)
+        for one in self.differs:
             log.warning("this worker has %s", one)
         data = shared.retry_policy.call(partial(opened, spec, shared, task.dataset))
-        made = built(spec, data, task.trial, remedy, self._differs)
+        made = built(spec, data, task.trial, remedy, self.differs)
         if task.frozen is not None:
             load_frozen(made.model, tensors_of(store, task.frozen))
         self._loaded = LoadedExperiment(
@@ -132,7 +126,7 @@ class TaskRunner(TaskFlow):
                 made.task, Reading(self._shared.datasets, task.dataset, self._loaders)
             ),
             shortage=Shortage(spec.device),
-            differs=self._differs,
+            differs=self.differs,
             trial=made.trial,
         )
         return self._loaded
