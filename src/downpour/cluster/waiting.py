@@ -10,11 +10,7 @@ WAITING_SECONDS = 60.0
 
 
 class WaitingWatch:
-    """Reports once, each time that an experiment, or its manager, has waited for too long.
-
-    Args:
-        seconds: How long is too long.
-    """
+    """Reports once, each time that an experiment, or its manager, has waited for too long."""
 
     def __init__(self, seconds: float = WAITING_SECONDS) -> None:
         self._seconds = seconds

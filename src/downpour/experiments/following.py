@@ -141,12 +141,9 @@ class RoundCallback:
 
 
 class LoggerTaker:
-    """Calls one logger in its own thread, as the record grows.
+    """Calls one logger in its own thread, as the record grows; the log knows it by its `name`.
 
-    Args:
-        name: The logger's name in the log.
-        logger: Gets the experiment, its epochs and its result.
-        resumes: The experiments that this one resumes, the latest first.
+    The experiment `resumes` others, the latest first.
     """
 
     def __init__(self, name: str, logger: Logger, resumes: Sequence[str] = ()) -> None:
@@ -208,12 +205,8 @@ OnEvent = Callable[[ExperimentEvent], object]
 class Announcer:
     """Calls a function, in its own thread, with the events of one experiment.
 
-    The caller also gives it each status: only that says that an experiment waits.
-
-    Args:
-        name: The function's name in the log.
-        on_event: Gets the events.
-        clock: Returns seconds, from any beginning.
+    The caller also gives it each status: only that says that an experiment waits. The log knows the
+    function by its `name`.
     """
 
     def __init__(

@@ -143,10 +143,7 @@ class Disturbances:
     def check(self, workers: int, rounds: int, *, is_local: bool) -> None:
         """Refuse disturbances that a run with these workers and rounds cannot have.
 
-        Args:
-            workers: the number of workers that the run starts.
-            rounds: the number of its rounds.
-            is_local: whether it runs on this machine, each worker as a separate process.
+        The run `is_local` if each worker is a process of this machine.
         """
         if self and not is_local:
             field, first = ("slow", self.slow[0]) if self.slow else ("kill", self.kill[0])

@@ -97,11 +97,7 @@ def launch_of(file: Path) -> Launching:
 def refuse_unmet(spec: Spec, on: str, options: Mapping[str, Any], labels: Sequence[str]) -> None:
     """Refuse a spec that no worker of a launcher could train, because it would wait forever.
 
-    Args:
-        spec: the training.
-        on: the launcher's name.
-        options: the options of the launcher that the user gave.
-        labels: the labels of all workers.
+    `options` are those of the launcher `on`, and all workers have `labels`.
     """
     if not (spec.needs or spec.shard_needs):
         return

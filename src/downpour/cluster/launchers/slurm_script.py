@@ -287,9 +287,7 @@ def test(script: str) -> None:
 def submit(script: str, secrets: Mapping[str, str]) -> int:
     """Submit a script; return the job's ID.
 
-    Args:
-        script: the text.
-        secrets: environment variables that must not be in the script.
+    The `secrets` are environment variables that must not be in the script.
     """
     said = _ask(["sbatch", "--parsable"], script, {**_environment(script), **secrets})
     job = said.strip().rpartition("\n")[2].partition(";")[0]

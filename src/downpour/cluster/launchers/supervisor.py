@@ -56,12 +56,8 @@ class SupervisedPlan:
 class Supervisor:
     """Keeps one cluster running, until someone asks for its end.
 
-    Args:
-        on: the launcher's name.
-        plan: what to start.
-        launcher: what starts it.
-        wait: called with the seconds to wait; returns early, and true, when a signal asks this
-            process to end.
+    `wait` is called with the seconds to wait; it returns early, and true, when a signal asks this
+    process to end. `on` is the launcher's name.
     """
 
     def __init__(

@@ -122,11 +122,7 @@ class _Connection:
                     self._shell.stdin.close()
 
     def wait(self, seconds: float) -> None:
-        """Wait until the reader has read all output; kill the shell if that takes longer.
-
-        Args:
-            seconds: how long to wait before the shell is killed.
-        """
+        """Wait until the reader has read all output; kill the shell if that takes longer."""
         self._reader.join(seconds)
         if self._reader.is_alive():
             self._shell.kill()

@@ -62,9 +62,6 @@ class Archive:
 
     `places` holds each submission's number among the journal entries of all experiments. `states`
     and `rounds_done` count over all experiments in the archive.
-
-    Args:
-        shared: the shared directory.
     """
 
     def __init__(self, shared: SharedDirectory) -> None:

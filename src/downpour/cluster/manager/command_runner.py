@@ -62,17 +62,10 @@ class EventQueue(Protocol):
 
 
 class CommandRunner:
-    """Carries out the commands of a manager.
+    """Carries out the commands of a manager; the `queue` gets the outcome of each, as an event.
 
-    Args:
-        spaces: the workspaces of the experiments.
-        roster: the workers that can be called.
-        queue: receives the outcome of each command, as an event.
-        lanes: where commands wait for each other.
-        prepare: prepares an experiment.
-        on_end: called with the name of an experiment that has ended and is cleaned up.
-        term: the manager's term.
-        on_death: called with the reason if the manager can do no more work.
+    `on_end` is called with the name of an experiment that has ended and is cleaned up, and
+    `on_death` with the reason if the manager can do no more work.
     """
 
     def __init__(

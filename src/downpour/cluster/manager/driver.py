@@ -113,9 +113,7 @@ class Driver:
     def start(self, sink: ManagerSink, first: Sequence[do.Command] = ()) -> None:
         """Begin to take events, including earlier posts; experiment time continues from the core.
 
-        Args:
-            sink: persists and runs the commands.
-            first: the commands that an earlier manager left undone.
+        An earlier manager has left the `first` commands undone.
         """
         # Set it again, because recovery has moved the core's time since we made this driver.
         self._began_at = self._threads.now() - self._scheduler.state.now_seconds
@@ -305,17 +303,8 @@ class ManagerSink:
     """Journals events and starts commands, for the driver's thread.
 
     `keep` writes nothing; it gathers the consequences of one event. `commit` writes them. The rules
-    for journaling and syncing are in `core/node/journal.py`.
-
-    Args:
-        spaces: the workspaces, by experiment.
-        roster: the workers that the journals name.
-        archive: lists the experiments that have ended.
-        runner: carries out commands.
-        forecaster: forecasts how long workers take, and learns from events.
-        announcer: tells users about events, if they asked for that.
-        first_order: the number of the next entry, counted over all experiments.
-        checkpoint_rounds: the number of rounds between two checkpoints.
+    for journaling and syncing are in `core/node/journal.py`. `first_order` is the number of the
+    next entry, counted over all experiments.
     """
 
     def __init__(

@@ -172,10 +172,7 @@ class GlobalModel:
     ) -> Evaluation:
         """Evaluate these parameters and buffers on the test examples, or on training examples.
 
-        Args:
-            parameters: the network's.
-            held_out: the training examples that were set apart; None: all test examples.
-            reading: who may read them ahead.
+        If training examples were set apart, they are `held_out`. `reading` says who may read ahead.
         """
         load_parameters(self._network, parameters)
         device = self._loaded.spec.device

@@ -33,15 +33,7 @@ if TYPE_CHECKING:
 def manager_metrics(
     driver: Driver, archive: Archive, counters: Counters, spaces: Workspaces, term: int
 ) -> Iterator[Metric]:
-    """Yield a manager's current metrics; raises Refused if it is stopping. Many threads call this.
-
-    Args:
-        driver: owns the core.
-        archive: the experiments that ended under earlier managers.
-        counters: the counts of events since the manager started.
-        spaces: the experiments' folders.
-        term: the manager's term.
-    """
+    """Yield a manager's metrics; raises Refused if it is stopping. Many threads call this."""
     yield from driver.ask(
         lambda core: [*_current(core, archive), *_active(core.state.active), *_past(counters)]
     )

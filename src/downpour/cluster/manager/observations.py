@@ -134,10 +134,6 @@ class ManagerAnnouncer:
 
     The driver's thread notes decisions, and passes them on once they are durable. The function runs
     in a separate thread. If the manager dies in between, it does not run for these decisions.
-
-    Args:
-        on_event: The function to call, in a separate thread.
-        clock: Returns seconds since some fixed moment.
     """
 
     def __init__(self, on_event: OnEvent, clock: Callable[[], float] = time.monotonic) -> None:

@@ -51,11 +51,8 @@ def start_manager(options: ManagerOptions, on_death: OnDeath = lambda _: None) -
     """Open the shared directory, continue its experiments, bind the port and serve.
 
     The term begins before the journals are read. A former leader that does not know of this manager
-    may still write, but its later entries do not count.
-
-    Args:
-        options: the address to listen on, and the resources to use.
-        on_death: called with the reason if the manager ends on its own.
+    may still write, but its later entries do not count. `on_death` is called with the reason if the
+    manager ends on its own.
     """
     trust = Trust.load(options.credentials)
     predictor = pretrained(Path(options.predictor) if options.predictor else None)

@@ -48,13 +48,7 @@ _EXIT = "downpour-exit: "
 
 
 class Rehearsal:
-    """The preparation of an experiment in a child process, before the manager's own.
-
-    Args:
-        spec: names the user's code.
-        folder: the folder of prepared datasets.
-        data_dir: a folder of datasets, if there is one.
-    """
+    """The preparation of an experiment in a child process, before the manager's own."""
 
     def __init__(self, spec: Spec, folder: Path, data_dir: Path | None) -> None:
         self._spec = spec

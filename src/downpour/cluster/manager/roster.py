@@ -136,10 +136,8 @@ _ANSWER_SECONDS = 3.0
 class ConnectionMonitor:
     """Remembers, for each connection's thread, which worker called over it.
 
-    Args:
-        roster: the workers' addresses.
-        connect: makes the client of the call back.
-        lost: called with the name of a dead worker, and with the evidence for its death.
+    `connect` makes the client of a call back. `lost` is called with the name of a dead worker, and
+    with the evidence for its death.
     """
 
     roster: Roster

@@ -56,11 +56,8 @@ _DEPENDS_ON = (
 class LeftBehind:
     """The files in an ended experiment's folder; none if no experiment can continue from them.
 
-    By shard, `states` are the files of the optimizers' states, and `steps` those of the last
-    updates.
-
-    They hold the states of the shards' optimizers. If rounds overlap, they also include each
-    shard's last update, and the version that the next round's tasks begin from.
+    By shard, `states` are the files of the optimizers' states. If rounds overlap, `steps` are those
+    of each shard's last update, and `former` is the version that the next round's tasks begin from.
     """
 
     states: Mapping[int, Path] = field(default_factory=dict)
@@ -212,11 +209,7 @@ def best_before(spec: Spec, model: Path, version: int) -> BestBefore | None:
 
     This returns None if the spec compares no models, or other values than the ended experiment did,
     or if its record or the best model's file is gone. Then the comparison starts from scratch.
-
-    Args:
-        spec: The spec that continues the experiment.
-        model: The version from which it continues, in the experiment's folder.
-        version: That version's number.
+    The `model` is the version from which the spec continues, in the experiment's folder.
     """
     former = read_spec(model.with_name(layout.SPEC_NAME))
     differs = any(getattr(former, name) != getattr(spec, name) for name in _COMPARISON_FIELDS)

@@ -240,13 +240,8 @@ def open_workspace(
 ) -> Workspace:
     """Make an experiment's folder, with its resolved spec.
 
-    Args:
-        shared: the shared directory.
-        experiment: its identifier.
-        spec: its resolved spec.
-        leader: this manager's term; None if no manager is to continue the experiment.
-        of_run: whether it belongs to an embedded run.
-        bundle: the code that its spec names, for workers that lack it.
+    Without a `leader`, no manager is to continue the experiment. The `bundle` has the code that the
+    spec names, for workers that lack it.
     """
     folder = shared.experiment_path(experiment)
     store = shared.create_experiment(experiment)
@@ -277,13 +272,7 @@ def reopen_workspace(
     """Open the folder of an earlier manager's experiment, to continue it.
 
     Workers follow the spec's file, so this restores the file if it differs from the journal's.
-
-    Args:
-        shared: the shared directory.
-        experiment: the state that results from the journal.
-        leader: this manager's term.
-        journal_lines: the lines of the journal.
-        of_run: whether it belongs to an embedded run.
+    `experiment` is the state that results from the journal's lines.
     """
     folder, store = shared.experiment_path(experiment.name), shared.store(experiment.name)
     # Check first, because if we leave out this experiment, its files must stay as they are.
@@ -371,10 +360,8 @@ _BUCKET_LOOKS = 5
 class Workspaces(Mapping[str, Workspace]):
     """The workspaces by experiment.
 
-    Args:
-        spaces: the workspaces of continued experiments.
-        fail: ends an experiment as failed, for a reason.
-        gone_seconds: how long an experiment whose folder is gone may be held up before it fails.
+    `fail` ends an experiment as failed, for a reason. An experiment whose folder is gone may be
+    held up for `gone_seconds` before it fails.
     """
 
     def __init__(

@@ -32,11 +32,8 @@ def cluster_processes(
 ) -> Iterator[ClusterProcess]:
     """Yield the supervisor, the manager, and the workers.
 
-    Args:
-        cluster: the supervisor's last description; None: there is no supervisor.
-        leader: the manager that leads in the shared directory.
-        status: the manager's answer; None: it gave none.
-        is_kept: whether the supervisor lives.
+    `cluster` is the supervisor's last description, if there is a supervisor; `is_kept` says whether
+    that lives. `leader` leads in the shared directory, and `status` is its answer, if it gave one.
     """
     if cluster is not None:
         yield ClusterProcess(

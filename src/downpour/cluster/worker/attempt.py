@@ -139,10 +139,6 @@ class ModelReader:
 
     If versions are differences, it keeps the last version in memory. The next version is one
     difference away from it, so the worker need not read a version twice.
-
-    Args:
-        store: Holds their files.
-        keeps: Whether to keep the last version in memory.
     """
 
     store: Store
@@ -267,11 +263,8 @@ class Snapshots:
 class TaskFlow(ABC):
     """Runs tasks one after the other.
 
-    Args:
-        loop_class: makes the decisions between their steps.
-        sleep: how to wait between two tries to read a file.
-        clock: the seconds since some fixed moment.
-        token: draws as many bytes in hexadecimal, for a file's name.
+    `sleep` waits between two tries to read a file. `token` draws as many bytes in hexadecimal, for
+    a file's name.
     """
 
     def __init__(

@@ -49,12 +49,8 @@ machine: the task fails, so that another machine tries it."""
 class TaskRunner(TaskFlow):
     """Runs tasks one after the other.
 
-    Args:
-        shared: holds their files.
-        device: the device that this worker trains on.
-        processes: how many processes may train a batch here; None: as many as the spec asks for.
-        loaders: how many processes read ahead; None: as many as pay off.
-        accepts_code: whether a task's code may come from the manager.
+    At most `processes` train a batch here; None: as many as the spec asks for. As many `loaders`
+    read ahead; None: as many as pay off. If it `accepts_code`, that may come from the manager.
     """
 
     def __init__(

@@ -357,9 +357,7 @@ def outcome(ended: RunSummary | SearchRun, measured: str) -> str:
 def seconds_left(ended: Iterable[tuple[str, float]], missing: Sequence[str]) -> float | None:
     """Estimate the seconds of the missing runs: their groups' means, else the usual run's.
 
-    Args:
-        ended: The group of each ended run, and its seconds.
-        missing: The group of each missing run.
+    `ended` has the group of each ended run with its seconds, `missing` the groups of the others.
     """
     by_group: defaultdict[str, list[float]] = defaultdict(list)
     for group, seconds in ended:
