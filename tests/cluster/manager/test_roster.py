@@ -42,7 +42,6 @@ def test_a_failed_call_says_something_of_its_own_registration_alone() -> None:
     former = roster.get("anna")
     assert former is not None
     assert roster.is_dead("anna", former)
-    assert not roster.is_dead("anna", former, refused=False)
     roster.enter(REGISTRATION, CLIENT)
     assert not roster.is_dead("anna", former)
     entry = roster.get("anna")

@@ -15,11 +15,10 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from downpour.base.errors import SpecError
-from downpour.base.values import checked_labels, merged, missing, small_number
+from downpour.base.values import checked_labels, small_number
 from downpour.host.paths import read_user_file
 
 SLOTS_MAX = 1000
@@ -43,13 +42,6 @@ class Host:
     shared: str = ""
     environment: tuple[tuple[str, str], ...] = ()
     labels: tuple[str, ...] = ()
-
-
-def with_needs(
-    hosts: Iterable[Host], labels: Sequence[str], needs: Sequence[str]
-) -> tuple[Host, ...]:
-    """Return the hosts whose workers meet all needs; every worker also has `labels`."""
-    return tuple(host for host in hosts if not missing(merged(labels, host.labels), needs))
 
 
 def read_hosts(path: str) -> tuple[Host, ...]:

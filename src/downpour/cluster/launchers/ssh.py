@@ -9,9 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from downpour.base.errors import LaunchError
+from downpour.base.values import merged, missing
 from downpour.cluster.launchers.base import Launcher, LaunchPlan
 from downpour.cluster.launchers.cluster import PlacedCluster
-from downpour.cluster.launchers.hosts import Host, read_hosts, with_needs
+from downpour.cluster.launchers.hosts import Host, read_hosts
 from downpour.cluster.launchers.kinds import LauncherKind
 from downpour.cluster.launchers.slurm import reachable_host
 from downpour.cluster.launchers.ssh_script import (
@@ -78,7 +79,11 @@ class SshEngine(TetheredWorkers):
         return "\n".join(texts)
 
     def _leave_out_unfit(self, plan: LaunchPlan) -> None:
-        self.hosts = with_needs(self.hosts, plan.labels, plan.needs)
+        """Keep the hosts whose workers meet all needs; every worker also has the plan's labels."""
+        fit = (
+            one for one in self.hosts if not missing(merged(plan.labels, one.labels), plan.needs)
+        )
+        self.hosts = tuple(fit)
 
 
 def address_seen(callers: Iterable[str]) -> str:

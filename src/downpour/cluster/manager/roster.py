@@ -105,14 +105,12 @@ class Roster:
         """Return the names of all workers, in the order of registration."""
         return tuple(self._entries)
 
-    def is_dead(self, name: str, entry: RosterEntry, *, refused: bool = True) -> bool:
+    def is_dead(self, name: str, entry: RosterEntry) -> bool:
         """Whether a failed call shows that a worker is dead: it must still have that entry.
 
         If the worker has registered again or is gone, the call no longer says anything about it.
-        After a connection ends, only a `refused` call counts. A live worker opens a new connection,
-        and a worker that answers late may be busy or cut off. The heartbeat timeout decides then.
         """
-        return refused and self.get(name) is entry
+        return self.get(name) is entry
 
     def strike(self, name: str) -> None:
         """Remove a worker."""
@@ -164,9 +162,12 @@ class ConnectionMonitor:
             self.check(worker, entry)
 
     def check(self, worker: str, entry: RosterEntry) -> None:
-        """Call a worker back, and lose it if the call is refused."""
-        refused = self._is_refused(entry.address)
-        if self.roster.is_dead(worker, entry, refused=refused):
+        """Call a worker back, and lose it if the call is refused.
+
+        A live worker opens a new connection, and a worker that answers late may be busy or cut off.
+        The heartbeat timeout decides then.
+        """
+        if self._is_refused(entry.address) and self.roster.is_dead(worker, entry):
             self.lost(worker, f"its connection ended and {entry.address} does not answer")
 
     def _is_refused(self, address: Address) -> bool:

@@ -88,7 +88,7 @@ def replay(
     with (
         _told(past),
         tempfile.TemporaryDirectory(prefix="downpour-replay-") as folder,
-        closing(Workbench(past.shared, experiment, past.spec, Path(folder), device)) as bench,
+        closing(Workbench(past, Path(folder), device)) as bench,
     ):
         again = _Again(
             past, bench, device, on_progress or (lambda _done, _tasks: None), stops=kept is None

@@ -19,8 +19,7 @@ from downpour.cluster.worker.attempt import TaskControl
 from downpour.cluster.worker.task_runner import TaskRunner
 from downpour.core.modes import mode_of
 from downpour.core.scheduler.commands import Aggregate, Prepare, Publish, Push
-from downpour.core.spec import ResolvedSpec
-from downpour.experiments.reproduction.history import MadeVersion, TrainedTask
+from downpour.experiments.reproduction.history import MadeVersion, Past, TrainedTask
 from downpour.files.store import SPEC_NAME, SharedDirectory
 from downpour.record.record import RecordReader
 
@@ -41,22 +40,11 @@ class _Watched(TaskControl):
 
 
 class Workbench:
-    """Makes the versions of one experiment again, one after the other.
+    """Makes the versions of one experiment again, one after the other, in an empty folder."""
 
-    Args:
-        shared: the directory with the datasets, and with the files that the experiment begins from.
-        spec: its spec, as the user submitted it.
-        folder: an empty folder.
-    """
-
-    def __init__(
-        self,
-        shared: SharedDirectory,
-        experiment: str,
-        spec: ResolvedSpec,
-        folder: Path,
-        device: str,
-    ) -> None:
+    def __init__(self, past: Past, folder: Path, device: str) -> None:
+        # The experiment's directory has the datasets, and the files that it begins from.
+        shared, experiment, spec = past.shared, past.experiment, past.spec
         bench = replace(SharedDirectory.open(folder, create=True), datasets_at=shared.datasets)
         store = bench.create_experiment(experiment)
         self._spec = spec
