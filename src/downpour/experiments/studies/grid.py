@@ -21,7 +21,6 @@ from typing import ClassVar
 import tomli_w
 
 from downpour.base.errors import SpecError
-from downpour.core.resolve import resolve
 from downpour.core.spec import Spec
 from downpour.experiments.studies.folder import StudyFolder, check_run
 from downpour.experiments.studies.study import (
@@ -40,7 +39,6 @@ from downpour.experiments.studies.study import (
     seconds_left,
     whole_number,
 )
-from downpour.learning.training.trainer import trainer_of
 from downpour.record.study_result import StudyResult, SubgridResult
 
 RUNS_MAX = 100_000  # we make and validate each run before we train the first one
@@ -82,13 +80,10 @@ class Subgrid:
         fields = {**self.fields, **dict(zip(self.axes, values, strict=True))}
         # `workers` is not a field of the spec, because a model does not depend on their number.
         workers = fields.pop("workers", None)
-        if workers is None and fields.get("shards") is None:
-            raise SpecError("workers", workers, "is required, unless shards is given")
-        spec = Spec.make({"shards": workers, **fields})
-        spec = resolve(spec, workers, trainer=trainer_of(spec, workers))
+        run = Run.of(fields, workers)
         if repetition > 1:  # validate again: the seed may exceed its limit
-            spec = spec.replace(seed=spec.seed + repetition - 1)
-        return Run(spec, workers)
+            return replace(run, spec=run.spec.replace(seed=run.spec.seed + repetition - 1))
+        return run
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,6 @@ import tomli_w
 
 from downpour.base.errors import ExperimentFailed, SpecError
 from downpour.base.states import LOSS, ExperimentState, FailureKind, Goal
-from downpour.core.resolve import resolve
 from downpour.core.spec import Spec
 from downpour.experiments.studies.folder import StudyFolder
 from downpour.experiments.studies.sampler import Axis, Choices, Pruner, Sampler, axis_of
@@ -49,7 +48,6 @@ from downpour.experiments.studies.study import (
     whole_number,
 )
 from downpour.files.spec_file import refuse_grid
-from downpour.learning.training.trainer import trainer_of
 from downpour.record.study_result import SearchField, SearchResult, SearchRun, SearchRunState
 from downpour.show.tables.cells import shortened
 
@@ -152,11 +150,7 @@ class Search(Study):
         for axis, value in values.items():
             field, dot, option = axis.partition(".")
             fields[field] = {**fields.get(field, {}), option: value} if dot else value
-        if self.workers is None and fields.get("shards") is None:
-            raise SpecError("workers", self.workers, "is required, unless shards is given")
-        spec = Spec.make({"shards": self.workers, **fields})
-        spec = resolve(spec, self.workers, trainer=trainer_of(spec, self.workers))
-        return Run(spec, self.workers, number)
+        return Run.of(fields, self.workers, number)
 
     def values_of(self, spec: Spec) -> dict[str, Value]:
         """Return a spec's values in the searched fields; None for a missing option."""

@@ -24,8 +24,10 @@ from pydantic import TypeAdapter
 
 from downpour.base.errors import FileCorrupt, SpecError
 from downpour.base.states import LOSS, ExperimentState
+from downpour.core.resolve import resolve
 from downpour.core.spec import ResolvedSpec, Spec, toml_fields
 from downpour.files.spec_file import read_toml
+from downpour.learning.training.trainer import trainer_of
 from downpour.record import Result
 from downpour.record.result_parts import RoundResult, in_words
 from downpour.record.study_result import SearchRun
@@ -97,6 +99,14 @@ class Run:
     """None if the backend decides."""
     number: int | None = None
     """From 1 in a search; a grid identifies its runs by their spec."""
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Value], workers: int | None, number: int | None = None) -> Run:
+        """Make the run of a spec's fields; by default, each worker has a shard."""
+        if workers is None and fields.get("shards") is None:
+            raise SpecError("workers", workers, "is required, unless shards is given")
+        spec = Spec.make({"shards": workers, **fields})
+        return cls(resolve(spec, workers, trainer=trainer_of(spec, workers)), workers, number)
 
     @cached_property
     def id(self) -> str:
