@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
-from filelock import AcquireReturnProxy, FileLock
+from filelock import AcquireReturnProxy, FileLock, Timeout
 
 from downpour.base.arguments import checked_calls
 from downpour.base.errors import SpecError
@@ -203,6 +203,9 @@ def without_credentials(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name not in secret}
 
 
+_LOOK_SECONDS = 0.2
+
+
 class FolderLock(FileLock):
     """A lock on a file in a folder that exists.
 
@@ -214,3 +217,20 @@ class FolderLock(FileLock):
         """Take the lock; see `FileLock.acquire`."""
         Path(self.lock_file).parent.stat()
         return super().acquire(*args, **options)
+
+    def acquire_soon(self) -> None:
+        """Take the lock; wait a moment, because `is_held` takes it for one, too."""
+        self.acquire(timeout=_LOOK_SECONDS, poll_interval=_LOOK_SECONDS / 10)
+
+
+def is_held(lock: Path, sign: Path) -> bool:
+    """Whether a process, here or on another machine, holds a lock and so keeps the file `sign`."""
+    if not lock.exists():
+        return False
+    try:
+        with FolderLock(lock, timeout=0):
+            return False
+    except Timeout:
+        return True
+    except OSError:  # another user's lock, which this process may only read
+        return sign.exists()

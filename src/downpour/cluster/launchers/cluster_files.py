@@ -18,12 +18,10 @@ from filelock import Timeout
 from pydantic import TypeAdapter, ValidationError
 
 from downpour.base.errors import LaunchError, SharedDirectoryError
-from downpour.host.paths import FolderLock
+from downpour.host.paths import FolderLock, is_held
 
 FORMAT = 1
 DESCRIPTION, STOP, _LOCK = "cluster.json", "cluster.stop", "cluster.lock"
-_LOOK_SECONDS = 0.2
-"""How long to wait for the lock: a look takes it for a moment, too."""
 _Value = TypeVar("_Value")
 
 
@@ -95,22 +93,14 @@ class ClusterFiles:
 
     def is_kept(self) -> bool:
         """Whether a supervisor lives, here or on another machine."""
-        if not (self.root / _LOCK).exists():
-            return False
-        try:
-            with FolderLock(self.root / _LOCK, timeout=0):
-                return False
-        except Timeout:
-            return True
-        except OSError:  # another user's file, which this process may only read
-            return (self.root / DESCRIPTION).exists()
+        return is_held(self.root / _LOCK, self.root / DESCRIPTION)
 
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Hold the supervisor's lock; remove an earlier one's files now, its own at the end."""
         lock = FolderLock(self.root / _LOCK)
         try:
-            lock.acquire(timeout=_LOOK_SECONDS, poll_interval=_LOOK_SECONDS / 10)
+            lock.acquire_soon()
         except Timeout:
             raise LaunchError(self.taken(), asked_wrongly=True) from None
         with lock:

@@ -40,7 +40,7 @@ from downpour.experiments.studies.study import (
 )
 from downpour.files.store.layout import RECORD_NAME, SPEC_NAME
 from downpour.files.store.publish import explain, sync_directory
-from downpour.host.paths import FolderLock
+from downpour.host.paths import FolderLock, is_held
 from downpour.record.study_result import RunResult, read_run
 
 BEST_NAME = "best.toml"
@@ -52,8 +52,6 @@ _PID = "run.pid"
 _NO_RESULTS = {_LOCK, _PID, LOG_NAME}
 """A folder that holds only these counts as empty."""
 _UNFINISHED = ".new-"
-_LOOK_SECONDS = 0.2
-"""How long to wait for the lock, which `holder` also takes for a moment, only to look."""
 
 
 @contextlib.contextmanager
@@ -64,7 +62,7 @@ def held(folder: Path) -> Iterator[None]:
     """
     lock = FolderLock(folder / _LOCK)
     try:
-        lock.acquire(timeout=_LOOK_SECONDS, poll_interval=_LOOK_SECONDS / 10)
+        lock.acquire_soon()
         (folder / _PID).write_text(str(os.getpid()))  # the lock itself does not name its holder
     except Timeout:
         raise refusal(folder, f"{_pid(folder)} is already running it") from None
@@ -80,17 +78,7 @@ def held(folder: Path) -> Iterator[None]:
 
 def holder(folder: Path) -> str | None:
     """Return the process that holds a study's lock, in words; None if none does."""
-    if not (folder / _LOCK).exists():
-        return None
-    lock = FolderLock(folder / _LOCK)
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        return _pid(folder)
-    except OSError:  # another user's folder, which this process can only read
-        return _pid(folder) if (folder / _PID).exists() else None
-    lock.release()
-    return None
+    return _pid(folder) if is_held(folder / _LOCK, folder / _PID) else None
 
 
 def _pid(folder: Path) -> str:
