@@ -338,38 +338,23 @@ def test_a_worker_at_a_short_task_is_heard_more_often_than_the_manager_asks(desk
     assert not thread.is_alive()
 
 
-def test_a_worker_that_prepares_for_long_is_heard_meanwhile(desk: Any) -> None:
-    """On a busy machine its imports take longer than silence is borne."""
-    agent = WorkerAgent(
-        desk.client, desk.shared, "slow", NUMERICS, Work(SimpleQueue(), until_cancelled)
-    )
-    agent.register("127.0.0.1", 1)
-    heard = SimpleQueue[str]()
+def test_an_attempt_is_mentioned_while_it_loads(desk: Any) -> None:
+    """Heartbeats do not wait for its first step; a manager that restarts hears of it as well."""
 
-    def prepare() -> None:
-        heard.put(desk.manager.beats.get(timeout=PATIENCE_SECONDS).worker)
-        agent.drain()
-
-    agent.run(prepare)
-    assert heard.get_nowait() == agent.name
-
-
-def test_an_accepted_attempt_is_mentioned_before_it_begins(desk: Any) -> None:
-    """The worker is importing still; a manager that restarts hears of the attempt as well."""
-    work = Work(SimpleQueue(), lambda _: UPDATE)
-    agent = WorkerAgent(desk.client, desk.shared, "slow", NUMERICS, work)
-    agent.register("127.0.0.1", 1)
-
-    def prepare() -> None:
-        agent.train(task())
+    def load(control: TaskControl) -> Update:
+        del control
         while not (beat := desk.manager.beats.get(timeout=PATIENCE_SECONDS)).running:
             pass
         [accepted] = beat.running
         assert (accepted.attempt, accepted.steps_done, accepted.steps_total) == (task().id, 0, 0)
         agent.register("127.0.0.1", 1)
         agent.drain()
+        return UPDATE
 
-    agent.run(prepare)
+    agent = WorkerAgent(desk.client, desk.shared, "slow", NUMERICS, Work(SimpleQueue(), load))
+    agent.register("127.0.0.1", 1)
+    agent.train(task())
+    agent.run()
     assert [desk.manager.registrations.get().running for _ in range(2)] == [None, task().id]
 
 

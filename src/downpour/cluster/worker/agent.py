@@ -258,19 +258,13 @@ class WorkerAgent:
         self._node.name = registered.worker
         return address
 
-    def run(
-        self, prepare: Callable[[], None] = lambda: None, alone_seconds: float = math.inf
-    ) -> None:
+    def run(self, alone_seconds: float = math.inf) -> None:
         """Work until the worker should leave, then unregister.
 
-        This calls `prepare` before the first task. `prepare` may take long, because heartbeats
-        already flow, and a worker with an order to leave does not wait for it. After
-        `alone_seconds` without an answer from a manager, the worker leaves.
+        After `alone_seconds` without an answer from a manager, the worker leaves.
         """
         self.threads.start("heartbeat", self._beat, alone_seconds)
-        preparing = self.threads.start("prepare", prepare)
         while (accepted := self._next()) is not None:
-            preparing.join()
             end = self._end_of(accepted)
             with self._lock:
                 report = self._node.ended(end)
