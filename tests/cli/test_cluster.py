@@ -20,7 +20,9 @@ import pytest
 from downpour import __version__
 from downpour.base.devices import AUTO, NAMES
 from downpour.learning.devices import devices_for
-from downpour.network.rpc import PROTOCOL, ManagerInfo, ManagerService, serve_manager
+from downpour.network.rpc import PROTOCOL, serve_manager
+from downpour.network.rpc.messages import ManagerInfo
+from downpour.network.rpc.services import ManagerService
 
 Refused = Callable[..., str]
 COMMAND = [sys.executable, "-m", "downpour.cli"]

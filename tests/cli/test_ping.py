@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from downpour.base.version import VERSION
-from downpour.network.rpc import WorkerInfo, serve_worker
+from downpour.network.rpc import serve_worker
+from downpour.network.rpc.messages import WorkerInfo
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Served

@@ -29,7 +29,8 @@ from downpour.network.metrics import (
     gauge,
     summary,
 )
-from downpour.network.rpc import OPEN, Trust, listen
+from downpour.network.rpc import Trust, listen
+from downpour.network.rpc.trust import OPEN
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

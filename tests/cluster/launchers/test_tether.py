@@ -18,7 +18,8 @@ from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
 from downpour.cluster.worker.options import WorkerOptions
 from downpour.learning import accelerators, devices
-from downpour.network.rpc import ManagerClient, Status
+from downpour.network.rpc import ManagerClient
+from downpour.network.rpc.messages import Status
 
 
 def test_names_ports_and_files_count_up() -> None:

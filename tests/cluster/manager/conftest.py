@@ -22,7 +22,8 @@ from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
 from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec, Spec
-from downpour.files.store import SharedDirectory, attempt_name, decode, encode, layout
+from downpour.files.store import SharedDirectory, decode, encode, layout
+from downpour.files.store.layout import attempt_name
 from downpour.learning.training.epoch_order import part_of
 from downpour.network.rpc import PROTOCOL, ManagerClient, serve_worker
 from downpour.network.rpc.messages import (

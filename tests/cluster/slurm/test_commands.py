@@ -17,7 +17,7 @@ from downpour.core.spec import Spec
 from downpour.files.store import SharedDirectory
 from downpour.host.paths import Credentials
 from downpour.network.discovery.managers import Managers
-from downpour.network.rpc import OPEN
+from downpour.network.rpc.trust import OPEN
 from tests.cluster.slurm.lab import Lab, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

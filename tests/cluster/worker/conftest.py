@@ -21,7 +21,7 @@ from downpour.core.spec import Spec
 from downpour.files.store import SharedDirectory, encode
 from downpour.learning import datasets, models
 from downpour.learning.training.parameters import parameters_of
-from downpour.network.rpc import PROTOCOL, ManagerClient, Server, parse_address, serve_manager
+from downpour.network.rpc import PROTOCOL, ManagerClient, parse_address, serve_manager
 from downpour.network.rpc.messages import (
     ExperimentSummary,
     Heartbeat,
@@ -33,6 +33,7 @@ from downpour.network.rpc.messages import (
     Status,
     TaskMessage,
 )
+from downpour.network.rpc.server import Server
 
 Report = tuple[AttemptId, Update | Snapshot | tuple[FailureKind, str]]
 

@@ -43,9 +43,10 @@ from downpour.cluster.worker.agent import ShownWorker, WorkerAgent
 from downpour.cluster.worker.attempt import HandOverStop, TaskCancelled, TaskControl
 from downpour.cluster.worker.system import SystemSampler
 from downpour.files.store import SharedDirectory
-from downpour.network.rpc import Server, WorkerClient, serve_worker
+from downpour.network.rpc import WorkerClient, serve_worker
 from downpour.network.rpc.generated import ttypes
 from downpour.network.rpc.messages import TaskMessage
+from downpour.network.rpc.server import Server
 
 PATIENCE_SECONDS = 10
 _STEP_SECONDS = 0.002

@@ -18,15 +18,15 @@ from downpour.files.compression import CODECS
 from downpour.files.store import (
     WHOLE,
     Array,
-    MemoryStore,
     Store,
     UpdateFormat,
-    compress,
     decode,
     decompressed,
     encode,
     model_metadata,
 )
+from downpour.files.store.base import MemoryStore
+from downpour.files.store.updates import compress
 from downpour.host import process
 from tests.files.aggregators.conftest import contribution_of
 

@@ -9,7 +9,8 @@ import pytest
 
 from downpour.files.aggregators import Contribution
 from downpour.files.aggregators.passes import Base, examine
-from downpour.files.store import WHOLE, Array, MemoryStore
+from downpour.files.store import WHOLE, Array
+from downpour.files.store.base import MemoryStore
 
 
 def opened(store: MemoryStore, base: Contribution) -> Base:

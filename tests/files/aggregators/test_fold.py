@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from downpour.base.errors import DownpourError, NonFinite, StoreError, UpdatesRefused
 from downpour.base.values import PublishedFile
 from downpour.files.aggregators import AGGREGATORS, Contribution, fold, summing
-from downpour.files.store import Array, DirectoryStore, MemoryStore, Store, decode, encode
+from downpour.files.store import Array, DirectoryStore, Store, decode, encode
+from downpour.files.store.base import MemoryStore
 from downpour.host import process
 
 Update = dict[str, Array]

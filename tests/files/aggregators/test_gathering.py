@@ -22,16 +22,9 @@ from downpour.files.aggregators import (
     fold,
 )
 from downpour.files.aggregators.passes import Base
-from downpour.files.store import (
-    WHOLE,
-    Array,
-    MemoryStore,
-    UpdateFormat,
-    compress,
-    decode,
-    encode,
-    model_metadata,
-)
+from downpour.files.store import WHOLE, Array, UpdateFormat, decode, encode, model_metadata
+from downpour.files.store.base import MemoryStore
+from downpour.files.store.updates import compress
 from downpour.host import process as descriptors
 
 Tensors = dict[str, Array]

@@ -11,7 +11,8 @@ import xxhash
 
 from downpour.base.errors import FileCorrupt, FileMissing, StoreError
 from downpour.base.values import PublishedFile
-from downpour.files.store import DirectoryStore, MemoryStore, Store, check_bare_name
+from downpour.files.store import DirectoryStore, Store
+from downpour.files.store.base import MemoryStore, check_bare_name
 from downpour.files.store.bucket import Bucket, FileCache, ObjectFiles
 from downpour.files.store.publish import RetryPolicy
 

@@ -18,16 +18,15 @@ from downpour.files.store import (
     FINAL_NAME,
     RECORD_NAME,
     SPEC_NAME,
-    AttemptName,
     ModelName,
     SharedDirectory,
-    check_bare_name,
-    model_name,
     parse_name,
 )
+from downpour.files.store.base import check_bare_name
 from downpour.files.store.directory import names_in
 from downpour.files.store.layout import (
     AttemptKind,
+    AttemptName,
     OuterName,
     OwnName,
     WholeName,
@@ -36,6 +35,7 @@ from downpour.files.store.layout import (
     is_spent,
     last_of_shards,
     left_over,
+    model_name,
 )
 from downpour.files.store.publish import explain
 

@@ -12,16 +12,16 @@ from downpour.base.values import PublishedFile
 from downpour.files.compression import CODECS
 from downpour.files.store import (
     Array,
-    MemoryStore,
     Parameters,
     Store,
     decode,
     encode,
     model_metadata,
-    model_name,
     read_version,
     step_to,
 )
+from downpour.files.store.base import MemoryStore
+from downpour.files.store.layout import model_name
 from downpour.files.store.model_files import version_in, whole_content
 
 ABOUT = model_metadata(["b.mean", "d.count"])

@@ -16,12 +16,12 @@ from downpour.files.store import (
     Array,
     ParameterFile,
     UpdateFormat,
-    compress,
     decode,
     decompressed,
     encode,
     model_metadata,
 )
+from downpour.files.store.updates import compress
 
 FILE = PublishedFile(name="model", size_bytes=1, checksum="c" * 32)
 MODEL: dict[str, Array] = {

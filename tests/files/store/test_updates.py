@@ -10,7 +10,8 @@ import pytest
 
 from downpour.base.errors import SpecError
 from downpour.base.values import AttemptId
-from downpour.files.store import DirectoryStore, Work, attempt_name, find_updates, publish_work
+from downpour.files.store import DirectoryStore, Work, find_updates, publish_work
+from downpour.files.store.layout import attempt_name
 
 ATTEMPT = AttemptId(experiment="any", round=2, shard=1, attempt=3)
 WORK = Work(

@@ -21,7 +21,8 @@ from downpour.cluster.manager.workspace import Workspace, open_workspace
 from downpour.cluster.worker.attempt import TaskControl
 from downpour.cluster.worker.task_runner import TaskRunner
 from downpour.core.scheduler import commands as do
-from downpour.files.store import SharedDirectory, compression_of, decode, encode
+from downpour.files.store import SharedDirectory, decode, encode
+from downpour.files.store.updates import compression_of
 from downpour.learning.allowlist import VARIABLE
 from downpour.learning.user_code import fixed_code
 from downpour.network.rpc.messages import TaskMessage

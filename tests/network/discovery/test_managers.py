@@ -16,7 +16,8 @@ from downpour.cluster.manager.process import start_manager
 from downpour.files.store import SharedDirectory
 from downpour.files.store.lease import Lease
 from downpour.network.discovery.managers import Managers, managers_for
-from downpour.network.rpc import OPEN, Address, parse_address
+from downpour.network.rpc import Address, parse_address
+from downpour.network.rpc.trust import OPEN
 
 TOLD = Address("told", 1)
 

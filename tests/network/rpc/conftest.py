@@ -22,23 +22,18 @@ from downpour.base.values import (
     SystemState,
     Update,
 )
-from downpour.network.rpc import (
-    PROTOCOL,
-    Address,
+from downpour.network.rpc import PROTOCOL, Address, ManagerClient, Trust, serve_manager
+from downpour.network.rpc.messages import (
     ExperimentSummary,
     Heartbeat,
     HeartbeatReply,
-    Limits,
-    ManagerClient,
     ManagerInfo,
     RecordPage,
     Registered,
     Registration,
-    Server,
     Status,
-    Trust,
-    serve_manager,
 )
+from downpour.network.rpc.server import Limits, Server
 
 PATIENCE_SECONDS = 20.0
 

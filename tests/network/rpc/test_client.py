@@ -11,16 +11,14 @@ import pytest
 from downpour.base.errors import Refused
 from downpour.base.states import FailureKind
 from downpour.base.values import AttemptId, NumericClass, PublishedFile, Update
-from downpour.network.rpc import (
-    PROTOCOL,
+from downpour.network.rpc import PROTOCOL, WorkerClient, serve_worker
+from downpour.network.rpc.messages import (
     Heartbeat,
     HeartbeatReply,
     Registered,
     Registration,
     TaskMessage,
-    WorkerClient,
     WorkerInfo,
-    serve_worker,
 )
 
 if TYPE_CHECKING:

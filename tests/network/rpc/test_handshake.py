@@ -10,7 +10,9 @@ from threading import Thread
 import pytest
 
 from downpour.base.errors import ProtocolError, SpecError, Untrusted
-from downpour.network.rpc import OPEN, Address, Limits, ManagerClient, Trust, serve_manager
+from downpour.network.rpc import Address, ManagerClient, Trust, serve_manager
+from downpour.network.rpc.server import Limits
+from downpour.network.rpc.trust import OPEN
 from tests.network.rpc.conftest import (
     PATIENCE_SECONDS,
     FakeManager,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.base.errors import IncompatiblePeer
-from downpour.network.rpc import pack_indices, unpack_indices
+from downpour.network.rpc.messages import pack_indices, unpack_indices
 
 
 @given(st.lists(st.integers(0, 2**63 - 1)))

@@ -21,9 +21,9 @@ from thrift.Thrift import TApplicationException, TMessageType, TType
 from thrift.transport.TTransport import TMemoryBuffer
 
 from downpour.base.errors import SpecError, Unreachable
-from downpour.network.rpc import Address, Limits, ManagerClient, Trust, frames, serve_manager
+from downpour.network.rpc import Address, ManagerClient, Trust, frames, serve_manager
 from downpour.network.rpc.frames import FRAME_BYTES_MAX
-from downpour.network.rpc.server import Sparing
+from downpour.network.rpc.server import Limits, Sparing
 from tests.network.rpc.conftest import Gate
 
 if TYPE_CHECKING:

@@ -17,15 +17,10 @@ from downpour.base.errors import (
     SpecError,
 )
 from downpour.base.values import BARE_NAME, AttemptId, Update
-from downpour.network.rpc import (
-    ManagerClient,
-    ManagerService,
-    WorkerClient,
-    WorkerService,
-    services,
-)
+from downpour.network.rpc import ManagerClient, WorkerClient, services
 from downpour.network.rpc.generated import Manager, Worker
 from downpour.network.rpc.messages import Heartbeat
+from downpour.network.rpc.services import ManagerService, WorkerService
 
 if TYPE_CHECKING:
     from tests.network.rpc.conftest import Served

@@ -24,8 +24,10 @@ import pytest
 from downpour.base.errors import DeadlineExceeded, ProtocolError, Unreachable, Untrusted
 from downpour.cluster.operations.certificates import issue
 from downpour.host.paths import Credentials
-from downpour.network.rpc import OPEN, Address, Limits, ManagerClient, Trust
+from downpour.network.rpc import Address, ManagerClient, Trust
 from downpour.network.rpc.frames import Channel, Closed
+from downpour.network.rpc.server import Limits
+from downpour.network.rpc.trust import OPEN
 from tests.network.rpc.conftest import PATIENCE_SECONDS, Gate, called, go_between, guarded
 
 TOKEN = "the token of these tests"

@@ -9,7 +9,8 @@ import pytest
 
 from downpour.base.errors import SpecError
 from downpour.host.paths import Credentials
-from downpour.network.rpc import OPEN, Trust
+from downpour.network.rpc import Trust
+from downpour.network.rpc.trust import OPEN
 
 TOKEN = "sixteen or more characters"
 

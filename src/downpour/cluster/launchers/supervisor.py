@@ -30,7 +30,8 @@ from downpour.cluster.launchers.tether import LocalEngine
 from downpour.host.child import Child
 from downpour.host.process import waiting_for_leave
 from downpour.host.text import set_up_log
-from downpour.network.rpc import ManagerClient, Status, Trust, WorkerClient, parse_address
+from downpour.network.rpc import ManagerClient, Trust, WorkerClient, parse_address
+from downpour.network.rpc.messages import Status
 
 log = logging.getLogger(__name__)
 

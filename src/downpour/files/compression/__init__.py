@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from downpour.core import families
-from downpour.files.compression.base import STRIDE, Bytes, Codec, Numbers
+from downpour.files.compression.base import STRIDE, Codec
 
 CODECS: Mapping[str, Codec] = families.CODECS
 
-__all__ = ["CODECS", "STRIDE", "Bytes", "Codec", "Numbers"]
+__all__ = ["CODECS", "STRIDE", "Codec"]

@@ -4,7 +4,7 @@ It is the only folder that touches an experiment's files. It never imports torch
 numpy arrays here, and views of mapped files if possible.
 """
 
-from downpour.files.store.base import Buffer, MemoryStore, Store, check_bare_name
+from downpour.files.store.base import Buffer, Store
 from downpour.files.store.directory import DirectoryStore
 from downpour.files.store.header import (
     Array,
@@ -15,16 +15,7 @@ from downpour.files.store.header import (
     encode,
     plan_layout,
 )
-from downpour.files.store.layout import (
-    FINAL_NAME,
-    RECORD_NAME,
-    SPEC_NAME,
-    AttemptName,
-    ModelName,
-    attempt_name,
-    model_name,
-    parse_name,
-)
+from downpour.files.store.layout import FINAL_NAME, RECORD_NAME, SPEC_NAME, ModelName, parse_name
 from downpour.files.store.model_files import read_version, step_to
 from downpour.files.store.shared_directory import SharedDirectory
 from downpour.files.store.updates import (
@@ -35,8 +26,6 @@ from downpour.files.store.updates import (
     Work,
     about_model,
     base_of,
-    compress,
-    compression_of,
     decompressed,
     find_updates,
     model_metadata,
@@ -49,7 +38,6 @@ from downpour.files.store.updates import (
 __all__ = [
     "Store",
     "DirectoryStore",
-    "MemoryStore",
     "SharedDirectory",
     "Parameters",
     "ParameterFile",
@@ -59,21 +47,15 @@ __all__ = [
     "Buffer",
     "encode",
     "decode",
-    "check_bare_name",
     "SPEC_NAME",
     "RECORD_NAME",
     "FINAL_NAME",
     "ModelName",
-    "AttemptName",
-    "attempt_name",
-    "model_name",
     "parse_name",
     "WHOLE",
     "HeldRange",
     "UpdateFormat",
     "base_of",
-    "compress",
-    "compression_of",
     "decompressed",
     "moved_by",
     "read_version",
