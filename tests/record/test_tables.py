@@ -21,7 +21,7 @@ from downpour.record.record_lines import (
 )
 from downpour.record.result import Result
 from downpour.record.result_parts import NOT_VERIFIED, mixture_now, mixture_of, split_of
-from downpour.record.study_result import RunResult, read_one
+from downpour.record.study_result import read_one
 from downpour.record.tables import Tables
 from downpour.record.timeline import attempt_spans, disturbed_seconds, resources, worker_changes
 from downpour.show.dashboard.model import RecordTables
@@ -165,7 +165,7 @@ def test_a_recorded_experiment_is_read_as_a_study_of_one() -> None:
     study = read_one(RECORDED)
     (subgrid,) = study.subgrids
     assert (study.name, subgrid.axes, study.done, study.asked) == ("gestures", (), 1, 1)
-    assert subgrid.runs[0].attempt_spans
+    assert subgrid.runs[0].result.spans
     assert subgrid.runs[0].has_uneven_data
 
 
@@ -334,6 +334,6 @@ def test_a_result_is_verified_once_two_processes_of_a_class_agree(
         "not verified" in repr(result),
         any(NOT_VERIFIED in str(part) for part in result_table(result).renderables),  # type: ignore[union-attr]
         NOT_VERIFIED in model.about()["warnings"],
-        "not verified" in [fact.value for fact in facts_of(RunResult(result=result))],
+        "not verified" in [fact.value for fact in facts_of(result)],
     ]
     assert told == [verified is False] * 4

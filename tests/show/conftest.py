@@ -60,6 +60,7 @@ class Make:
             split_seconds=0.1,
             total_seconds=5.0,
             model_file=None,
+            spans=fields.pop("spans", ()),
         )
         return RunResult(result=result, **fields)
 
@@ -88,7 +89,7 @@ class Make:
     def workers(self) -> SubgridResult:
         """Make a subgrid of three numbers of workers, one repetition each."""
         runs = [
-            self.run([0.9], values=(n,), workers=n, seconds=8.0 / n, attempt_spans=self.spans(n))
+            self.run([0.9], values=(n,), workers=n, seconds=8.0 / n, spans=self.spans(n))
             for n in (1, 2, 4)
         ]
         settings = [(1,), (2,), (4,)]

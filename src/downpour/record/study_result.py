@@ -20,7 +20,7 @@ from downpour.record.record import read_record
 from downpour.record.result import Result, result_of
 from downpour.record.result_parts import Measure, split_of
 from downpour.record.tables import Tables
-from downpour.record.timeline import AttemptSpan, ResourceSample, resources
+from downpour.record.timeline import ResourceSample, resources
 
 UNEVEN_SPLITS = ("class", "dirichlet")
 
@@ -29,20 +29,15 @@ UNEVEN_SPLITS = ("class", "dirichlet")
 class RunResult:
     """A run; `values` are its place on the axes of its subgrid, `repetition` counts from 1.
 
-    `split` is set if the record counts the examples of each class in each shard. `folder` holds the
-    record. `disturbed_seconds` are when someone slowed or killed a process; like spans, they count
-    from the first assignment.
+    `split` is set if the record counts the examples of each class in each shard.
     """
 
     values: tuple[Any, ...] = ()
     repetition: int = 1
     workers: int | None = None
     result: Result
-    attempt_spans: tuple[AttemptSpan, ...] = ()
-    disturbed_seconds: tuple[float, ...] = ()
     resources: tuple[ResourceSample, ...] = ()
     split: ShardCounts | None = None
-    folder: Path | None = None
 
     @property
     def has_uneven_data(self) -> bool:
@@ -122,16 +117,8 @@ class StudyResult:
 def read_run(folder: Path, *, workers: int | None = None) -> RunResult:
     """Read the run whose record is in a folder."""
     tables = Tables.of(read_record(folder / RECORD_NAME))
-    result = result_of(tables, folder)
-    return RunResult(
-        workers=workers,
-        result=result,
-        attempt_spans=result.spans,
-        disturbed_seconds=result.disturbed_seconds,
-        resources=resources(tables),
-        split=split_of(tables),
-        folder=folder,
-    )
+    result, used = result_of(tables, folder), resources(tables)
+    return RunResult(workers=workers, result=result, resources=used, split=split_of(tables))
 
 
 def read_one(folder: Path) -> StudyResult:

@@ -231,7 +231,7 @@ def test_a_grid_is_trained_here(tmp_path: Path) -> None:
     ((values, runs),) = grid_results(folder).subgrids[0].measured
     assert values == ("shuffled",)
     assert runs[0].result.accuracy is not None
-    assert {span.shard for span in runs[0].attempt_spans} == {0, 1}
+    assert {span.shard for span in runs[0].result.spans} == {0, 1}
 
 
 @pytest.mark.slow

@@ -303,7 +303,7 @@ def test_resources_are_drawn_a_panel_each(make: Make) -> None:
     drawn = [list(np.asarray(axis.lines[1].get_ydata())) for axis in figure.axes]
     assert drawn == [[1.9, 1.0], [2.0, 3.0], [7, 7], [0.0, 25.0]]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["worker-1", "worker-2"]
-    run = make.run([0.5], resources=samples, attempt_spans=make.spans(2))
+    run = make.run([0.5], resources=samples, spans=make.spans(2))
     plots = plots_of(make.study(make.subgrid(settings=[()], runs=[run])))
     assert [p.name for p in plots if p.part != "outcome"] == ["timeline-one--1", "resources-one--1"]
 

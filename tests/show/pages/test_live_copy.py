@@ -58,7 +58,7 @@ def test_first_repetitions_come_first_until_the_page_is_full(
     assert list(write_live_copy(study, tmp_path)) == ["again-1", "again-2", "again-3"]
     monkeypatch.setattr(live_copy, "RUNS_MAX", 2)
     assert list(write_live_copy(study, tmp_path)) == ["again-1", "again-2"]
-    monkeypatch.setattr(live_copy, "ATTEMPTS_MAX", len(run.attempt_spans))
+    monkeypatch.setattr(live_copy, "ATTEMPTS_MAX", len(run.result.spans))
     assert list(write_live_copy(study, tmp_path)) == ["again-1"]
 
 
@@ -68,7 +68,7 @@ def test_a_page_that_would_be_too_large_is_not_left_from_before(
     """It would be of other runs than the report."""
     write_live_copy(repeated(make, run, 1), tmp_path)
     assert (tmp_path / LIVE_NAME).exists()
-    monkeypatch.setattr(live_copy, "ATTEMPTS_MAX", len(run.attempt_spans) - 1)
+    monkeypatch.setattr(live_copy, "ATTEMPTS_MAX", len(run.result.spans) - 1)
     assert write_live_copy(repeated(make, run, 1), tmp_path) == {}
     assert not (tmp_path / LIVE_NAME).exists()
 

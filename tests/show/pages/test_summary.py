@@ -13,8 +13,8 @@ from tests.show.conftest import Make
 def test_an_experiment_is_summed_up(make: Make) -> None:
     """How good, how long, who and on what; with what else one wants to know of each."""
     spans = (replace(make.spans(2)[0], outcome="moved"), *make.spans(2)[1:])
-    run = make.run([0.5, 0.75], attempt_spans=spans, spec={"model": "mlp", "epochs": 5})
-    facts = {fact.name: (fact.value, fact.note) for fact in facts_of(run)}
+    run = make.run([0.5, 0.75], spans=spans, spec={"model": "mlp", "epochs": 5})
+    facts = {fact.name: (fact.value, fact.note) for fact in facts_of(run.result)}
     assert facts == {
         "test accuracy": ("75.00%", ""),
         "test loss": ("0.6000", "0.5000 in training"),
@@ -29,8 +29,7 @@ def test_an_experiment_is_summed_up(make: Make) -> None:
 
 def test_what_was_not_measured_is_no_fact(make: Make) -> None:
     """An experiment that has only been submitted has neither a model nor examples."""
-    run = make.run([])
-    begun = replace(run, result=replace(run.result, train_samples=0))
+    begun = replace(make.run([]).result, train_samples=0)
     names = [fact.name for fact in facts_of(begun)]
     assert names == ["epochs", "total time", "shards"]
 

@@ -34,7 +34,7 @@ def test_a_shard_that_was_moved_has_not_failed() -> None:
     assert [lost.failure for lost in run.result.failures] == ["handed_over"]
     (row,) = json.loads(outcomes(study.subgrids[0]).to_json())
     assert row["failed_attempts"] == 0
-    assert {span.outcome for span in run.attempt_spans} == {"trained", "moved", "stopped"}
+    assert {span.outcome for span in run.result.spans} == {"trained", "moved", "stopped"}
 
 
 def test_means_and_intervals_stand_in_columns_of_their_own(make: Make) -> None:

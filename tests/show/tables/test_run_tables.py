@@ -42,8 +42,8 @@ def test_each_worker_is_a_row(make: Make) -> None:
     """Its attempts by their ends, and how much of the run it trained."""
     spans = list(make.spans(2))
     spans[0] = replace(spans[0], outcome="moved")
-    run = make.run([0.5], attempt_spans=tuple(spans))
-    rows = workers(run).rows
+    run = make.run([0.5], spans=tuple(spans))
+    rows = workers(run.result).rows
     assert [row[:5] for row in rows] == [("worker-1", 3, 0, 1, 0), ("worker-2", 4, 2, 0, 0)]
     busy, share = rows[1][5:]
     assert busy == pytest.approx(3.6)

@@ -72,7 +72,7 @@ STRAGGLERS = Demo(
         ACCURACY,
     ),
     notice=_stragglers_notice,
-    figure=lambda acted: timelines_figure({act.act.title: act.run.attempt_spans for act in acted}),
+    figure=lambda acted: timelines_figure({act.act.title: act.result.spans for act in acted}),
 )
 
 
@@ -151,8 +151,8 @@ def _crash_notice(acted: Sequence[Acted]) -> str:
 
 
 def _crash_figure(acted: Sequence[Acted]) -> Figure:
-    spans = {act.act.title: act.run.attempt_spans for act in acted}
-    disturbed = {act.act.title: act.run.disturbed_seconds for act in acted}
+    spans = {act.act.title: act.result.spans for act in acted}
+    disturbed = {act.act.title: act.result.disturbed_seconds for act in acted}
     return timelines_figure(spans, disturbed=disturbed)
 
 

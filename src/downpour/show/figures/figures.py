@@ -146,11 +146,11 @@ def _along_time(subgrid: SubgridResult, run: RunResult) -> Iterator[Plot]:
     """Draw everything that a run has over time."""
     setting = setting_of(subgrid, run.values) or subgrid.name
     which = f" (repetition {run.repetition})" if subgrid.repetitions > 1 else ""
-    name = run.result.experiment
-    if run.attempt_spans:
-        twice = _ENLARGED if is_enlarged(run.attempt_spans) else ""
+    name, spans = run.result.experiment, run.result.spans
+    if spans:
+        twice = _ENLARGED if is_enlarged(spans) else ""
         caption = f"{setting}: who trained each shard when{which}{twice}"
-        figure = timeline_figure(run.attempt_spans, run.disturbed_seconds)
+        figure = timeline_figure(spans, run.result.disturbed_seconds)
         yield Plot(subgrid.name, f"timeline-{name}", caption, figure, "timeline", name)
     if measures := measures_of(run.resources):
         rest = "" if len(measures) == len(MEASURES) else "; measures without a panel stayed 0"

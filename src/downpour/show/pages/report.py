@@ -20,7 +20,7 @@ from downpour.files.store.publish import explain
 from downpour.host.extras import require
 from downpour.record.result import Result
 from downpour.record.result_parts import NOT_VERIFIED, Measure, first_of
-from downpour.record.study_result import RunResult, StudyResult, label
+from downpour.record.study_result import StudyResult, label
 from downpour.show.dashboard.static_copy import static_page
 from downpour.show.figures.figures import Part, Plot, plots_of
 from downpour.show.figures.style import DARK, LIGHT, for_page, to_png, to_svg, variables
@@ -37,13 +37,12 @@ class Fact(NamedTuple):
     note: str = ""
 
 
-def facts_of(run: RunResult) -> list[Fact]:
+def facts_of(result: Result) -> list[Fact]:
     """Return how good the model is, how long it took, and which workers trained it on what data."""
-    result = run.result
-    workers = {span.worker for span in run.attempt_spans}
+    workers = {span.worker for span in result.spans}
     facts = [*_quality(result), *_course(result)]
     if workers:
-        facts.append(Fact("workers", f"{len(workers):,}", _ends(run)))
+        facts.append(Fact("workers", f"{len(workers):,}", _ends(result)))
     facts.append(Fact("shards", f"{result.shards:,}", f"split {result.spec.get('split', '')}"))
     if result.train_samples:
         note = f"{result.test_samples:,} test examples"
@@ -79,9 +78,9 @@ def _course(result: Result) -> Iterator[Fact]:
     yield Fact("total time", f"{result.total_seconds:,.1f} s", trained)
 
 
-def _ends(run: RunResult) -> str:
+def _ends(result: Result) -> str:
     """List the ends of attempts other than updates."""
-    outcomes = [span.outcome for span in run.attempt_spans]
+    outcomes = [span.outcome for span in result.spans]
     moved, failed = outcomes.count("moved"), outcomes.count("failed")
     words = [f"{moved:,} moved on"] if moved else []
     words += [f"{failed:,} failed"] if failed else []
@@ -114,12 +113,12 @@ def _folders(study: StudyResult) -> dict[str, Path]:
     runs = [run for subgrid in study.subgrids for run in subgrid.runs]
     folders: dict[str, Path] = {}
     attempts = 0
-    for run in sorted(runs, key=lambda run: run.repetition):
-        name = run.result.experiment
-        fits = len(folders) < RUNS_MAX and attempts + len(run.attempt_spans) <= ATTEMPTS_MAX
-        if run.folder is not None and run.attempt_spans and name not in folders and fits:
-            folders[name] = run.folder
-            attempts += len(run.attempt_spans)
+    for result in (run.result for run in sorted(runs, key=lambda run: run.repetition)):
+        name, folder, count = result.experiment, result.folder, len(result.spans)
+        fits = len(folders) < RUNS_MAX and attempts + count <= ATTEMPTS_MAX
+        if folder is not None and count and name not in folders and fits:
+            folders[name] = folder
+            attempts += count
     return folders
 
 
@@ -160,7 +159,7 @@ def html_page(study: StudyResult, tables: Sequence[Table], figures: Sequence[Dra
         sections=_sections(study, tables, shown),
         timelines=[figure for figure in shown if figure["part"] == "timeline"],
         resources=[figure for figure in shown if figure["part"] == "resources"],
-        facts=facts_of(study.subgrids[0].runs[0]) if _is_one_run(study) else [],
+        facts=facts_of(study.subgrids[0].runs[0].result) if _is_one_run(study) else [],
         workers=next((table for table in tables if table.name == WORKERS_NAME), None),
         runs=tables[-1],
         fields=_fields(study),

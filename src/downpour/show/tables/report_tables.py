@@ -46,12 +46,12 @@ def shards(subgrid: SubgridResult) -> Table:
     return Table(f"{subgrid.name}-shards", title, columns, tuple(rows), subgrid.name)
 
 
-def workers(run: RunResult) -> Table:
+def workers(result: Result) -> Table:
     """Return each worker's work in a run: its attempts by their ends, and its training time."""
     by_worker: dict[str, list[AttemptSpan]] = {}
-    for span in run.attempt_spans:
+    for span in result.spans:
         by_worker.setdefault(span.worker, []).append(span)
-    whole = max((span.end_seconds for span in run.attempt_spans), default=0.0)
+    whole = max((span.end_seconds for span in result.spans), default=0.0)
     rows: list[tuple[Cell, ...]] = []
     for worker in sorted(by_worker, key=natural):
         spans = by_worker[worker]
@@ -92,7 +92,7 @@ def tables_of(study: StudyResult) -> list[Table]:
         if subgrid.splits:
             made.append(shards(subgrid))
     if study.is_single and study.subgrids[0].runs:
-        made.append(workers(study.subgrids[0].runs[0]))
+        made.append(workers(study.subgrids[0].runs[0].result))
     return [*made, runs(study)]
 
 
