@@ -63,7 +63,7 @@ def of_timeline(result: Result, tables: Tables) -> Iterator[str]:
     yield f"awaited by their rounds: {sum(one.last for one in result.spans)}"
     seconds = sum(one.end_seconds - one.begin_seconds for one in result.spans)
     yield f"seconds of attempts: {short(seconds)}"
-    yield f"samples of resources: {len(resources(tables))}"
+    yield f"samples of resources: {sum(map(len, resources(tables).values()))}"
     yield f"disturbed: {short(disturbed_seconds(tables))}"
     yield from (f"worker: {change}" for change in result.worker_changes)
 

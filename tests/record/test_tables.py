@@ -152,12 +152,12 @@ def used(worker: str, *at_seconds: float) -> ResourcesUsedLine:
 
 
 def test_samples_of_resources_are_in_the_order_of_time() -> None:
-    """Of all attempts together, counted from the first assignment."""
-    found = resources(folded((5.0, assigned(0)), (8.0, used("b", 6.0, 7.0)), (9.0, used("a", 6.5))))
-    assert [(s.worker, s.at_seconds) for s in found] == [("b", 1.0), ("a", 1.5), ("b", 2.0)]
-    first = found[0]
-    assert (first.cpu_share, first.memory_bytes, first.threads, first.io_wait) == (0.5, 10, 3, 0.1)
-    assert resources(Tables()) == ()
+    """Of all attempts of a worker together, counted from the first assignment."""
+    lines = (8.0, used("b", 7.0)), (8.5, used("b", 6.0)), (9.0, used("a", 6.5))
+    found = resources(folded((5.0, assigned(0)), *lines))
+    assert [one.at_seconds for one in found["b"]] == [1.0, 2.0]
+    assert found["a"] == [Sample(1.5, 0.5, 10, 3, 0.1)]
+    assert resources(Tables()) == {}
 
 
 def test_a_recorded_experiment_is_read_as_a_study_of_one() -> None:

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from downpour.base.states import ExperimentState
+from downpour.record.record_lines import Sample
 from downpour.record.result import Result
 from downpour.record.result_parts import RoundResult
 from downpour.record.study_result import RunResult, StudyResult, SubgridResult
-from downpour.record.timeline import AttemptSpan, ResourceSample
+from downpour.record.timeline import AttemptSpan
 
 
 class Make:
@@ -120,20 +121,10 @@ class Make:
             for shard in range(4)
         )
 
-    def samples(self, *workers: str) -> tuple[ResourceSample, ...]:
+    def samples(self, *workers: str) -> dict[str, list[Sample]]:
         """Make two samples of each worker, a second apart."""
-        return tuple(
-            ResourceSample(
-                worker=worker,
-                at_seconds=float(second),
-                cpu_share=(1.9, 1.0)[second],
-                memory_bytes=(2_000_000, 3_000_000)[second],
-                threads=7,
-                io_wait=0.25 * second,
-            )
-            for second in range(2)
-            for worker in workers
-        )
+        samples = [Sample(0.0, 1.9, 2_000_000, 7, 0.0), Sample(1.0, 1.0, 3_000_000, 7, 0.25)]
+        return dict.fromkeys(workers, samples)
 
 
 @pytest.fixture(scope="session")

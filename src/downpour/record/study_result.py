@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,10 +17,11 @@ from downpour.base.states import Goal
 from downpour.core.splitters import ShardCounts
 from downpour.files.store.layout import RECORD_NAME
 from downpour.record.record import read_record
+from downpour.record.record_lines import Sample
 from downpour.record.result import Result, result_of
 from downpour.record.result_parts import Measure, split_of
 from downpour.record.tables import Tables
-from downpour.record.timeline import ResourceSample, resources
+from downpour.record.timeline import resources
 
 UNEVEN_SPLITS = ("class", "dirichlet")
 
@@ -29,14 +30,15 @@ UNEVEN_SPLITS = ("class", "dirichlet")
 class RunResult:
     """A run; `values` are its place on the axes of its subgrid, `repetition` counts from 1.
 
-    `split` is set if the record counts the examples of each class in each shard.
+    `split` is set if the record counts the examples of each class in each shard. `resources`
+    are by worker; they count seconds from the first assignment.
     """
 
     values: tuple[Any, ...] = ()
     repetition: int = 1
     workers: int | None = None
     result: Result
-    resources: tuple[ResourceSample, ...] = ()
+    resources: Mapping[str, Sequence[Sample]] = field(default_factory=dict)
     split: ShardCounts | None = None
 
     @property

@@ -21,6 +21,7 @@ from downpour.record.record_lines import (
     OtherPackagesLine,
     RecordLine,
     ResizedLine,
+    Sample,
     WorkerJoinedLine,
     WorkerLeftLine,
     WorkerRequestedLine,
@@ -43,22 +44,6 @@ class AttemptSpan:
     end_seconds: float
     outcome: Outcome
     last: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResourceSample:
-    """The resources that a worker's process used at a moment during training.
-
-    `cpu_share` is 1.0 for one full core. `memory_bytes` are resident. `io_wait` is the share, in
-    0..1, of the machine's processor time that waited for disks.
-    """
-
-    worker: str
-    at_seconds: float
-    cpu_share: float
-    memory_bytes: int
-    threads: int
-    io_wait: float
 
 
 def attempt_spans(tables: Tables) -> tuple[AttemptSpan, ...]:
@@ -89,14 +74,16 @@ def disturbed_seconds(tables: Tables) -> tuple[float, ...]:
     return tuple(at - tables.start for at in disturbed)
 
 
-def resources(tables: Tables) -> tuple[ResourceSample, ...]:
-    """List the samples of the workers' resources in order of time."""
-    samples = []
+def resources(tables: Tables) -> dict[str, list[Sample]]:
+    """Return the samples of each worker's resources in order of time."""
+    used: dict[str, list[Sample]] = {}
     for line in tables.used:
         for sample in line.samples:
             since_start = sample._replace(at_seconds=sample.at_seconds - tables.start)
-            samples.append(ResourceSample(worker=line.worker, **since_start._asdict()))
-    return tuple(sorted(samples, key=lambda sample: (sample.at_seconds, sample.worker)))
+            used.setdefault(line.worker, []).append(since_start)
+    return {
+        worker: sorted(samples, key=lambda one: one.at_seconds) for worker, samples in used.items()
+    }
 
 
 def worker_changes(tables: Tables) -> tuple[str, ...]:

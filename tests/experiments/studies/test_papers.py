@@ -162,7 +162,8 @@ def test_threads_and_processes_leave_their_traces(
     folder = StudyFolder(tmp_path / "lerat", Grid.from_toml(alexnet))
     run_study(folder, Embedded(Surroundings.of(tmp_path / "shared")), Silence())
     for subgrid, processes in zip(grid_results(folder).subgrids, (1, 2, 1), strict=True):
-        samples = subgrid.runs[0].resources
-        assert len({sample.worker for sample in samples}) == processes
+        used = subgrid.runs[0].resources
+        assert len(used) == processes
+        samples = [sample for of_worker in used.values() for sample in of_worker]
         assert all(sample.memory_bytes > 57_000_000 * 4 for sample in samples)
         assert max(sample.cpu_share for sample in samples) > 0

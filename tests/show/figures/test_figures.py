@@ -310,7 +310,7 @@ def test_resources_are_drawn_a_panel_each(make: Make) -> None:
 
 def test_only_what_was_used_has_a_panel(make: Make) -> None:
     """A measure that is 0 throughout has none; the caption says so."""
-    samples = tuple(replace(one, io_wait=0.0) for one in make.samples("a"))
+    samples = {"a": [one._replace(io_wait=0.0) for one in make.samples("a")["a"]]}
     figure = resource_figure(samples)
     assert [axis.get_ylabel() for axis in figure.axes] == ["CPU, cores", "memory, MB", "threads"]
     plots = plots_of(
@@ -321,8 +321,8 @@ def test_only_what_was_used_has_a_panel(make: Make) -> None:
 
 def test_a_run_too_short_to_have_a_course_has_no_figure_of_resources(make: Make) -> None:
     """A sample of each process is a dot at the edge of four empty panels."""
-    lone = make.samples("a", "b")[:2]
-    for samples in ((), lone, lone * 2):
+    lone = make.samples("a")["a"][:1]
+    for samples in ({}, {"a": lone, "b": lone}, {"a": lone * 2, "b": lone * 2}):
         run = make.run([0.5], resources=samples)
         plots = plots_of(make.study(make.subgrid(settings=[()], runs=[run])))
         assert [plot.part for plot in plots] == ["outcome"]
@@ -330,9 +330,9 @@ def test_a_run_too_short_to_have_a_course_has_no_figure_of_resources(make: Make)
 
 def test_a_line_is_broken_where_a_process_sent_nothing(make: Make) -> None:
     """A worker that trained nothing has no samples for that time; a lone sample is a dot."""
-    first, _ = make.samples("a")
+    first, _ = make.samples("a")["a"]
     seconds = (1.0, 2.0, 3.0, 4.0, 30.0, 31.0, 50.0)
-    samples = [replace(first, at_seconds=second) for second in seconds]
+    samples = {"a": [first._replace(at_seconds=second) for second in seconds]}
     line = resource_figure(samples).axes[0].lines[0]
     values = np.asarray(line.get_ydata())
     assert list(np.flatnonzero(np.isnan(values))) == [4, 7]
@@ -341,8 +341,8 @@ def test_a_line_is_broken_where_a_process_sent_nothing(make: Make) -> None:
 
 def test_a_long_trace_is_drawn_with_fewer_points(make: Make) -> None:
     """As many as are distinguishable, from its beginning to its end."""
-    first, _ = make.samples("a")
-    samples = [replace(first, at_seconds=float(second)) for second in range(1000)]
+    first, _ = make.samples("a")["a"]
+    samples = {"a": [first._replace(at_seconds=float(second)) for second in range(1000)]}
     times = np.asarray(resource_figure(samples).axes[0].lines[0].get_xdata())
     assert len(times) <= 300
     assert times[0] == 0

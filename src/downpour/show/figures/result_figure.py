@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, pairwise
 from math import inf, nan, sqrt
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from downpour.base.states import LOSS
 from downpour.core.splitters import ShardCounts
+from downpour.record.record_lines import Sample
 from downpour.record.result import Result
 from downpour.record.result_parts import Measure, RoundResult, names_of
 from downpour.record.study_result import SearchField, SearchResult, SearchRun, label, natural
-from downpour.record.timeline import ResourceSample
 from downpour.show.figures.style import (
     LIGHT,
     WIDE_INCHES,
@@ -88,7 +88,7 @@ _GAP = 3.0
 """How many times the usual distance of two samples counts as a gap between them."""
 _POINTS_MAX = 300
 """Maximum points of one line; readers can't distinguish more, and they make a page large."""
-MEASURES: dict[str, Callable[[ResourceSample], float]] = {
+MEASURES: dict[str, Callable[[Sample], float]] = {
     "CPU, cores": lambda sample: sample.cpu_share,
     "memory, MB": lambda sample: sample.memory_bytes / 1e6,
     "threads": lambda sample: sample.threads,
@@ -96,27 +96,25 @@ MEASURES: dict[str, Callable[[ResourceSample], float]] = {
 }
 
 
-def measures_of(samples: Sequence[ResourceSample]) -> list[str]:
+def measures_of(used: Mapping[str, Sequence[Sample]]) -> list[str]:
     """Name the measures worth drawing, because they are not 0 throughout.
 
     If no process has samples of two moments, return none: a single dot shows no change.
     """
-    workers = _drawn_workers(samples)
-    drawn = [sample for sample in samples if sample.worker in workers]
-    moments = {(sample.worker, sample.at_seconds) for sample in drawn}
-    if len(moments) == len(workers):
+    drawn = [used[worker] for worker in _drawn_workers(used)]
+    if all(samples[0].at_seconds == samples[-1].at_seconds for samples in drawn):
         return []
-    return [name for name, measure in MEASURES.items() if any(map(measure, drawn))]
+    return [name for name, measure in MEASURES.items() if any(map(measure, chain(*drawn)))]
 
 
-def resource_figure(samples: Sequence[ResourceSample]) -> Figure:
+def resource_figure(used: Mapping[str, Sequence[Sample]]) -> Figure:
     """Draw CPU, memory, threads and I/O wait over time: a panel per measure, a line per process.
 
     Only the measures that `measures_of` names get a panel; it must name at least one. I/O wait is
     the machine's; the other measures are the process's own. A line breaks where samples are
     missing, because a process without a task sends none.
     """
-    workers, shown = _drawn_workers(samples), measures_of(samples)
+    workers, shown = _drawn_workers(used), measures_of(used)
     with styled():
         columns = min(len(shown), _COLUMNS)
         rows = -(-len(shown) // columns)
@@ -127,8 +125,7 @@ def resource_figure(samples: Sequence[ResourceSample]) -> Figure:
             unused.remove()
         for axis, name in zip(axes, shown, strict=True):
             for place, worker in enumerate(workers):
-                line = [sample for sample in samples if sample.worker == worker]
-                line = line[:: -(-len(line) // _POINTS_MAX)]
+                line = used[worker][:: -(-len(used[worker]) // _POINTS_MAX)]
                 look = {**series(place), "marker": ".", "markersize": 4.5, "linewidth": 1.1}
                 look["clip_on"] = False  # keeps the full width of lines along the bottom
                 times, values, alone = _broken(line, MEASURES[name])
@@ -147,12 +144,12 @@ def resource_figure(samples: Sequence[ResourceSample]) -> Figure:
     return figure
 
 
-def _drawn_workers(samples: Sequence[ResourceSample]) -> list[str]:
-    return sorted({sample.worker for sample in samples}, key=natural)[:_LINES_MAX]
+def _drawn_workers(used: Iterable[str]) -> list[str]:
+    return sorted(used, key=natural)[:_LINES_MAX]
 
 
 def _broken(
-    samples: Sequence[ResourceSample], measure: Callable[[ResourceSample], float]
+    samples: Sequence[Sample], measure: Callable[[Sample], float]
 ) -> tuple[list[float], list[float], list[int]]:
     """Return the points of a line, with NaN in its gaps, and the indices of lone points."""
     times = [sample.at_seconds for sample in samples]

@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import chain
 from statistics import fmean
 from typing import Any
 
 from downpour.base.states import LOSS
 from downpour.base.values import Part
+from downpour.record.record_lines import Sample
 from downpour.record.result import Result
 from downpour.record.result_parts import Estimate, Measure, RoundResult, names_of
 from downpour.record.study_result import RunResult, StudyResult, SubgridResult, label, natural
-from downpour.record.timeline import AttemptSpan, ResourceSample
+from downpour.record.timeline import AttemptSpan
 from downpour.show.tables.table import Cell, Column, Table
 
 WORKERS_NAME = "workers"
@@ -175,8 +177,7 @@ def classes(subgrid: SubgridResult) -> Table:
 
 def resources(subgrid: SubgridResult) -> Table:
     """Return the resources that the processes of each setting used in training, per process."""
-    measures: list[tuple[Column, Callable[[Sequence[ResourceSample]], float]]] = [
-        (Column("processes", "processes", 0), lambda used: len({s.worker for s in used})),
+    measures: list[tuple[Column, Callable[[Sequence[Sample]], float]]] = [
         (Column("cpu_cores", "CPU cores", 2), lambda used: fmean(s.cpu_share for s in used)),
         (
             Column("memory_mb", "peak memory MB", 0),
@@ -191,9 +192,11 @@ def resources(subgrid: SubgridResult) -> Table:
     rows = []
     for values, runs_here in subgrid.measured:
         if sampled := [run.resources for run in runs_here if run.resources]:
-            estimates = (Estimate.of(map(measure, sampled)) for _, measure in measures)
-            rows.append((*map(label, values), *estimates))
-    columns = [column for column, _ in measures]
+            processes = Estimate.of(map(len, sampled))
+            samples = [list(chain.from_iterable(used.values())) for used in sampled]
+            estimates = (Estimate.of(map(measure, samples)) for _, measure in measures)
+            rows.append((*map(label, values), processes, *estimates))
+    columns = Column("processes", "processes", 0), *(column for column, _ in measures)
     title = "a process's resources while it trained"
     return _table(subgrid, "resources", title, columns, rows)
 
