@@ -139,7 +139,7 @@ class _Printer:
         # We don't read pieces that end before the beginning, so older logs may exist.
         if is_empty and (page.lines or self._wanted.begin):
             note(f"no line in the logs of {self._where} fits these options")
-        elif not page.cursor.read_bytes:
+        elif not page.cursor:
             note(f"no process has kept a log in {self._where}")
 
     def _print(self, line: LogLine) -> None:

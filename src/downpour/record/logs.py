@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,11 +27,8 @@ READ_BYTES_MAX = 64 * 1024**2
 _AROUND_SECONDS = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class LogCursor:
-    """How far a reader has read each piece, in bytes, by its name."""
-
-    read_bytes: Mapping[str, int] = field(default_factory=dict)
+LogCursor = Mapping[str, int]
+"""How far a reader has read each piece, in bytes, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +79,7 @@ def read_logs(
         changed_after: leave out pieces that have not changed since then, in seconds since 1970.
         bytes_max: how much to read; if there is more, read the pieces that changed last.
     """
-    before = since.read_bytes if since else {}
+    before = since or {}
     pieces = place.pieces()
     # Drop removed pieces, so that a cursor stays as small as the folder.
     reached = {one.name: before[one.name] for one in pieces if one.name in before}
@@ -99,7 +96,7 @@ def read_logs(
             continue
         reached[piece.name] = begin + _read(place, piece, begin, lines)
     lines.sort(key=lambda line: line.at)  # stable: keeps a process's own order within a moment
-    return LogPage(tuple(lines), LogCursor(reached), skipped_bytes)
+    return LogPage(tuple(lines), reached, skipped_bytes)
 
 
 def _read(place: LogPlace, piece: Piece, begin: int, into: list[LogLine]) -> int:

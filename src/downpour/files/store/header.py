@@ -88,15 +88,6 @@ class Layout:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
-    """The header of a parameter file; the tensors' bytes begin at `data_start`."""
-
-    layout: Layout
-    metadata: dict[str, str]
-    data_start: int
-
-
 def plan_layout(tensors: Mapping[str, Array]) -> Layout:
     """Return the place of each tensor."""
     order = sorted((-array.itemsize, _code(name, array), name) for name, array in tensors.items())
@@ -128,21 +119,14 @@ def write_header(layout: Layout, metadata: Mapping[str, str]) -> bytes:
     return len(text).to_bytes(_LENGTH_BYTES, "little") + text
 
 
-def read_header(
-    buffer: memoryview, name: str, dtypes: Mapping[str, np.dtype[Any]] = DTYPES
-) -> Header:
-    """Read and check the header of the file `name`, whose bytes are `buffer`."""
-    try:
-        return _checked_header(buffer, dtypes)
-    except _HeaderError as error:
-        raise FileCorrupt(name, f"is not a parameter file: {error}") from None
-
-
 class _HeaderError(ValueError):
     """A mistake in a header."""
 
 
-def _checked_header(buffer: memoryview, dtypes: Mapping[str, np.dtype[Any]]) -> Header:
+def _checked_header(
+    buffer: memoryview, dtypes: Mapping[str, np.dtype[Any]]
+) -> tuple[Layout, dict[str, str], int]:
+    """Return a file's layout and metadata, and where its tensors' bytes begin."""
     if len(buffer) < _LENGTH_BYTES:
         raise _HeaderError(f"{len(buffer)} bytes are too few")
     length = int.from_bytes(buffer[:_LENGTH_BYTES], "little")
@@ -161,7 +145,7 @@ def _checked_header(buffer: memoryview, dtypes: Mapping[str, np.dtype[Any]]) -> 
         end = entry.stop
     if end != len(buffer) - data_start:
         raise _HeaderError(f"tensors of {end} bytes in {len(buffer) - data_start}")
-    return Header(layout=layout, metadata=metadata, data_start=data_start)
+    return layout, metadata, data_start
 
 
 def _parsed(text: bytes) -> dict[str, Any]:
@@ -264,18 +248,13 @@ def decode(
 ) -> ParameterFile:
     """Return a parameter file's content; the tensors are read-only views of `buffer`.
 
-    Args:
-        buffer: The whole file.
-        name: The file's name, for errors.
-        dtypes: The types that its tensors may have.
+    `name` is for errors, and `dtypes` are the types that tensors may have.
     """
     flat = memoryview(buffer).cast("B").toreadonly()
-    header = read_header(flat, name, dtypes)
-    data = np.frombuffer(flat, np.uint8)[header.data_start :]
-    return ParameterFile(
-        tensors=header.layout.views(data),
-        metadata=header.metadata,
-        layout=header.layout,
-        head=flat[: header.data_start],
-        data=data,
-    )
+    try:
+        layout, metadata, start = _checked_header(flat, dtypes)
+    except _HeaderError as error:
+        raise FileCorrupt(name, f"is not a parameter file: {error}") from None
+    head, data = flat[:start], np.frombuffer(flat, np.uint8)[start:]
+    tensors = layout.views(data)
+    return ParameterFile(tensors=tensors, metadata=metadata, layout=layout, head=head, data=data)

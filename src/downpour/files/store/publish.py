@@ -181,15 +181,6 @@ _NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
 _NO_RETRY = RetryPolicy(seconds=0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Written:
-    """A file that is whole and durable, but has only a hidden name."""
-
-    path: Path
-    size_bytes: int
-    checksum: str
-
-
 def publish(
     directory: Path,
     name: str,
@@ -227,15 +218,15 @@ def publish(
 
     # We retry each step separately, so that after an outage during the link, we don't write a large
     # file a second time.
-    written = with_retries(partial(_write_new, directory, chunks, mode, moved))
+    hidden, file = with_retries(partial(_write_new, target, chunks, mode, moved))
     try:
-        with_retries(partial(_give_name, written.path, target))
+        with_retries(partial(_give_name, hidden, target))
     finally:
         # A publisher that dies before this line leaves the hidden name to `remove_leftovers`.
         with contextlib.suppress(OSError):
-            written.path.unlink()
+            hidden.unlink()
     with_retries(partial(sync_directory, directory))
-    return PublishedFile(name=name, size_bytes=written.size_bytes, checksum=written.checksum)
+    return file
 
 
 def link(directory: Path, known: str, name: str, retry_policy: RetryPolicy) -> bool:
@@ -270,9 +261,11 @@ def sync_directory(directory: Path) -> bool:
     return True
 
 
-def _write_new(directory: Path, chunks: Sequence[Buffer], mode: int, moved: Moved) -> _Written:
-    """Write and sync a file under a hidden name; leave no file if that fails."""
-    path = directory / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+def _write_new(
+    target: Path, chunks: Sequence[Buffer], mode: int, moved: Moved
+) -> tuple[Path, PublishedFile]:
+    """Write and sync a file under a hidden name beside `target`; leave no file if that fails."""
+    path = target.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
     digest = xxhash.xxh3_128()
     size_bytes = synced_bytes = 0
     try:
@@ -295,7 +288,8 @@ def _write_new(directory: Path, chunks: Sequence[Buffer], mode: int, moved: Move
         with contextlib.suppress(OSError):
             path.unlink()
         raise
-    return _Written(path=path, size_bytes=size_bytes, checksum=digest.hexdigest())
+    checksum = digest.hexdigest()
+    return path, PublishedFile(name=target.name, size_bytes=size_bytes, checksum=checksum)
 
 
 def _blocks(chunks: Sequence[Buffer]) -> Iterator[list[memoryview]]:

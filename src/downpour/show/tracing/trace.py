@@ -62,8 +62,8 @@ def trace_events(record: Sequence[Dated]) -> Iterator[TraceEvent]:
     hosts = _hosts(record, tables)
     processes = {name: 1 + PROCESS + place for place, name in enumerate(sorted(hosts, key=natural))}
     attempts = placed(tables, processes)
-    manager = manager_slices(tables, now=relative[-1][0])
-    yield from named(Track(PROCESS), "manager", manager.threads)
+    managers, threads = manager_slices(tables, now=relative[-1][0])
+    yield from named(Track(PROCESS), "manager", threads)
     used = _lanes_used(processes.values(), attempts)
     for worker, process in processes.items():
         host = f" ({hosts[worker]})" if hosts[worker] else ""
@@ -72,7 +72,7 @@ def trace_events(record: Sequence[Dated]) -> Iterator[TraceEvent]:
     starts, ends = arrows(attempts)
     # At equal times, slices come first, because they contain arrows and instants.
     yield from heapq.merge(
-        manager.events,
+        managers,
         slices(attempts),
         starts,
         ends,

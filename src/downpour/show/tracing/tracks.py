@@ -273,16 +273,11 @@ _ROWS = {"rounds": 1_000_000, "aggregations": 2_000_000, "evaluations": 3_000_00
 """The number of the first thread of each; overlapping rounds take the following ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class ManagerSlices:
-    """The slices of the manager's tracks in order of time, and the names of these tracks."""
+def manager_slices(tables: Tables, now: float) -> tuple[list[TraceEvent], list[tuple[int, str]]]:
+    """Return rounds, aggregations and evaluations in order of time, and the names of their tracks.
 
-    events: tuple[TraceEvent, ...]
-    threads: tuple[tuple[int, str], ...]
-
-
-def manager_slices(tables: Tables, now: float) -> ManagerSlices:
-    """Return rounds, aggregations and evaluations; `now` is when the record ends."""
+    `now` is when the record ends.
+    """
     start = tables.start
     evaluations = (*tables.evaluated.values(), *tables.tested.values())
     rows = {
@@ -297,7 +292,7 @@ def manager_slices(tables: Tables, now: float) -> ManagerSlices:
         for one, lane in zip(several, numbers, strict=True):
             events.append(replace(one, track=Track(PROCESS, _ROWS[row] + lane)))
         threads += tracks_of(_ROWS[row], row, max(numbers, default=-1) + 1)
-    return ManagerSlices(tuple(_by_time(events)), tuple(threads))
+    return _by_time(events), threads
 
 
 def _rounds(tables: Tables, now: float) -> list[TraceEvent]:
