@@ -6,9 +6,8 @@ own colors.
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -141,24 +140,19 @@ class Drawn:
 def html_page(study: StudyResult, tables: Sequence[Table], figures: Sequence[Drawn]) -> str:
     """Put a study's tables and figures on a page."""
     from jinja2 import Environment, StrictUndefined
-    from markupsafe import Markup
 
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    shown = [
-        {**dataclasses.asdict(figure), "svg": Markup(figure.svg)}  # noqa: S704
-        for figure in figures
-    ]
     return environment.from_string(_TEMPLATE.read_text("utf-8")).render(
         study=study,
         headline=_headline(study),
         failures=_failures(study),
-        light=Markup(variables(LIGHT)),  # noqa: S704
-        dark=Markup(variables(DARK)),  # noqa: S704
-        sections=_sections(study, tables, shown),
-        timelines=[figure for figure in shown if figure["part"] == "timeline"],
-        resources=[figure for figure in shown if figure["part"] == "resources"],
+        light=variables(LIGHT),
+        dark=variables(DARK),
+        sections=_sections(study, tables, figures),
+        timelines=[figure for figure in figures if figure.part == "timeline"],
+        resources=[figure for figure in figures if figure.part == "resources"],
         facts=facts_of(study.subgrids[0].runs[0].result) if _is_one_run(study) else [],
         workers=next((table for table in tables if table.name == WORKERS_NAME), None),
         runs=tables[-1],
@@ -167,7 +161,7 @@ def html_page(study: StudyResult, tables: Sequence[Table], figures: Sequence[Dra
 
 
 def _sections(
-    study: StudyResult, tables: Sequence[Table], figures: Sequence[Mapping[str, Any]]
+    study: StudyResult, tables: Sequence[Table], figures: Sequence[Drawn]
 ) -> list[dict[str, Any]]:
     is_one_run = _is_one_run(study)
     is_titled_already = [subgrid.name for subgrid in study.subgrids] == [study.name]
@@ -184,7 +178,7 @@ def _sections(
                 "beside": beside,
                 "more": [one for one in (own if is_one_run else more) if one not in beside],
                 "figures": [
-                    f for f in figures if f["subgrid"] == subgrid.name and f["part"] == "outcome"
+                    f for f in figures if f.subgrid == subgrid.name and f.part == "outcome"
                 ],
             }
         )
