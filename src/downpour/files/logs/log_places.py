@@ -11,9 +11,8 @@ from __future__ import annotations
 import errno
 import json
 import os
-import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +21,10 @@ from typing import Annotated, Literal, Protocol
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from downpour.base.errors import FileMissing, SharedDirectoryError, StoreError
+from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
 from downpour.files.store import SharedDirectory
 from downpour.files.store.bucket import Bucket
+from downpour.files.store.directory import open_regular
 from downpour.files.store.publish import explain
 from downpour.files.store.shared_directory import PROCESS_LOGS
 
@@ -107,15 +107,13 @@ class FolderLogs:
     def read(self, name: str, begin: int) -> bytes:
         """Read a regular file; a link or a FIFO that took its place counts as gone."""
         try:
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-            descriptor = os.open(self._folder / name, flags)
-            with open(descriptor, "rb") as file:
-                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                    return b""
+            with open(open_regular(self._folder / name), "rb") as file:
                 file.seek(begin)
                 return file.read(_READ_BYTES_MAX)
+        except FileCorrupt:
+            return b""
         except OSError as error:
-            if error.errno in {errno.ENOENT, errno.ESTALE, errno.ELOOP, errno.ENXIO}:
+            if error.errno in {errno.ENOENT, errno.ESTALE}:
                 return b""
             raise self._failed(error) from error
 
@@ -239,9 +237,7 @@ def remove_old_logs(place: LogPlace, now_seconds: float) -> None:
 
 
 @contextmanager
-def old_logs_removed(
-    shared: SharedDirectory, clock: Callable[[], float] = time.time
-) -> Iterator[None]:
+def old_logs_removed(shared: SharedDirectory) -> Iterator[None]:
     """Remove old logs now and every hour inside the block, in a thread that nothing waits for."""
     ending = Event()
 
@@ -249,7 +245,7 @@ def old_logs_removed(
         place = logs_of(shared)
         while not ending.is_set():
             with suppress(StoreError):
-                remove_old_logs(place, clock())
+                remove_old_logs(place, time.time())
             ending.wait(_LOOK_SECONDS)
 
     Thread(target=look, name="old-logs", daemon=True).start()

@@ -93,12 +93,8 @@ def find_mount(path: Path) -> Mount | None:
 
 def innermost(mounts: Iterable[Mount], path: Path) -> Mount | None:
     """Return the mount that serves an absolute path; later mounts cover earlier ones."""
-    best: Mount | None = None
-    for mount in mounts:
-        is_inside = best is None or mount.point.is_relative_to(best.point)
-        if path.is_relative_to(mount.point) and is_inside:
-            best = mount
-    return best
+    serving = [mount for mount in mounts if path.is_relative_to(mount.point)]
+    return max(reversed(serving), key=lambda mount: len(mount.point.parts), default=None)
 
 
 _WINDOW_BYTES = 2**20
@@ -244,12 +240,13 @@ class DirectoryStore:
                 os.close(descriptor)
 
 
-def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
-    """Open a file, for reading unless `flags` say more; return its descriptor."""
+def open_regular(path: Path) -> int:
+    """Open a file for reading; return its descriptor."""
     # We refuse anything else in the place of a file: opening a FIFO would wait for its writer, and
     # a link may lead anywhere.
     try:
-        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+        descriptor = os.open(path, flags)
     except OSError as error:
         if error.errno in {errno.ELOOP, errno.ENXIO}:  # a link, a socket
             raise FileCorrupt(path.name, "is not a regular file") from error
