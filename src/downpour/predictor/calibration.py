@@ -159,6 +159,9 @@ class Corrections:
         return offsets
 
 
+_MOST = 0.3  # how far a quantile may move, in log seconds
+
+
 class Recalibrated:
     """A model with recalibrated quantiles.
 
@@ -174,11 +177,9 @@ class Recalibrated:
     reports of progress have separate offsets.
     """
 
-    def __init__(self, model: Model, most: float = 0.3) -> None:
-        """Wrap `model`; move each of its quantiles by at most `most`, in log seconds."""
+    def __init__(self, model: Model) -> None:
         self._model = model
-        self._most = most
-        self._corrections = Corrections(most)
+        self._corrections = Corrections(_MOST)
         self._pending = PendingForecasts()
 
     def predict(self, workers: Sequence[str], tasks: Array) -> Array:
@@ -187,9 +188,9 @@ class Recalibrated:
         stage = stages(tasks)
         # We remember the model's own quantiles, because the offsets are relative to these.
         self._pending.remember(workers, tasks, list(quantiles))
-        offsets = np.clip(self._corrections.of(workers, stage), -self._most, self._most)
+        offsets = np.clip(self._corrections.of(workers, stage), -_MOST, _MOST)
         # Offsets of neighboring levels move independently, so moved quantiles could cross.
-        return _above_elapsed(np.maximum.accumulate(quantiles + offsets, axis=1), tasks)
+        return above_elapsed(np.maximum.accumulate(quantiles + offsets, axis=1), tasks)
 
     def learn(self, workers: Sequence[str], tasks: Array, seconds: Array) -> None:
         """Move the offsets by these tasks' outcomes, and let the model learn from them."""
@@ -199,7 +200,7 @@ class Recalibrated:
         self._model.learn(workers, tasks, seconds)
 
 
-def _above_elapsed(quantiles: Array, tasks: Array) -> Array:
+def above_elapsed(quantiles: Array, tasks: Array) -> Array:
     """Raise quantiles to the time of the latest report: no task ends before its report."""
     elapsed = np.where(tasks[:, f.SHARE] > 0, tasks[:, f.SECONDS], 0.0)
     least = np.where(elapsed > 0, np.log(np.maximum(elapsed, 1e-300)), -np.inf)

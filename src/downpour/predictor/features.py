@@ -45,15 +45,12 @@ class Predictor(Protocol):
 
     def predict(self, worker: str, features: Features) -> Forecast:
         """Predict one task; a progress report among the features makes it sharper."""
-        ...
 
     def predict_many(self, requests: Sequence[Request]) -> list[Forecast]:
         """Predict many tasks at once, which costs much less than predicting them one by one."""
-        ...
 
     def observe(self, worker: str, features: Features, seconds: float) -> None:
         """Learn how long a task took; ignore anything but a positive number of seconds."""
-        ...
 
 
 class Model(Protocol):
@@ -61,11 +58,9 @@ class Model(Protocol):
 
     def predict(self, workers: Sequence[str], tasks: Array) -> Array:
         """Return the quantiles (rows, 4) of the log of the tasks' seconds, in rising order."""
-        ...
 
     def learn(self, workers: Sequence[str], tasks: Array, seconds: Array) -> None:
         """Take in finished tasks of different workers."""
-        ...
 
 
 STATE = ("cpu_util", "loadavg1", "mem_used", "iowait")

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from downpour.predictor import features as f
-from downpour.predictor.calibration import Tracker, stages
+from downpour.predictor.calibration import Tracker, above_elapsed, stages
 from downpour.predictor.features import START_LOG_SECONDS, Array
 from downpour.predictor.learned import Learned
 
@@ -41,11 +41,7 @@ class Point(ABC):
         """Return the quantiles of the logarithm of the tasks' seconds."""
         # Each offset moves separately, so neighboring ones could cross.
         offsets = np.maximum.accumulate(self._tracker.offsets(stages(tasks)), axis=1)
-        quantiles = self._centers(workers, tasks)[:, None] + offsets
-        reported = tasks[:, f.SHARE] > 0
-        least = np.where(reported, np.log(np.where(reported, tasks[:, f.SECONDS], 1.0)), -np.inf)
-        possible: Array = np.maximum(quantiles, least[:, None])  # not before its latest report
-        return possible
+        return above_elapsed(self._centers(workers, tasks)[:, None] + offsets, tasks)
 
     def learn(self, workers: Sequence[str], tasks: Array, seconds: Array) -> None:
         """Take in finished tasks: first the errors of their predictions, then their times."""
@@ -122,7 +118,7 @@ class Median(Point):
         self._median = None
 
 
-_FADING = 0.5
+_FADING = 0.5  # the weight of a new time; all earlier times together have the rest
 
 
 class Ewma(Point):
@@ -131,10 +127,8 @@ class Ewma(Point):
     A new worker has the cluster's median.
     """
 
-    def __init__(self, rate: float = _FADING) -> None:
-        """Give each new time the weight `rate`, and all earlier times together the rest."""
+    def __init__(self) -> None:
         super().__init__()
-        self._rate = rate
         self._means: dict[str, float] = {}
         self._cluster = Median()
 
@@ -150,7 +144,7 @@ class Ewma(Point):
         self._cluster.observe_rate(worker, log_seconds)
 
     def _moved(self, mean: float, latest: float) -> float:
-        return mean + self._rate * (latest - mean)
+        return mean + _FADING * (latest - mean)
 
 
 class LastValue(Ewma):
