@@ -32,6 +32,7 @@ from downpour.record.record_lines import (
     dated,
 )
 from downpour.record.result_parts import NOT_VERIFIED, first_of
+from downpour.record.rows import state_of
 from downpour.record.tables import Tables
 from downpour.record.timeline import decision
 from downpour.show.dashboard.columns import Fields, RowTable
@@ -323,13 +324,7 @@ class RecordTables:
     def _ended(self, at: float, line: FinishedLine | FailedLine | CancelledLine) -> None:
         self._about |= {"ended_at": at, "reason": line.reason or None}
         self._rounds.stop_all(at, self.line)
-        match line:
-            case FinishedLine():
-                self._change_state(ExperimentState.FINISHED)
-            case FailedLine():
-                self._change_state(ExperimentState.FAILED)
-            case CancelledLine():
-                self._change_state(ExperimentState.CANCELLED)
+        self._change_state(state_of(self._tables))
 
     def _change_state(self, state: ExperimentState) -> None:
         self.state, self._about_line = state, self.line

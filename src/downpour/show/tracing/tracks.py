@@ -62,17 +62,14 @@ class TraceEvent:
             "pid": self.track.process,
             "tid": self.track.thread,
             "ts": self.at_us,
+            "dur": self.duration_us,
+            "cat": self.category or None,
+            "id": self.flow,
+            **_EXTRA.get(self.phase, {}),
+            "args": known(self.args) or None,
         }
-        if self.duration_us is not None:
-            fields["dur"] = self.duration_us
-        if self.category:
-            fields["cat"] = self.category
-        if self.flow is not None:
-            fields["id"] = self.flow
-        fields |= _EXTRA.get(self.phase, {})
-        if shown := known(self.args):
-            fields["args"] = shown
-        return json.dumps(fields, allow_nan=False)
+        shown = {name: value for name, value in fields.items() if value is not None}
+        return json.dumps(shown, allow_nan=False)
 
 
 def known(args: Mapping[str, Any]) -> dict[str, Any]:
