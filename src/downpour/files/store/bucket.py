@@ -133,15 +133,13 @@ class Bucket:
         )
 
     def _put_new(self, key: str, content: bytes | Path, mark: str) -> None:
-        import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         try:
             with self._speaking(key):
                 # We use a single request, because the store checks its condition when the object
                 # appears.
-                obstore.put(
-                    self.objects,
+                self.objects.put(
                     key,
                     content,
                     attributes={_WRITER: mark},
@@ -158,34 +156,26 @@ class Bucket:
 
     def put(self, key: str, content: bytes) -> None:
         """Create an object, or replace the one of that key; only for keys with one writer."""
-        import obstore
-
         with self._speaking(key):
-            obstore.put(self.objects, key, content, use_multipart=False)
+            self.objects.put(key, content, use_multipart=False)
 
     def get(self, key: str) -> bytes:
         """Return an object's bytes."""
-        import obstore
-
         with self._speaking(key):
-            return bytes(obstore.get(self.objects, key).bytes())
+            return bytes(self.objects.get(key).bytes())
 
     def fetch(self, key: str, path: Path) -> None:
         """Write an object's bytes to a new file, without holding them in memory; as `get`."""
-        import obstore
-
         with self._speaking(key):
-            stream = obstore.get(self.objects, key).stream(min_chunk_size=_PIECE_BYTES)
+            stream = self.objects.get(key).stream(min_chunk_size=_PIECE_BYTES)
             with path.open("xb") as file:
                 for piece in stream:
                     file.write(piece)
 
     def names(self, folder: str) -> list[str]:
         """Return the names of the objects directly under a folder, sorted."""
-        import obstore
-
         with self._speaking(folder):
-            listed = obstore.list_with_delimiter(self.objects, f"{folder}/" if folder else None)
+            listed = self.objects.list_with_delimiter(f"{folder}/" if folder else None)
             return sorted(found["path"].rpartition("/")[2] for found in listed["objects"])
 
     def keys(self, folder: str) -> list[str]:
@@ -194,13 +184,11 @@ class Bucket:
 
     def found(self, place: str) -> list[Found]:
         """Return the object of a key, if it exists, and all objects below it, sorted by key."""
-        import obstore
-
         with self._speaking(place):
             # A store lists by whole parts of keys: `a` finds `a/b`, and neither `a` nor `ab`.
-            listed = [meta for page in obstore.list(self.objects, place) for meta in page]
+            listed = [meta for page in self.objects.list(place) for meta in page]
             with suppress(FileNotFoundError):
-                listed.append(obstore.head(self.objects, place))
+                listed.append(self.objects.head(place))
         found = {meta["path"]: meta for meta in listed}
         return [
             Found(
@@ -214,10 +202,8 @@ class Bucket:
 
     def remove(self, key: str) -> None:
         """Remove the object of a key, if it exists."""
-        import obstore
-
         with suppress(FileMissing), self._speaking(key):
-            obstore.delete(self.objects, key)
+            self.objects.delete(key)
 
     def check_conditions(self) -> None:
         """Check that we can make, read and remove objects here, and make a key only once."""
@@ -244,11 +230,9 @@ class Bucket:
         under way, and with 412 for an object that someone removes at that moment. A refusal without
         an object is the store's failure, so callers retry it like an outage.
         """
-        import obstore
-
         try:
             with self._speaking(key):
-                return str(obstore.get(self.objects, key).attributes.get(_WRITER, ""))
+                return str(self.objects.get(key).attributes.get(_WRITER, ""))
         except FileMissing:
             reason = f"refuses to create {key}, although no such object exists"
             raise ConflictError(self.url, reason) from None
