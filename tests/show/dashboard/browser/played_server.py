@@ -124,8 +124,8 @@ class _Handler(BaseHTTPRequestHandler):
         book = self.server.playbook
         match names:
             case ["experiments"]:
-                studies = [{"name": name} for name in book.studies]
-                self._json({"experiments": book.listed(), "studies": studies, "next": None})
+                listed, studies = book.listed(), list(book.studies)
+                self._json({"experiments": listed, "studies": studies, "next": None})
             case ["studies", name] if name in book.studies:
                 self._json(book.studies[name])
             case ["experiments", name, "events"] if name in book.frames:

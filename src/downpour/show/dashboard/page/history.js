@@ -1,8 +1,7 @@
 "use strict";
 /** The list of experiments in the folder, and the tables of grids and searches. */
 (function (downpour) {
-  const { words, node, say } = downpour;
-  const SIGNS = { waiting: "◷", preparing: "◷", running: "●", finished: "✓", failed: "✕", cancelled: "■" };
+  const { words, node, say, SIGNS } = downpour;
   const AGAIN_MILLISECONDS = 5000;
 
   class History {
@@ -66,10 +65,8 @@
       this.list.replaceChildren(...this.known.map((one) => this._item(one)));
       this.more.hidden = !this.next;
       this.studiesTitle.hidden = !studies.length;
-      this.studies.replaceChildren(...studies.map((study) => {
-        const name = typeof study === "string" ? study : study.name;
-        return node("li", {}, node("a", { href: `#/studies/${encodeURIComponent(name)}` }, node("span", { class: "name" }, name)));
-      }));
+      this.studies.replaceChildren(...studies.map((name) =>
+        node("li", {}, node("a", { href: `#/studies/${encodeURIComponent(name)}` }, node("span", { class: "name" }, name)))));
       const again = held && [...this.root.querySelectorAll("a")].find((link) => link.getAttribute("href") === held);
       if (again) again.focus({ preventScroll: true });
     }

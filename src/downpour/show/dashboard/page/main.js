@@ -241,7 +241,7 @@
 
     _recolour() {
       this.timeline.recolour();
-      this.results.recolour();
+      this.results.redraw();
       this.changed();
     }
 

@@ -225,5 +225,5 @@
     return ["Time left", `≈ ${middle}`, `${low} to ${high}`];
   }
 
-  Object.assign(downpour, { Clock, Player, beginOf, Now });
+  Object.assign(downpour, { Clock, Player, beginOf, Now, SIGNS });
 })(window.downpour = window.downpour || {});

@@ -151,7 +151,7 @@
       this.empty = node("p", { class: "muted" }, "Nothing has been measured yet. The first point comes after the first round.");
       const compare = node("label", {}, "compare with ", this.compare);
       root.append(node("div", { class: "tools" }, this.axes, compare, this.note), this.empty, this.figures);
-      new ResizeObserver(() => { this.drawn = ""; this.draw(this.now); }).observe(this.figures);
+      new ResizeObserver(() => this.redraw()).observe(this.figures);
     }
 
     use(id, tables) {
@@ -174,8 +174,7 @@
 
     _turn(axis) {
       this.axis = axis;
-      this.drawn = "";
-      this.draw(this.now);
+      this.redraw();
     }
 
     async _compare(id) {
@@ -193,7 +192,7 @@
       this.draw(this.now);
     }
 
-    recolour() {
+    redraw() {
       this.drawn = "";
       this.draw(this.now);
     }

@@ -43,7 +43,6 @@
       return this._get(`${path("experiments", id, "logs")}?${new URLSearchParams(given)}`);
     }
 
-
     async task(id, round, shard) {
       const found = await this._get(path("experiments", id, "tasks", round, shard));
       return found ? found.lines : null;
@@ -87,12 +86,11 @@
 
     async study() { return null; }
     async logs() { return null; }
-    async splits(id) { return (this.data.splits || {})[id] || null; }
+    async splits(id) { return this.data.splits[id] || null; }
     async frames(id) { return this.data.frames[id] || []; }
 
     async task(id, round, shard) {
-      const lines = ((this.data.tasks || {})[id] || {})[`${round}/${shard}`];
-      return lines ? lines.lines || lines : null;
+      return (this.data.tasks[id] || {})[`${round}/${shard}`] || null;
     }
 
     follow(id, line, listener) {

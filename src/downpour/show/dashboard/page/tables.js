@@ -10,10 +10,9 @@
   const OUTCOMES = ["open", "trained", "last", "moved", "stopped", "failed"];
   const COLUMNS = {
     worker: Uint32Array, round: Uint32Array, shard: Uint32Array, attempt: Uint16Array,
-    begin: Float64Array, end: Float64Array, outcome: Uint8Array, share: Float32Array,
-    fromStep: Float64Array, previous: Int32Array, next: Int32Array,
-    forecastAt: Float32Array, done: Float32Array,
-    q10: Float32Array, q50: Float32Array, q90: Float32Array,
+    begin: Float64Array, end: Float64Array, outcome: Uint8Array, fromStep: Float64Array,
+    previous: Int32Array, next: Int32Array,
+    forecastAt: Float32Array, q10: Float32Array, q50: Float32Array, q90: Float32Array,
   };
 
   /** Attempts as columns: `begin[i]` is when attempt i began, in seconds since the submission. */
@@ -43,7 +42,6 @@
   class Tables {
     constructor() {
       this.seq = 0;
-      this.changes = 0;
       this.experiment = null;
       this.totals = {};
       this.workers = [];
@@ -83,7 +81,6 @@
       this.seq = Math.max(this.seq, frame.seq || 0);
       this.clock = frame.clock || this.clock;
       this.received = performance.now();
-      this.changes += 1;
       return changed;
     }
 
@@ -93,7 +90,7 @@
       this._seen(joined, left);
     }
 
-    _attempt([i, worker, round, shard, attempt, begin, share, fromStep]) {
+    _attempt([i, worker, round, shard, attempt, begin, , fromStep]) {
       const all = this.attempts;
       all.reach(i);
       const known = !Number.isNaN(all.begin[i]);
@@ -103,7 +100,6 @@
       all.shard[i] = shard;
       all.attempt[i] = attempt;
       all.begin[i] = begin;
-      all.share[i] = share === null ? 1 : share;
       all.fromStep[i] = fromStep || 0;
       if (!known) this._chain(i, `${round}/${shard}`);
       this._enterRow(i, worker);
@@ -141,11 +137,10 @@
       this._seen(end);
     }
 
-    _forecast([i, at, done, q10, q50, q90]) {
+    _forecast([i, at, , q10, q50, q90]) {
       const all = this.attempts;
       all.reach(i);
       all.forecastAt[i] = at || 0;
-      all.done[i] = done || 0;
       all.q10[i] = q10 === null ? NaN : q10;
       all.q50[i] = q50 === null ? NaN : q50;
       all.q90[i] = q90 === null ? NaN : q90;
