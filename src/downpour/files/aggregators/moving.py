@@ -21,7 +21,7 @@ from downpour.base.errors import (
     UpdatesRefused,
 )
 from downpour.base.values import PublishedFile
-from downpour.files.aggregators.passes import Base, first_unsound
+from downpour.files.aggregators.passes import Base, first_unsound, refusing
 from downpour.files.aggregators.summing import is_sound
 from downpour.files.store import (
     WHOLE,
@@ -166,17 +166,13 @@ def moved(
     for move in moves:
         base = versions.read(move.base)
         form = UpdateFormat.of(base, move.base, compression)
-        try:
+        with refusing(reasons, move.shard):
             update, differences = _read(versions.store, move.file, form)
             # We look for unsound numbers only after the step, which shows whether there may be any.
             # The caller then discards the changed model.
             if not _step(tensors, base, form, update, differences, move.factor):
                 finite = False
                 _check_sound(update, begun.tensors, differences, move.file)
-        except SharedDirectoryError:
-            raise  # the directory failed, not this update
-        except StoreError as error:
-            reasons[move.shard] = str(error)
     if reasons:
         raise UpdatesRefused(reasons)
     if not finite and not all(is_sound(x, begun.tensors[name]) for name, x in tensors.items()):

@@ -12,6 +12,7 @@ only its path to the root is left. This module does not know the summed values.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
@@ -285,18 +286,13 @@ class Passes:
         refused: dict[int, str] = {}
         for part in parts:
             published = part.contribution.file
-            try:
+            with refusing(refused, part.shard):
                 file = decode(self._store.view(published), published.name)
-            except SharedDirectoryError:
-                raise  # the directory failed, not this update
-            except StoreError as error:
-                refused[part.shard] = str(error)
-                continue
-            if self._base.form.misfit(file) is None:
-                source = SummedFile(head=file.head, data=file.data, factor=part.factor)
-                files[part.shard] = source
-                if part.factor == self._divisor:
-                    self._sole = source
+                if self._base.form.misfit(file) is None:
+                    source = SummedFile(head=file.head, data=file.data, factor=part.factor)
+                    files[part.shard] = source
+                    if part.factor == self._divisor:
+                        self._sole = source
         return files, refused
 
 
@@ -350,18 +346,24 @@ def examine(
         shard, name = contribution.shard, contribution.file.name
         if shard in known:
             continue
-        try:
+        with refusing(reasons, shard):
             file = decode(store.read(contribution.file), name)
-        except SharedDirectoryError:
-            raise  # the directory failed, not this update
-        except StoreError as error:
-            reasons[shard] = str(error)
-            continue
-        if misfit := form.misfit(file):
-            reasons[shard] = misfit
-        elif tensor := first_unsound(file, model, dict(decompressed(file))):
-            reasons[shard] = f"{name}: tensor {tensor!r} holds NaN or infinity"
+            if misfit := form.misfit(file):
+                reasons[shard] = misfit
+            elif tensor := first_unsound(file, model, dict(decompressed(file))):
+                reasons[shard] = f"{name}: tensor {tensor!r} holds NaN or infinity"
     return reasons
+
+
+@contextmanager
+def refusing(reasons: dict[int, str], shard: int) -> Iterator[None]:
+    """Note why a shard's update cannot be used; raise if the directory failed, not the update."""
+    try:
+        yield
+    except SharedDirectoryError:
+        raise
+    except StoreError as error:
+        reasons[shard] = str(error)
 
 
 def first_unsound(
