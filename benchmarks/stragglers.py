@@ -35,7 +35,6 @@ from common import Row, command_line, show
 
 from downpour import Client, Spec
 from downpour.record import Result
-from downpour.record.study_result import read_run
 from downpour.record.timeline import AttemptSpan
 from downpour.show.figures.style import to_svg
 from downpour.show.figures.timeline_figure import timelines_figure
@@ -113,8 +112,7 @@ class Cluster:
         before = self._cpu_seconds()
         with self.slowed(way), Client(self.manager, shared=self._shared) as client:
             result = client.wait(client.submit(spec))
-        folder = self._shared / "experiments" / result.experiment
-        return Run(way, spec, result, self._cpu_seconds() - before, read_run(folder).attempt_spans)
+        return Run(way, spec, result, self._cpu_seconds() - before, result.spans)
 
     def _cpu_seconds(self) -> float:
         times = (process.cpu_times() for process in self._processes)

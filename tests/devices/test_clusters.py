@@ -172,9 +172,9 @@ def test_a_trained_model_predicts_on_the_accelerator_and_on_the_processor(
     images = np.random.default_rng(1).integers(0, 17, (50, 8, 8), dtype=np.uint8)
     np.savez(tmp_path / "x.npz", x=images)
     model = find(result, shared)
-    there = predict(model, str(tmp_path / "x.npz")).rows
+    there = predict(model, str(tmp_path / "x.npz"))
     on_cpu = replace(model, spec=model.spec.replace(device="cpu"))
-    here = predict(on_cpu, str(tmp_path / "x.npz")).rows
+    here = predict(on_cpu, str(tmp_path / "x.npz"))
     assert sum(a["class"] == b["class"] for a, b in zip(there, here, strict=True)) >= 48
     network = downpour.load_model(result, shared=shared)
     assert {one.device.type for one in network.parameters()} == {"cpu"}

@@ -177,7 +177,8 @@ def test_a_manager_that_meets_a_defect_ends_with_one_line_and_status_1(
     status, complaints = downpour("manager", "--port=0", f"--shared={folder}", plant=tmp_path)
     assert status == 1
     assert complaints[0].startswith("manager at ")
-    assert complaints[1:] == [
+    # Where the machine is busy, the manager also says that it stood still.
+    assert [line for line in complaints[1:] if "stood still" not in line] == [
         (
             "downpour: the manager stops because of a bug in Downpour: "
             "OSError: [Errno 116] Stale file handle (sitecustomize.py, line 16)"
