@@ -91,7 +91,7 @@ def processor_seconds(run: RunResult) -> list[float]:
     On a core of its own, that is what it takes by the clock; so it does not matter whether others
     were at work on the machine. Where a task was too short to be sampled, the clock counts.
     """
-    spans = {(one.round, one.shard): one for one in run.attempt_spans if one.outcome == "trained"}
+    spans = {(one.round, one.shard): one for one in run.result.spans if one.outcome == "trained"}
     spent = []
     for task in run.result.tasks:
         span = spans[task.round, task.shard]
