@@ -91,7 +91,8 @@ def task_rows(tasks: Sequence[Features]) -> Array:
     rows = np.full((len(tasks), WIDTH), math.nan)
     for names, numbers in alike.items():
         plan = _plan(names)
-        values = np.array([plan.values(tasks[number]) for number in numbers], dtype=float)
+        known = ([tasks[number][name] for name in plan.names] for number in numbers)
+        values = np.array([[*row, math.nan] for row in known], dtype=float)
         values = np.where((values >= 0) & (values <= MOST), values, math.nan)
         rows[numbers] = _read(plan, values)
     return rows
@@ -109,10 +110,6 @@ class _Plan:
     batches: int
     assigned: tuple[int, ...]
     reports: tuple[tuple[int, tuple[int, ...]], ...]  # (percent, places of elapsed and state)
-
-    def values(self, features: Features) -> list[float]:
-        """Return the values of the features that we use, and NaN after them."""
-        return [*(features[name] for name in self.names), math.nan]
 
 
 @functools.lru_cache(maxsize=1024)

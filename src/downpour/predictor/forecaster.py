@@ -116,8 +116,6 @@ class Forecaster:
                     self.ended(fact.worker, fact.attempt)
                 case facts.Dismissed():
                     self._machines.pop(fact.worker, None)
-                case _:
-                    pass
 
     def _assign(self, core: Scheduler, assigned: facts.Assigned) -> None:
         experiment = core.state.experiments[assigned.attempt.experiment]

@@ -119,8 +119,6 @@ class EventFiles:
                 self._file.add_scalars(at_seconds, fact.round + 1, {**scalars, **used})
             case EvaluatedLine():
                 self._file.add_scalars(at_seconds, fact.round + 1, _of_evaluation(fact))
-            case _:
-                pass
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
