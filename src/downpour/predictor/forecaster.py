@@ -83,9 +83,7 @@ class _Machine:
 class Forecaster:
     """Follows the scheduler's events and makes forecasts; one thread owns it and its predictor.
 
-    Args:
-        predictor: learns from outcomes, and predicts.
-        always: also forecast for the status display, even if the policy needs no forecasts.
+    With `always`, it also forecasts for the status display, even if the policy needs no forecasts.
     """
 
     def __init__(self, predictor: Predictor, *, always: bool = False) -> None:

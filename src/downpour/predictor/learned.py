@@ -43,10 +43,7 @@ class Learned(ABC):
     def offsets(self, at: Array, inputs: Array, reported: Array) -> Array:
         """Return the quantiles (rows, 4) of the log of actual over expected time, in rising order.
 
-        Args:
-            at: The workers' numbers.
-            inputs: One row per task (`histories.INPUTS`).
-            reported: Which of the tasks have reported progress.
+        A task is a worker's number, a row of `histories.INPUTS`, and whether it has reported.
         """
 
     def advance_states(self, at: Array, events: Array, fresh: Array) -> None:  # noqa: B027 - may do nothing

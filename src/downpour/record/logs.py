@@ -73,11 +73,8 @@ def read_logs(
 ) -> LogPage:
     """Return the lines added since a cursor; without one, all existing lines.
 
-    Args:
-        place: where the logs are; see `files.logs.log_places.logs_of`.
-        since: the cursor of the previous read.
-        changed_after: leave out pieces that have not changed since then, in seconds since 1970.
-        bytes_max: how much to read; if there is more, read the pieces that changed last.
+    We leave out pieces that have not changed since `changed_after`, in seconds since 1970. If the
+    new lines have more than `bytes_max`, we read the pieces that changed last.
     """
     before = since or {}
     pieces = place.pieces()

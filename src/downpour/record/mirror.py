@@ -74,13 +74,7 @@ class _Part:
 
 
 class Mirror:
-    """Puts the journal of one experiment into a bucket; use it from one thread.
-
-    Args:
-        bucket: where the objects go.
-        folder: the experiment's own folder on this machine.
-        term: the manager's term.
-    """
+    """Puts the journal in an experiment's folder into a bucket; use it from one thread."""
 
     def __init__(self, bucket: Bucket, folder: Path, term: int) -> None:
         self._bucket = bucket
@@ -186,11 +180,7 @@ def fetch_records(
 ) -> None:
     """Copy a bucket's journals below a folder, in order of names, for `record.py` to read.
 
-    Args:
-        shared: the shared directory with the bucket.
-        folder: where to create a folder for each experiment.
-        experiment: the only one to copy; "": all.
-        last: how many of the last ones to copy; None: all.
+    We copy all of them, only this experiment's, or the `last` ones.
     """
     if shared.bucket is None:
         return
@@ -200,12 +190,7 @@ def fetch_records(
 
 
 class MirrorCopy:
-    """This machine's copy of a bucket's journals, for readers to follow while they grow.
-
-    Args:
-        shared: the shared directory with the bucket.
-        folder: where to create a folder for each experiment.
-    """
+    """A copy of a bucket's journals below a folder, for readers to follow while they grow."""
 
     def __init__(self, shared: SharedDirectory, folder: Path) -> None:
         self._shared = shared

@@ -45,9 +45,6 @@ class RecordReader:
     Until the record is exported, the reader projects it from the journal, and follows the journal.
     The journal's lines must count, so a manager makes a reader once it has taken up the journal.
     The lines stay in memory, in compressed blocks.
-
-    Args:
-        folder: the experiment's folder.
     """
 
     def __init__(self, folder: Path) -> None:

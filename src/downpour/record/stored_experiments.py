@@ -27,10 +27,7 @@ def stored_records(
 ) -> Iterator[Path]:
     """Yield a folder with the folders of experiments; for a bucket, a copy of its records.
 
-    Args:
-        shared: the shared directory, with or without a bucket.
-        experiment: the only experiment to copy from a bucket; "": all.
-        last: how many of the last experiments to copy from a bucket; None: all.
+    From a bucket, we copy all records, only this experiment's, or the `last` ones.
     """
     if shared.bucket is None:
         yield shared.experiments

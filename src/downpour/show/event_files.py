@@ -159,10 +159,7 @@ class EndedRuns:
 class _EventFile:
     """One file of events: first the spec as text and as hyperparameters, then scalars.
 
-    Args:
-        folder: The run's own folder. We make it, and remove event files of earlier calls from it.
-        at_seconds: The time of the submission, as the record has it.
-        submitted: The record's line of the submission.
+    It makes the run's own folder, and removes event files of earlier calls from it.
     """
 
     def __init__(self, folder: Path, at_seconds: float, submitted: SubmittedLine) -> None:

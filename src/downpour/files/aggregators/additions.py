@@ -38,10 +38,6 @@ class PartialSum:
 
     We sum float16 in float32, which takes twice its size in addition. We sum float64 as it is, and
     take numbers that are not floats from the lowest shard.
-
-    Args:
-        layout: The model's.
-        ranges: The stretches that files hold in the same way.
     """
 
     def __init__(self, layout: Layout, ranges: Sequence[HeldRange]) -> None:

@@ -201,13 +201,7 @@ _RULES: Mapping[str, tuple[Rule, tuple[str, ...]]] = {
 def first_state(
     outer: Outer, model: Mapping[str, Array], trained: Collection[str]
 ) -> dict[str, Array]:
-    """Return the state before the first round.
-
-    Args:
-        outer: The optimizer; not `none`, which has no state.
-        model: The model's tensors by name.
-        trained: The names of the tensors that take steps.
-    """
+    """Return the state before the first round; `trained` names the tensors that take steps."""
     begin = {_MOMENTUM: 0.0, _VARIANCE: outer.epsilon**2, _BUFFER: 0.0}
     kinds = _RULES[outer.optimizer][1]
     state: dict[str, Array] = {

@@ -74,9 +74,7 @@ def full_additions(nodes: Sequence[Node]) -> Iterator[Node | None]:
 def last_additions(nodes: Sequence[Node], following: int | None = None) -> Iterator[Node | None]:
     """Yield the steps that add all possible nodes once we know which shards there are.
 
-    Args:
-        nodes: In the order of their shards.
-        following: The next arrived shard that is not among the nodes; None if all are.
+    `following` is the next arrived shard that is not among the nodes; None if all are.
     """
     done: list[Node] = []
     ends = [node.shard for node in nodes[1:]]
@@ -329,13 +327,7 @@ def examine(
 
     We read each file separately: verify its checksum, compare its layout and check its numbers. So
     we find exactly the shards that workers must retrain, all at once. A round whose fold succeeds
-    never gets here, so this may be slow.
-
-    Args:
-        store: Where the files are.
-        base: The model that training began from; all files must have its tensors.
-        contributions: All contributions of the round.
-        known: Shards whose reason is known already; we don't read their files.
+    never gets here, so this may be slow. We don't read the files of shards whose reason is `known`.
     """
     reasons = dict(known)
     if not base.is_verified:

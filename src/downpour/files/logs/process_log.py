@@ -44,11 +44,8 @@ class LogWriter:
     """Writes the log of one process until `close`, and keeps its last `PIECES_KEPT` pieces.
 
     Its thread takes lines from a bounded queue. If the folder is slow, full or gone, the queue
-    fills up and takes no more lines.
-
-    Args:
-        place: where to keep them.
-        owner: the beginning of the pieces' names; a random part makes them unique to this process.
+    fills up and takes no more lines. The pieces' names begin with the owner; a random part makes
+    them unique to this process.
     """
 
     def __init__(self, place: LogPlace, owner: str) -> None:
@@ -263,14 +260,10 @@ def kept_log(
     *,
     owns_process: bool = True,
 ) -> Iterator[None]:
-    """Keep this process's log in the shared directory, inside the block.
+    """Keep this process's log, without the secrets, in the shared directory, inside the block.
 
-    Args:
-        shared: the directory.
-        name: the process's name in the log.
-        secrets: texts that the log must not contain.
-        owns_process: whether everything that this process logs and prints belongs there, or only
-            what this package logs.
+    `owns_process` says whether everything that this process logs and prints belongs there, or only
+    what this package logs.
     """
     with ExitStack() as ending:
         owner = f"{socket.gethostname()}-{name}-{os.getpid()}"

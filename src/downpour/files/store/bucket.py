@@ -121,11 +121,8 @@ class Bucket:
     def put_new(self, key: str, content: bytes | Path, *, mark: str = "") -> None:
         """Create an object of these bytes, or of a file's; it is durable on return.
 
-        Args:
-            key: Its key.
-            content: Its bytes, or the file that has them.
-            mark: Names the publication (`new_mark`). A caller that repeats a failed call passes
-                the same mark, because the store may have created the object and lost the answer.
+        `mark` names the publication (`new_mark`). A caller that repeats a failed call passes the
+        same mark, because the store may have created the object and lost the answer.
         """
         create = partial(self._put_new, key, content, mark or new_mark())
         RetryPolicy(seconds=_CONFLICT_SECONDS).call(
@@ -276,12 +273,6 @@ class ObjectFiles:
     The twin of `DirectoryStore` for clusters without a shared folder. This machine keeps fetched
     and published files by checksum (`FileCache`). So its processes together fetch a file once, and
     readers get a memory map of it, as for a local file.
-
-    Args:
-        bucket: where they are.
-        folder: the part of their keys before the last slash.
-        cache: this machine's copies of them.
-        retry_policy: how long to retry if a file is missing or altered, or the bucket is away.
     """
 
     def __init__(

@@ -137,11 +137,7 @@ _LOOK_SECONDS = 0.5
 
 
 class Lease:
-    """The right to manage, held from `acquire` to `release`.
-
-    Args:
-        shared: the shared directory.
-    """
+    """The right to manage, held from `acquire` to `release`."""
 
     def __init__(self, shared: SharedDirectory) -> None:
         self._shared = shared

@@ -63,14 +63,7 @@ class VersionStep(NamedTuple):
 def step_to(
     tensors: Mapping[str, Array], base: Parameters, file: PublishedFile, compression: str
 ) -> VersionStep:
-    """Return the version nearest to some tensors to which a step can lead.
-
-    Args:
-        tensors: The aggregated parameters and buffers.
-        base: The previous version.
-        file: The previous version's file.
-        compression: The codec.
-    """
+    """Return the version nearest to some tensors to which a step from `base` can lead."""
     form = UpdateFormat.of(base, file, compression)
     held, _ = compress(form, base.tensors, tensors, {})
     content = encode(held, {**base.metadata, **form.metadata}, form.layout)
@@ -82,11 +75,7 @@ def read_version(
 ) -> Parameters:
     """Read a model version; callers must not change its tensors.
 
-    Args:
-        store: Where its files are.
-        file: The version.
-        leading: The versions before it, oldest first; the required ones end the sequence.
-        known: Which versions are in memory.
+    `leading` are the versions before it, oldest first; the required ones end the sequence.
     """
     steps: list[_NamedStep] = []
     before = list(leading)

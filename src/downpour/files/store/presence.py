@@ -39,12 +39,8 @@ class Pulse:
 
     Every two seconds, the leader replaces an object. A successor takes the leader for dead once the
     object has not changed for ten seconds, by the successor's own clock (`Watch`): machines need
-    not agree on the time. A leader that only stood still finds the later term when it looks.
-
-    Args:
-        bucket: where to beat.
-        term: the leader's term.
-        leads: says whether no later term has begun; raises StoreError if it cannot find out.
+    not agree on the time. A leader that only stood still finds the later term when it looks:
+    `leads` says whether no later term has begun, and raises StoreError if it cannot find out.
     """
 
     def __init__(self, bucket: Bucket, term: int, leads: Callable[[], bool]) -> None:
@@ -91,13 +87,7 @@ class Pulse:
 
 
 class Watch:
-    """Looks at a manager's pulse from another machine.
-
-    Args:
-        bucket: where the manager beats.
-        term: the manager's term.
-        clock: returns seconds of this machine's own clock.
-    """
+    """Looks at a manager's pulse from another machine, by that machine's own clock."""
 
     def __init__(
         self, bucket: Bucket, term: int, clock: Callable[[], float] = time.monotonic

@@ -199,9 +199,7 @@ LOCAL_DEFAULT = "~/.local/share/downpour"
 def open_location(location: str, *, create: bool) -> SharedDirectory:
     """Return the shared directory at a path or URL, after proving that it is writable.
 
-    Args:
-        location: a folder's path, or an object store's URL.
-        create: whether it is for a manager, which creates a missing folder.
+    Only a manager that starts may `create` a missing folder.
     """
     if not is_object_store(location):
         return SharedDirectory.open(path_of("shared", location), create=create)

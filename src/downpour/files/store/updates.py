@@ -200,11 +200,7 @@ def compress(
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """Return an update's tensors, and the rest of the difference that they leave out, by name.
 
-    Args:
-        form: Its format, with a codec.
-        model: The model that training began from.
-        trained: Its parameters and buffers now.
-        unsent: The second result of the shard's previous task, if there is one: float32, flat.
+    `unsent` is the second result of the shard's previous task, if there is one: float32, flat.
     """
     codec, held, left = form.codec, dict(trained), dict[str, Array]()
     if codec is None:

@@ -139,11 +139,7 @@ def managers_for(
 ) -> Managers:
     """Return the managers that the user's options mean, by the rule of this module.
 
-    Args:
-        manager: an address; None or empty if the user gave none.
-        shared: a folder's path or a bucket's URL; None if the user gave none.
-        trust: the credentials of the calls.
-        timeout_seconds: how long a call may take.
+    `manager` is an address, and `shared` a folder's path or a bucket's URL.
     """
     address = parse_address(manager, field="manager") if manager else None
     seen = seen_location(shared) if shared is not None else None

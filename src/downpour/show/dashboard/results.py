@@ -228,12 +228,9 @@ _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
 def task_history(folder: Path, start: float, task: tuple[int, int]) -> list[Told]:
-    """Return the history of a task from a record.
+    """Return the history of a task (round and shard, from 0) from an experiment's record.
 
-    Args:
-        folder: the experiment's folder.
-        start: when the user submitted it, by the record's clock.
-        task: round and shard, from 0.
+    `start` is when the user submitted it, by the record's clock.
     """
     return list(histories(task_lines(folder, *task), start))
 

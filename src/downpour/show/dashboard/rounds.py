@@ -46,10 +46,6 @@ def time_left(durations: Sequence[float], left: int) -> dict[str, float] | None:
     k²/n is the error of the mean, which we know only from n rounds. The interval is wide after two
     rounds, and gets narrower with each round.
 
-    Args:
-        durations: how long the last rounds took, in seconds.
-        left: how many rounds remain.
-
     Returns:
         The quantiles by name; None while fewer than two rounds have ended.
     """

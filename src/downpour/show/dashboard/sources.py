@@ -35,9 +35,6 @@ class RecordSource:
 
     It follows a growing journal with the segments of later terms. When a run replaces its journal
     with `record.jsonl`, it switches to that file.
-
-    Args:
-        folder: the experiment's folder.
     """
 
     def __init__(self, folder: Path) -> None:

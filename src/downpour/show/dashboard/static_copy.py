@@ -49,12 +49,7 @@ _TITLE = re.compile(r"<title>.*?</title>", re.DOTALL)
 
 
 def static_page(sources: Iterable[Path | Record], title: str) -> str:
-    """Return a page of experiments as one HTML file.
-
-    Args:
-        sources: folders of experiments, or their records.
-        title: the page's title in the browser.
-    """
+    """Return a page of experiments, from their folders or records, as one HTML file."""
     data: dict[str, Any] = {"experiments": [], "frames": {}, "tasks": {}, "splits": {}}
     for source in sources:
         lines, clock = _lines_of(source)
