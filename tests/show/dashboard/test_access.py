@@ -69,6 +69,8 @@ def test_the_token_gives_a_cookie_that_is_not_the_token(guarded: Page) -> None:
     assert TOKEN not in cookie
     assert f"downpour-{guarded.port}=" in cookie
     assert guarded.ask(FRAME, {"cookie": cookie}).status == 200
+    listed = guarded.ask("/api/experiments", {"cookie": cookie}).json
+    assert listed["login"], "so the page offers to log out"
     assert guarded.ask(FRAME, {"cookie": f"downpour-{guarded.port}=x"}).status == 401
     guarded.ask("/logout", {"cookie": cookie}, form="")
     assert guarded.ask(FRAME, {"cookie": cookie}).status == 401

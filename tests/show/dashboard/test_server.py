@@ -182,7 +182,7 @@ def test_the_list_has_the_newest_first_in_pages(tmp_path: Path) -> None:
     """With state, rounds and the last measurement, though only ends of records are read."""
     with served(tmp_path) as page:
         nothing = page.ask("/api/experiments").json
-        assert nothing == {"experiments": [], "studies": [], "next": None}
+        assert nothing == {"experiments": [], "studies": [], "login": False, "next": None}
         for number in range(103):
             (tmp_path / f"run-{number:03}").mkdir()
             kept = LINES if number % 2 else LINES[: 9 + number % 5]

@@ -132,7 +132,8 @@ class Dashboard:
         deadline = time.monotonic() + _LIST_SECONDS
         rows = [row for one in page if (row := await self._summary(one, deadline)) is not None]
         is_more = len(rest) > len(page)
-        answer = {"experiments": rows, "studies": studies}
+        has_login = self._door.token is not None
+        answer = {"experiments": rows, "studies": studies, "login": has_login}
         return JSONResponse(answer | {"next": _cursor(page[-1]) if is_more else None})
 
     async def _summary(self, found: FoundExperiment, deadline: float) -> Summary | None:
