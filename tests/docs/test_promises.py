@@ -15,7 +15,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_two_commands_run_the_main_job_and_the_tests() -> None:
-    """Whoever clones the repository meets them first, and needs no third one; the demo is later."""
+    """A reader of the README needs no third command, and finds the demo after these two."""
     (block,) = re.findall(r"## Two commands\n+```sh\n(.*?)```", README, re.DOTALL)
     assert [line.partition("#")[0].strip() for line in block.splitlines()] == [
         "make run",

@@ -126,7 +126,7 @@ def test_a_workers_slowness_is_that_of_its_last_rounds(core: Scheduler) -> None:
 
 
 def test_what_holds_an_experiment_up_is_its_reason(core: Scheduler) -> None:
-    """As long as nobody here can train it."""
+    """It stays until a worker joins that can train it."""
     for shown in status(core, Roster(), "", 1).workers:
         assert shown.running is not None
         core.handle(

@@ -102,7 +102,7 @@ def test_only_who_is_asked_for_is_told_of() -> None:
 
 
 def lineup(seconds: Sequence[float], sizes: Sequence[int], steps: int = 100) -> Lineup:
-    """Return workers that take so long for a hundred samples, in so many steps."""
+    """Return workers, each with its seconds for a hundred samples, and the steps of that."""
     known = {f"w{number}": own for number, own in enumerate(seconds)}
     made = Lineup.of(view(known, steps), sizes)
     assert made is not None

@@ -46,7 +46,7 @@ TIMES = st.lists(st.sampled_from([0.0, 1.0, 2.5, 4.0, 9.0]), max_size=40)
 def test_a_median_of_many_is_that_of_all(
     published: list[float], refused: list[float], others: list[float]
 ) -> None:
-    """Though most of the numbers are left out; what was refused does not count."""
+    """The shortcut skips most numbers and finds the same median; refused updates do not count."""
     times = UpdateTimes((2, seconds) for seconds in [*published, *refused])
     for seconds in refused:
         times.remove(2, seconds)

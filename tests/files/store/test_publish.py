@@ -50,7 +50,7 @@ def test_more_pieces_than_one_write_takes(tmp_path: Path) -> None:
 
 
 def test_a_long_file_is_durable_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waits for it hears of each part only once it is synced."""
+    """The worker counts each part once it is synced, and no earlier."""
     monkeypatch.setattr(publishing, "_BLOCK_BYTES", 10)
     monkeypatch.setattr(publishing, "_SYNC_BYTES", 30)
     heard: list[int | str] = []

@@ -209,11 +209,11 @@ def view_of(
     )
     if not policy.watches:
         return basic
+    held = _held(state, current)
     if between:
-        leaving = (task for task in _held(state, current) if task.leaving)
+        leaving = (task for task in held if task.leaving)
         running = _running(state, leaving, experiment.startup_limit_seconds)
         return replace(basic, running=tuple(running))
-    held = _held(state, current)
     return replace(
         basic,
         running=tuple(_running(state, held, experiment.startup_limit_seconds)),

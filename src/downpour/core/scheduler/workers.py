@@ -245,7 +245,7 @@ class Worker:
         last = self.progress
         if last is None or progress.steps_done > last.steps_done:
             self.advance(at_seconds)
-        if last is None or progress.moved_bytes > last.moved_bytes:
+        elif progress.moved_bytes > last.moved_bytes:
             self.moved_at_seconds = at_seconds
         self.progress = progress
 
