@@ -312,7 +312,7 @@ def test_arrays_are_written_as_numpy_writes_them(array: Any, *, turned: bool) ->
     """For every shape and memory order."""
     array = array.T if turned else array
     with tempfile.TemporaryDirectory() as folder:
-        _write(Path(folder), "array", array)
+        _write(Path(folder), "array", array, b"")
         read = np.load(Path(folder) / "array.npy", allow_pickle=False)
     assert (read.dtype, read.shape) == (array.dtype, array.shape)
     assert read.tobytes() == array.tobytes()

@@ -1,10 +1,10 @@
 """A folder of flat arrays that never changes; its content gives its name.
 
 Its name, the *key*, ends in a checksum of its `facts.json`, which holds the checksum of each array.
-So the key determines every byte. No process trusts the folder. Each compares all checksums before
-it maps the arrays for the first time, and reports a missing, short or altered array instead of
-training on it. A writer holds a lock, writes the folder under a temporary name, flushes it to the
-disk, and renames it: it appears whole or not at all.
+So the key determines every byte. No process trusts the folder. Each verifies the arrays
+that it uses, large ones block by block (`blocks.py`), and reports a missing, short or altered array
+instead of training on it. A writer holds a lock, writes the folder under a temporary name, flushes
+it to the disk, and renames it: it appears whole or not at all.
 
 Workers on slow links read the examples through the shared folder. If compression pays, that folder
 holds an array as `train_x.npy.gz`, and each machine unpacks it once into its own folder. All
@@ -27,10 +27,10 @@ import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
@@ -43,6 +43,15 @@ from downpour.files.store.publish import RetryPolicy, reading, sync_directory
 from downpour.files.store.shared_directory import own_folder
 from downpour.host.machine import expect_random_reads, note_use, raise_limit, remove_unused
 from downpour.host.paths import FolderLock
+from downpour.learning.datasets.blocks import (
+    CHANGED,
+    WHOLE_BYTES,
+    Blocks,
+    block_digests,
+    blocks_of,
+    checksum_of,
+    identity,
+)
 
 log = logging.getLogger(__name__)
 
@@ -151,6 +160,7 @@ def _own_disk() -> Iterator[None]:
 
 FACTS_FILE = "facts.json"
 
+_DIGESTS = ".digests"
 _CHECKSUM = re.compile("[0-9a-f]{32}")
 
 _PARSING = Lock()
@@ -163,38 +173,53 @@ _LOOKS = RetryPolicy(seconds=0.2)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ArrayFolder:
-    """The contents of a folder: the facts in its `facts.json`, and its arrays by name, mapped."""
+    """The contents of a folder: the facts in its `facts.json`, and its arrays by name, mapped.
+
+    An array's user verifies the `blocks` that it reads, if the array has any.
+    """
 
     facts: Mapping[str, Any]
     arrays: Mapping[str, NDArray[Any]]
+    blocks: Mapping[str, Blocks]
 
 
 def write_array_folder(
     root: Path, prefix: str, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
 ) -> str:
     """Write a folder under `root`, unless an intact one is there; returns its key."""
-    described = {name: _described(array) for name, array in arrays.items()}
+    digests = {name: block_digests(_content(array)) for name, array in arrays.items()}
+    described = {name: _described(array, digests[name]) for name, array in arrays.items()}
     text = json.dumps({**facts, "arrays": described}, indent=1).encode()
     key = f"{prefix}-{_facts_checksum(text)}"
     with FolderLock(root / f".{key}.lock"):
         # Looked at under the lock, because another process may have made it while this one waited.
         if key not in names_in(root) or damage(root, key, arrays) is not None:
-            _make(root / key, arrays, text)
+            _make(root / key, arrays, digests, text)
     return key
 
 
-def open_array_folder(root: Path, key: str, names: Iterable[str]) -> ArrayFolder:
-    """Map the named arrays of a folder; the first time in a process, all of them are verified."""
+def open_array_folder(
+    root: Path, key: str, names: Iterable[str], by_block: Collection[str] = ()
+) -> ArrayFolder:
+    """Map the named arrays of a folder, and verify them if this process has not done so.
+
+    Those `by_block` that have digests beside them are left to their user.
+    """
     if not is_bare_name(key):
         raise FileCorrupt(key, "must be a bare folder name")
     folder = root / key
     facts = read_facts(folder)
     there = names_in(folder)
     try:
-        arrays = {name: _opened(folder, there, name, facts["arrays"][name]) for name in names}
+        opened = {name: _opened(folder, there, name, facts["arrays"][name]) for name in names}
     except (KeyError, TypeError) as error:
         raise FileCorrupt(f"{key}/{FACTS_FILE}", f"misses or garbles {error}") from None
-    return ArrayFolder(facts=facts, arrays=arrays)
+    blocks = {name: one.blocks for name, one in opened.items() if one.blocks is not None}
+    for name in blocks.keys() - set(by_block):
+        blocks.pop(name).verify_all()
+    return ArrayFolder(
+        facts=facts, arrays={name: one.array for name, one in opened.items()}, blocks=blocks
+    )
 
 
 def damage(root: Path, key: str, names: Iterable[str]) -> str | None:
@@ -209,14 +234,19 @@ def damage(root: Path, key: str, names: Iterable[str]) -> str | None:
     return None
 
 
-def _make(folder: Path, arrays: Mapping[str, NDArray[Any]], facts_text: bytes) -> None:
+def _make(
+    folder: Path,
+    arrays: Mapping[str, NDArray[Any]],
+    digests: Mapping[str, bytes],
+    facts_text: bytes,
+) -> None:
     partial_folder = folder.with_name(f".{folder.name}.partial")
     # This process holds the lock, so a partial folder was left by a process that died.
     shutil.rmtree(partial_folder, ignore_errors=True)
     partial_folder.mkdir()
     try:
         for name, array in arrays.items():
-            _write(partial_folder, name, array)
+            _write(partial_folder, name, array, digests[name])
         (partial_folder / FACTS_FILE).write_bytes(facts_text)
         for path in partial_folder.iterdir():
             flush(path)
@@ -236,7 +266,7 @@ def _put_aside(folder: Path) -> None:
         folder.rename(aside)
 
 
-def _write(folder: Path, name: str, array: NDArray[Any]) -> None:
+def _write(folder: Path, name: str, array: NDArray[Any], digests: bytes) -> None:
     """Write an array as `np.save` does, but with the error of the system if it fails."""
     array = np.ascontiguousarray(array)
     header = io.BytesIO()
@@ -248,6 +278,8 @@ def _write(folder: Path, name: str, array: NDArray[Any]) -> None:
     with (folder / f"{name}.npy").open("wb") as file:
         file.write(header.getvalue())
         file.write(content.data)
+    if len(content) > WHOLE_BYTES:
+        (folder / f"{name}{_DIGESTS}").write_bytes(digests)
 
 
 def flush(path: Path) -> None:
@@ -284,20 +316,27 @@ def _facts_checksum(text: bytes) -> str:
     return xxhash.xxh3_64_hexdigest(text)
 
 
-def _described(array: NDArray[Any]) -> dict[str, Any]:
+def _content(array: NDArray[Any]) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def _described(array: NDArray[Any], digests: bytes) -> dict[str, Any]:
     """Return the entry of an array in `facts.json`."""
-    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return {
-        "dtype": array.dtype.str,
-        "shape": list(array.shape),
-        "checksum": xxhash.xxh3_128_hexdigest(content.data),
-    }
+    checksum = checksum_of(digests)
+    return {"dtype": array.dtype.str, "shape": list(array.shape), "checksum": checksum}
 
 
-def _opened(
-    folder: Path, there: Collection[str], name: str, stated: dict[str, Any]
-) -> NDArray[Any]:
-    """Map an array into memory and verify it, stored packed or not."""
+class _Mapped(NamedTuple):
+    """An array with the entry that it should have; `blocks` if they are not verified yet."""
+
+    array: NDArray[Any]
+    described: dict[str, Any]
+    blocks: Blocks | None = None
+
+
+def _opened(folder: Path, there: Collection[str], name: str, stated: dict[str, Any]) -> _Mapped:
+    """Map an array into memory, stored packed or not, and compare its checksum."""
+    digests = folder / f"{name}{_DIGESTS}" if f"{name}{_DIGESTS}" in there else None
     file = folder / f"{name}.npy"
     if f"{file.name}{ENDING}" in there:
         file = file.with_name(f"{file.name}{ENDING}")
@@ -305,54 +344,53 @@ def _opened(
     try:
         with _found(folder, file.name):
             if file.name.endswith(ENDING):
-                array, actual = _array_in(file, stated)
+                opened = _array_in(file, stated)
             else:
-                array, actual = _mapped(file)
+                opened = _mapped(file, digests)
     except (ValueError, EOFError) as error:
         raise FileCorrupt(shown, str(error)) from None
-    if actual != stated:
-        raise FileCorrupt(shown, "has changed since the dataset was prepared")
-    return array
+    if opened.described != stated:
+        raise FileCorrupt(shown, CHANGED)
+    return opened
 
 
-def _array_in(file: Path, stated: dict[str, Any]) -> tuple[NDArray[Any], dict[str, Any]]:
+def _array_in(file: Path, stated: dict[str, Any]) -> _Mapped:
     """Map this machine's copy of a packed array; without room for one, read it into memory."""
     if not _CHECKSUM.fullmatch(stated["checksum"]):
         raise ValueError("has no checksum")
     size = math.prod(stated["shape"]) * np.dtype(stated["dtype"]).itemsize
     try:
-        array, actual = _of_own_copy(file, stated, size)
+        return _of_own_copy(file, stated, size)
     except NoCopy as error:
         log.warning("%s: no copy on this machine, %s; reading it into memory", file.name, error)
         array = in_memory(file, size)
-        actual = _described(array)
-    return array, actual
+        return _Mapped(array, _described(array, block_digests(_content(array))))
 
 
-def _of_own_copy(
-    file: Path, stated: dict[str, Any], size: int
-) -> tuple[NDArray[Any], dict[str, Any]]:
+def _of_own_copy(file: Path, stated: dict[str, Any], size: int) -> _Mapped:
     copy = own_copy(file, stated["checksum"], size)
     with suppress(ValueError, EOFError):
-        array, actual = _mapped(copy)
-        if actual == stated:
-            return array, actual
+        mapped = _mapped(copy)
+        if mapped.described == stated:
+            return mapped
     copy.unlink(missing_ok=True)  # it has changed since it was unpacked
     return _mapped(own_copy(file, stated["checksum"], size))
 
 
-def _mapped(path: Path) -> tuple[NDArray[Any], dict[str, Any]]:
-    """Map a file; returns the array, and the description that it should have."""
-    same = _identity(path)
+def _mapped(path: Path, digests: Path | None = None) -> _Mapped:
+    """Map a file; without digests beside it, all of it is verified."""
+    same = identity(path)
     raise_limit(same[1])
     # Mode c: torch wants writable memory, and writes to it never reach the file.
     with _PARSING:
         array: np.memmap[Any, Any] = np.load(path, mmap_mode="c", allow_pickle=False)
-    checksum = _checksum(path, array.offset, same)
+    blocks = blocks_of(path, array.offset, same)
+    checksum = blocks.checksum(digests)
     memory: object = array.base
     if isinstance(memory, mmap.mmap):
         expect_random_reads(memory)
-    return array, {"dtype": array.dtype.str, "shape": list(array.shape), "checksum": checksum}
+    described = {"dtype": array.dtype.str, "shape": list(array.shape), "checksum": checksum}
+    return _Mapped(array, described, blocks if digests is not None else None)
 
 
 @contextmanager
@@ -366,29 +404,3 @@ def _found(folder: Path, name: str) -> Iterator[None]:
             if folder.name in names_in(folder.parent):
                 names_in(folder)
             raise FileMissing(f"{folder.name}/{name}") from None
-
-
-def _identity(path: Path) -> tuple[int, int, int]:
-    """Return an identity of a regular file, which a file that replaces it does not have.
-
-    Its second part is the file's size in bytes.
-    """
-    with open(open_regular(path), "rb") as file:
-        stat = os.fstat(file.fileno())
-    return stat.st_ino, stat.st_size, stat.st_mtime_ns
-
-
-@lru_cache(maxsize=256)
-def _checksum(path: Path, offset: int, _same: tuple[int, int, int]) -> str:
-    """Return the checksum of a file's bytes from `offset` on; cached by the file's identity.
-
-    The file is read, not mapped: so it does not count as the process's memory, and a failure of a
-    file server is an exception here. In a mapped page it would be a fault.
-    """
-    digest = xxhash.xxh3_128()
-    window = bytearray(_WINDOW_BYTES)
-    with open(open_regular(path), "rb", buffering=0) as file:
-        file.seek(offset)
-        while count := file.readinto(window):
-            digest.update(memoryview(window)[:count])
-    return digest.hexdigest()

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from downpour.base.errors import FileCorrupt
 from downpour.base.values import DatasetFacts
 from downpour.learning.datasets.array_folder import FACTS_FILE, open_array_folder
+from downpour.learning.datasets.blocks import Blocks
 
 _Count = Annotated[int, Field(ge=0, lt=2**62)]
 _Length = Annotated[int, Field(ge=1, lt=2**62)]
@@ -119,7 +120,7 @@ ARRAYS = ("train_x", "train_y", "test_x", "test_y")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examples:
-    """Examples in a file mapped into memory.
+    """Examples in a file mapped into memory; `verify` rows of `x` before you read them.
 
     `x` is uint8 images [n, h, w, c], channels last in spite of `sample_shape`, or float32 numbers
     [n, ...]. `y` is int64 class numbers [n] or float32 zeros and ones [n, k].
@@ -127,9 +128,23 @@ class Examples:
 
     x: NDArray[Any]
     y: NDArray[Any]
+    blocks: Blocks | None = None
 
     def __len__(self) -> int:
         return len(self.x)
+
+    def verify(self, rows: NDArray[np.int64] | None) -> None:
+        """Verify some rows [n] of `x`, or all of them, if this process has not done so.
+
+        Raises:
+            FileCorrupt: a block of the file has changed.
+        """
+        if self.blocks is None:
+            return
+        if rows is None:
+            self.blocks.verify_all()
+        else:
+            self.blocks.verify(rows, self.x.nbytes // len(self.x))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,26 +190,28 @@ class PreparedDataset:
 
 
 def open_prepared(datasets_root: Path, key: str) -> PreparedDataset:
-    """Map a prepared dataset into memory; the first time in a process, all of it is verified."""
-    opened = open_array_folder(datasets_root, key, ARRAYS)
-    return _dataset(checked(opened.facts, ARRAYS, key), opened.arrays)
+    """Map a prepared dataset into memory; large examples are verified when they are first used."""
+    opened = open_array_folder(datasets_root, key, ARRAYS, by_block=("train_x", "test_x"))
+    return _dataset(checked(opened.facts, ARRAYS, key), opened.arrays, opened.blocks)
 
 
 def without_examples(stated: Mapping[str, Any], name: str) -> PreparedDataset:
     """Return a dataset of no examples, of the kind that a `facts.json` describes."""
     facts = checked(stated, ARRAYS, name)
     try:
-        return _dataset(facts, {part: facts.empty(part) for part in ARRAYS})
+        return _dataset(facts, {part: facts.empty(part) for part in ARRAYS}, {})
     except ValueError as error:  # larger than numpy can count
         raise FileCorrupt(f"{name}/{FACTS_FILE}", f"misses or garbles {error}") from None
 
 
-def _dataset(facts: Stated, arrays: Mapping[str, NDArray[Any]]) -> PreparedDataset:
+def _dataset(
+    facts: Stated, arrays: Mapping[str, NDArray[Any]], blocks: Mapping[str, Blocks]
+) -> PreparedDataset:
     shape = (-1,) if facts.images else facts.sample_shape
     return PreparedDataset(
         facts=facts.known,
-        train=Examples(x=arrays["train_x"], y=arrays["train_y"]),
-        test=Examples(x=arrays["test_x"], y=arrays["test_y"]),
+        train=Examples(x=arrays["train_x"], y=arrays["train_y"], blocks=blocks.get("train_x")),
+        test=Examples(x=arrays["test_x"], y=arrays["test_y"], blocks=blocks.get("test_x")),
         mean=np.asarray(facts.mean, float).reshape(shape),
         std=np.asarray(facts.std, float).reshape(shape),
         normalized=facts.normalized,

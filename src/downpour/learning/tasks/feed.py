@@ -33,7 +33,8 @@ class Feed:
     def __init__(
         self, dataset: PreparedDataset, part: Examples, spec: Spec, *, flip: bool = False
     ) -> None:
-        self._columns = Columns([torch.from_numpy(part.x), torch.from_numpy(part.y)])
+        columns = [torch.from_numpy(part.x), torch.from_numpy(part.y)]
+        self._columns = Columns(columns, part.verify)
         self._count = len(part.x)
         self._images = dataset.images
         self._device = spec.device

@@ -1,0 +1,140 @@
+"""Verifies an array's file block by block, when a block is first used.
+
+The checksum of an array is the digest of its blocks' digests. A large array has these beside it, in
+`train_x.digests`. So a process that reads an eighth of a dataset of large examples verifies hardly
+more, and none reads a whole dataset before its first step.
+
+A block is read, not mapped. So it does not count as the process's memory, and a failure of a file
+server is an exception here. In a mapped page it would be a fault.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from downpour.base.errors import FileCorrupt
+from downpour.files.store.directory import open_regular
+from downpour.files.store.publish import reading
+
+BLOCK_BYTES = 2**17
+"""Small enough that a random photograph brings little else; 1 TB has 128 MB of digests."""
+
+WHOLE_BYTES = 2**26
+"""A smaller array has no digests beside it: to read all of it takes under a second."""
+
+CHANGED = "has changed since the dataset was prepared"
+
+Identity = tuple[int, int, int]
+"""Of a regular file; a file that replaces it has another. The second part is its size in bytes."""
+
+
+def block_digests(content: memoryview) -> bytes:
+    """Return the digests of some bytes, 16 for each block."""
+    begins = range(0, len(content), BLOCK_BYTES)
+    return b"".join(xxhash.xxh3_128_digest(content[one : one + BLOCK_BYTES]) for one in begins)
+
+
+def checksum_of(digests: bytes) -> str:
+    """Return the checksum of the bytes that have these digests."""
+    return xxhash.xxh3_128_hexdigest(digests)
+
+
+def identity(path: Path) -> Identity:
+    """Return the identity of a regular file."""
+    with open(open_regular(path), "rb") as file:
+        return _identity_in(file)
+
+
+def _identity_in(file: IO[bytes]) -> Identity:
+    stat = os.fstat(file.fileno())
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+class Blocks:
+    """The blocks of a file from `offset` on, and which of them this process has verified.
+
+    Several threads may use it: at worst, two read the same block.
+    """
+
+    def __init__(self, path: Path, offset: int, same: Identity) -> None:
+        self._path = path
+        self._shown = f"{path.parent.name}/{path.name}"
+        self._offset = offset
+        self._same = same
+        self._bytes = same[1] - offset
+        self._count = -(-self._bytes // BLOCK_BYTES)
+        self._digests = b""
+        self._unverified = np.ones(self._count, bool)
+        self._left = self._count
+
+    def checksum(self, digests: Path | None = None) -> str:
+        """Return the file's checksum by the digests beside it; without them, read all of it."""
+        if self._left and digests is not None:
+            self._digests = digests.read_bytes()
+        elif self._left:
+            self._digests = b"".join(self._read(range(self._count)))
+            self._note(np.arange(self._count))
+        return checksum_of(self._digests)
+
+    def verify(self, rows: NDArray[np.int64], row_bytes: int) -> None:
+        """Verify the blocks of some rows [n]; `checksum` was right before.
+
+        Raises:
+            FileCorrupt: a block has changed.
+            FileMissing, SharedDirectoryError: the file cannot be read.
+        """
+        if not self._left or not len(rows) or not row_bytes:
+            return
+        first, last = rows * row_bytes // BLOCK_BYTES, ((rows + 1) * row_bytes - 1) // BLOCK_BYTES
+        spans = first[:, None] + np.arange((last - first).max() + 1)
+        self._verify(np.unique(np.minimum(spans, last[:, None])))
+
+    def verify_all(self) -> None:
+        """Verify all blocks."""
+        self._verify(np.arange(self._count))
+
+    def _verify(self, blocks: NDArray[np.int64]) -> None:
+        unverified = blocks[self._unverified[blocks]]
+        if not len(unverified):
+            return
+        with reading(self._path.parent, self._path.name):
+            for block, digest in zip(unverified, self._read(unverified), strict=True):
+                if digest != self._digests[16 * block : 16 * block + 16]:
+                    raise FileCorrupt(self._shown, f"block {block} {CHANGED}")
+        self._note(unverified)
+
+    def _note(self, blocks: NDArray[np.int64]) -> None:
+        self._unverified[blocks] = False
+        self._left = int(np.count_nonzero(self._unverified))
+
+    def _read(self, blocks: Sequence[int] | NDArray[Any]) -> Iterator[bytes]:
+        """Yield the digest of each block."""
+        window = bytearray(min(BLOCK_BYTES, self._bytes))
+        with open(open_regular(self._path), "rb", buffering=0) as file:
+            if _identity_in(file) != self._same:  # then we have mapped another file
+                raise FileCorrupt(self._shown, "has been replaced since it was opened")
+            for block in blocks:
+                file.seek(self._offset + int(block) * BLOCK_BYTES)
+                yield xxhash.xxh3_128_digest(memoryview(window)[: _filled(file, window)])
+
+
+def _filled(file: Any, window: bytearray) -> int:
+    """Read until the window is full or the file ends; return the number of bytes."""
+    count = 0
+    while count < len(window) and (more := file.readinto(memoryview(window)[count:])):
+        count += more
+    return count
+
+
+@lru_cache(maxsize=256)
+def blocks_of(path: Path, offset: int, same: Identity) -> Blocks:
+    """Return the blocks of a file with this identity, which all of the process share."""
+    return Blocks(path, offset, same)
