@@ -51,13 +51,7 @@ Splitter = Callable[[SplitRequest], Numbers]
 def deal(order: Indices, shards: int) -> Numbers:
     """Deal examples to the shards in turn, in the given order, like cards to players.
 
-    Args:
-        order: a permutation of the examples, shape (examples,).
-        shards: the number of shards.
-
-    Returns:
-        The owners, shape (examples,). In any stretch of `order`, the shards' counts differ by at
-        most one.
+    Returns the owners. In any stretch of `order`, the shards' counts differ by at most one.
     """
     owners = np.empty(len(order), dtype=np.int32)
     for shard in range(shards):
@@ -107,14 +101,8 @@ def largest_remainder(counts: Indices, seats: int) -> Indices:
     """Give out seats in proportion to counts by the largest remainder (Hare quota).
 
     A count that is too small for a seat still gets one. The other counts share the remaining seats
-    in proportion. Among equal remainders, the earlier count comes first.
-
-    Args:
-        counts: shape (parties,), each at least 1.
-        seats: from `parties` to `sum(counts)`.
-
-    Returns:
-        Shape (parties,): at least 1 and at most its count each, `seats` in all.
+    in proportion. Among equal remainders, the earlier count comes first. There must be a seat for
+    each count, and at most as many as the counts' sum; then none gets more seats than its count.
     """
     given = np.ones(len(counts), dtype=np.int64)
     sharing = np.ones(len(counts), dtype=np.bool_)
@@ -187,16 +175,9 @@ def _fill_empty(result: Numbers, shards: int) -> None:
 
 
 def hold_out(labels: Labels | None, count: int, share: float, seed: int) -> tuple[Indices, Indices]:
-    """Divide the examples `0..count-1` into the ones that stay and the held-out ones.
+    """Divide the examples `0..count-1` into the ones that stay and the held-out ones, both sorted.
 
-    Args:
-        labels: shape (count,), one class per example; None if examples have no classes.
-        count: how many examples there are.
-        share: the part to hold out, above 0 and below 1; exact for each class to within one.
-        seed: the seed of the choice.
-
-    Returns:
-        Both parts, as sorted int64 indices.
+    The held-out `share` is exact for each class to within one example.
     """
     # The second number makes this draw differ from the split, which uses the seed alone.
     order = np.random.default_rng((seed, 1)).permutation(count).astype(np.int64, copy=False)
@@ -220,17 +201,9 @@ _BLOCK = 1 << 18
 def split(
     spec_split: str, labels: Labels | None, count: int, shards: int, seed: int
 ) -> list[Indices]:
-    """Split the examples `0..count-1` into shards.
+    """Split the examples `0..count-1` into shards, by a spec's `split` such as "dirichlet(0.5)".
 
-    Args:
-        spec_split: the spec's `split`, such as "equal" or "dirichlet(0.5)".
-        labels: shape (count,), one class per example; None if examples have no classes.
-        count: how many examples there are.
-        shards: how many shards to make.
-        seed: the seed of every random choice.
-
-    Returns:
-        One int64 array of sorted indices per shard, none empty; every index appears exactly once.
+    Returns one array of sorted indices per shard, none empty; every index appears exactly once.
     """
     name, alpha = parse_split(spec_split)
     if not 1 <= shards <= count:
@@ -353,16 +326,7 @@ class SplitCut(ShardCounts):
 
 
 def count_classes(shards: Sequence[Indices], labels: Labels | None, classes: int) -> Indices:
-    """Count each shard's examples of each class.
-
-    Args:
-        shards: the indices of each shard's examples.
-        labels: shape (count,), the class of each example, in 0..classes-1; None if there are none.
-        classes: how many classes the dataset has.
-
-    Returns:
-        Shape (shards, classes); (shards, 0) without labels.
-    """
+    """Count each shard's examples of each class: [shards, classes]; [shards, 0] without labels."""
     if labels is None:
         return np.empty((len(shards), 0), np.int64)
     return np.array([np.bincount(labels[one], minlength=classes) for one in shards], np.int64)

@@ -59,9 +59,7 @@ def digest_of(content: bytes) -> str:
 def code_of(field: str, name: str) -> Mapping[str, str]:
     """Return the digest of each of a factory's files, as this process runs it.
 
-    Args:
-        field: The spec's field that names the factory.
-        name: `package.module:factory`; any other name has no files.
+    Only a `name` of the form `package.module:factory` has files.
     """
     if name not in _read or name.partition(":")[0] not in sys.modules:
         _read[name] = project_of(field, name).digests

@@ -30,9 +30,7 @@ _KEPT_LINES = 20
 class TetheredWorkers:
     """The part of an engine that starts each worker in a free slot of some hosts, and ends it.
 
-    Args:
-        hosts: where workers may run.
-        words: returns the command that runs a script on a host.
+    `words` returns the command that runs a script on a host.
     """
 
     def __init__(self, hosts: Sequence[Host], words: Callable[[Host, str], Sequence[str]]) -> None:

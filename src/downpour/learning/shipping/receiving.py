@@ -189,15 +189,9 @@ REMEDY = "; start this worker with --accept-code to use the manager's code"
 
 
 def settle_code(spec: Spec, store: Store, *, accepts: bool) -> str:
-    """Have this process find the code that an experiment was submitted with.
+    """Have this process find the code that an experiment was submitted with, perhaps in a bundle.
 
-    Args:
-        spec: the experiment's.
-        store: the experiment's files.
-        accepts: whether this worker takes a bundle.
-
-    Returns:
-        What to say in addition if its own code turns out to be another; usually nothing.
+    Returns what to say in addition if its own code turns out to be another; usually nothing.
     """
     former = folder_in_use()
     if former is not None and former.name != spec.code_bundle:

@@ -21,13 +21,7 @@ class Feed:
     A batch is gathered from mapped memory as bytes, a quarter of the size of floats, and normalized
     by one multiplication and one addition. Images are [b, h, w, c] in memory. Networks get them as
     [b, c, h, w], which is torch's channels_last layout without a copy. The plain layout takes a
-    copy.
-
-    Args:
-        dataset: what normalizes the examples.
-        part: the examples.
-        spec: says where batches are needed, and the memory layout of images.
-        flip: mirror each image with probability 1/2, by torch's generator.
+    copy. With `flip`, torch's generator mirrors each image with probability 1/2.
     """
 
     def __init__(
@@ -72,12 +66,7 @@ class Feed:
 
 
 class Classification(Task):
-    """Classes, or zeros and ones, are learned from images or numbers.
-
-    Args:
-        spec: names network and loss.
-        dataset: its prepared examples.
-    """
+    """Classes, or zeros and ones, are learned from images or numbers."""
 
     def __init__(self, spec: Spec, dataset: PreparedDataset) -> None:
         self._spec = spec

@@ -40,14 +40,7 @@ def load(spec: Spec, data: Data, begun: Callable[[nn.Module], None] | None = Non
 
 
 class LoadedTask:
-    """A task with its spec and its data, as the loop and the evaluation use it.
-
-    Args:
-        spec: the experiment's spec, with a device of this machine.
-        task: the task to train.
-        data: counts and labels of its examples.
-        begun: see `load`.
-    """
+    """A task with its data and its spec, which has a device of this machine; see `load`."""
 
     def __init__(
         self,

@@ -46,13 +46,8 @@ class BatchPart:
 class TrainingStep:
     """The step of a training that is to come: what its gradient follows from.
 
-    Args:
-        loaded: the task.
-        model: its network.
-        indices: the batch, as indices of training examples [b].
-        number: the step's, counted from 0.
-        randomness: the task's generators, which are active.
-        loaders: who may have read the batch ahead.
+    Its batch is the training examples of `indices` [b], which `loaders` may have read ahead. The
+    generators of `randomness` are active.
     """
 
     loaded: LoadedTask
