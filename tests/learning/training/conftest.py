@@ -16,6 +16,7 @@ from downpour.core.spec import Spec
 from downpour.learning.datasets import PreparedDataset, open_prepared, prepare
 from downpour.learning.tasks.feed import Classification
 from downpour.learning.tasks.loaded import LoadedTask, load
+from downpour.learning.training.epoch_order import KeptArrays
 from downpour.learning.training.loop import LocalTask, ShardTraining
 
 # Dropout, two memory layouts and a last batch that is not full.
@@ -57,12 +58,13 @@ def started(
     round_: int = 0,
     shard: int = 0,
     optimizer_state: Mapping[str, NDArray[Any]] | None = None,
+    orders: KeptArrays | None = None,
 ) -> ShardTraining:
     """Return training on the first `count` examples, from the spec's initial parameters."""
     spec = Spec.make({**BASE, **(fields or {})})
     task = LocalTask(indices=np.arange(count), round=round_, shard=shard)
     loaded = load(spec, dataset)
-    return ShardTraining(loaded, loaded.network(), task, optimizer_state)
+    return ShardTraining(loaded, loaded.network(), task, optimizer_state, orders=orders)
 
 
 def with_network(

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
-from downpour.learning.training.epoch_order import batch_order, batches_in, samples_in
+from downpour.learning.training.epoch_order import KeptArrays, batch_order, batches_in, samples_in
 
 shards = st.lists(st.integers(0, 6), max_size=150)
 
@@ -63,6 +64,23 @@ def test_the_order_follows_from_seed_epoch_and_shard(batches: str) -> None:
     ]
     assert made[0] == made[1]
     assert len(set(made)) == 4
+
+
+def test_the_arrays_needed_last_are_kept_as_far_as_they_fit() -> None:
+    """One that is too large for the limit is kept alone."""
+    kept, made = KeptArrays(limit_bytes=24), ""
+
+    def need(key: str, count: int) -> None:
+        def make() -> NDArray[np.int64]:
+            nonlocal made
+            made += key
+            return np.arange(count)
+
+        assert len(kept.get(key, count, make)) == count
+
+    for key in "abcadacbLLb":
+        need(key, 9 if key == "L" else 1)
+    assert made == "abcdbLb"
 
 
 def test_balance_needs_classes_and_room_for_them() -> None:

@@ -14,7 +14,13 @@ from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
 from downpour.learning.datasets import PreparedDataset
 from downpour.learning.training import loop
-from downpour.learning.training.epoch_order import batch_order, batches_in, check_meetings, part_of
+from downpour.learning.training.epoch_order import (
+    KeptArrays,
+    batch_order,
+    batches_in,
+    check_meetings,
+    part_of,
+)
 from downpour.learning.training.optimizers import Optimizers
 from downpour.learning.training.step import TrainingStep, train_step
 from tests.learning.training.conftest import started
@@ -37,10 +43,12 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
     return seen
 
 
-def train(dataset: PreparedDataset, rounds: int, **fields: Any) -> None:
+def train(
+    dataset: PreparedDataset, rounds: int, orders: KeptArrays | None = None, **fields: Any
+) -> None:
     """Train shard 2 in the first rounds of a training."""
     for number in range(rounds):
-        training = started(dataset, fields, round_=number, shard=2)
+        training = started(dataset, fields, round_=number, shard=2, orders=orders)
         training.advance(training.steps_total)
         assert training.steps_done == training.steps_total
 
@@ -97,6 +105,25 @@ def test_meetings_cut_an_epoch_and_change_no_step(
     steps.clear()
     train(dataset, 2 * meet, meet=meet, **fields)
     assert steps == whole
+
+
+@pytest.mark.parametrize("fields", [{}, {"local_steps": 1}, {"batches": "balanced"}])
+def test_the_meetings_of_an_epoch_permute_a_shard_once(
+    dataset: PreparedDataset, steps: Steps, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
+) -> None:
+    """A worker that keeps the order takes the same steps as one that knows nothing of it."""
+    train(dataset, 6, meet=3, **fields)
+    alone = steps.copy()
+    steps.clear()
+    epochs: list[int] = []
+
+    def noted(*about: Any) -> Any:
+        epochs.append(about[3])
+        return batch_order(*about)
+
+    monkeypatch.setattr(loop, "batch_order", noted)
+    train(dataset, 6, KeptArrays(), meet=3, **fields)
+    assert (steps, epochs) == (alone, [0, 1])
 
 
 def test_local_steps_limit_each_meeting(dataset: PreparedDataset, steps: Steps) -> None:

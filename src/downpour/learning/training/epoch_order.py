@@ -22,7 +22,7 @@ one example. So the number of steps is the same for all sizes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -37,6 +37,31 @@ Indices = NDArray[np.int64]
 
 _SHUFFLED, _BALANCED, _TIES = 1, 2, 4
 
+_KEPT_BYTES = 2**28
+
+
+class KeptArrays:
+    """The indices or orders that were needed last, because an epoch has many tasks of a shard.
+
+    At least the last one is kept, and the ones before it while all take `limit_bytes` at most.
+    """
+
+    def __init__(self, limit_bytes: int = _KEPT_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+        self._kept: dict[Hashable, Indices] = {}
+
+    def get(self, key: Hashable, count: int, make: Callable[[], Indices]) -> Indices:
+        """Return the array of a key, which has `count` numbers if `make` makes it now."""
+        array = self._kept.pop(key, None)
+        if array is None:
+            # Before we make it, because a shard may have a billion examples.
+            left_bytes = self._limit_bytes - count * np.dtype(np.int64).itemsize
+            while self._kept and sum(one.nbytes for one in self._kept.values()) > left_bytes:
+                del self._kept[next(iter(self._kept))]
+            array = make()
+        self._kept[key] = array
+        return array
+
 
 def batch_order(
     spec: Spec,
@@ -48,13 +73,8 @@ def batch_order(
 ) -> Indices:
     """Return the shard's indices in the order of training; `samples_in` tells the batches' bounds.
 
-    Args:
-        spec: gives the seed, `batches`, `batch_size` and `last_batch`.
-        indices: the shard, as indices of training examples [n].
-        labels: the class of every training example, or None where targets are not classes.
-        epoch: the epoch.
-        shard: the shard's number.
-        first: how many are enough, from the beginning on; fewer take less memory.
+    `labels` are the classes of all training examples, or None where targets are not classes. The
+    `first` ones may be enough; fewer take less memory.
     """
     if spec.batches == "shuffled":
         words = _SHUFFLED, spec.seed, epoch, shard
@@ -108,11 +128,8 @@ class Part:
 def part_of(spec: Spec, samples: int, number: int, share: float = 1.0) -> Part:
     """Return the part of a shard with `samples` examples that a task trains.
 
-    Args:
-        spec: gives the batches, how often the shards meet, and `local_steps`.
-        samples: the examples of the shard.
-        number: the round, counted from the beginning of the whole training.
-        share: how much of the round's steps the task has, above 0; it has at least one.
+    The round's `number` counts from the beginning of the whole training. The task has a `share` of
+    the round's steps, but at least one.
     """
     batches, each = batches_in(samples, spec.batch_size), spec.meetings.each
     bounds = [batches * meeting // each for meeting in range(each + 1)]

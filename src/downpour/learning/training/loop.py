@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,12 @@ from downpour.learning.accelerators import lacks_kernel
 from downpour.learning.tasks.batches import Indices
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training import numerics
-from downpour.learning.training.epoch_order import batch_order, part_of, samples_in
+from downpour.learning.training.epoch_order import (
+    KeptArrays,
+    batch_order,
+    part_of,
+    samples_in,
+)
 from downpour.learning.training.loaders import BatchRequest, Loaders
 from downpour.learning.training.optimizers import Optimizers, Position, rate_factor
 from downpour.learning.training.parameters import (
@@ -64,13 +70,14 @@ class LocalTask:
     """What to train on: a shard's indices of training examples [n], in one round.
 
     The round counts from the beginning of the whole training; it trains its part of the shard, and
-    of that the first `share` of the steps.
+    of that the first `share` of the steps. Only equal indices have equal `checksum`s.
     """
 
     indices: NDArray[np.integer[Any]]
     round: int
     shard: int
     share: float = 1.0
+    checksum: str = ""
 
 
 class ShardTraining:
@@ -78,7 +85,7 @@ class ShardTraining:
 
     A model serves one task after the other (`load_parameters` sets it to the next one's start),
     but only one at a time. One that `spills` keeps in the host's memory what its steps need later
-    (`kept_on_host`).
+    (`kept_on_host`). With `orders`, the tasks of an epoch permute a shard once.
     """
 
     def __init__(
@@ -91,21 +98,16 @@ class ShardTraining:
         loaders: Loaders | None = None,
         *,
         spills: bool = False,
+        orders: KeptArrays | None = None,
     ) -> None:
-        spec, count = loaded.spec, loaded.count("train")
-        indices = np.asarray(task.indices, dtype=np.int64)
-        if len(indices) and not 0 <= indices.min() <= indices.max() < count:
-            raise FileCorrupt("indices", f"must be from 0 to {count - 1}")
+        spec = loaded.spec
         self._loaded = loaded
         self._spec = spec
         self._task = task
         self._epoch = task.round // spec.meetings.each
-        self._size = len(indices)
+        self._size = len(task.indices)
         self._part = part_of(spec, self._size, task.round, task.share)
-        # No more than this task trains, because a shard may have a billion examples.
-        stop = self._place_after(self._part.steps)
-        labels = loaded.data.labels
-        self._order = batch_order(spec, indices, labels, self._epoch, task.shard, stop)
+        self._order = self._ordered(orders)
         numerics.place(model, spec, images=loaded.images)
         self._model = model
         self._modules = tuple(model.modules())
@@ -131,6 +133,25 @@ class ShardTraining:
         self._loaders = loaders
         if loaders is not None:
             loaders.begin(self._requests)
+
+    def _ordered(self, orders: KeptArrays | None) -> Indices:
+        """Return the shard's order in this epoch, as far as this task or a later one needs it."""
+        task, each = self._task, self._spec.meetings.each
+        # No more than is trained, because a shard may have a billion examples.
+        if orders is None or each == 1:
+            return self._made_order(self._place_after(self._part.steps))
+        last = part_of(self._spec, self._size, each - 1)
+        stop = samples_in(last.first + last.steps, self._size, self._spec)
+        key = self._epoch, task.shard, task.checksum
+        return orders.get(key, stop, partial(self._made_order, stop))
+
+    def _made_order(self, stop: int) -> Indices:
+        count, task = self._loaded.count("train"), self._task
+        indices = np.asarray(task.indices, dtype=np.int64)
+        if len(indices) and not 0 <= indices.min() <= indices.max() < count:
+            raise FileCorrupt("indices", f"must be from 0 to {count - 1}")
+        labels = self._loaded.data.labels
+        return batch_order(self._spec, indices, labels, self._epoch, task.shard, stop)
 
     @property
     def steps_done(self) -> int:
