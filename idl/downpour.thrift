@@ -34,7 +34,7 @@ struct PublishedFile {
 
 /**
  * Indices of training examples, packed little-endian, `width_bytes` each; `count` of them.
- * A list that is too large for a message is a file instead.
+ * A shard's long list is a file instead, which a worker reads once.
  */
 struct Indices {
   1: required i32 width_bytes

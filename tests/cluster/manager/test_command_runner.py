@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event
-from typing import Any
 
 import numpy as np
 import pytest
@@ -46,7 +45,7 @@ from downpour.files.store import (
     publish_work,
     step_to,
 )
-from downpour.network.rpc.messages import Registration, TaskMessage
+from downpour.network.rpc.messages import IndicesFile, Registration, TaskMessage
 from downpour.predictor import pretrained
 from downpour.predictor.forecaster import Forecaster
 from tests.cluster.manager.conftest import Queue
@@ -176,7 +175,7 @@ def test_a_directory_that_stays_away_ends_the_manager_and_no_experiment(
     manager: RunningManager, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     """The next manager finds everything as it was; no worker is blamed."""
-    monkeypatch.setattr("downpour.cluster.manager.work.PACKED_BYTES_MAX", 8)
+    monkeypatch.setattr("downpour.cluster.manager.work._SENT_BYTES_MAX", 8)
     manager.register(Client())
     manager.space.prepared = _prepared(manager)
     manager.space.shared.experiments.rename(manager.space.shared.root / "elsewhere")
@@ -289,17 +288,21 @@ def test_a_result_that_is_there_already_is_published_again(manager: RunningManag
     assert first == second
 
 
-def test_a_list_too_large_for_a_message_is_a_file_until_the_end(
+def test_a_long_list_is_a_file_until_the_end(
     manager: RunningManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is written once a shard, and removed when the experiment is concluded."""
-    monkeypatch.setattr("downpour.cluster.manager.work.PACKED_BYTES_MAX", 8)
-    manager.space.prepared = _prepared(manager)
-    client = Client()
+    """It is written once a shard, and again if it cannot be read; that of a recut round is sent."""
+    monkeypatch.setattr("downpour.cluster.manager.work._SENT_BYTES_MAX", 8)
+    manager.space.prepared = made = _prepared(manager)
+    client, row = Client(), np.concatenate(made.shards)
     manager.register(client)
-    manager.sink.carry_out([ASSIGN, ASSIGN])
-    first, second = (_file_of(client.tasks.get(timeout=PATIENCE_SECONDS)) for _ in range(2))
-    assert first == second
+    recut = replace(ASSIGN.assigned, portion=(3, len(row) - 1))
+    manager.sink.carry_out([ASSIGN, ASSIGN, replace(ASSIGN, unread=True), ASSIGN, do.Assign(recut)])
+    *tasks, part = (client.tasks.get(timeout=PATIENCE_SECONDS).indices for _ in range(5))
+    one, same, again, last = (list_.file for list_ in tasks if isinstance(list_, IndicesFile))
+    assert one == same != again == last
+    assert one.checksum == again.checksum
+    assert np.array_equal(np.asarray(part), row[3:-1])
     manager.sink.carry_out([CONCLUDE])
     manager.rest()
     assert not [name for name in manager.space.store.list() if name.startswith("indices")]
@@ -326,7 +329,7 @@ def test_a_version_whose_steps_are_gone_is_read_in_one_file(
     manager.register(client)
     assigned = replace(ASSIGN.assigned, model=version)
     manager.sink.carry_out(
-        [do.Assign(assigned, (first,)), do.Assign(assigned, (first,), in_one=True)]
+        [do.Assign(assigned, (first,)), do.Assign(assigned, (first,), unread=True)]
     )
     reader = ModelReader(space.shared.files_in(space.folder), keeps=True)
     steps, whole = (client.tasks.get(timeout=PATIENCE_SECONDS) for _ in range(2))
@@ -422,10 +425,6 @@ def test_the_classes_of_each_shard_are_counted_unless_they_are_many(
 def _prepared(manager: RunningManager) -> PreparedExperiment:
     space = manager.space
     return prepare(space, None, do.Prepare(experiment=space.experiment, spec=space.spec))
-
-
-def _file_of(task: TaskMessage) -> Any:
-    return getattr(task.indices, "file", None)
 
 
 def test_work_on_a_folder_that_is_gone_fails_its_experiment_alone(manager: RunningManager) -> None:

@@ -29,6 +29,7 @@ from downpour.cluster.worker.attempt import (
     TaskControl,
     blaming_packages,
     in_one_line,
+    part_of,
 )
 from downpour.cluster.worker.task_runner import TaskRunner
 from downpour.core.resolve import resolve
@@ -43,7 +44,7 @@ from downpour.files.store import (
     unsent_part,
 )
 from downpour.learning.intra_worker import helper_process
-from downpour.network.rpc.messages import IndicesFile, TaskMessage, pack_indices
+from downpour.network.rpc.messages import Indices, IndicesFile, TaskMessage, pack_indices
 from tests.conftest import Allow
 
 if TYPE_CHECKING:
@@ -227,18 +228,49 @@ def test_the_unsent_part_is_sent_by_the_shards_next_task(
     assert other.optimizer_state.checksum == one.optimizer_state.checksum
 
 
-def test_indices_may_come_as_a_file(
-    shared: SharedDirectory, task: TaskMessage, whole: Update
-) -> None:
-    """A list too large for a message is read from the experiment's folder."""
-    packed = pack_indices(np.arange(100))
-    file = IndicesFile(
-        width_bytes=packed.width_bytes,
-        count=packed.count,
-        file=shared.store("any").put_new("indices-0", [packed.data]),
+def test_a_file_of_indices_is_read_once(shared: SharedDirectory, task: TaskMessage) -> None:
+    """Its worker trains an epoch's later meetings to the bytes of workers that are sent the list.
+
+    It needs neither the file nor its name, and mistakes no other indices or experiment for these.
+    Another worker names the file that is altered or gone.
+    """
+    store, packed = shared.store("any"), pack_indices(np.arange(100))
+    spec, twin = (
+        Spec.from_toml(content(shared, task.spec).decode()),
+        shared.create_experiment("twin"),
     )
-    update = TaskRunner(shared, "cpu").run(replace(task, indices=file), TaskControl(task.id))
-    assert update.file.checksum == whole.file.checksum
+    twin.put_new(task.model.name, [content(shared, task.model)])
+    specs = {
+        name: at.put_new("spec-2.toml", [spec.replace(meet=2, seed=seed).to_toml().encode()])
+        for seed, (name, at) in enumerate({"any": store, "twin": twin}.items())
+    }
+    file = store.put_new("indices-0", [packed.data])
+    held = IndicesFile(width_bytes=packed.width_bytes, count=packed.count, file=file)
+
+    def trained(runner: TaskRunner, indices: Indices, round_: int, name: str = "any") -> str:
+        number = replace(task.id, experiment=name, round=round_)
+        asked = replace(task, id=number, spec=specs[name], indices=indices)
+        return runner.run(asked, TaskControl(asked.id)).file.checksum
+
+    def new() -> TaskRunner:
+        return TaskRunner(shared, "cpu")
+
+    runner = new()
+    assert trained(runner, held, 0) == trained(new(), np.arange(100), 0)
+    (shared.experiment_path("any") / file.name).write_bytes(bytes(file.size_bytes))
+    with pytest.raises(FileCorrupt, match="indices-0"):
+        trained(new(), held, 1)
+    store.delete(file.name)
+    with pytest.raises(FileMissing, match="indices-0"):
+        trained(new(), held, 1)
+    again = replace(held, file=replace(file, name="indices-1"))
+    assert part_of(replace(task, indices=again)) == part_of(replace(task, indices=held))
+    assert trained(runner, again, 1) == trained(new(), np.arange(100), 1)
+    others = np.arange(100, 200)
+    assert trained(runner, others, 1) == trained(new(), others, 1)
+    with pytest.raises(FileMissing):
+        trained(runner, replace(held, width_bytes=4, count=50), 1)
+    assert trained(runner, others, 1, "twin") == trained(new(), others, 1, "twin")
 
 
 def test_a_cancelled_task_publishes_nothing(shared: SharedDirectory, task: TaskMessage) -> None:

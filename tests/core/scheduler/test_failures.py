@@ -195,27 +195,27 @@ def test_a_shard_whose_files_failed_waits_longer_each_time(make: Make) -> None:
         assert len(stage.assigned) == before
         now += wait
         stage.happen(on.Tick(at_seconds=now))
-        assert len(stage.assigned) == before + 1
+        assert (len(stage.assigned), stage.asked[-1].unread) == (before + 1, True)
     assert not stage.ended
 
 
 def test_a_version_that_could_not_be_read_is_asked_for_in_one_file(make: Make) -> None:
     """A step needs the versions before it, and one of their files may be gone; a whole one none."""
     stage = Stage(make, "w1", "w2", epochs=3, model_compression="int3")
-    assert (stage.asked[-1].leading, stage.asked[-1].in_one) == ((), False)
+    assert (stage.asked[-1].leading, stage.asked[-1].unread) == ((), False)
     stage.happen(
         on.UpdatePublished(
             at_seconds=0.0, worker="w1", attempt=stage.assigned[0].attempt, update=make.update("u")
         )
     )
     stage.happen(on.Aggregated(at_seconds=0.0, experiment="e", round=0, model=make.file("m1")))
-    assert (stage.asked[-1].leading, stage.asked[-1].in_one) == ((make.file("m0"),), False)
+    assert (stage.asked[-1].leading, stage.asked[-1].unread) == ((make.file("m0"),), False)
     stage.fail(FailureKind.LOST, "it is silent")
-    assert not stage.asked[-1].in_one
+    assert not stage.asked[-1].unread
     stage.fail(FailureKind.STORE, "m0: no such file")
     stage.happen(on.Tick(at_seconds=9.0))
     assert len(stage.asked) == 4
-    assert stage.asked[-1].in_one
+    assert stage.asked[-1].unread
 
 
 def test_only_the_shard_whose_files_failed_waits(make: Make) -> None:

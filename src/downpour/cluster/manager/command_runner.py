@@ -208,7 +208,7 @@ class CommandRunner:
             if self._roster.is_dead(worker, entry):
                 now, reason = self._queue.now_seconds, f"the call failed: {error}"
                 self._queue.post(on.WorkerLost(at_seconds=now, worker=worker, reason=reason))
-        # `_task` raises this: it publishes the indices of a shard that is too large for a message.
+        # `_task` raises this: it publishes the indices of a shard that has many.
         except SharedDirectoryError as error:
             self._give_up_or_die(assigned.attempt.experiment, error)
         except Exception as error:  # noqa: BLE001 - becomes the attempt's failure
@@ -235,6 +235,8 @@ class CommandRunner:
     def _task(self, command: do.Assign) -> TaskMessage:
         assigned = command.assigned
         space = self._spaces[assigned.attempt.experiment]
+        if command.unread:  # then this publishes the indices again
+            space.index_files.pop((assigned.attempt.shard, assigned.portion), None)
         task = work.task_of(
             space,
             assigned.attempt,
@@ -246,7 +248,7 @@ class CommandRunner:
             step=assigned.step,
         )
         whole = None
-        if command.in_one:
+        if command.unread and command.leading:
             # If we can't make that one either, the attempt tries the files once more.
             with suppress(StoreError):
                 whole = work.in_one_file(space, assigned.model, command.leading)

@@ -66,6 +66,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_SENT_BYTES_MAX = 2**17
+"""The indices of 16,384 examples, 8 bytes each. A message packs them into 2 or 4 bytes each. Every
+round sends them again, and a worker reads a file once."""
+
 
 def prepare(
     space: Workspace, data_dir: Path | None, command: Prepare, cost: StepCost | None = None
@@ -254,17 +258,16 @@ def in_one_file(
 def indices_of(
     space: Workspace, shard: int, portion: tuple[int, int] | None
 ) -> IndexArray | IndicesFile:
-    """Return a shard's indices as they travel: in the message, or as a file if they are too many.
+    """Return a shard's indices as they travel: in the message, or as a file if there are many.
 
-    If the round was recut, a `portion` is a slice of all shards' indices in a row.
+    If the round was recut, a `portion` is a slice of all shards' indices in a row. Only one round
+    needs it, so a file would spare no message.
     """
-    shards = ready(space).shards
-    # No portion ends at -1, so a shard and a portion never have the same key.
-    key = portion or (shard, -1)
+    shards, key = ready(space).shards, (shard, portion)
     if key in space.index_files:
         return space.index_files[key]
-    indices = shards[shard] if portion is None else np.concatenate(shards)[slice(*portion)]
-    if indices.nbytes <= PACKED_BYTES_MAX:
+    indices = shards[shard] if portion is None else _slice(shards, *portion)
+    if indices.nbytes <= (_SENT_BYTES_MAX if portion is None else PACKED_BYTES_MAX):
         return indices
     # Two threads may get here for copies of a shard; the end of the experiment removes both files.
     packed = pack_indices(indices)
@@ -275,6 +278,15 @@ def indices_of(
         file=space.store.put_new(name, [packed.data]),
     )
     return space.index_files[key]
+
+
+def _slice(shards: Sequence[IndexArray], begin: int, end: int) -> IndexArray:
+    """Return a slice of all shards in a row, without making that row."""
+    taken, before = [], 0
+    for shard in shards:
+        taken.append(shard[max(begin - before, 0) : max(end - before, 0)])
+        before += len(shard)
+    return np.concatenate(taken)
 
 
 class NewVersion(NamedTuple):

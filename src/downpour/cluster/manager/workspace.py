@@ -139,7 +139,7 @@ class Workspace:
     is_gone: bool = False
     prepared: PreparedExperiment | None = None
     global_model: Evaluator | None = None
-    index_files: dict[tuple[int, int], IndicesFile] = field(default_factory=dict)
+    index_files: dict[tuple[int, tuple[int, int] | None], IndicesFile] = field(default_factory=dict)
     aggregation: Aggregation = field(init=False)
     copies: dict[PublishedFile, PublishedFile] = field(default_factory=dict)
     missed_dataset_at: float = -math.inf

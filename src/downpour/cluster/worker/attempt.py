@@ -89,7 +89,7 @@ def part_of(task: TaskMessage) -> tuple[object, ...]:
     """Return, in short, the part of its shard that a task trains, and its model."""
     held = task.indices
     if isinstance(held, IndicesFile):
-        return task.model.name, task.share, held.file.name
+        return task.model.name, task.share, held.file.checksum
     return task.model.name, task.share, len(held), *map(int, (*held[:1], *held[-1:]))
 
 

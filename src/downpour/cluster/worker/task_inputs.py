@@ -8,9 +8,9 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import numpy.typing as npt
 import torch
+import xxhash
 
 from downpour.base.errors import OtherCode, OutOfMemory, SpecError, StoreError
 from downpour.base.values import PublishedFile, TrialSums
@@ -31,6 +31,7 @@ from downpour.files.store import (
 from downpour.files.store.shared_directory import fetch_dataset
 from downpour.learning.tasks import Data, open_data
 from downpour.learning.tasks.loaded import LoadedTask, load
+from downpour.learning.training.epoch_order import KeptArrays
 from downpour.learning.training.loop import LocalTask, ShardTraining
 from downpour.learning.training.numeric_class import numeric_class
 from downpour.learning.training.numerics import lack_of_memory
@@ -73,7 +74,8 @@ class _Kept(NamedTuple):
 class LoadedExperiment(LoadedTasks):
     """The common inputs of an experiment's tasks, with its network.
 
-    `kept` holds what the last task published, until another one begins.
+    `kept` holds what the last task published, until another one begins. `indices` and `orders` are
+    those of the last shards.
     """
 
     task: LoadedTask
@@ -82,6 +84,8 @@ class LoadedExperiment(LoadedTasks):
     loaders: Loaders | None
     shortage: Shortage
     kept: list[_Kept] = field(default_factory=list)
+    indices: KeptArrays = field(default_factory=KeptArrays)
+    orders: KeptArrays = field(default_factory=KeptArrays)
 
     def keep(self, work: Work, file: PublishedFile, optimizer_state: PublishedFile | None) -> None:
         """Keep the result of a task, if it is whole, so that the next one need not read it."""
@@ -215,8 +219,10 @@ def _afresh(loaded: LoadedExperiment, task: TaskMessage) -> BegunTask:
     if kept is None or task.step is not None or kept.update.checksum != task.model.checksum:
         start = _begun_from(loaded, task)
         load_parameters(loaded.model, start)
+    indices, checksum = _indices_of(loaded, task.indices)
     part = LocalTask(
-        indices=indices_of(loaded.store, task.indices),
+        indices=indices,
+        checksum=checksum,
         round=loaded.spec.rounds_before + task.id.round,
         shard=task.id.shard,
         share=task.share,
@@ -241,6 +247,7 @@ def _placed(loaded: LoadedExperiment, part: LocalTask, state: Arrays) -> ShardTr
                 helpers=loaded.team,
                 loaders=loaded.loaders,
                 spills=loaded.shortage.spills,
+                orders=loaded.orders,
             )
     except OutOfMemory as error:
         wanted = "the network and its optimizer alone need too much: use a device with more memory"
@@ -280,8 +287,16 @@ def tensors_of(store: Store, file: PublishedFile) -> Mapping[str, npt.NDArray[An
     return decode(store.read(file), file.name).tensors
 
 
-def indices_of(store: Store, indices: IndexArray | IndicesFile) -> npt.NDArray[np.int64]:
-    """Return the indices of a task, from its message or from a file."""
-    if not isinstance(indices, IndicesFile):
-        return indices
-    return unpack_indices(indices.width_bytes, indices.count, store.read(indices.file))
+def _indices_of(loaded: LoadedExperiment, held: IndexArray | IndicesFile) -> tuple[IndexArray, str]:
+    """Return the indices of a task, from its message or from a file, and their checksum."""
+    if not isinstance(held, IndicesFile):
+        return held, xxhash.xxh3_128_hexdigest(held.data)
+    # Without the file's name, because a restarted manager publishes the content again. Without
+    # the width, equal bytes could be other indices.
+    checksum = f"{held.width_bytes} {held.file.checksum}"
+
+    def read() -> IndexArray:
+        content = loaded.store.read(held.file)
+        return unpack_indices(held.width_bytes, held.count, content)
+
+    return loaded.indices.get(checksum, held.count, read), checksum

@@ -46,13 +46,13 @@ class Assign:
     """Ask a worker for an attempt, or ask again if the worker has registered without it.
 
     `leading` are the versions whose steps lead to the attempt's version (`steps.py`). If the task's
-    last attempt could not read its files, one of these may be gone. Then the worker needs the
-    version `in_one` file.
+    last attempt left its files `unread`, one of them may be gone. Then the worker needs the version
+    in one file, and another file of indices.
     """
 
     assigned: Assigned
     leading: tuple[PublishedFile, ...] = ()
-    in_one: bool = False
+    unread: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

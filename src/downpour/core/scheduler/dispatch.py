@@ -195,7 +195,7 @@ def _assignment(experiment: Experiment, task: ShardTask, assigned: facts.Assigne
     """Return the command for an attempt, with the files that its model is made from."""
     unread = bool(task.failed) and task.failed[-1].kind is FailureKind.STORE
     leading = leading_to(experiment, assigned.model)
-    return do.Assign(assigned, leading, in_one=unread and bool(leading))
+    return do.Assign(assigned, leading, unread=unread)
 
 
 def _ask_again(state: SchedulerState, experiment: Experiment) -> None:

@@ -47,7 +47,7 @@ IndexArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndicesFile:
-    """A list of indices too large for a message: a file with the bytes of `pack_indices`."""
+    """A long list of indices: a file with the bytes of `pack_indices`."""
 
     width_bytes: int
     count: int
@@ -332,9 +332,9 @@ class PackedIndices:
     """`count` indices in `data`, `width_bytes` each.
 
     They cost a tenth to a two-hundredth of a Thrift list. Above `PACKED_BYTES_MAX` they do not fit
-    into a message. Then the manager publishes the bytes as a file and sends an `IndicesFile`; the
-    worker reads the file and unpacks it with this module. Code that knows the dataset checks
-    whether an index exists in it.
+    into a message. If a shard has many, the manager publishes the bytes as a file and sends an
+    `IndicesFile`; a worker reads it once and unpacks it with this module. Code that knows the
+    dataset checks whether an index exists in it.
     """
 
     width_bytes: int

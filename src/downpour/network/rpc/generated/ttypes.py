@@ -163,7 +163,7 @@ class PublishedFile(object):
 class Indices(object):
     """
     Indices of training examples, packed little-endian, `width_bytes` each; `count` of them.
-    A list that is too large for a message is a file instead.
+    A shard's long list is a file instead, which a worker reads once.
 
     Attributes:
      - width_bytes
