@@ -141,7 +141,7 @@ struct Progress {
   4: required double elapsed_seconds
   /** The newest one; heartbeats repeat it until the next one. */
   5: optional Snapshot snapshot
-  /** How many bytes of files it has read and written so far. */
+  /** How many bytes of files it has read and written since its last step. */
   6: optional i64 moved_bytes
 }
 
@@ -280,6 +280,10 @@ struct TaskStatus {
   7: optional Forecast predicted
   /** Its predicted pace divided by the median pace of the round. */
   8: optional double slowness
+  /** How many bytes of files its worker has read and written since its last step. */
+  9: optional i64 moved_bytes
+  /** The size of the last update of any shard; 0 before one. */
+  10: optional i64 update_bytes
 }
 
 struct WorkerStatus {

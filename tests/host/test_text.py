@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.host.text import LogFormatter, one_line
+from downpour.host.text import LogFormatter, one_line, size_in_words
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,21 @@ def test_a_line_can_be_printed(text: str) -> None:
     line = one_line(text)
     assert line.isprintable()
     assert one_line(line) == line
+
+
+@pytest.mark.parametrize(
+    ("count_bytes", "of_bytes", "words"),
+    [
+        (0, 0, "0 bytes"),
+        (999, 0, "999 bytes"),
+        (10**6, 0, "1 MB"),
+        (999_600_000, 0, "1 GB"),
+        (120 * 10**6, 4 * 10**9, "0.12 of 4 GB"),
+    ],
+)
+def test_a_size_has_three_digits(count_bytes: int, of_bytes: int, words: str) -> None:
+    """A part and its whole have one unit."""
+    assert size_in_words(count_bytes, of_bytes) == words
 
 
 def test_a_log_keeps_its_lines() -> None:

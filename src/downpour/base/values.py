@@ -121,8 +121,28 @@ class Update:
     """The checksum of the trial's steps in this process; empty if it did not repeat them."""
 
 
+class StepCount:
+    """The steps of a task, done and in all, and the facts that follow from them."""
+
+    __slots__ = ()
+    steps_done: int
+    steps_total: int
+
+    @property
+    def share(self) -> float:
+        """The finished share of the task, in 0..1."""
+        return self.steps_done / self.steps_total if self.steps_total else 0.0
+
+    @property
+    def phase(self) -> Literal["loading", "training", "publishing"]:
+        """The work of its worker, which knows the number of steps once it has loaded all."""
+        if not self.steps_total:
+            return "loading"
+        return "training" if self.steps_done < self.steps_total else "publishing"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class Snapshot(StepCount):
     """The published state of a task in training, after `steps_done` steps.
 
     An attempt that continues from it produces the same bytes as one that never stopped.
@@ -132,19 +152,14 @@ class Snapshot:
     steps_done: int
     steps_total: int
 
-    @property
-    def share(self) -> float:
-        """The share of the task that it contains, in 0..1."""
-        return self.steps_done / self.steps_total if self.steps_total else 0.0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class Progress(StepCount):
     """The progress of a running attempt, and its newest snapshot, if there is one.
 
     `elapsed_seconds` measures from the beginning of the attempt to the end of its last step, or of
     its loading, by the worker's clock. So two reports give a speed, no matter when the worker sent
-    them. `moved_bytes` are those of files that it has read and written so far.
+    them. `moved_bytes` are those of files that it has read and written since.
     """
 
     attempt: AttemptId
@@ -153,11 +168,6 @@ class Progress:
     elapsed_seconds: float
     snapshot: Snapshot | None = None
     moved_bytes: int = 0
-
-    @property
-    def share(self) -> float:
-        """The finished share of the task, in 0..1."""
-        return self.steps_done / self.steps_total if self.steps_total else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

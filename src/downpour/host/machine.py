@@ -71,7 +71,8 @@ _FIRST_VERSION = _Names("memory.limit_in_bytes", "memory.usage_in_bytes", "total
 
 def free_memory() -> int:
     """Return how many bytes this process may still use on its machine, within its cgroups."""
-    return max(0, min([psutil.virtual_memory().available, *_room_in_groups()]))
+    rooms = (room for _, room in _limited_groups())
+    return max(0, min([psutil.virtual_memory().available, *rooms]))
 
 
 def expect_random_reads(mapped: mmap.mmap) -> None:
@@ -119,7 +120,7 @@ def fail_instead_of_dying() -> tuple[int, int] | None:
     Returns:
         The process's former limits, if this changed them.
     """
-    free = min(_room_in_groups(), default=None)
+    free = min((room for _, room in _limited_groups()), default=None)
     if sys.platform != "linux" or free is None:
         return None
     # We import it here because Windows has no such module.
@@ -174,13 +175,8 @@ def raise_limit(count_bytes: int) -> None:
             resource.setrlimit(resource.RLIMIT_DATA, (min(soft + count_bytes, most), hard))
 
 
-def _room_in_groups() -> Iterator[int]:
-    """Yield the bytes left below the limits of this process's cgroup and of its parents."""
-    yield from (room for _, room in _limited_groups())
-
-
 def _limited_groups() -> Iterator[tuple[int, int]]:
-    """Yield the limit of each such group, and the bytes left below it."""
+    """Yield the limits of this process's cgroup and of its parents, and the bytes left below."""
     for group, names in _groups():
         with suppress(OSError, ValueError):  # no such file at the root; "max" is no number
             limit = int((group / names.limit).read_text())

@@ -52,9 +52,8 @@ def path_of(field: str, given: object) -> Path:
         longest = max(len(os.fsencode(part)) for part in (*path.parts, ""))
         whole = len(os.fsencode(path))
     except (RuntimeError, UnicodeError):
-        raise SpecError(
-            field, text, "must be a path: the user or the characters do not exist"
-        ) from None
+        accepted = "must be a path: the user or the characters do not exist"
+        raise SpecError(field, text, accepted) from None
     if longest > _NAME_BYTES_MAX or whole > _PATH_BYTES_MAX:
         most = f"{_PATH_BYTES_MAX} bytes, and {_NAME_BYTES_MAX} between two slashes"
         raise SpecError(field, text, f"must be a path of at most {most}")
@@ -71,11 +70,8 @@ def checked_url(field: str, url: str) -> str:
     found = _PLACE.fullmatch(url)
     parts = (found[3] or "").rstrip("/").split("/") if found else []
     if found is None or found[1] not in _SCHEMES or ("" in parts and parts != [""]):
-        raise SpecError(
-            field,
-            url,
-            f"must look like s3://BUCKET/PREFIX; known are {', '.join(_SCHEMES)}",
-        )
+        accepted = f"must look like s3://BUCKET/PREFIX; known are {', '.join(_SCHEMES)}"
+        raise SpecError(field, url, accepted)
     return url.rstrip("/")
 
 

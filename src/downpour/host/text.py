@@ -7,6 +7,7 @@ shows one to a person passes it through `one_line`; output for programs stays un
 from __future__ import annotations
 
 import logging
+import math
 import os
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
@@ -28,6 +29,18 @@ def last_line(text: str) -> str:
     """Return a program's last words: one line, without the program's name."""
     lines = text.strip().splitlines()
     return one_line(lines[-1].strip().removeprefix("downpour: ")) if lines else ""
+
+
+_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
+
+
+def size_in_words(count_bytes: int, of_bytes: int = 0) -> str:
+    """Return a number of bytes as "1.2 MB", or, as a part of more, as "1.2 of 4 MB"."""
+    # Three digits of a little less than a unit are a whole one.
+    most_bytes = max(1.0005 * max(count_bytes, of_bytes), 1.0)
+    power = min(int(math.log(most_bytes, 1000)), len(_UNITS) - 1)
+    whole = f" of {of_bytes / 1000**power:.3g}" if of_bytes > count_bytes else ""
+    return f"{count_bytes / 1000**power:.3g}{whole} {_UNITS[power]}"
 
 
 class LogFormatter(logging.Formatter):

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from downpour.base.states import ExperimentState, FailureKind
-from downpour.base.values import AttemptId, Forecast, PublishedFile
+from downpour.base.values import AttemptId, Forecast, Progress, PublishedFile, SystemState, Update
 from downpour.cluster.manager.roster import Roster
 from downpour.cluster.manager.status import KnownContributions, status, summary
 from downpour.core.scheduler import Scheduler
@@ -66,6 +66,38 @@ def test_slow_is_who_takes_longer_for_a_sample_than_the_middle_one(core: Schedul
     shown = foresee(core, SECOND.times(10), SECOND.times(30), SECOND.times(20))
     assert [task.slowness for task in shown.tasks] == [1.0, 3.0, 1.0]
     assert [task.predicted.q50 for task in shown.tasks if task.predicted] == [10.0, 30.0, 20.0]
+
+
+def test_what_is_published_is_shown_beside_the_size_of_the_last_update(core: Scheduler) -> None:
+    """The optimizer's state is a part of it; before the first update, no size is known."""
+    attempts = [AttemptId(experiment="one", round=0, shard=shard, attempt=0) for shard in (0, 1)]
+    progress = Progress(
+        attempt=attempts[0], steps_done=2, steps_total=2, elapsed_seconds=1.0, moved_bytes=5
+    )
+    system = SystemState(cpu_others=0.0, load_average=0.0, memory_used=0.0, io_wait=0.0)
+    core.handle(
+        on.HeartbeatReceived(at_seconds=4.0, worker="bob", running=(progress,), system=system)
+    )
+    before = status(core, Roster(), "", 1).tasks
+    assert [(task.phase, task.moved_bytes, task.update_bytes) for task in before[:2]] == [
+        ("publishing", 5, 0),
+        ("loading", 0, 0),
+    ]
+    file = PublishedFile(name="u1", size_bytes=8, checksum="0" * 32)
+    update = Update(
+        file=file,
+        samples=10,
+        steps=2,
+        loss=1.0,
+        load_seconds=1.0,
+        train_seconds=1.0,
+        publish_seconds=1.0,
+        optimizer_state=replace(file, name="o1"),
+    )
+    core.handle(
+        on.UpdatePublished(at_seconds=5.0, worker="cid", attempt=attempts[1], update=update)
+    )
+    assert status(core, Roster(), "", 1).tasks[0].update_bytes == 16
 
 
 def test_an_infinite_forecast_is_not_sent(core: Scheduler) -> None:

@@ -36,6 +36,17 @@ def test_a_task_is_as_long_as_its_own_steps_say() -> None:
     assert held.progress().elapsed_seconds == 12.0
 
 
+def test_bytes_are_counted_from_the_last_step() -> None:
+    """What was read to begin does not count as published, nor do snapshots."""
+    held = HeldAttempt(AttemptId(experiment="any", round=0, shard=0, attempt=0), moved_bytes=7)
+    assert held.progress().moved_bytes == 7
+    held.loaded(0, 1, 14.0)
+    assert held.progress().moved_bytes == 0
+    held.moved_bytes = 7
+    held.stepped(1, 16.0)
+    assert held.progress().moved_bytes == 0
+
+
 @given(usual=USUAL, task=SECONDS)
 def test_no_task_is_heard_of_more_than_ten_times_a_second(usual: float, task: float) -> None:
     """Nor less often than an idle worker."""

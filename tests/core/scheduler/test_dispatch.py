@@ -348,14 +348,14 @@ def test_nothing_is_forecast_of_an_unknown_worker(stage: Stage) -> None:
 
 
 def test_predictions_are_put_on_record_once_a_quarter(stage: Stage) -> None:
-    """However often they come, there is one after each quarter of the work; none at either end."""
+    """However often they come, there is one after each quarter of the work, none at its begin."""
     attempt = stage.make.attempt("one", 0, 0, 0)
     recorded = forecast_facts(stage, attempt)
     for percent in (10, 26, 30, 40, 80, 90, 100, 100):
         stage.report("ann", attempt, percent)
         recorded += forecast_facts(stage, attempt)
-    assert [fact.done for fact in recorded] == [0.26, 0.8]
-    assert [fact.elapsed_seconds for fact in recorded] == [4.0, 10.0]
+    assert [fact.done for fact in recorded] == [0.26, 0.8, 1.0]
+    assert [fact.elapsed_seconds for fact in recorded] == [4.0, 10.0, 14.0]
     assert all(fact.remaining == SOON for fact in recorded)
     ann = stage.core.state.workers.get("ann")
     assert ann is not None

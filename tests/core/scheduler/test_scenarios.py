@@ -59,7 +59,7 @@ class Reader:
             r"(\w+) is lost: (.*)": lambda at, worker, reason: on.WorkerLost(
                 at_seconds=at, worker=worker, reason=reason
             ),
-            r"(\w+) beats ?(\S*)(?: at step (\d+))?(?: moved (\d+))?"
+            r"(\w+) beats ?(\S*)(?: at step (\d+)(?: of (\d+))?)?(?: moved (\d+))?"
             r"(?: saved as (\S+))?": self._beats,
             r"(\w+) publishes (\S+)( otherwise)?": self._publishes,
             r"(\w+) fails (\S+) (\w+): (.*)": lambda at, worker, attempt, failure, reason: (
@@ -135,13 +135,15 @@ class Reader:
         worker: str,
         attempt: str,
         step: str | None,
+        total: str | None,
         moved: str | None,
         saved: str | None,
     ) -> on.Event:
         running: tuple[Progress, ...] = ()
         if attempt:
             progress = self._make.progress(self._attempt(attempt), int(step or 1), saved)
-            running = (replace(progress, moved_bytes=int(moved or 0)),)
+            steps = int(total or progress.steps_total)
+            running = (replace(progress, steps_total=steps, moved_bytes=int(moved or 0)),)
         return on.HeartbeatReceived(
             at_seconds=at, worker=worker, running=running, system=self._make.system()
         )

@@ -77,11 +77,22 @@ def test_a_measured_speed_brings_its_own_band() -> None:
     assert stays.reason.startswith("forecast 45.0 s (37.0–53.0), 5.0 s elapsed; ")
 
 
-def test_a_stalled_workers_task_is_trained_beside_it() -> None:
+@pytest.mark.parametrize(
+    ("done", "leaving_seconds", "what"),
+    [
+        (0.2, 0.0, "makes no step"),
+        (1.0, 0.0, "publishes nothing"),
+        (0.2, 4.5, "does not hand over"),
+    ],
+)
+def test_a_stalled_workers_task_is_trained_beside_it(
+    done: float, leaving_seconds: float, what: str
+) -> None:
     """It cannot publish; the last snapshot is what there is."""
-    stalled = running("dot", 3, 0.2, 9.0, still_seconds=4.0, saved=0.1)
+    stalled = replace(STALLED, done=done, leaving_seconds=leaving_seconds)
     (move,) = HANDOFF.decide(round_of([*LATE[:3], stalled], idle="eve", paces=FAST))
-    assert move.reason == "dot makes no step, for 4.0 s now; goes on beside it, after 10%"
+    silent = max(4.0, leaving_seconds)
+    assert move.reason == f"dot {what}, for {silent} s now; goes on beside it, after 10%"
 
 
 def speed(samples_per_second: float, variance: float | None, share: float = 0.2) -> Speed:

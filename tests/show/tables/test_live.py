@@ -122,6 +122,35 @@ def test_where_each_worker_trains_is_shown_longer_than_its_process() -> None:
     assert "device" not in rendered(status_view(STATUS))
 
 
+@pytest.mark.parametrize(
+    ("steps", "moved_bytes", "update_bytes", "words"),
+    [
+        ((0, 0), 0, 4 * 10**8, "loading"),
+        ((0, 0), 12 * 10**7, 4 * 10**8, "loading 120 MB"),
+        ((30, 60), 0, 4 * 10**8, "━━━━━━"),
+        ((30, 60), 12 * 10**7, 4 * 10**8, "saving 120 MB"),
+        ((60, 60), 0, 4 * 10**8, "publishing"),
+        ((60, 60), 12 * 10**7, 0, "publishing 120 MB"),
+        ((60, 60), 12 * 10**7, 4 * 10**8, "publishing 120 of 400 MB"),
+        ((60, 60), 5 * 10**8, 4 * 10**8, "publishing 500 MB"),
+    ],
+)
+def test_a_worker_that_does_not_train_says_what_it_does(
+    steps: tuple[int, int], moved_bytes: int, update_bytes: int, words: str
+) -> None:
+    """In place of the bar, which would stand still; of a bucket's files, no bytes are known."""
+    done, total = steps
+    one = dataclasses.replace(
+        task(1, TaskState.RUNNING, "first", done),
+        steps_total=total,
+        moved_bytes=moved_bytes,
+        update_bytes=update_bytes,
+    )
+    lines = rendered(status_view(dataclasses.replace(STATUS, tasks=(one,)))).splitlines()
+    (row,) = [line for line in lines if line.startswith("first")]
+    assert f" shard 1  {words} " in row
+
+
 def test_stragglers_look_as_agreed() -> None:
     """Who is slow, now or else of late, what is predicted, and what was done, in 80 columns."""
     shown = rendered(status_view(STRAGGLING))

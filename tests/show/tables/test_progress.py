@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import types
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -86,6 +87,30 @@ def test_epochs_and_shards_are_counted_as_they_are_done() -> None:
     assert "2/4" in picture
     assert "shards of epoch 3" in picture
     assert "1/3" in picture
+    assert max(map(len, picture.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("seconds", "others", "words"),
+    [
+        (9.0, [], "publishing 240 of 800 MB "),
+        (9.0, [task(TaskState.RUNNING, 4, 8)], "shards of epoch 3 "),
+        (1.0, [], "shards of epoch 3 "),
+    ],
+)
+def test_bars_that_stand_still_say_why(
+    seconds: float, others: list[TaskStatus], words: str
+) -> None:
+    """If nobody trains; short tasks end before anyone has read it."""
+    one = replace(
+        task(TaskState.RUNNING, 8, 8),
+        elapsed_seconds=seconds,
+        moved_bytes=12 * 10**7,
+        update_bytes=4 * 10**8,
+    )
+    tasks = (TASKS[0], one, one, *others)
+    picture = shown(status(ExperimentState.RUNNING, 2, tasks=tasks))
+    assert words in picture
     assert max(map(len, picture.splitlines())) <= 80
 
 

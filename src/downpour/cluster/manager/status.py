@@ -47,6 +47,7 @@ def status(
     """
     shown = core.state.experiments.get(experiment) if experiment else core.state.active
     tasks = shown.tasks_at_hand()[:TASKS_SHOWN] if shown else []
+    update_bytes = shown.update_bytes if shown else 0
     usual = _usual_pace(core, tasks)
     device = shown.spec.device if shown else AUTO
     return Status(
@@ -56,7 +57,7 @@ def status(
             for worker in core.state.workers
         ),
         experiment=summary(shown) if shown else None,
-        tasks=tuple(_task(core, task, usual) for task in tasks),
+        tasks=tuple(_task(core, task, usual, update_bytes) for task in tasks),
         wanted_workers=core.state.wanted_workers,
         decisions=tuple(_decisions(core, shown)) if shown else (),
         numeric_class=numeric_class,
@@ -116,7 +117,7 @@ def _worker(worker: Worker, roster: Roster, asked: str, saving: Saving | None) -
     )
 
 
-def _task(core: Scheduler, task: ShardTask, usual_pace: float) -> TaskStatus:
+def _task(core: Scheduler, task: ShardTask, usual_pace: float, update_bytes: int) -> TaskStatus:
     workers = (core.state.workers.get(name) for name in task.held_by)
     reports = [worker.progress for worker in workers if worker and worker.progress]
     progress = max(reports, key=lambda progress: progress.share, default=None)
@@ -134,6 +135,8 @@ def _task(core: Scheduler, task: ShardTask, usual_pace: float) -> TaskStatus:
         elapsed_seconds=core.state.now_seconds - worker.assigned_at_seconds if worker else 0.0,
         predicted=_sendable(worker.forecast) if worker else None,
         slowness=pace / usual_pace if pace and usual_pace else None,
+        moved_bytes=progress.moved_bytes if progress else 0,
+        update_bytes=update_bytes,
     )
 
 

@@ -24,7 +24,7 @@ class HeldAttempt:
     Then two objects stand for one attempt. `cancelled` and `to_save` ask the training to end at its
     next step, with or without saving its state (`StepLoop`). They are plain values without a
     lock, because a signal handler may set them. `moved_bytes` are those of files that it has read
-    and written.
+    and written since its last step.
     """
 
     attempt: AttemptId
@@ -56,14 +56,14 @@ class HeldAttempt:
 
     def loaded(self, steps_done: int, steps_total: int, at_seconds: float) -> None:
         """Record the end of loading, and the steps done before the attempt's own work."""
-        self.steps_before = self.steps_done = steps_done
-        self.steps_total = steps_total
-        self.stepped_at_seconds = at_seconds
+        self.steps_before, self.steps_total = steps_done, steps_total
+        self.stepped(steps_done, at_seconds)
 
     def stepped(self, steps_done: int, at_seconds: float) -> None:
         """Record how many steps are done, and when the last one ended."""
         self.stepped_at_seconds = at_seconds
         self.steps_done = steps_done
+        self.moved_bytes = 0
 
     def expected_seconds(self, now_seconds: float) -> float:
         """Return the attempt's total time at the pace of its steps so far, loading included.

@@ -47,7 +47,8 @@ class Experiment:
 
     Shards continue with their `optimizer_states`, by shard. If rounds overlap, they start with
     `steps`, their last applied updates. If they keep their own parameters, they start with `own`.
-    `homes` names the worker whose update of a shard counted last.
+    `homes` names the worker whose update of a shard counted last. The last update of all had
+    `update_bytes`.
     """
 
     def __init__(self, name: str, spec: ResolvedSpec, at_seconds: float = 0.0) -> None:
@@ -73,6 +74,7 @@ class Experiment:
         self.steps: dict[int, PublishedFile] = {}
         self.own: dict[int, PublishedFile] = {}
         self.homes: dict[int, str] = {}
+        self.update_bytes = 0
         self.evaluating: dict[int, PublishedFile] = {}
         self.evaluated_versions: set[int] = set()
         self.publishing = False

@@ -139,7 +139,7 @@ def _record_each_quarter(state: SchedulerState, worker: Worker, attempt: Attempt
     # as many records.
     began = context.task.began_at[attempt.attempt]
     own = (worker.progress.share - began) / (1 - began) if began < 1 else 0.0
-    quarters = min(int(_QUARTERS * own), _QUARTERS - 1)
+    quarters = int(_QUARTERS * own)
     if worker.quarters_recorded < quarters:
         worker.quarters_recorded = quarters
         state.record_forecast(worker)
@@ -163,8 +163,10 @@ def _check_progress(state: SchedulerState, worker: Worker, attempt: AttemptId) -
     experiment = state.active_as(attempt.experiment)
     pause = state.now_seconds - worker.active_at_seconds
     if experiment is not None and pause > _within(state, experiment.progress_timeout.seconds):
-        state.cancel_call(worker, attempt, "it makes no step")
-        _take_back(state, worker, attempt, f"has made no step for {pause:.0f} s", free=False)
+        publishes = worker.progress is not None and worker.progress.phase == "publishing"
+        what = f"has {'published nothing' if publishes else 'made no step'} for {pause:.0f} s"
+        state.cancel_call(worker, attempt, f"it {what}")
+        _take_back(state, worker, attempt, what, free=False)
 
 
 def _take_back(

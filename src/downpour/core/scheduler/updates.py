@@ -171,6 +171,7 @@ def published(state: SchedulerState, event: on.UpdatePublished) -> None:
     spent = context.task.files()
     context.round.publish(attempt, event.worker, update, state.now_seconds, startup_seconds)
     context.experiment.homes[attempt.shard] = event.worker
+    context.experiment.update_bytes = sum(file.size_bytes for file in files_of(update))
     context.experiment.arrive(attempt, state.now_seconds)
     context.experiment.learn_startup(startup_seconds)
     # We know no worker if a restarted manager adopted the update.

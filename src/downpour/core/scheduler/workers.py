@@ -235,8 +235,7 @@ class Worker:
 
     def mention(self, progress: Progress, at_seconds: float) -> None:
         """Note how far its attempt has come."""
-        # A worker knows the number of steps once it has loaded everything.
-        if progress.steps_total:
+        if progress.phase != "loading":
             self.started_in = progress.attempt.experiment
         elif self.is_starting:
             self.startup_seconds = at_seconds - self.assigned_at_seconds

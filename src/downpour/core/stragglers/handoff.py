@@ -31,7 +31,7 @@ from downpour.core.stragglers.base import (
     Waiting,
 )
 from downpour.core.stragglers.contribution import contributions
-from downpour.core.stragglers.outlook import Outlook, number
+from downpour.core.stragglers.outlook import Outlook, expected, number
 from downpour.core.stragglers.pairing import hindrances, pair, waiting_shards, without_hindrances
 
 # Most are shares of a usual task, so that they mean the same for tasks of seconds and of hours.
@@ -127,7 +127,7 @@ class _Moves:
         """
         if any(isinstance(action, Waiting) for action in self.actions):
             return
-        reason = f"{_expected(total)}{self.band(task)}, {task.elapsed_seconds:.1f} s elapsed; {why}"
+        reason = f"{expected(total)}{self.band(task)}, {task.elapsed_seconds:.1f} s elapsed; {why}"
         self.actions.append(Waiting(shard=task.shard, worker=task.worker, reason=reason))
 
     def band(self, task: RunningTask) -> str:
@@ -213,8 +213,11 @@ def _go_on_beside_stalled(moves: _Moves) -> None:
             continue
         moves.taken |= {task.worker, worker}
         silent = max(task.still_seconds, task.leaving_seconds)
+        what = "makes no step" if task.done < 1 else "publishes nothing"
+        if task.leaving_seconds > task.still_seconds:
+            what = "does not hand over"
         reason = (
-            f"{task.worker} makes no step, for {silent:.1f} s now; "
+            f"{task.worker} {what}, for {silent:.1f} s now; "
             f"goes on beside it, after {task.saved:.0%}"
         )
         moves.actions.append(Assignment(shard=task.shard, worker=worker, reason=reason))
@@ -239,7 +242,7 @@ def _to_idle(moves: _Moves) -> None:
         free.remove(worker)
         moves.taken |= {task.worker, worker}
         reason = (
-            f"{_expected(total)}, median {moves.typical:.1f} s; "
+            f"{expected(total)}, median {moves.typical:.1f} s; "
             f"{worker} would end {_sooner(left - there)}"
         )
         moves.actions.append(
@@ -271,7 +274,7 @@ def _exchange(moves: _Moves) -> None:
         if not moves.pays(left - ends, (late.worker, left), (other.worker, ends)):
             continue
         movable.pop(place)
-        why = f"{_sooner(left - ends)} than {_expected(left)}"
+        why = f"{_sooner(left - ends)} than {expected(left)}"
         reason = f"{late.worker} and {other.worker} exchange: both would end {why}"
         for task, to in ((late, other.worker), (other, late.worker)):
             moves.actions.append(
@@ -310,10 +313,6 @@ def _differ(moves: _Moves, late: RunningTask, other: RunningTask) -> bool:
 def _may_exchange(view: RoundView, late: RunningTask, other: RunningTask) -> bool:
     """Whether each of two workers has what the other's shard needs."""
     return view.may_train(late.worker, other.shard) and view.may_train(other.worker, late.shard)
-
-
-def _expected(seconds: float) -> str:
-    return f"forecast {seconds:.1f} s" if seconds < inf else "it makes no step"
 
 
 def _no_sooner(saved_seconds: float, gain_seconds: float) -> str:

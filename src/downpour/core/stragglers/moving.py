@@ -18,7 +18,7 @@ from downpour.core.stragglers.base import (
     Withdrawal,
     WorkerRequest,
 )
-from downpour.core.stragglers.outlook import Outlook, number
+from downpour.core.stragglers.outlook import Outlook, expected, in_words, number
 from downpour.core.stragglers.pairing import left_idle, pair
 
 REBALANCE_OPTIONS: Mapping[str, Option] = {"bound": 4.0, "least": 0.05}
@@ -151,15 +151,15 @@ def _replacements(view: RoundView, standbys: list[str]) -> list[Action]:
     for left, task in _late(view, outlook, typical):
         standby = view.first_fit(task.shard, free)
         if standby is None:
-            total = _seconds(task.elapsed_seconds + left)
+            total = expected(task.elapsed_seconds + left)
             reason = f"no standby: {task.worker} {total}, median {typical:.1f} s"
             return [*actions, *_ask(view, reason)]
         # We count the whole shard, as in the paper, but the new worker uses any snapshot.
         anew = outlook.seconds_for(task.samples, standby)
         if anew < left:
             reason = (
-                f"{task.worker} {_seconds(task.elapsed_seconds + left)}, median {typical:.1f} s; "
-                f"{standby} takes {anew:.1f} s, {_seconds(left, 'left')}"
+                f"{task.worker} {expected(task.elapsed_seconds + left)}, median {typical:.1f} s; "
+                f"{standby} takes {anew:.1f} s, {in_words(left)}"
             )
             free.remove(standby)
             actions += [
@@ -193,10 +193,6 @@ def _late(
 def _ask(view: RoundView, reason: str) -> list[WorkerRequest]:
     # We request one worker at a time: it takes seconds to start, and may be enough.
     return [] if view.requested else [WorkerRequest(reason=reason)]
-
-
-def _seconds(seconds: float, what: str = "forecast") -> str:
-    return f"{what} {seconds:.1f} s" if seconds < inf else "makes no step"
 
 
 REPLACE = Policy(decide=_replace, watches=True, options=REPLACE_OPTIONS)

@@ -301,6 +301,11 @@ def in_words(left_seconds: float) -> str:
     return f"{left_seconds:.1f} s left" if left_seconds < inf else "makes no step"
 
 
+def expected(seconds: float) -> str:
+    """Return the text for a reason that says when an attempt is expected to end."""
+    return f"forecast {seconds:.1f} s" if seconds < inf else "makes no step"
+
+
 def quantile(values: Collection[float], share: float) -> float:
     """Return the interpolated value below which `share` of the values lie; 0 if there are none."""
     ordered = sorted(values)

@@ -31,6 +31,7 @@ from downpour.files.store.shared_directory import folder_of
 from downpour.host.extras import require
 from downpour.host.machine import free_memory
 from downpour.host.paths import FolderLock, checked_url, is_object_store, path_of
+from downpour.host.text import size_in_words
 
 _FETCHES = 16
 _TAGS = ".tags.json"
@@ -176,9 +177,6 @@ def held_out(labels: NDArray[np.int64] | None, count: int) -> tuple[NDArray[np.i
     return order[~chosen[order]], order[chosen[order]]
 
 
-_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
-
-
 def check_room(
     shape: Sequence[int], item_bytes: int, *, field: str, value: object, what: str = ""
 ) -> int:
@@ -186,15 +184,10 @@ def check_room(
     needed_bytes = math.prod(shape) * item_bytes
     free_bytes = free_memory()
     if needed_bytes > free_bytes:
-        free = f"only {_shown(free_bytes)} are free"
-        accepted = f"{what}needs {_shown(needed_bytes)} of memory, but {free}"
+        free = f"only {size_in_words(free_bytes)} are free"
+        accepted = f"{what}needs {size_in_words(needed_bytes)} of memory, but {free}"
         raise SpecError(field, value, accepted)
     return needed_bytes
-
-
-def _shown(count_bytes: int) -> str:
-    power = min(int(math.log(max(count_bytes, 1), 1000)), len(_UNITS) - 1)
-    return f"{count_bytes / 1000**power:,.3g} {_UNITS[power]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,7 @@ from downpour.base.values import (
     Rule,
     ShortText,
     Snapshot,
+    StepCount,
     SystemState,
     TrialSums,
 )
@@ -221,7 +222,7 @@ class ExperimentSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskStatus:
+class TaskStatus(StepCount):
     """One task of the current round, with the progress of its furthest attempt."""
 
     shard: int
@@ -233,6 +234,8 @@ class TaskStatus:
     predicted: Forecast | None = None  # of the time from this attempt's assignment to its update
     slowness: float | None = None
     """The pace that follows from the forecast, divided by the round's median."""
+    moved_bytes: int = 0  # of files, since the last step
+    update_bytes: int = 0  # of the last update of any shard; 0 before one
 
     @property
     def has_update(self) -> bool:

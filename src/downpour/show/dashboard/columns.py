@@ -99,30 +99,25 @@ class _Block:
         self.open = 0
         self.changed = 0
         self._columns: dict[str, Any] = {name: array(code) for name, code in _COLUMNS.items()}
-        self._packed = b""
-
-    @property
-    def is_packed(self) -> bool:
-        return bool(self._packed)
+        self.packed = b""
 
     def columns(self) -> dict[str, Any]:
         """Return the columns for reading; for a packed block, they are a copy."""
-        return self._unpacked() if self._packed else self._columns
+        return self._unpacked() if self.packed else self._columns
 
     def pack(self) -> None:
-        """Compress the block."""
-        if not self._packed:
-            content = b"".join(column.tobytes() for column in self._columns.values())
-            self._packed, self._columns = zlib.compress(content, level=6), {}
+        """Compress the block, which is not compressed yet."""
+        content = b"".join(column.tobytes() for column in self._columns.values())
+        self.packed, self._columns = zlib.compress(content, level=6), {}
 
     def unpack(self) -> dict[str, Any]:
         """Return the columns for writing."""
-        if self._packed:
-            self._columns, self._packed = self._unpacked(), b""
+        if self.packed:
+            self._columns, self.packed = self._unpacked(), b""
         return self._columns
 
     def _unpacked(self) -> dict[str, Any]:
-        content, offset = zlib.decompress(self._packed), 0
+        content, offset = zlib.decompress(self.packed), 0
         columns = {}
         for name, code in _COLUMNS.items():
             column = columns[name] = array(code)
@@ -233,7 +228,7 @@ class AttemptColumns:
     def _begin_block(self, line: int) -> None:
         block = _Block(line)
         self._blocks.append(block)
-        self._loose = [loose for loose in self._loose if not loose.is_packed]
+        self._loose = [loose for loose in self._loose if not loose.packed]
         for loose in self._loose[:-_LOOSE_BLOCKS]:
             if not loose.open:
                 loose.pack()
@@ -241,7 +236,7 @@ class AttemptColumns:
 
     def _changing(self, number: int, line: int) -> tuple[_Block, dict[str, Any], int]:
         block = self._blocks[number // BLOCK]
-        if block.is_packed:
+        if block.packed:
             self._loose.insert(0, block)
         block.changed = line
         return block, block.unpack(), number % BLOCK

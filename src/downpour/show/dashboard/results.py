@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any, Literal
 
 from downpour.base.states import BLAMELESS, LOSS, Goal
+from downpour.host.text import size_in_words
 from downpour.record.record import task_lines
 from downpour.record.record_lines import (
     AggregatedLine,
@@ -224,7 +225,6 @@ class WorkerTable:
 
 Told = tuple[float, str, int | None]
 """Seconds since the experiment was submitted, a sentence, and the attempt within the task."""
-_UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
 def task_history(folder: Path, start: float, task: tuple[int, int]) -> list[Told]:
@@ -252,7 +252,8 @@ def _said(line: RecordLine) -> str:  # noqa: PLR0911 - one arm a line
             band = _band(line)
             return f"{done}; the forecast for the whole task was {band}" if band else done
         case SavedLine():
-            return f"{line.worker} saved a snapshot after step {line.step}, {_size(line.bytes)}"
+            size = size_in_words(line.bytes)
+            return f"{line.worker} saved a snapshot after step {line.step}, {size}"
         case HandOverAskedLine() | ContradictedLine():
             return str(decision(line))
         case UpdatedLine():
@@ -280,7 +281,7 @@ def _updated(line: UpdatedLine) -> str:
         f"publishing {line.publish_seconds:.1f} s"
     )
     trained = f"{line.samples:,} samples in {line.steps:,} steps, loss {number(line.loss)}"
-    return f"{line.worker} published its update, {_size(line.bytes)}: {trained}; {seconds}"
+    return f"{line.worker} published its update, {size_in_words(line.bytes)}: {trained}; {seconds}"
 
 
 def _used(line: ResourcesUsedLine) -> str:
@@ -288,7 +289,7 @@ def _used(line: ResourcesUsedLine) -> str:
         return ""
     cores = sum(sample.cpu_share for sample in line.samples) / len(line.samples)
     memory = max(sample.memory_bytes for sample in line.samples)
-    return f"{line.worker} used {cores:.1f} cores on average and {_size(memory)} at most"
+    return f"{line.worker} used {cores:.1f} cores on average and {size_in_words(memory)} at most"
 
 
 def _band(line: AssignedLine | ForeseenLine) -> str:
@@ -296,10 +297,3 @@ def _band(line: AssignedLine | ForeseenLine) -> str:
     if low is None or middle is None or high is None:
         return ""
     return f"{middle:.1f} s ({low:.1f} to {high:.1f} s in eight cases of ten)"
-
-
-def _size(size_bytes: int) -> str:
-    size, unit = float(size_bytes), 0
-    while size >= 1000 and unit < len(_UNITS) - 1:
-        size, unit = size / 1000, unit + 1
-    return f"{size:.3g} {_UNITS[unit]}"

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-
 _LOG_RATIO = 30
 """We draw losses this far apart in decades: on a linear axis, all small ones look alike."""
 _THIN: Look = {"marker": "", "linewidth": 0.9}

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-
 REPETITIONS_MIN = 3
 """The interval of two repetitions is wide enough to hide everything else; tables have it."""
 PANEL_INCHES = 2.3

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-
 _PANEL_INCHES = 2.0
 _METRICS_MAX = 3
 """A screen shows no more than this many metrics together with the losses."""

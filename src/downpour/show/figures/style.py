@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-
 LIGHT = {
     "paper": "#fdfdfc",
     "ink": "#22262b",

@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from downpour.base.states import TaskState
-from downpour.host.text import one_line
+from downpour.host.text import one_line, size_in_words
 from downpour.network.rpc.messages import (
     ExperimentSummary,
     Status,
@@ -155,7 +155,7 @@ class _Workers:
         rows: list[list[RenderableType]] = [[] for _ in self._rows]
         for header, (justify, cell) in _COLUMNS.items():
             cells = [cell(row) for row in self._rows]
-            if header in without or (header in _FORESEEN and not any(cells)):
+            if header in without or not any(cells):
                 continue
             table.add_column(header, justify=justify, no_wrap=True)
             for row, renderable in zip(rows, cells, strict=True):
@@ -209,9 +209,25 @@ def _doing(row: _Row) -> RenderableType:
     return Text(f"shard {running.shard}" if running else row.worker.state)
 
 
-def _bar(row: _Row) -> RenderableType:
+def _course(row: _Row) -> RenderableType:
     task = row.task
-    return ProgressBar(task.steps_total or 1, task.steps_done, width=_BAR_WIDTH) if task else ""
+    if task is None:
+        return ""
+    bar = ProgressBar(task.steps_total or 1, task.steps_done, width=_BAR_WIDTH)
+    return besides_training([task]) or bar
+
+
+def besides_training(tasks: Sequence[TaskStatus]) -> str:
+    """Say what the workers of tasks do if none of them trains, and all of them do the same."""
+    # Between two steps, a worker may save a snapshot.
+    phases = {"saving" if t.phase == "training" and t.moved_bytes else t.phase for t in tasks}
+    if len(phases) != 1 or "training" in phases:
+        return ""
+    (phase,) = phases
+    # A bucket takes a file as a whole, so we learn of no bytes before.
+    moved_bytes = sum(task.moved_bytes for task in tasks)
+    whole_bytes = sum(task.update_bytes for task in tasks) if phase == "publishing" else 0
+    return f"{phase} {size_in_words(moved_bytes, whole_bytes)}" if moved_bytes else phase
 
 
 _COLUMNS: dict[str, tuple[JustifyMethod, Callable[[_Row], RenderableType]]] = {
@@ -221,21 +237,13 @@ _COLUMNS: dict[str, tuple[JustifyMethod, Callable[[_Row], RenderableType]]] = {
     "device": ("left", lambda row: one_line(row.worker.device)),
     "at": ("left", lambda row: Text(one_line(row.worker.address), style="dim")),
     "doing": ("left", _doing),
-    "": ("left", _bar),
+    "": ("left", _course),
     "since\ns": ("right", lambda row: f"{row.task.elapsed_seconds:.1f}" if row.task else ""),
     "predicted\n(10–90 %) s": ("right", _predicted),
     "pace\n× usual": ("right", _pace),
     "of the\ntime": ("left", _saved),
     "cpu by\nothers": ("right", _others),
     "tasks\ndone": ("right", lambda row: str(row.worker.tasks_done)),
-}
-_FORESEEN = {
-    "labels",
-    "process",
-    "device",
-    "predicted\n(10–90 %) s",
-    "pace\n× usual",
-    "of the\ntime",
 }
 _DISPENSABLE = (
     "at",

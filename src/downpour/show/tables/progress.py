@@ -6,6 +6,7 @@ We draw on a terminal, within 80 columns, and in a notebook. A file or a pipe ge
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any, Self
 
 from rich.console import Console
@@ -20,12 +21,15 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from downpour.base.states import ExperimentState
+from downpour.base.states import ExperimentState, TaskState
 from downpour.network.rpc.messages import ExperimentSummary, Status, TaskStatus
 from downpour.record.result_parts import in_words
+from downpour.show.tables.live import besides_training
 
 LINE_SECONDS = 30.0
 """How often a file gets a line: a log of an hour has 120, and a test's run of seconds none."""
+_LONG_SECONDS = 5.0
+"""With shorter tasks, the bars' words would change all the time."""
 
 
 class ProgressDisplay:
@@ -69,7 +73,9 @@ class ProgressDisplay:
             return
         running = experiment.state is ExperimentState.RUNNING
         total = experiment.rounds_total
-        tasks_done = sum(map(_task_done, status.tasks))
+        tasks_done = sum(1.0 if task.has_update else task.share for task in status.tasks)
+        # Only the round, or else the epoch, because bars have a narrow column for it.
+        where = experiment.where.rpartition(", ")[2].partition(" of ")[0]
         done = float(experiment.rounds_done)
         if running and status.tasks:  # a round is not done until it is aggregated
             done += min(0.99, tasks_done / len(status.tasks))
@@ -82,7 +88,7 @@ class ProgressDisplay:
         )
         self.bars.update(
             self._shards,
-            description=f"shards of {_where(experiment)}",
+            description=_long_without_step(status.tasks) or f"shards of {where}",
             total=len(status.tasks) or None,
             completed=tasks_done,
             count=f"{sum(task.has_update for task in status.tasks)}/{len(status.tasks)}",
@@ -162,14 +168,8 @@ def _headline(experiment: ExperimentSummary, workers: int) -> str:
     return f"epochs, {measured}" if measured else "epochs"
 
 
-def _where(experiment: ExperimentSummary) -> str:
-    """Name the shards' current round briefly, because bars have a narrow column for it."""
-    done, total = experiment.rounds_done, experiment.rounds_total
-    word = "epoch" if experiment.epochs == (done, total) else "round"
-    return f"{word} {min(done + 1, total)}"
-
-
-def _task_done(task: TaskStatus) -> float:
-    if task.has_update:
-        return 1.0
-    return task.steps_done / task.steps_total if task.steps_total else 0.0
+def _long_without_step(tasks: Sequence[TaskStatus]) -> str:
+    """Say what all workers do besides training, unless their tasks are short."""
+    running = [task for task in tasks if task.state is TaskState.RUNNING]
+    is_long = any(task.elapsed_seconds >= _LONG_SECONDS for task in running)
+    return besides_training(running) if is_long else ""

@@ -92,15 +92,9 @@ def classes_table(result: Result) -> RenderableType:
     steps = _CLASS_EPOCHS_MAX - 1
     chosen = sorted({round(step * last / steps) for step in range(steps + 1)} if measured else ())
     classes = range(len(measured[-1].class_accuracy) if measured else 0)
-    return text_table(
-        [
-            ("class", [str(label) for label in classes]),
-            *(
-                (f"epoch {measured[i].epoch}\n%", percents(measured[i].class_accuracy))
-                for i in chosen
-            ),
-        ]
-    )
+    epochs = [measured[place] for place in chosen]
+    columns = [(f"epoch {each.epoch}\n%", percents(each.class_accuracy)) for each in epochs]
+    return text_table([("class", [str(label) for label in classes]), *columns])
 
 
 def stragglers_table(result: Result) -> RenderableType:
@@ -294,18 +288,15 @@ def summary(cut: ShardCounts) -> str:
 
 def split_values(cut: ShardCounts) -> dict[str, Any]:
     """Return everything that we know about a cut, as JSON holds it."""
-    has_classes = bool(cut.classes)
-    shards = [
-        {
-            "shard": shard,
-            "examples": int(size),
-            **({"by_class": row.tolist()} if has_classes else {}),
-        }
-        for shard, (size, row) in enumerate(zip(cut.sizes, cut.by_class, strict=True))
+    shards: list[dict[str, Any]] = [
+        {"shard": shard, "examples": int(size)} for shard, size in enumerate(cut.sizes)
     ]
-    if has_classes:
-        measured = zip(cut.classes_held, cut.largest_shares, cut.distances, strict=True)
-        for values, (held, largest, distance) in zip(shards, measured, strict=True):
+    if cut.classes:
+        measured = zip(
+            cut.by_class, cut.classes_held, cut.largest_shares, cut.distances, strict=True
+        )
+        for values, (by_class, held, largest, distance) in zip(shards, measured, strict=True):
+            values["by_class"] = by_class.tolist()
             values["classes"] = int(held)
             values["largest_share"] = float(largest)
             values["distance"] = float(distance)
@@ -315,7 +306,7 @@ def split_values(cut: ShardCounts) -> dict[str, Any]:
         "held_out": cut.held_out,
         "classes": cut.classes,
         "unevenness": cut.unevenness,
-        "mean_distance": cut.mean_distance if has_classes else None,
+        "mean_distance": cut.mean_distance if cut.classes else None,
         "shards": shards,
     }
 

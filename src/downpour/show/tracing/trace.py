@@ -49,8 +49,6 @@ from downpour.show.tracing.tracks import (
 
 _EVENTS = 1000
 """The thread of a worker's instants: Perfetto would tie an arrow to an instant beside its slice."""
-
-
 _NAMING = AssignedLine | AttemptFailedLine | SavedLine | WorkerLeftLine
 
 

@@ -181,6 +181,7 @@ def slices(attempts: Iterable[PlacedAttempt]) -> Iterator[TraceEvent]:
 def _arguments(span: AttemptSpan, attempt: RecordedAttempt) -> dict[str, Any]:
     """Return what a viewer shows of a selected slice; None for unknown values."""
     assigned, updated, failed = attempt.assigned, attempt.updated, attempt.failed
+    trained = "steps", "samples", "loss", "load_seconds", "train_seconds", "publish_seconds"
     return {
         "round": span.round,
         "shard": span.shard,
@@ -192,12 +193,7 @@ def _arguments(span: AttemptSpan, attempt: RecordedAttempt) -> dict[str, Any]:
         "forecast_q10_seconds": getattr(assigned, "q10_seconds", None),
         "forecast_median_seconds": getattr(assigned, "q50_seconds", None),
         "forecast_q90_seconds": getattr(assigned, "q90_seconds", None),
-        "steps": getattr(updated, "steps", None),
-        "samples": getattr(updated, "samples", None),
-        "loss": getattr(updated, "loss", None),
-        "load_seconds": getattr(updated, "load_seconds", None),
-        "train_seconds": getattr(updated, "train_seconds", None),
-        "publish_seconds": getattr(updated, "publish_seconds", None),
+        **{name: getattr(updated, name, None) for name in trained},
         "update_bytes": getattr(updated, "bytes", None),
         "ended_as": getattr(failed, "failure", None),
         "why_ended": getattr(failed, "reason", None),

@@ -1119,7 +1119,7 @@ class Progress(object):
      - steps_total
      - elapsed_seconds
      - snapshot: The newest one; heartbeats repeat it until the next one.
-     - moved_bytes: How many bytes of files it has read and written so far.
+     - moved_bytes: How many bytes of files it has read and written since its last step.
 
     """
     thrift_spec: typing.Any = None
@@ -2813,6 +2813,8 @@ class TaskStatus(object):
      - elapsed_seconds
      - predicted: The time from its assignment to its update.
      - slowness: Its predicted pace divided by the median pace of the round.
+     - moved_bytes: How many bytes of files its worker has read and written since its last step.
+     - update_bytes: The size of the last update of any shard; 0 before one.
 
     """
     thrift_spec: typing.Any = None
@@ -2826,10 +2828,12 @@ class TaskStatus(object):
         'elapsed_seconds',
         'predicted',
         'slowness',
+        'moved_bytes',
+        'update_bytes',
     )
 
 
-    def __init__(self, shard: int = None, state: str = None, worker: typing.Optional[str] = None, steps_done: int = None, steps_total: int = None, elapsed_seconds: float = None, predicted: typing.Optional[Forecast] = None, slowness: typing.Optional[float] = None,):
+    def __init__(self, shard: int = None, state: str = None, worker: typing.Optional[str] = None, steps_done: int = None, steps_total: int = None, elapsed_seconds: float = None, predicted: typing.Optional[Forecast] = None, slowness: typing.Optional[float] = None, moved_bytes: typing.Optional[int] = None, update_bytes: typing.Optional[int] = None,):
         self.shard: int = shard
         self.state: str = state
         self.worker: typing.Optional[str] = worker
@@ -2838,6 +2842,8 @@ class TaskStatus(object):
         self.elapsed_seconds: float = elapsed_seconds
         self.predicted: typing.Optional[Forecast] = predicted
         self.slowness: typing.Optional[float] = slowness
+        self.moved_bytes: typing.Optional[int] = moved_bytes
+        self.update_bytes: typing.Optional[int] = update_bytes
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -2891,6 +2897,16 @@ class TaskStatus(object):
                         self.slowness = iprot.readDouble()
                     else:
                         iprot.skip(ftype)
+                elif fid == 9:
+                    if ftype == TType.I64:
+                        self.moved_bytes = iprot.readI64()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 10:
+                    if ftype == TType.I64:
+                        self.update_bytes = iprot.readI64()
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -2937,6 +2953,14 @@ class TaskStatus(object):
             if self.slowness is not None:
                 oprot.writeFieldBegin('slowness', TType.DOUBLE, 8)
                 oprot.writeDouble(self.slowness)
+                oprot.writeFieldEnd()
+            if self.moved_bytes is not None:
+                oprot.writeFieldBegin('moved_bytes', TType.I64, 9)
+                oprot.writeI64(self.moved_bytes)
+                oprot.writeFieldEnd()
+            if self.update_bytes is not None:
+                oprot.writeFieldBegin('update_bytes', TType.I64, 10)
+                oprot.writeI64(self.update_bytes)
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -4021,6 +4045,8 @@ TaskStatus.thrift_spec = (
     (6, TType.DOUBLE, 'elapsed_seconds', None, None, ),  # 6
     (7, TType.STRUCT, 'predicted', [Forecast, None], None, ),  # 7
     (8, TType.DOUBLE, 'slowness', None, None, ),  # 8
+    (9, TType.I64, 'moved_bytes', None, None, ),  # 9
+    (10, TType.I64, 'update_bytes', None, None, ),  # 10
 )
 all_structs.append(WorkerStatus)
 WorkerStatus.thrift_spec = (

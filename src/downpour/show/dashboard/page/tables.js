@@ -12,7 +12,7 @@
     worker: Uint32Array, round: Uint32Array, shard: Uint32Array, attempt: Uint16Array,
     begin: Float64Array, end: Float64Array, outcome: Uint8Array, fromStep: Float64Array,
     previous: Int32Array, next: Int32Array,
-    forecastAt: Float32Array, q10: Float32Array, q50: Float32Array, q90: Float32Array,
+    forecastAt: Float32Array, done: Float32Array, q10: Float32Array, q50: Float32Array, q90: Float32Array,
   };
 
   /** Attempts as columns: `begin[i]` is when attempt i began, in seconds since the submission. */
@@ -137,10 +137,11 @@
       this._seen(end);
     }
 
-    _forecast([i, at, , q10, q50, q90]) {
+    _forecast([i, at, done, q10, q50, q90]) {
       const all = this.attempts;
       all.reach(i);
       all.forecastAt[i] = at || 0;
+      all.done[i] = done || 0;
       all.q10[i] = q10 === null ? NaN : q10;
       all.q50[i] = q50 === null ? NaN : q50;
       all.q90[i] = q90 === null ? NaN : q90;

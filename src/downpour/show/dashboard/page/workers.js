@@ -4,8 +4,8 @@
   const { words, node, say } = downpour;
   const ROW = 40;
   const NAME_MOST = 28;
-  const SIGNS = { training: "●", idle: "○", lost: "✕", left: "–" };
-  const STATES = ["training", "idle", "lost", "left"];
+  const SIGNS = { training: "●", publishing: "●", idle: "○", lost: "✕", left: "–" };
+  const STATES = ["training", "publishing", "idle", "lost", "left"];
   const collator = new Intl.Collator("en", { numeric: true });
   const COLUMNS = [
     { key: "name", title: "Worker", value: (row) => row.name },
@@ -80,8 +80,10 @@
     _row(worker, now) {
       const i = this.tables.attemptAt(worker.i, now);
       const present = now >= this.tables.latest;
-      const state = !this.tables.isHere(worker, now) ? (worker.state === "lost" ? "lost" : "left") : i >= 0 ? "training" : "idle";
-      const elapsed = i >= 0 ? now - this.tables.attempts.begin[i] : null;
+      const all = this.tables.attempts;
+      const elapsed = i >= 0 ? now - all.begin[i] : null;
+      const busy = all.done[i] === 1 && all.forecastAt[i] <= elapsed + 0.001 ? "publishing" : "training";
+      const state = !this.tables.isHere(worker, now) ? (worker.state === "lost" ? "lost" : "left") : i >= 0 ? busy : "idle";
       const row = { ...worker, name: String(worker.name), state, attempt: i, elapsed };
       return present ? row : { ...row, done: this._done(worker.i, now), speed: null, cpu: null, memory: null };
     }
