@@ -148,7 +148,7 @@ def test_a_worker_that_does_not_train_says_what_it_does(
     )
     lines = rendered(status_view(dataclasses.replace(STATUS, tasks=(one,)))).splitlines()
     (row,) = [line for line in lines if line.startswith("first")]
-    assert f" shard 1  {words} " in row
+    assert f" shard 1  {words}  " in row
 
 
 def test_stragglers_look_as_agreed() -> None:
