@@ -19,6 +19,7 @@ import thrift
 
 from downpour.base.errors import DownpourError
 from downpour.host.paths import Credentials
+from downpour.network.discovery.waiting import awaiting
 from downpour.network.rpc import Address, ManagerClient, Trust, parse_address
 
 TOKEN = "the token of these tests, which strangers lack"
@@ -58,8 +59,8 @@ def _until_it_serves(stream: IO[bytes]) -> bytes:
 
 def answers(address: Address) -> bool:
     """Whether the manager answers somebody who holds the token."""
-    with ManagerClient(address, trust=HOLDER, patience_seconds=20.0) as client:
-        return bool(client.describe().version)
+    with ManagerClient(address, trust=HOLDER) as client:
+        return bool(awaiting(20)(client.describe).version)
 
 
 @pytest.mark.slow

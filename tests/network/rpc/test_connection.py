@@ -137,21 +137,6 @@ def test_a_restarted_manager_is_found_again(manager: Served) -> None:
             assert client.submit("again") == "experiment-again"
 
 
-def test_patience_outlasts_an_absence() -> None:
-    """A call is repeated while nobody answers it."""
-    hung_up_on = iter(range(3))
-
-    def answer_at_last(sock: socket.socket) -> None:
-        if next(hung_up_on, None) is None:
-            sock.recv(65536)
-            sock.sendall(framed(TMessageType.REPLY, "leave", 1))
-
-    with neighbour(answer_at_last) as address:
-        with ManagerClient(address, patience_seconds=60) as client:
-            client.leave("w1", "done")
-        assert next(hung_up_on, None) is None
-
-
 def test_many_threads_may_share_a_client(manager: Served) -> None:
     """Fifty threads get fifty answers, each its own, over a few connections."""
     with manager.client(timeout_seconds=60) as client, ThreadPoolExecutor(50) as threads:

@@ -21,6 +21,7 @@ from thrift.Thrift import TApplicationException, TMessageType, TType
 from thrift.transport.TTransport import TMemoryBuffer
 
 from downpour.base.errors import SpecError, Unreachable
+from downpour.network.discovery.waiting import awaiting
 from downpour.network.rpc import Address, ManagerClient, Trust, frames, serve_manager
 from downpour.network.rpc.frames import FRAME_BYTES_MAX
 from downpour.network.rpc.server import Limits, Sparing
@@ -180,8 +181,8 @@ def test_there_is_a_limit_of_connections(serve: Serve) -> None:
         with pytest.raises(Unreachable, match=r"closed|reset"):
             third.describe()
         first.close()
-        with manager.client(patience_seconds=20) as patient:
-            patient.describe()
+        with manager.client() as patient:
+            awaiting(20)(patient.describe)
         second.describe()
 
 

@@ -1,10 +1,10 @@
-"""One peer, called by many threads: pooled connections, a deadline for each call, and retries.
+"""One peer, called by many threads: pooled connections, and a deadline for each call.
 
 A connection carries one call at a time. It returns to the pool only after a whole answer to that
 call. Otherwise we close it, because the next answer on it might belong to the last call. If the
-peer has closed a pooled connection meanwhile, we silently open a new one. Every call of this
-protocol is safe to repeat, so we may retry a call that got no answer. This module takes and returns
-structs; `client.py` handles values.
+peer has closed a pooled connection meanwhile, we silently open a new one and repeat the call, which
+is safe for every call of this protocol. This module takes and returns structs; `client.py` handles
+values.
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ from time import monotonic
 from types import ModuleType
 from typing import Any, NamedTuple, Self
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
-from tenacity.nap import sleep_using_event
-from tenacity.stop import stop_when_event_set
 from thrift.Thrift import TApplicationException, TMessageType
 
 from downpour.base.errors import (
@@ -51,7 +48,6 @@ class Peer:
         timeout_seconds: the deadline of each call, not counting the time that we ask the peer to
             wait.
         connect_seconds: the limit for opening a connection.
-        patience_seconds: how long to retry a call while no process answers; 0: don't.
         connections_max: calls in flight at a time; further ones wait, within their deadline.
     """
 
@@ -65,7 +61,6 @@ class Peer:
         trust: Trust = OPEN,
         timeout_seconds: float = CALL_SECONDS,
         connect_seconds: float = 5.0,
-        patience_seconds: float = 0.0,
         connections_max: int = 8,
     ) -> None:
         self.address = address
@@ -80,14 +75,6 @@ class Peer:
         self._lock = RLock()
         self._free = BoundedSemaphore(connections_max)
         self._closed = Event()
-        self._patient = patience_seconds > 0
-        self._retrying = Retrying(
-            retry=retry_if_exception_type(Unreachable),
-            stop=stop_after_delay(patience_seconds) | stop_when_event_set(self._closed),
-            wait=wait_random_exponential(multiplier=0.1, max=2.0),
-            sleep=sleep_using_event(self._closed),
-            reraise=True,
-        )
 
     def __enter__(self) -> Self:
         return self
@@ -97,23 +84,6 @@ class Peer:
 
     def call(self, method: str, structs: tuple[Any, ...], seconds: float) -> Any:
         """Call a method with structs; the answer is a struct, or None for a call without one."""
-        try:
-            # We bypass tenacity, because a call that succeeds at once need not pay for it.
-            return self._call_once(method, structs, seconds)
-        except Unreachable:
-            if not self._patient:
-                raise
-        return self._retrying(self._call_once, method, structs, seconds)
-
-    def close(self) -> None:
-        """Close every connection; calls in flight end as `Unreachable`."""
-        self._closed.set()
-        self._drop_idle()
-        with self._lock:
-            for connection in self._all:
-                connection.channel.interrupt()
-
-    def _call_once(self, method: str, structs: tuple[Any, ...], seconds: float) -> Any:
         deadline = monotonic() + seconds
         arguments = getattr(self.service, f"{method}_args")(*structs)
         result = getattr(self.service, f"{method}_result")()
@@ -135,6 +105,14 @@ class Peer:
             raise Unreachable(str(self.address), _reason(error)) from error
         finally:
             self._free.release()
+
+    def close(self) -> None:
+        """Close every connection; calls in flight end as `Unreachable`."""
+        self._closed.set()
+        self._drop_idle()
+        with self._lock:
+            for connection in self._all:
+                connection.channel.interrupt()
 
     def _exchange(self, call: _Call) -> Any:
         """Call over a pooled connection, and over a new one if that turns out to be stale."""
