@@ -31,10 +31,10 @@ SMAPS = Path("/proc/self/smaps")
 def cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine of eight cores, whose cgroups are in a folder; the process is in `/slice/job`."""
     (tmp_path / "slice" / "job").mkdir(parents=True)
-    own = tmp_path / "own"
-    own.write_text("1:name=systemd:/elsewhere\n0::/slice/job\n")
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self" / "cgroup").write_text("1:name=systemd:/elsewhere\n0::/slice/job\n")
     monkeypatch.setattr(host, "_CGROUPS", tmp_path)
-    monkeypatch.setattr(host, "_OWN_CGROUP", own)
+    monkeypatch.setattr(host, "_PROC", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     return tmp_path
 
@@ -64,7 +64,7 @@ def test_without_a_quota_the_affinity_counts() -> None:
 
 def test_without_cgroups_the_affinity_counts(cgroups: Path) -> None:
     """As on macOS, where there is no /proc."""
-    (cgroups / "own").unlink()
+    (cgroups / "self" / "cgroup").unlink()
     assert usable_cores() == 8
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import resource
 import shutil
 import sys
 import time
@@ -19,36 +20,27 @@ from typing import NamedTuple
 import psutil
 
 _CGROUPS = Path("/sys/fs/cgroup")
-_OWN_CGROUP = Path("/proc/self/cgroup")
+_PROC = Path("/proc")
 
 
 def usable_cores() -> int:
     """Return the number of cores that this process may use, by its affinity and its CPU quota."""
     has_affinity = hasattr(os, "sched_getaffinity")  # not on macOS
     cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
-    return max(1, min([cores, *_quotas(_CGROUPS, _OWN_CGROUP)]))
+    return max(1, min([cores, *_quotas()]))
 
 
-def _quotas(cgroups: Path, own_cgroup: Path) -> Iterator[int]:
+def _quotas() -> Iterator[int]:
     """Yield the CPU quotas of this process's cgroup and of its parents, in whole cores.
 
     `docker run --cpus 1.5` sets such a quota; we round it up to 2. We read only version 2 of
     cgroups.
     """
-    try:
-        lines = own_cgroup.read_text().splitlines()
-    except OSError:
-        return
-    name = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
-    own = cgroups / name
-    for group in (own, *own.parents):
-        if group.is_relative_to(cgroups):
-            with suppress(OSError, ValueError):  # no such file at the root; "max" is not a number
-                quota_us, period_us = (group / "cpu.max").read_text().split()
-                yield ceil(int(quota_us) / int(period_us))
+    for group, _ in _groups():
+        with suppress(OSError, ValueError):  # no such file at the root; "max" is not a number
+            quota_us, period_us = (group / "cpu.max").read_text().split()
+            yield ceil(int(quota_us) / int(period_us))
 
-
-_PROC = Path("/proc")
 
 _FIRST = 1000
 """The highest score: the kernel kills such a process before any other."""
@@ -123,9 +115,6 @@ def fail_instead_of_dying() -> tuple[int, int] | None:
     free = min((room for _, room in _limited_groups()), default=None)
     if sys.platform != "linux" or free is None:
         return None
-    # We import it here because Windows has no such module.
-    import resource
-
     with suppress(OSError, ValueError):
         data = 1024 * _number(_PROC / "self" / "status", "VmData:")
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
@@ -144,8 +133,6 @@ def failing_instead_of_dying() -> Iterator[None]:
         yield
     finally:
         if former is not None:
-            import resource
-
             resource.setrlimit(resource.RLIMIT_DATA, former)
 
 
@@ -166,8 +153,6 @@ def raise_limit(count_bytes: int) -> None:
     """
     if sys.platform != "linux":
         return
-    import resource
-
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if soft not in (resource.RLIM_INFINITY, hard):
         most = sys.maxsize if hard == resource.RLIM_INFINITY else hard
