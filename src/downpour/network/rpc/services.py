@@ -35,7 +35,7 @@ from downpour.network.rpc.messages import (
 )
 from downpour.network.rpc.server import CallRejected, CallTurnedAway, Limits, Server
 from downpour.network.rpc.trust import OPEN, Trust
-from downpour.network.rpc.wire import FieldError, Shown, reader, shown, writer
+from downpour.network.rpc.wire import FieldError, Shown, read_field, reader, shown, writer
 
 ExperimentName = Annotated[str, Rule(lambda name: not name or is_bare_name(name), BARE_NAME)]
 """The name of an experiment, or nothing."""
@@ -183,7 +183,7 @@ def _adapted(
     def serve(*structs: Any) -> Any:
         try:
             values = [
-                _argument(name, read, struct)
+                read_field(name, read, struct)
                 for (name, read), struct in zip(arguments, structs, strict=True)
             ]
             return write(call(*values))
@@ -203,15 +203,6 @@ def _adapted(
             raise RuntimeError("a call tried to end the process that serves it") from error
 
     return serve
-
-
-def _argument(name: str, read: Callable[[Any], Any], struct: Any) -> Any:
-    if struct is None:
-        raise FieldError(name, None, "required")
-    try:
-        return read(struct)
-    except FieldError as error:
-        raise error.inside(name) from None
 
 
 def _refusal(error: Exception) -> Refusal:

@@ -112,6 +112,16 @@ def reader(annotation: Any) -> Convert:
     return _checked(rule) if isinstance(rule, Rule) else rule
 
 
+def read_field(name: str, convert: Convert, received: Any) -> Any:
+    """Convert a part that a message must have; an error names it."""
+    if received is None:
+        raise FieldError(name, None, "required")
+    try:
+        return convert(received)
+    except FieldError as error:
+        raise error.inside(name) from None
+
+
 @cache
 def writer(annotation: Any, thrift_type: int = TType.I64) -> Convert:
     """Return a function that converts a value of this annotation to a struct for sending.
@@ -145,7 +155,7 @@ def _unwrapped(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _struct_reader(value_type: type) -> Convert:
-    """Read a struct field by field; adds the field's name to its errors."""
+    """Read a struct field by field."""
     rows = [
         (field.name, reader(hint), field.default is not MISSING)
         for field, hint in _annotated(value_type)
@@ -155,13 +165,8 @@ def _struct_reader(value_type: type) -> Convert:
         values = {}
         for name, convert, optional in rows:
             received = getattr(struct, name)
-            if received is not None:
-                try:
-                    values[name] = convert(received)
-                except FieldError as error:
-                    raise error.inside(name) from None
-            elif not optional:
-                raise FieldError(name, None, "required")
+            if received is not None or not optional:
+                values[name] = read_field(name, convert, received)
         return value_type(**values)
 
     return read
@@ -236,13 +241,7 @@ def _member_writer(kind: type[Enum], thrift_type: int) -> Convert:
 
 def _each(read: Convert) -> Convert:
     def read_all(structs: list[Any]) -> tuple[Any, ...]:
-        values = []
-        for position, struct in enumerate(structs):
-            try:
-                values.append(read(struct))
-            except FieldError as error:
-                raise error.inside(f"[{position}]") from None
-        return tuple(values)
+        return tuple(read_field(f"[{n}]", read, struct) for n, struct in enumerate(structs))
 
     return read_all
 
@@ -274,10 +273,7 @@ def _read_indices(struct: Any) -> Indices:
             return unpack_indices(width, count, struct.packed)
         except IncompatiblePeer as error:
             raise FieldError("", count, str(error)) from None
-    try:
-        file: PublishedFile = reader(PublishedFile)(struct.file)
-    except FieldError as error:
-        raise error.inside("file") from None
+    file: PublishedFile = read_field("file", reader(PublishedFile), struct.file)
     if width not in (2, 4, 8) or count < 0 or width * count != file.size_bytes:
         raise FieldError("file.size_bytes", file.size_bytes, f"{count} indices of {width} bytes")
     return IndicesFile(width_bytes=width, count=count, file=file)
