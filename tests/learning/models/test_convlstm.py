@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from downpour.learning.models.networks import ConvLstm, conv_lstm, xray_cnn
+from downpour.learning.models.networks import ConvLstm, xray_cnn
 
 from .test_networks import parameter_count
 
@@ -21,8 +21,7 @@ def test_three_poolings_leave_512_numbers_of_50_pixels() -> None:
 
 def test_an_image_is_read_row_by_row() -> None:
     """Fifty rows, pooled twice, are twelve steps; what is below changes no step above it."""
-    model = conv_lstm((1, 50, 50), 2).eval()
-    assert isinstance(model, ConvLstm)
+    model = ConvLstm((1, 50, 50), 2).eval()
     assert parameter_count(model) == 478_850
     steps: list[torch.Tensor] = []
     model.lstm.register_forward_hook(lambda _, __, output: steps.append(output[0]))
@@ -37,6 +36,6 @@ def test_an_image_is_read_row_by_row() -> None:
 
 def test_channels_may_be_any_number_of_convolutions() -> None:
     """Each pools once more; none at all leaves the image's own rows."""
-    assert conv_lstm((3, 16, 16), 5, channels=[4, 5, 6])(torch.zeros(2, 3, 16, 16)).shape == (2, 5)
-    model = conv_lstm((1, 4, 7), 2, channels=[], hidden=3)
+    assert ConvLstm((3, 16, 16), 5, channels=[4, 5, 6])(torch.zeros(2, 3, 16, 16)).shape == (2, 5)
+    model = ConvLstm((1, 4, 7), 2, channels=[], hidden=3)
     assert model.get_parameter("lstm.weight_ih_l0").shape == (12, 7)

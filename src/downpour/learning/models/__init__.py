@@ -16,7 +16,7 @@ from downpour.core.spec import Spec
 from downpour.learning.allowlist import check_factory, load_factory
 from downpour.learning.models.building import call_builder, check_fit, check_travels, outputs_needed
 from downpour.learning.models.networks import (
-    conv_lstm,
+    ConvLstm,
     digits_cnn,
     known_networks,
     mlp,
@@ -30,7 +30,7 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "mnist-cnn": mnist_cnn,
     "mlp": mlp,
     "xray-cnn": xray_cnn,
-    "conv-lstm": conv_lstm,
+    "conv-lstm": ConvLstm,
 }
 
 __all__ = ["NETWORKS", "build", "check_fit", "check_model", "check_travels", "outputs_needed"]

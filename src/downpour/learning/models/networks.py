@@ -1,6 +1,6 @@
 """The networks that Downpour knows by name.
 
-`xray_cnn` and `conv_lstm` are ConvLSTM-D-Accel's. Of the paper's CNN (its Table 2) we know three
+`xray_cnn` and `ConvLstm` are ConvLSTM-D-Accel's. Of the paper's CNN (its Table 2) we know three
 things:
 
 - An image leaves 512 numbers after three poolings of 2 x 2. Only images of 50 x 50 do.
@@ -172,75 +172,62 @@ def xray_cnn(
     `dropout` after it are our reading.
     """
     channels, height, side = image(sample_shape, smallest=_SMALLEST)
-    layers: list[tuple[str, nn.Module]] = []
-    for number, count in enumerate(_CHANNELS, start=1):
-        layers += [
-            (f"conv{number}", nn.Conv2d(channels, count, _KERNEL)),
-            (f"pool{number}", nn.MaxPool2d(2)),
-            (f"relu{number}", nn.ReLU(inplace=True)),
-        ]
-        channels, height, side = count, _pooled(height), _pooled(side)
+    for _ in _CHANNELS:
+        height, side = ((length - _KERNEL + 1) // 2 for length in (height, side))
     units = width("hidden", hidden)
-    layers += [
-        ("flatten", nn.Flatten()),
-        ("dense1", nn.Linear(channels * height * side, units)),
-        ("relu", nn.ReLU(inplace=True)),
-        ("dropout", Dropout(probability("dropout", dropout))),
-        ("dense2", nn.Linear(units, num_classes)),
-    ]
-    return nn.Sequential(OrderedDict(layers))
+    return nn.Sequential(
+        OrderedDict(
+            **_convolutions(channels, _CHANNELS, _KERNEL),
+            flatten=nn.Flatten(),
+            dense1=nn.Linear(_CHANNELS[-1] * height * side, units),
+            relu=nn.ReLU(inplace=True),
+            dropout=Dropout(probability("dropout", dropout)),
+            dense2=nn.Linear(units, num_classes),
+        )
+    )
 
 
-def conv_lstm(
-    sample_shape: tuple[int, ...],
-    num_classes: int,
-    *,
-    channels: Sequence[int] = (32, 64),
-    hidden: int = 128,
-    dropout: float = 0.5,
-) -> nn.Module:
+def _convolutions(
+    before: int, channels: Sequence[int], kernel: int, padding: int = 0
+) -> OrderedDict[str, nn.Module]:
+    """Return convolutions, each with a pooling by 2, after so many channels."""
+    layers = OrderedDict[str, nn.Module]()
+    for number, count in enumerate(channels, start=1):
+        layers[f"conv{number}"] = nn.Conv2d(before, count, kernel, padding=padding)
+        layers[f"pool{number}"] = nn.MaxPool2d(2)
+        layers[f"relu{number}"] = nn.ReLU(inplace=True)
+        before = count
+    return layers
+
+
+class ConvLstm(nn.Module):
     """Convolutions with pooling, whose maps an LSTM reads row by row; our reading in every number.
 
     Convolutions of 3 x 3, padded, with `channels`, each pooled by 2; an LSTM of `hidden` units;
     `dropout`, and the output. 478,850 parameters at 50 x 50.
-    """
-    return ConvLstm(
-        sample_shape,
-        num_classes,
-        widths("channels", channels),
-        width("hidden", hidden),
-        probability("dropout", dropout),
-    )
 
-
-class ConvLstm(nn.Module):
-    """Convolutions, whose maps [b, c, h, w] become a sequence of h steps of c * w numbers.
-
-    The LSTM reads it from the top of the image down; the dense layer sees what it knows at the end.
+    The maps [b, c, h, w] become a sequence of h steps of c * w numbers. The LSTM reads it from the
+    top of the image down; the dense layer sees what it knows at the end.
     """
 
     def __init__(
         self,
         sample_shape: tuple[int, ...],
         num_classes: int,
-        channels: Sequence[int],
-        hidden: int,
-        dropout: float,
+        *,
+        channels: Sequence[int] = (32, 64),
+        hidden: int = 128,
+        dropout: float = 0.5,
     ) -> None:
         super().__init__()
-        before, _, side = image(sample_shape, smallest=2 ** len(channels))
-        layers: list[tuple[str, nn.Module]] = []
-        for number, count in enumerate(channels, start=1):
-            layers += [
-                (f"conv{number}", nn.Conv2d(before, count, 3, padding=1)),
-                (f"pool{number}", nn.MaxPool2d(2)),
-                (f"relu{number}", nn.ReLU(inplace=True)),
-            ]
-            before, side = count, side // 2
-        self.maps = nn.Sequential(OrderedDict(layers))
-        self.lstm = nn.LSTM(before * side, hidden, batch_first=True)
-        self.dropout = Dropout(dropout)
-        self.dense = nn.Linear(hidden, num_classes)
+        counts, units = widths("channels", channels), width("hidden", hidden)
+        share = probability("dropout", dropout)
+        before, _, side = image(sample_shape, smallest=2 ** len(counts))
+        self.maps = nn.Sequential(_convolutions(before, counts, kernel=3, padding=1))
+        last = [before, *counts][-1]
+        self.lstm = nn.LSTM(last * (side >> len(counts)), units, batch_first=True)
+        self.dropout = Dropout(share)
+        self.dense = nn.Linear(units, num_classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the outputs [b, num_classes] for images [b, c, h, w]."""
@@ -248,8 +235,3 @@ class ConvLstm(nn.Module):
         known, _ = self.lstm(rows)
         output: Tensor = self.dense(self.dropout(known[:, -1]))
         return output
-
-
-def _pooled(side: int) -> int:
-    """Return the length of a side after a convolution and pooling by 2."""
-    return (side - _KERNEL + 1) // 2
