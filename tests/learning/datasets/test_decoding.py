@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,15 @@ from numpy.typing import NDArray
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
 from downpour.learning.datasets import decoding
-from downpour.learning.datasets.decoding import Decoded, decoded
+from downpour.learning.datasets.decoding import decoded
 from downpour.learning.datasets.source import Arrays
 
 
-def decode(x: NDArray[Any], y: NDArray[Any], **fields: Any) -> Decoded:
+def decode(x: NDArray[Any], y: NDArray[Any], **fields: Any) -> SimpleNamespace:
     """Decode a set whose test part is its training part."""
-    return decoded(Arrays(train_x=x, train_y=y, test_x=x, test_y=y), Spec.make(fields))
+    arrays = Arrays(train_x=x, train_y=y, test_x=x, test_y=y)
+    facts, named = decoded(arrays, Spec.make(fields))
+    return SimpleNamespace(**facts, **named)
 
 
 def test_images_with_channels_first_are_turned(rng_images: NDArray[np.uint8]) -> None:

@@ -7,6 +7,7 @@ import re
 import shutil
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from PIL import Image
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
 from downpour.learning.datasets import SOURCES, check_source, open_prepared, prepare
-from downpour.learning.datasets.decoding import Decoded, decoded
+from downpour.learning.datasets.decoding import decoded
 from downpour.learning.datasets.images import resized
 
 
@@ -144,11 +145,12 @@ def test_a_folder_among_images_is_named(tmp_path: Path) -> None:
         shutil.rmtree(strange) if strange.is_dir() else strange.unlink()
 
 
-def read(root: Path, **fields: object) -> Decoded:
+def read(root: Path, **fields: object) -> SimpleNamespace:
     """Return the examples and remarks that training would get."""
     spec = spec_of(root, **fields)
     check_source(spec)
-    return decoded(SOURCES["folder"].find(spec, None, root).read(), spec)
+    facts, arrays = decoded(SOURCES["folder"].find(spec, None, root).read(), spec)
+    return SimpleNamespace(**facts, **arrays)
 
 
 def draw_classes(root: Path, folders: str, suffix: str = ".png", count: int = 6) -> None:

@@ -10,7 +10,6 @@ place of class numbers. A merely unusual property becomes a remark.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,29 +30,15 @@ _EXACT_MAX = 2**24  # float32 holds every integer up to here
 _EXAMPLES_OF_A_CLASS = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decoded:
-    """The contents of a prepared dataset.
+def decoded(arrays: Arrays, spec: Spec) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Bring a source's arrays into the prepared form.
 
-    `x` is uint8 [n, h, w, c] or float32 [n, ...]; `y` is int64 [n] (class numbers below `classes`)
-    or float32 [n, k] (zeros and ones; `classes` is 0). `mean` and `std` are in the units of `x`,
-    one number a channel of images and one a feature of anything else. They are 0 and 1 if
-    `normalized` is false. `remarks` are for people, one line each.
+    Returns:
+        What the dataset's `facts.json` states (see `prepared.Stated`), and its arrays: `x` is uint8
+        [n, h, w, c] or float32 [n, ...]; `y` is int64 [n] (class numbers below `classes`) or
+        float32 [n, k] (zeros and ones; `classes` is 0). `mean` and `std` are in the units of `x`,
+        one number a channel of images and one a feature of anything else.
     """
-
-    train_x: NDArray[Any]
-    train_y: NDArray[Any]
-    test_x: NDArray[Any]
-    test_y: NDArray[Any]
-    classes: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    normalized: bool
-    remarks: tuple[str, ...]
-
-
-def decoded(arrays: Arrays, spec: Spec) -> Decoded:
-    """Bring a source's arrays into the prepared form."""
     train, test = slice(spec.train_limit), slice(spec.test_limit)
     train_x = _examples(arrays.train_x[train], arrays.normalize, spec)
     test_x = _examples(arrays.test_x[test], arrays.normalize, spec)
@@ -75,17 +60,20 @@ def decoded(arrays: Arrays, spec: Spec) -> Decoded:
         field = "dataset" if spec.train_limit is None else "train_limit"
         raise SpecError(field, getattr(spec, field), accepted)
     mean, std = _statistics(train_x, arrays)
-    return Decoded(
-        train_x=train_x,
-        train_y=train_y,
-        test_x=test_x,
-        test_y=test_y,
-        classes=classes,
-        mean=mean,
-        std=std,
-        normalized=arrays.normalize is not False,
-        remarks=arrays.remarks + _remarks(train_y, classes, arrays),
-    )
+    shape, is_images = list(train_x.shape[1:]), train_x.dtype == np.uint8
+    facts = {
+        "train_samples": len(train_x),
+        "test_samples": len(test_x),
+        "sample_shape": [shape[2], *shape[:2]] if is_images else shape,
+        "classes": classes,
+        "targets_per_sample": 1 if classes else train_y.shape[1],
+        "images": bool(is_images),
+        "mean": mean,
+        "std": std,
+        "normalized": arrays.normalize is not False,
+        "remarks": arrays.remarks + _remarks(train_y, classes, arrays),
+    }
+    return facts, {"train_x": train_x, "train_y": train_y, "test_x": test_x, "test_y": test_y}
 
 
 def examples_like(x: NDArray[Any], dataset: PreparedDataset, spec: Spec) -> NDArray[Any]:

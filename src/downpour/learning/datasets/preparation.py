@@ -18,9 +18,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from downpour.base.errors import SpecError, StoreError, did_you_mean
 from downpour.core.spec import Spec
@@ -30,7 +27,7 @@ from downpour.host.paths import FolderLock
 from downpour.learning.datasets.array_folder import damage, flush, read_facts, write_array_folder
 from downpour.learning.datasets.arrays import Factory, Npz
 from downpour.learning.datasets.built_in import Cifar10, Digits, IdxSource
-from downpour.learning.datasets.decoding import Decoded, decoded
+from downpour.learning.datasets.decoding import decoded
 from downpour.learning.datasets.images import Folder
 from downpour.learning.datasets.prepared import ARRAYS
 from downpour.learning.datasets.source import DataSource, SourceFiles, fingerprint
@@ -141,9 +138,7 @@ def _same_key_again(
 def _decode(files: SourceFiles, spec: Spec, root: Path, name: str) -> str:
     with _reading(spec):
         arrays = files.read()
-    content = decoded(arrays, spec)
-    named = {name: getattr(content, name) for name in ARRAYS}
-    key = write_array_folder(root, _readable(spec), _facts(content), named)
+    key = write_array_folder(root, _readable(spec), *decoded(arrays, spec))
     if arrays.files is not None:
         _remember(root, name, key, fingerprint(arrays.files))
     return key
@@ -201,20 +196,3 @@ def _reading(spec: Spec) -> Iterator[None]:
     except OSError as error:
         what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         raise SpecError("dataset", spec.dataset, f"cannot be read: {what}") from None
-
-
-def _facts(content: Decoded) -> dict[str, Any]:
-    shape = content.train_x.shape[1:]
-    images = content.train_x.dtype == np.uint8
-    return {
-        "train_samples": len(content.train_x),
-        "test_samples": len(content.test_x),
-        "sample_shape": [shape[2], *shape[:2]] if images else list(shape),
-        "classes": content.classes,
-        "targets_per_sample": 1 if content.classes else content.train_y.shape[1],
-        "images": bool(images),
-        "mean": content.mean,
-        "std": content.std,
-        "normalized": content.normalized,
-        "remarks": content.remarks,
-    }
