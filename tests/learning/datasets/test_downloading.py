@@ -15,11 +15,7 @@ from downpour.core.spec import Spec
 from downpour.learning.datasets.built_in import found_or_downloaded
 
 SPEC = Spec.make({"dataset": "mnist"})
-
-
-def present(folder: Path) -> list[Path] | None:
-    """Find one file."""
-    return [folder / "file"] if (folder / "file").is_file() else None
+NAMES = ("file",)
 
 
 def fetched(root: Path) -> None:
@@ -39,7 +35,7 @@ def test_a_download_happens_once_and_appears_whole(tmp_path: Path) -> None:
     with ThreadPoolExecutor(10) as pool:
         places = (None, tmp_path)
         work = [
-            pool.submit(found_or_downloaded, SPEC, "Set", places, present, fetch) for _ in range(10)
+            pool.submit(found_or_downloaded, SPEC, "Set", NAMES, places, fetch) for _ in range(10)
         ]
     assert {tuple(done.result()) for done in work} == {(tmp_path / "Set" / "file",)}
     assert len(calls) == 1
@@ -52,7 +48,7 @@ def test_the_data_folder_comes_first(tmp_path: Path) -> None:
     for place in ("data", "cache"):
         fetched(tmp_path / place)
     places = (tmp_path / "data", tmp_path / "cache")
-    found = found_or_downloaded(SPEC, "Set", places, present, fetch=lambda _root: 1 / 0)
+    found = found_or_downloaded(SPEC, "Set", NAMES, places, fetch=lambda _root: 1 / 0)
     assert found == [tmp_path / "data" / "Set" / "file"]
 
 
@@ -64,10 +60,10 @@ def test_a_download_that_fails_leaves_nothing_and_says_why(tmp_path: Path) -> No
         raise OSError("no route to host\nand more")
 
     with pytest.raises(SpecError, match=r"\(no route to host\).*Set/"):
-        found_or_downloaded(SPEC, "Set", (None, tmp_path), present, fail)
+        found_or_downloaded(SPEC, "Set", NAMES, (None, tmp_path), fail)
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
     (tmp_path / "Set").mkdir()
-    assert found_or_downloaded(SPEC, "Set", (None, tmp_path), present, fetched)
+    assert found_or_downloaded(SPEC, "Set", NAMES, (None, tmp_path), fetched)
 
 
 def test_a_reason_that_begins_by_announcing_others_is_told_in_full(tmp_path: Path) -> None:
@@ -78,7 +74,7 @@ def test_a_reason_that_begins_by_announcing_others_is_told_in_full(tmp_path: Pat
 
     told = r"\(Error downloading a\.gz: Tried http://b/, got: no route to host\)"
     with pytest.raises(SpecError, match=told):
-        found_or_downloaded(SPEC, "Set", (None, tmp_path), present, fail)
+        found_or_downloaded(SPEC, "Set", NAMES, (None, tmp_path), fail)
 
 
 def test_a_download_of_another_machine_is_not_repeated(
@@ -92,13 +88,11 @@ def test_a_download_of_another_machine_is_not_repeated(
         listed.append(path)
         return listing(path)
 
-    def as_a_client_sees_it(folder: Path) -> list[Path] | None:
-        return present(folder) if tmp_path in listed else None
-
     fetched(tmp_path)
+    is_file = Path.is_file
     monkeypatch.setattr(os, "listdir", noted)
-    places = (None, tmp_path)
-    found = found_or_downloaded(SPEC, "Set", places, as_a_client_sees_it, lambda _root: 1 / 0)
+    monkeypatch.setattr(Path, "is_file", lambda path: tmp_path in listed and is_file(path))
+    found = found_or_downloaded(SPEC, "Set", NAMES, (None, tmp_path), lambda _root: 1 / 0)
     assert found == [tmp_path / "Set" / "file"]
 
 
@@ -114,4 +108,4 @@ def test_a_server_that_falls_silent_is_not_waited_for(
             urlopen(url)
 
         with pytest.raises(SpecError, match="timed out"):
-            found_or_downloaded(SPEC, "Set", (None, tmp_path), present, fetch)
+            found_or_downloaded(SPEC, "Set", NAMES, (None, tmp_path), fetch)

@@ -71,14 +71,12 @@ def _from_its_loader() -> Pair:
 SILENT_SECONDS = 60.0
 """How long a server may send nothing before the download fails."""
 
-Present = Callable[[Path], list[Path] | None]
-
 
 def found_or_downloaded(
     spec: Spec,
     folder: str,
+    names: tuple[str, ...],
     places: tuple[Path | None, Path],
-    present: Present,
     fetch: Callable[[Path], object],
 ) -> list[Path]:
     """Return a dataset's files.
@@ -90,22 +88,23 @@ def found_or_downloaded(
     Args:
         spec: names the dataset.
         folder: the name of the folder that holds the files, in either place.
+        names: the files in it.
         places: the data folder, if there is one, and the cache that a download goes to.
-        present: returns the files under a place's folder, or None if one is missing.
         fetch: downloads into a place, with torchvision.
     """
-    data_dir, downloads = places
-    files = (present(data_dir / folder) if data_dir else None) or present(downloads / folder)
-    if files:
-        return files
+    _, downloads = places
+    for place in filter(None, places):
+        if files := _present(place / folder, names):
+            return files
     with writing(downloads, folder):
         downloads.mkdir(exist_ok=True)
         lock = FolderLock(downloads / f".{folder}.lock").acquire()
     with lock:
         # An NFS client caches that a file was missing until it lists the folder.
         names_in(downloads)
-        reason = "" if present(downloads / folder) else _downloaded(folder, downloads, fetch)
-    files = present(downloads / folder)
+        is_there = _present(downloads / folder, names)
+        reason = "" if is_there else _downloaded(folder, downloads, fetch)
+    files = _present(downloads / folder, names)
     if files is None:
         raise SpecError(
             "dataset",
@@ -114,6 +113,11 @@ def found_or_downloaded(
             f"--data-dir or DOWNPOUR_DATA must name a folder that holds {folder}/",
         )
     return files
+
+
+def _present(folder: Path, names: tuple[str, ...]) -> list[Path] | None:
+    paths = [folder / name for name in names]
+    return paths if all(path.is_file() for path in paths) else None
 
 
 def _downloaded(folder: str, downloads: Path, fetch: Callable[[Path], object]) -> str:
@@ -173,10 +177,8 @@ class IdxSource:
 
     def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> SourceFiles:
         """Find the four files in the data folder or the cache, or download them there."""
-        places = (data_dir, downloads)
-        present = partial(_present, names=_IDX_FILES)
-        fetch = partial(self._fetch, data_dir)
-        paths = found_or_downloaded(spec, self.name, places, present, fetch)
+        places, fetch = (data_dir, downloads), partial(self._fetch, data_dir)
+        paths = found_or_downloaded(spec, self.name, _IDX_FILES, places, fetch)
         return SourceFiles(fingerprint=fingerprint(paths), read=lambda: self._read(spec, paths))
 
     def _fetch(self, data_dir: Path | None, root: Path) -> None:
@@ -209,11 +211,6 @@ class IdxSource:
             raise SpecError("dataset", spec.dataset, accepted) from None
 
 
-def _present(folder: Path, names: tuple[str, ...]) -> list[Path] | None:
-    paths = [folder / name for name in names]
-    return paths if all(path.is_file() for path in paths) else None
-
-
 FOLDER = "cifar-10-batches-bin"
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
@@ -236,8 +233,7 @@ class Cifar10:
 
     def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> SourceFiles:
         """Find the six files in the data folder or the cache, or download them there."""
-        present = partial(_present, names=_NAMES)
-        paths = found_or_downloaded(spec, FOLDER, (data_dir, downloads), present, _fetch)
+        paths = found_or_downloaded(spec, FOLDER, _NAMES, (data_dir, downloads), _fetch)
         return SourceFiles(fingerprint=fingerprint(paths), read=lambda: _read_records(paths))
 
 
