@@ -182,9 +182,3 @@ def test_a_file_in_another_encoding_is_named() -> None:
     """Python may read it; as text in a bundle it would be something else."""
     with pytest.raises(BadBundle, match=r"lab/nets\.py is not UTF-8"):
         Bundle.of({"lab/nets.py": "# coding: latin-1\n# é".encode("latin-1")})
-
-
-def test_modules_are_found_under_their_top_level_names() -> None:
-    """A package's name, or a single file's."""
-    files = {"lab/__init__.py": b"", "lab/deep/nets.py": b"", "helpers.py": b""}
-    assert Bundle.of(files).top_level == {"lab", "helpers"}

@@ -92,10 +92,15 @@ class Bundle:
         """Return the bytes of the file."""
         return gzip.compress(self.content, _LEVEL, mtime=0)
 
-    @property
-    def top_level(self) -> frozenset[str]:
-        """The top-level names under which its modules are imported."""
-        return frozenset(_top_level(path) for path in self.files)
+    def check(self, code: Mapping[str, str]) -> None:
+        """Check that every file is one of a submission, and that none replaces a package here."""
+        for path, content in self.files.items():
+            if code.get(path) != digest_of(content):
+                raise BadBundle(f"{path} has changed since the submission")
+        for name in sorted({_top_level(path) for path in self.files}):
+            if in_installed_folder(name):
+                accepted = f"{name} is also an installed package, which a bundle never replaces"
+                raise BadBundle(accepted)
 
 
 def _check_paths(paths: Iterable[str]) -> None:
@@ -176,20 +181,5 @@ def bundle_of(spec: Spec) -> Bundle | None:
     if not files:
         return None
     bundle = Bundle.of(files)
-    check_fits(bundle, spec.code)
-    refuse_installed(bundle.top_level)
+    bundle.check(spec.code)
     return bundle
-
-
-def check_fits(bundle: Bundle, code: Mapping[str, str]) -> None:
-    """Check that every file of a bundle is one that an experiment was submitted with."""
-    for path, content in bundle.files.items():
-        if code.get(path) != digest_of(content):
-            raise BadBundle(f"{path} has changed since the submission")
-
-
-def refuse_installed(names: Iterable[str]) -> None:
-    """Check that no top-level name is that of a package that is installed here."""
-    for name in sorted(names):
-        if in_installed_folder(name):
-            raise BadBundle(f"{name} is also an installed package, which a bundle never replaces")

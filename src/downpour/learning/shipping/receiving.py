@@ -13,9 +13,8 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -32,36 +31,25 @@ from downpour.learning.shipping.bundle import (
     PACKED_BYTES_MAX,
     BadBundle,
     Bundle,
-    check_fits,
-    refuse_installed,
 )
 from downpour.learning.user_code import code_of
 
 log = logging.getLogger(__name__)
 
 
-def unpacked_folder(
-    digest: str, read: Callable[[], Bundle], check: Callable[[Bundle], None]
-) -> Path:
-    """Return this machine's folder with the files of a bundle, which is read if it must be.
-
-    Exceptions of `read` and `check` are passed on.
+def _folder_of(spec: Spec, digest: str, store: Store) -> Path:
+    """Return this machine's folder with the files of an experiment's bundle.
 
     The folder appears whole or not at all. We verify it before each use, because a person may have
     edited it, and replace an edited one. A folder without use for a month is removed. If a process
     cannot write to the machine's own folder, as in some containers, it has a temporary one.
-
-    Args:
-        digest: the bundle's SHA-256.
-        read: returns the bundle.
-        check: refuses one that must not be used here; it is asked each time.
     """
     own = own_folder() / "code"
     try:
-        return _unpacked(own, digest, read, check)
+        return _unpacked(own, spec, digest, store)
     except OSError as error:
         log.warning("no copy of the code in %s: %s", own, error.strerror or error)
-    return _unpacked(_temporary(), digest, read, check)
+    return _unpacked(_temporary(), spec, digest, store)
 
 
 @cache
@@ -72,21 +60,24 @@ def _temporary() -> Path:
     return folder
 
 
-def _unpacked(
-    place: Path, digest: str, read: Callable[[], Bundle], check: Callable[[Bundle], None]
-) -> Path:
+def _unpacked(place: Path, spec: Spec, digest: str, store: Store) -> Path:
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder = place / digest
     with FolderLock(place / f".{digest}.lock"):
         there = _held(folder)
-        bundle = there if there is not None and there.digest == digest else read()
-        check(bundle)
+        bundle = there if there is not None and there.digest == digest else _read(digest, store)
+        bundle.check(spec.code)
         if bundle is there:
             note_use(folder)
         else:
             remove_unused(path for path in place.iterdir() if path != folder)
             _write(bundle, folder)
     return folder
+
+
+def _read(digest: str, store: Store) -> Bundle:
+    packed = store.read_unchecked(layout.bundle_name(digest), limit_bytes=PACKED_BYTES_MAX + 1)
+    return Bundle.unpacked(packed, digest)
 
 
 def _held(folder: Path) -> Bundle | None:
@@ -128,19 +119,13 @@ def _write(bundle: Bundle, folder: Path) -> None:
         shutil.rmtree(part, ignore_errors=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _Used:
-    folder: Path
-    names: frozenset[str]
-
-
-_used: list[_Used] = []
-"""The one that is used, if any."""
+_used: dict[Path, Collection[str]] = {}
+"""The folder that is used, if any, and the top-level names in it."""
 
 
 def folder_in_use() -> Path | None:
     """Return the folder of the bundle that this process imports from."""
-    return _used[0].folder if _used else None
+    return next(iter(_used), None)
 
 
 def use(folder: Path) -> None:
@@ -155,20 +140,19 @@ def use(folder: Path) -> None:
         return
     leave()
     entries = [path for path in folder.iterdir() if path.name != "__pycache__"]
-    names = frozenset(path.name.removesuffix(".py") for path in entries)
+    names = _used[folder] = {path.name.removesuffix(".py") for path in entries}
     _forget(names)
     sys.path.insert(0, str(folder))
-    _used.append(_Used(folder, names))
     _look_anew()
 
 
 def leave() -> None:
     """Import only the modules that this machine has without bundles from now on."""
     while _used:
-        used = _used.pop()
-        _forget(used.names)
+        folder, names = _used.popitem()
+        _forget(names)
         with suppress(ValueError):  # the user's code has removed it
-            sys.path.remove(str(used.folder))
+            sys.path.remove(str(folder))
         _look_anew()
 
 
@@ -224,20 +208,6 @@ def _needs_bundle(spec: Spec) -> bool:
             if field != "dataset":
                 return False
     return any(here.get(file) != digest for file, digest in spec.code.items())
-
-
-def _folder_of(spec: Spec, digest: str, store: Store) -> Path:
-    """Return the folder of an experiment's bundle, checked against all that is known of it."""
-
-    def read() -> Bundle:
-        name = layout.bundle_name(digest)
-        return Bundle.unpacked(store.read_unchecked(name, limit_bytes=PACKED_BYTES_MAX + 1), digest)
-
-    def check(bundle: Bundle) -> None:
-        check_fits(bundle, spec.code)
-        refuse_installed(bundle.top_level)
-
-    return unpacked_folder(digest, read, check)
 
 
 def _listed(names: Sequence[str]) -> str:
