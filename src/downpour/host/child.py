@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import asdict
 from pathlib import Path
+from typing import Self
+
+import msgspec
 
 from downpour.host.text import last_line
 
@@ -79,6 +84,21 @@ class Child:
     def last_words(self) -> str:
         """The last line of its log; empty if there is none."""
         return last_line(self.log.read_text("utf-8", errors="replace")) if self.log else ""
+
+
+class Line:
+    """A dataclass whose values travel between two of our processes, each as a line of JSON."""
+
+    __slots__ = ()
+
+    def to_line(self) -> str:
+        """Return it as a line, without its end."""
+        return json.dumps(asdict(self), separators=(",", ":"))  # type: ignore[call-overload]
+
+    @classmethod
+    def of(cls, line: str) -> Self:
+        """Read it."""
+        return msgspec.convert(json.loads(line), cls)
 
 
 class LastWill:

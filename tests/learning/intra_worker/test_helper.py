@@ -64,7 +64,7 @@ PARTS = st.builds(
 def test_a_job_is_read_as_it_was_written(job: HelperJob) -> None:
     """On one line."""
     assert HelperJob.of(job.to_line()) == job
-    assert job.to_line().count("\n") == 1
+    assert "\n" not in job.to_line()
 
 
 @given(NUMBERS, st.lists(st.tuples(NUMBERS, st.floats(width=32, allow_nan=False))))
@@ -77,5 +77,5 @@ def test_a_loss_keeps_its_bits(job: int, losses: list[tuple[int, float]]) -> Non
 def test_a_task_with_several_lines_is_one(tmp_path: object) -> None:
     """A spec as TOML has many."""
     task = HelperTask(spec='a = 1\nb = "ü"\n', datasets=str(tmp_path), data_key="k", gradients=2)
-    assert task.to_line().count("\n") == 1
+    assert "\n" not in task.to_line()
     assert HelperTask.of(task.to_line()) == task

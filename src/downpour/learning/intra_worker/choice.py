@@ -13,11 +13,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from downpour.base.errors import SpecError
 from downpour.core.families import ARRANGEMENTS
 from downpour.core.spec import Spec
+from downpour.host.child import Line
 from downpour.host.machine import usable_cores
 from downpour.learning.devices import devices_for
 
@@ -44,23 +45,13 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class Measured(Line):
     """A candidate's step: its seconds, how many times as fast as one process, or why it cannot."""
 
     candidate: Candidate
     step_seconds: float = 0.0
     times_as_fast: float = 0.0
     refused: str = ""
-
-    def to_line(self) -> str:
-        """Return it as a line of JSON."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def of(cls, line: str) -> Self:
-        """Read it."""
-        fields = json.loads(line)
-        return cls(**{**fields, "candidate": Candidate(**fields["candidate"])})
 
     def __str__(self) -> str:
         if self.refused:

@@ -64,14 +64,9 @@ def help_worker(lines: Iterable[str], answers: TextIO, memory: int) -> None:
     """Answer each line: the first names the work, each further one is a job of it."""
     arriving = iter(lines)
     helper = Helper(HelperTask.of(next(arriving)), memory)
-    _send(answers, Answer(job=0))
+    print(Answer(job=0).to_line(), file=answers, flush=True)
     for line in arriving:
-        _send(answers, helper.do(HelperJob.of(line)))
-
-
-def _send(answers: TextIO, answer: Answer) -> None:
-    answers.write(answer.to_line())
-    answers.flush()
+        print(helper.do(HelperJob.of(line)).to_line(), file=answers, flush=True)
 
 
 def main() -> None:

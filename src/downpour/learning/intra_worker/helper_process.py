@@ -6,37 +6,26 @@ the one it started.
 
 from __future__ import annotations
 
-import json
 import select
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from socket import socket, socketpair
 from typing import Any, Self, TextIO
 
 import numpy as np
 
+from downpour.host.child import Line
 from downpour.host.machine import HELPER_PIDS, kills, let_be_killed_first
 from downpour.learning.intra_worker.shared_network import ProcessGone
 from downpour.learning.training.step import BatchPart
 
 
-class _Line:
-    """A value that travels as a line of JSON."""
-
-    __slots__ = ()
-
-    def to_line(self) -> str:
-        """Return it as a line."""
-        fields = asdict(self)  # type: ignore[call-overload]
-        return json.dumps(fields, separators=(",", ":")) + "\n"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HelperTask(_Line):
+class HelperTask(Line):
     """The training of a helper."""
 
     spec: str  # as TOML
@@ -48,11 +37,6 @@ class HelperTask(_Line):
         default_factory=list
     )  # further ones that the helper is given, named in `share`
     code: str = ""  # the folder of the bundle that its worker imports from; empty: of none
-
-    @classmethod
-    def of(cls, line: str) -> Self:
-        """Read it."""
-        return cls(**json.loads(line))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +65,7 @@ class JobPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HelperJob(_Line):
+class HelperJob(Line):
     """The parts that a helper computes of a step of the task with a seed; counted by `number`."""
 
     number: int
@@ -89,15 +73,9 @@ class HelperJob(_Line):
     step: int
     parts: list[JobPart]
 
-    @classmethod
-    def of(cls, line: str) -> Self:
-        """Read it."""
-        fields = json.loads(line)
-        return cls(**{**fields, "parts": [JobPart(**part) for part in fields["parts"]]})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer(_Line):
+class Answer(Line):
     """Whether a job is `done`, and the losses of those parts that end with the helper, by number.
 
     A loss is a number, or a sum and a count.
@@ -110,13 +88,6 @@ class Answer(_Line):
     done: bool = True
     short: bool = False
     losses: tuple[tuple[int, float | list[float]], ...] = ()
-
-    @classmethod
-    def of(cls, line: str) -> Self:
-        """Read it."""
-        fields = json.loads(line)
-        losses = tuple((part, loss) for part, loss in fields["losses"])
-        return cls(**{**fields, "losses": losses})
 
 
 _WAIT_SECONDS = 60.0
@@ -224,5 +195,4 @@ class HelperProcess:
 
     def _write(self, line: str) -> None:
         with suppress(OSError):  # it has ended; the next answer is awaited in vain
-            self.lines.write(line)
-            self.lines.flush()
+            print(line, file=self.lines, flush=True)

@@ -135,16 +135,11 @@ def _refusals_told(answers: TextIO) -> Iterator[None]:
         yield
     except SpecError as error:
         refused = {"field": error.field, "value": error.value, "accepted": error.accepted}
-        _tell(answers, json.dumps(refused, default=str))
+        print(json.dumps(refused, default=str), file=answers, flush=True)
     except DownpourError as error:
         accepted = f"cannot be measured: {error}"
         refused = {"field": "inside.how", "value": "auto", "accepted": accepted}
-        _tell(answers, json.dumps(refused))
-
-
-def _tell(answers: TextIO, line: str) -> None:
-    answers.write(line + "\n")
-    answers.flush()
+        print(json.dumps(refused), file=answers, flush=True)
 
 
 def main() -> None:
@@ -157,7 +152,7 @@ def main() -> None:
         os.dup2(2, 1)  # what a user's code prints is no answer
         subject = Subject(Spec.from_toml(work["spec"]), Path(work["datasets"]), data_dir)
         for one in all_measured(subject, candidates):
-            _tell(answers, one.to_line())
+            print(one.to_line(), file=answers, flush=True)
 
 
 if __name__ == "__main__":
