@@ -21,12 +21,13 @@ from functools import partial, reduce
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from downpour.learning.intra_worker.data import TeamStep, blocks
+from downpour.learning.intra_worker.data import Arrangement, TeamStep, blocks
 from downpour.learning.intra_worker.helper_process import (
     Answer,
     HelperJob,
@@ -286,17 +287,21 @@ class SliceWork:
         loaded: the task.
         network: the network to train.
         shared: where gradients belong.
-        task: which helper it is.
+        share: which helper it is, a `SliceTask`.
     """
 
     def __init__(
-        self, loaded: LoadedTask, network: nn.Module, shared: SharedNetwork, task: SliceTask
+        self,
+        loaded: LoadedTask,
+        network: nn.Module,
+        shared: SharedNetwork,
+        share: Mapping[str, Any],
     ) -> None:
         self.network = network
         self.shared = shared
-        self.task = task
+        self.task = msgspec.convert(share, SliceTask)
         self._step = HybridStep(loaded, network)
-        self._link = Link(task.link)
+        self._link = Link(self.task.link)
 
     def do(self, job: HelperJob, randomness: numerics.Randomness) -> Answer:
         """Compute this process's share of a step."""
@@ -408,34 +413,21 @@ class AloneStep:
         return self._step.gradient(step.parts, step.seed, Share())
 
 
-class Hybrid:
-    """Each process has some parts up to the first dense layer, and slices of dense layers."""
-
-    needs_whole_batch = True
-
-    def check(self, loaded: LoadedTask, part: BatchPart) -> None:
-        """Refuse a network without dense layers in a row, or that gives other bytes in layers."""
-        network = loaded.network()
-        numerics.place(network, loaded.spec, images=loaded.images)
-        probe = probed(loaded, network, part)
-        if first_dense(loaded, probe.layers) not in probe.points:
-            raise refused(loaded, "has paths around its first dense layer")
-        check_same_bytes(loaded, network, part)
-
-    def alone(self, loaded: LoadedTask, model: nn.Module) -> AloneStep:
-        """Return how one process computes a step: slice after slice."""
-        return AloneStep(loaded, model)
-
-    def divided(self, loaded: LoadedTask, model: nn.Module, processes: int) -> SlicesDivided:
-        """Return the worker's side."""
-        return SlicesDivided(loaded, model, processes)
-
-    def helping(
-        self, loaded: LoadedTask, model: nn.Module, shared: SharedNetwork, share: Mapping[str, Any]
-    ) -> SliceWork:
-        """Return a helper's side."""
-        task = SliceTask(**{**share, "link": LinkEnd(**share["link"])})
-        return SliceWork(loaded, model, shared, task)
+def _check(loaded: LoadedTask, part: BatchPart) -> None:
+    """Refuse a network without dense layers in a row, or that gives other bytes in layers."""
+    network = loaded.network()
+    numerics.place(network, loaded.spec, images=loaded.images)
+    probe = probed(loaded, network, part)
+    if first_dense(loaded, probe.layers) not in probe.points:
+        raise refused(loaded, "has paths around its first dense layer")
+    check_same_bytes(loaded, network, part)
 
 
-HYBRID = Hybrid()
+HYBRID = Arrangement(
+    divided=SlicesDivided,
+    helping=SliceWork,
+    check=_check,
+    alone=AloneStep,
+    needs_whole_batch=True,
+)
+"""Each process has some parts up to the first dense layer, and slices of dense layers."""

@@ -13,13 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
-from typing import Any, Self
+from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from downpour.learning.intra_worker.data import TeamStep
+from downpour.learning.intra_worker.data import Arrangement, TeamStep
 from downpour.learning.intra_worker.helper_process import (
     Answer,
     HelperJob,
@@ -47,12 +48,6 @@ class StageTask:
     end: int
     before: LinkEnd | None  # of the first stage: none
     after: LinkEnd
-
-    @classmethod
-    def of(cls, share: Mapping[str, Any]) -> Self:
-        """Read it."""
-        ends = {name: share[name] and LinkEnd(**share[name]) for name in ("before", "after")}
-        return cls(**{**share, **ends})
 
     @property
     def descriptors(self) -> list[int]:
@@ -89,16 +84,20 @@ class StageWork:
         loaded: the task.
         network: the whole network, in training mode, of which it uses some layers.
         shared: where the gradients of these belong.
-        task: which layers they are.
+        share: which layers they are, a `StageTask`.
     """
 
     def __init__(
-        self, loaded: LoadedTask, network: nn.Module, shared: SharedNetwork, task: StageTask
+        self,
+        loaded: LoadedTask,
+        network: nn.Module,
+        shared: SharedNetwork,
+        share: Mapping[str, Any],
     ) -> None:
         self._loaded = loaded
         self._network = network
         self._shared = shared
-        self._task = task
+        task = self._task = msgspec.convert(share, StageTask)
         with ALONE:
             self._layers = layers_of(network)[task.begin : task.end]
         self._before = None if task.before is None else Link(task.before)
@@ -261,30 +260,13 @@ class StagesDivided:
         self._link.close()
 
 
-class Pipeline:
-    """Each process has some layers, which all parts pass through."""
-
-    needs_whole_batch = False
-
-    def check(self, loaded: LoadedTask, part: BatchPart) -> None:
-        """Refuse a network that cannot be cut as its spec says, or gives other bytes in layers."""
-        network = loaded.network()
-        numerics.place(network, loaded.spec, images=loaded.images)
-        stages_of(loaded, probed(loaded, network, part))
-        check_same_bytes(loaded, network, part)
-
-    def alone(self, loaded: LoadedTask, model: nn.Module) -> None:
-        """Compute part after part: the bytes are the same."""
-
-    def divided(self, loaded: LoadedTask, model: nn.Module, processes: int) -> StagesDivided:
-        """Return the worker's side."""
-        return StagesDivided(loaded, model, processes)
-
-    def helping(
-        self, loaded: LoadedTask, model: nn.Module, shared: SharedNetwork, share: Mapping[str, Any]
-    ) -> StageWork:
-        """Return a helper's side."""
-        return StageWork(loaded, model, shared, StageTask.of(share))
+def _check(loaded: LoadedTask, part: BatchPart) -> None:
+    """Refuse a network that cannot be cut as its spec says, or gives other bytes in layers."""
+    network = loaded.network()
+    numerics.place(network, loaded.spec, images=loaded.images)
+    stages_of(loaded, probed(loaded, network, part))
+    check_same_bytes(loaded, network, part)
 
 
-PIPELINE = Pipeline()
+PIPELINE = Arrangement(divided=StagesDivided, helping=StageWork, check=_check)
+"""Each process has some layers, which all parts pass through."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from downpour.core.spec import Spec
 from downpour.learning.intra_worker.helper_process import (
     Answer,
     HelperJob,
@@ -71,25 +70,20 @@ class HelperWork(Protocol):
         """Drop what a job that failed has left."""
 
 
-class Arrangement(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrangement:
     """A way to divide steps: a member of the family `ARRANGEMENTS`."""
 
-    needs_whole_batch: bool
+    divided: Callable[[LoadedTask, nn.Module, int], Division]
+    """Returns the worker's side for so many processes, with a network at its place in memory."""
+    helping: Callable[[LoadedTask, nn.Module, SharedNetwork, Mapping[str, Any]], HelperWork]
+    """Returns a helper's side, with the `share` of its task."""
+    check: Callable[[LoadedTask, BatchPart], None] = lambda *_: None
+    """Refuses a network that cannot be divided so, by trying it on a part of a batch."""
+    alone: Callable[[LoadedTask, nn.Module], StepHelp | None] = lambda *_: None
+    """Returns how one process computes a step; None: part after part."""
+    needs_whole_batch: bool = False
     """Whether a step holds all examples of a batch at once."""
-
-    def check(self, loaded: LoadedTask, part: BatchPart) -> None:
-        """Refuse a network that cannot be divided so, by trying it on a part of a batch."""
-
-    def alone(self, loaded: LoadedTask, model: nn.Module) -> StepHelp | None:
-        """Return how one process computes a step; None: part after part."""
-
-    def divided(self, loaded: LoadedTask, model: nn.Module, processes: int) -> Division:
-        """Return the worker's side, with a network at its place in memory."""
-
-    def helping(
-        self, loaded: LoadedTask, model: nn.Module, shared: SharedNetwork, share: Mapping[str, Any]
-    ) -> HelperWork:
-        """Return a helper's side; `share` is that of its task."""
 
 
 def blocks(count: int, processes: int) -> list[list[int]]:
@@ -105,13 +99,14 @@ class DataParallel:
     """The worker's side: it computes the first parts, and adds up all in their order.
 
     Args:
-        spec: says how many parts there are.
+        loaded: its spec says how many parts there are.
         processes: how many share them.
     """
 
-    def __init__(self, spec: Spec, processes: int) -> None:
+    def __init__(self, loaded: LoadedTask, _: nn.Module, processes: int) -> None:
         self._processes = processes
-        self.gradients = spec.parts - len(blocks(spec.parts, self._processes)[0])
+        parts = loaded.spec.parts
+        self.gradients = parts - len(blocks(parts, processes)[0])
 
     def tasks(self, work: HelperTask) -> list[HelperTask]:
         """Tell all helpers the same."""
@@ -145,7 +140,9 @@ class DataParallel:
 class PartWork:
     """A helper's side: it leaves the gradient of each of its parts in its place."""
 
-    def __init__(self, loaded: LoadedTask, network: nn.Module, shared: SharedNetwork) -> None:
+    def __init__(
+        self, loaded: LoadedTask, network: nn.Module, shared: SharedNetwork, _: Mapping[str, Any]
+    ) -> None:
         self._loaded = loaded
         self._network = network
         self._shared = shared
@@ -165,28 +162,4 @@ class PartWork:
         self._network.zero_grad()
 
 
-class Data:
-    """Each process computes the gradients of some parts."""
-
-    needs_whole_batch = False
-
-    def check(self, loaded: LoadedTask, part: BatchPart) -> None:
-        """Pass: any network can compute parts."""
-
-    def alone(self, loaded: LoadedTask, model: nn.Module) -> None:
-        """Compute part after part."""
-
-    def divided(self, loaded: LoadedTask, model: nn.Module, processes: int) -> Division:
-        """Return the worker's side."""
-        del model
-        return DataParallel(loaded.spec, processes)
-
-    def helping(
-        self, loaded: LoadedTask, model: nn.Module, shared: SharedNetwork, share: Mapping[str, Any]
-    ) -> HelperWork:
-        """Return a helper's side."""
-        del share
-        return PartWork(loaded, model, shared)
-
-
-DATA = Data()
+DATA = Arrangement(divided=DataParallel, helping=PartWork)
