@@ -143,23 +143,22 @@ def imports_of(content: bytes, module: str, *, is_package: bool) -> tuple[str, .
 
     Remembered, because a submission asks several times, and to parse 50 files takes 0.1 s.
     """
-    return tuple(_imports(content, module, is_package=is_package))
-
-
-def _imports(content: bytes, module: str, *, is_package: bool) -> Iterator[str]:
-    try:
-        tree = ast.parse(content)
-    except (SyntaxError, ValueError, RecursionError):
-        return  # the import itself will report the error
-    for node in ast.walk(tree):
+    found: list[str] = []
+    for node in _nodes(content):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             package = module.split(".")[: None if is_package else -1]
             above = package[: len(package) - node.level + 1] if node.level else []
             origin = ".".join([*above, *([node.module] if node.module else [])])
-            yield origin
-            yield from (f"{origin}.{alias.name}".lstrip(".") for alias in node.names)
+            found += [origin, *(f"{origin}.{alias.name}".lstrip(".") for alias in node.names)]
+    return tuple(found)
+
+
+def _nodes(content: bytes) -> Iterator[ast.AST]:
+    """Yield all that a file says; nothing if it cannot be parsed, which the import will report."""
+    with suppress(SyntaxError, ValueError, RecursionError):
+        yield from ast.walk(ast.parse(content))
 
 
 def variables_of(project: Project) -> tuple[str, ...]:
@@ -168,11 +167,7 @@ def variables_of(project: Project) -> tuple[str, ...]:
 
 
 def _read_in(content: bytes) -> Iterator[str]:
-    try:
-        tree = ast.parse(content)
-    except (SyntaxError, ValueError, RecursionError):
-        return
-    for node in ast.walk(tree):
+    for node in _nodes(content):
         match node:
             case (
                 ast.Subscript(value=place, slice=ast.Constant(value=str(name)), ctx=ast.Load())
