@@ -32,17 +32,9 @@ from downpour.learning.tasks.task import ExampleList, Task
 NEEDED = ("model", "examples", "loss")
 
 ARGUMENTS = {
-    "model": 0,
-    "examples": 1,
-    "loss": 2,
-    "collate": 1,
-    "metrics": 2,
-    "predict": 2,
-    "labels": 0,
-    "groups": 1,
-    "optimizer": 1,
-    "rate": 1,
-    "step": 3,
+    name: len(inspect.signature(method).parameters) - 1
+    for name, method in vars(Task).items()
+    if not name.startswith("_")
 }
 """The methods of a task, and how many arguments each takes."""
 
