@@ -19,8 +19,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from socketserver import TCPServer, ThreadingMixIn
 from threading import BoundedSemaphore, Thread
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
@@ -142,25 +144,19 @@ def _registry() -> CollectorRegistry:
 
     class Registry(CollectorRegistry):
         def restricted_registry(self, names: Iterable[str]) -> Any:
-            return _Named(self, frozenset(names))
+            return SimpleNamespace(collect=partial(_named, self, frozenset(names)))
 
     return Registry()
 
 
-class _Named:
-    """The samples of some names, or of families with these names."""
-
-    def __init__(self, registry: CollectorRegistry, names: frozenset[str]) -> None:
-        self._registry = registry
-        self._names = names
-
-    def collect(self) -> Iterator[Metric]:
-        for metric in self._registry.collect():
-            named = copy(metric)
-            if metric.name not in self._names:
-                named.samples = [s for s in metric.samples if s.name in self._names]
-            if named.samples:
-                yield named
+def _named(registry: CollectorRegistry, names: frozenset[str]) -> Iterator[Metric]:
+    """Yield the samples of some names, or of families with these names."""
+    for metric in registry.collect():
+        named = copy(metric)
+        if metric.name not in names:
+            named.samples = [sample for sample in metric.samples if sample.name in names]
+        if named.samples:
+            yield named
 
 
 class _Collector:
