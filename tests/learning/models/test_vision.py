@@ -10,7 +10,6 @@ import pytest
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
 from downpour.learning.models import build, check_fit, check_model
-from downpour.learning.models.networks import vision_builder
 
 from .conftest import facts_of
 
@@ -50,5 +49,3 @@ def test_a_broken_torchvision_is_the_reason(
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(SpecError, match="torchvision does not import"):
         check_model(Spec.make({"model": "squeezenet1_1"}))
-    with pytest.raises(SpecError, match="needs torchvision, which does not import: no such symbol"):
-        vision_builder("squeezenet1_1")

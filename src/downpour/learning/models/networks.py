@@ -24,7 +24,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from downpour.base.errors import SpecError
 from downpour.learning.models.building import image, probability, width, widths
 
 
@@ -38,16 +37,13 @@ def known_networks() -> list[str]:
 
 
 def vision_builder(name: str) -> Callable[..., nn.Module]:
-    """Return the builder of a torchvision network.
+    """Return the builder of a torchvision network that is known.
 
     They take three channels; an example with one is shown to them three times, which leaves their
     parameters as torchvision names and shapes them.
     """
-    try:
-        from torchvision import models
-    except (ImportError, RuntimeError) as error:
-        why = str(error).splitlines()[0]
-        raise SpecError("model", name, f"needs torchvision, which does not import: {why}") from None
+    from torchvision import models
+
     builder = models.get_model_builder(name)
 
     def build(sample_shape: tuple[int, ...], num_classes: int, **options: Any) -> nn.Module:
