@@ -17,7 +17,7 @@ from torch import nn
 
 from downpour import Spec, Task
 from downpour.learning.training.epoch_order import batch_order
-from downpour.learning.training.numerics import step_seed
+from downpour.learning.training.numerics import step_seed, task_seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def plain_training(task: Task, spec: Spec) -> Trained:
         order = batch_order(spec, np.arange(count), None, epoch, 0)
         total, seen = 0.0, 0
         for step in range(steps):
-            _seed(step_seed(spec.seed, epoch, 0, step))
+            _seed(step_seed(step, task_seed(spec.seed, epoch, 0)))
             chosen = order[count * step // batches : count * (step + 1) // batches]
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * _factor(spec, epoch, step, steps)

@@ -145,7 +145,7 @@ class Randomness:
 
         Because each part has its own seed, another process may compute it.
         """
-        seed = (_seed_of(step, self.seed) + part * _PART_STRIDE) & _SEED_MAX
+        seed = (step_seed(step, self.seed) + part * _PART_STRIDE) & _SEED_MAX
         # Not `torch.manual_seed`, which takes five times as long to look at all devices.
         torch.default_generator.manual_seed(seed)
         for home in self._homes[1:]:
@@ -160,15 +160,8 @@ def task_seed(seed: int, round_: int, shard: int) -> int:
     return int(words.generate_state(1, np.uint64)[0]) >> 1
 
 
-def step_seed(seed: int, round_: int, shard: int, step: int) -> int:
-    """Return what all generators are seeded with before a step, by the spec's seed.
-
-    Python's and torch's take its 64 bits, numpy's the high 32 of them.
-    """
-    return _seed_of(step, task_seed(seed, round_, shard))
-
-
-def _seed_of(step: int, seed: int) -> int:
+def step_seed(step: int, seed: int) -> int:
+    """Return what all generators are seeded with before a step of the task with a seed."""
     return (seed + step * _STRIDE) & _SEED_MAX
 
 
