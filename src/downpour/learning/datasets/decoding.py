@@ -34,10 +34,11 @@ def decoded(arrays: Arrays, spec: Spec) -> tuple[dict[str, Any], dict[str, NDArr
     """Bring a source's arrays into the prepared form.
 
     Returns:
-        What the dataset's `facts.json` states (see `prepared.Stated`), and its arrays: `x` is uint8
-        [n, h, w, c] or float32 [n, ...]; `y` is int64 [n] (class numbers below `classes`) or
-        float32 [n, k] (zeros and ones; `classes` is 0). `mean` and `std` are in the units of `x`,
-        one number a channel of images and one a feature of anything else.
+        What the dataset's `facts.json` states (see `prepared.Stated`), and its arrays.
+
+    `x` is uint8 [n, h, w, c] or float32 [n, ...]. `y` is int64 [n] (class numbers below `classes`)
+    or float32 [n, k] (zeros and ones; `classes` is 0). `mean` and `std` are in the units of `x`,
+    one number a channel of images and one a feature of anything else.
     """
     train, test = slice(spec.train_limit), slice(spec.test_limit)
     train_x = _examples(arrays.train_x[train], arrays.normalize, spec)
