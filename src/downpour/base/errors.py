@@ -36,7 +36,7 @@ fix the cause by changing the request, 75 if the same request may succeed later,
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 
 class DownpourError(Exception):
@@ -71,6 +71,12 @@ def closest(word: str, known: Iterable[str]) -> str | None:
     # A prefix may give a word the opposite meaning: a user who types async does not mean sync.
     others = [one for one in known if not word.endswith(one)]
     return next(iter(difflib.get_close_matches(word, others, n=1)), None)
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """Name the first few of many, and count the others."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 class StoreError(DownpourError):

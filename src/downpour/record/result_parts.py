@@ -15,6 +15,7 @@ from statistics import fmean, stdev
 
 import numpy as np
 
+from downpour.base.errors import listed
 from downpour.base.states import BLAMELESS, LOSS
 from downpour.base.values import Part
 from downpour.core.splitters import ShardCounts
@@ -158,7 +159,6 @@ def split_of(tables: Tables) -> ShardCounts | None:
     )
 
 
-_NAMES_MAX = 3
 _MIXED = (
     "the workers have different numeric classes, so another run of this spec may give "
     "different bytes:"
@@ -169,7 +169,7 @@ def mixture_of(who_by_class: Mapping[str, Iterable[str]]) -> str:
     """List the processes of each numeric class if there are several; else return nothing."""
     if len(who_by_class) < 2:
         return ""
-    lines = [f"{_listed(list(who))}: {name}" for name, who in who_by_class.items()]
+    lines = [f"{listed(list(who))}: {name}" for name, who in who_by_class.items()]
     return "\n  ".join([_MIXED, *lines])
 
 
@@ -184,11 +184,6 @@ def mixture_now(status: Status) -> str:
         if its is not None:
             who_by_class.setdefault(str(its), []).append(worker.worker)
     return mixture_of(who_by_class)
-
-
-def _listed(names: list[str]) -> str:
-    rest = len(names) - _NAMES_MAX
-    return ", ".join(names[:_NAMES_MAX]) + (f" and {rest} more" if rest > 0 else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

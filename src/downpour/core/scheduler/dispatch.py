@@ -14,6 +14,7 @@ from itertools import accumulate
 from statistics import median
 from typing import assert_never
 
+from downpour.base.errors import listed
 from downpour.base.states import FailureKind, TaskState
 from downpour.base.values import AttemptId, Forecast
 from downpour.core.scheduler import commands as do
@@ -416,9 +417,7 @@ def _held(current: Round, shard: int, worker: str) -> AttemptId | None:
 
 def _shards(numbers: Sequence[int]) -> str:
     """Name the shards; of many, only the first few."""
-    named = ", ".join(map(str, numbers[:_SHARDS_NAMED]))
-    more = f" and {len(numbers) - _SHARDS_NAMED} more" if len(numbers) > _SHARDS_NAMED else ""
-    return f"shard{'s' if len(numbers) > 1 else ''} {named}{more}"
+    return f"shard{'s' if len(numbers) > 1 else ''} {listed([*map(str, numbers)], _SHARDS_NAMED)}"
 
 
 def _portion(current: Round, shard: int) -> tuple[int, int] | None:

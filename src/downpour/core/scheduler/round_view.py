@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
+from downpour.base.errors import listed
 from downpour.base.states import TaskState
 from downpour.base.values import AttemptId, missing
 from downpour.core.scheduler import events as on
@@ -99,9 +100,7 @@ def _tried(state: SchedulerState, experiment: Experiment) -> str:
     reason = tried[0].unfit_because
     alike = [worker.name for worker in tried if worker.unfit_because == reason]
     more = f"; {len(tried) - len(alike)} more for other reasons" if len(alike) < len(tried) else ""
-    unnamed = f" and {len(alike) - _NAMED} more" if len(alike) > _NAMED else ""
-    named = ", ".join(alike[:_NAMED])
-    return f"no worker here can train it: {reason} ({named}{unnamed}{more})"
+    return f"no worker here can train it: {reason} ({listed(alike, _NAMED)}{more})"
 
 
 def _fail_if_unfit(state: SchedulerState, experiment: Experiment, unfit: str) -> None:

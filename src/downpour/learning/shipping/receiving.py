@@ -13,13 +13,13 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
-from downpour.base.errors import FileCorrupt, FileMissing, SpecError, UnfitWorker
+from downpour.base.errors import FileCorrupt, FileMissing, SpecError, UnfitWorker, listed
 from downpour.core.spec import Spec
 from downpour.files.store import Store, layout
 from downpour.files.store.shared_directory import own_folder
@@ -168,7 +168,6 @@ def _look_anew() -> None:
 
 
 _REFUSED = "this worker cannot use the experiment's code"
-_NAMES_MAX = 3
 REMEDY = "; start this worker with --accept-code to use the manager's code"
 
 
@@ -190,7 +189,7 @@ def settle_code(spec: Spec, store: Store, *, accepts: bool) -> str:
         raise UnfitWorker(f"{_REFUSED}: {error}") from error
     except OSError as error:
         raise UnfitWorker(f"{_REFUSED}: no copy here: {error.strerror or error}") from error
-    log.warning("uses the code that the experiment brought: %s", _listed(sorted(spec.code)))
+    log.warning("uses the code that the experiment brought: %s", listed(sorted(spec.code)))
     return ""
 
 
@@ -208,8 +207,3 @@ def _needs_bundle(spec: Spec) -> bool:
             if field != "dataset":
                 return False
     return any(here.get(file) != digest for file, digest in spec.code.items())
-
-
-def _listed(names: Sequence[str]) -> str:
-    rest = len(names) - _NAMES_MAX
-    return ", ".join(names[:_NAMES_MAX]) + (f" and {rest} more" if rest > 0 else "")

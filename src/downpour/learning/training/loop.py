@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from downpour.base.devices import CPU
-from downpour.base.errors import FileCorrupt, NonFinite, OutOfMemory, SpecError
+from downpour.base.errors import FileCorrupt, NonFinite, OutOfMemory, SpecError, listed
 from downpour.learning.accelerators import lacks_kernel
 from downpour.learning.tasks.batches import Indices
 from downpour.learning.tasks.loaded import LoadedTask
@@ -334,9 +334,6 @@ def _taken(part: str, arrays: Arrays) -> Arrays:
     return {name.removeprefix(f"{part}/"): arrays.pop(name) for name in names}
 
 
-_NAMED = 3
-
-
 def begin_from(
     model: nn.Module, tensors: Mapping[str, NDArray[Any]], source: str, *, field: str = "init_from"
 ) -> tuple[str, ...]:
@@ -401,6 +398,4 @@ def _place(tensor: Tensor) -> tuple[object, ...]:
 
 
 def _some(names: Collection[str]) -> str:
-    """Name the first few, and count the others."""
-    shown = ", ".join(sorted(names)[:_NAMED])
-    return f"{shown} and {len(names) - _NAMED} more" if len(names) > _NAMED else shown or "nothing"
+    return listed(sorted(names)) or "nothing"

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from downpour.base.errors import listed
 from downpour.core.spec import Spec
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.tasks.own import not_default, overrides, shown, theirs
@@ -181,8 +182,7 @@ def groups_of(
     if twice is not None:
         raise loaded.mistake("groups", f"groups() names the parameter {twice} twice")
     if left := [name for one, name in names.items() if one not in set(members)]:
-        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-        raise loaded.mistake("groups", f"groups() leaves out the parameter {left[0]}{more}")
+        raise loaded.mistake("groups", f"groups() leaves out the parameter {listed(left, 1)}")
     return groups
 
 

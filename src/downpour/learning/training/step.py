@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from downpour.base.devices import CPU
+from downpour.base.errors import listed
 from downpour.core.families import ARRANGEMENTS
 from downpour.core.spec import Spec
 from downpour.host.machine import free_memory, told_limit
@@ -328,5 +329,4 @@ def in_words(odd: Sequence[str]) -> str:
     if "progress/loss_sum" in odd:
         return "its loss differs"
     named = [name.removeprefix("model/") for name in odd if name.startswith("model/")] or list(odd)
-    more = f" and {len(named) - 2} more" if len(named) > 2 else ""
-    return f"{', '.join(named[:2])}{more} differ{'' if len(named) > 1 else 's'}"
+    return f"{listed(named, 2)} differ{'' if len(named) > 1 else 's'}"
