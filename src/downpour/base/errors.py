@@ -250,12 +250,8 @@ class FailStop(DownpourError):
     it.
     """
 
-    def __init__(self, cause: str) -> None:
-        super().__init__(cause)
-        self.cause = cause
-
     def __str__(self) -> str:
-        return f"the manager stops because of a bug in Downpour: {self.cause}"
+        return f"the manager stops because of a bug in Downpour: {super().__str__()}"
 
 
 class UnfitWorker(DownpourError):

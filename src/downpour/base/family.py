@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -48,7 +48,6 @@ class Family(Mapping[str, Any]):
         self._members = dict(members)
         self._others = others
         self._loaded: dict[str, Any] = {}
-        self._installed: dict[str, EntryPoint] | None = None
 
     @property
     def built_in(self) -> tuple[str, ...]:
@@ -63,15 +62,15 @@ class Family(Mapping[str, Any]):
     def __iter__(self) -> Iterator[str]:
         """Yield the members' names."""
         yield from self._members
-        yield from self._found()
+        yield from self._found
 
     def __len__(self) -> int:
         """Return the number of members."""
-        return len(self._members) + len(self._found())
+        return len(self._members) + len(self._found)
 
     def __contains__(self, name: object) -> bool:
         """Whether a member has that name; imports nothing."""
-        return name in self._members or name in self._found()
+        return name in self._members or name in self._found
 
     def __getitem__(self, name: str) -> Any:
         """Import a member if necessary, and return it."""
@@ -91,17 +90,16 @@ class Family(Mapping[str, Any]):
         notes = {name: member.note for name, member in self._members.items() if member.note}
         return _listed([f"{n} ({notes[n]})" if n in notes else n for n in self.accepted])
 
+    @cached_property
     def _found(self) -> dict[str, EntryPoint]:
-        if self._installed is None:
-            found = {point.name: point for point in _entry_points().select(group=self.group)}
-            self._installed = {n: found[n] for n in sorted(found) if n not in self._members}
-        return self._installed
+        found = {point.name: point for point in _entry_points().select(group=self.group)}
+        return {name: found[name] for name in sorted(found) if name not in self._members}
 
     def _load(self, name: str) -> Any:
         if name in self._members:
             module, _, attribute = self._members[name].home.partition(":")
             return getattr(import_module(module), attribute)
-        point = self._found()[name]
+        point = self._found[name]
         try:
             return point.load()
         except Exception as error:  # a package's module may raise anything
