@@ -86,7 +86,7 @@ class Child:
         return last_line(self.log.read_text("utf-8", errors="replace")) if self.log else ""
 
 
-class Line:
+class JsonLine:
     """A dataclass whose values travel between two of our processes, each as a line of JSON."""
 
     __slots__ = ()

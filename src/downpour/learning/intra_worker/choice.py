@@ -18,7 +18,7 @@ from typing import Any
 from downpour.base.errors import SpecError
 from downpour.core.families import ARRANGEMENTS
 from downpour.core.spec import Spec
-from downpour.host.child import Line
+from downpour.host.child import JsonLine
 from downpour.host.machine import usable_cores
 from downpour.learning.devices import devices_for
 
@@ -45,7 +45,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured(Line):
+class Measured(JsonLine):
     """A candidate's step: its seconds, how many times as fast as one process, or why it cannot."""
 
     candidate: Candidate

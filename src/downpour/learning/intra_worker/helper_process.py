@@ -18,14 +18,14 @@ from typing import Any, Self, TextIO
 
 import numpy as np
 
-from downpour.host.child import Line
+from downpour.host.child import JsonLine
 from downpour.host.machine import HELPER_PIDS, kills, let_be_killed_first
 from downpour.learning.intra_worker.shared_network import ProcessGone
 from downpour.learning.training.step import BatchPart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HelperTask(Line):
+class HelperTask(JsonLine):
     """The training of a helper."""
 
     spec: str  # as TOML
@@ -65,7 +65,7 @@ class JobPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HelperJob(Line):
+class HelperJob(JsonLine):
     """The parts that a helper computes of a step of the task with a seed; counted by `number`."""
 
     number: int
@@ -75,7 +75,7 @@ class HelperJob(Line):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer(Line):
+class Answer(JsonLine):
     """Whether a job is `done`, and the losses of those parts that end with the helper, by number.
 
     A loss is a number, or a sum and a count.
