@@ -39,6 +39,7 @@ USUAL = (
     "safety",
     "sampling",
     "recovery",
+    "growth",
 )
 LONG = (
     "finished",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from downpour.record.mitigation import Cost
 from downpour.record.record_lines import (
     AggregatedLine,
     AssignedLine,
@@ -17,6 +18,7 @@ from downpour.record.record_lines import (
     WorkerJoinedLine,
     WorkerLeftLine,
 )
+from downpour.record.rows import Rows
 from downpour.record.tables import Tables
 from tests.specs import stored_spec
 
@@ -89,3 +91,9 @@ def dated(*lines: RecordLine) -> list[Dated]:
 def folded(*record: Dated) -> Tables:
     """The tables of a record."""
     return Tables.of(record)
+
+
+def costs_of(tables: Tables) -> dict[int, Cost]:
+    """The costs of the rounds that have become a model."""
+    rounds = Rows(tables).finished().rounds.values()
+    return {row.number: row.cost for row in rounds if row.cost is not None}

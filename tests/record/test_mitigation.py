@@ -9,9 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.record import Result, Stragglers
-from downpour.record.mitigation import costs_of, stragglers_of
+from downpour.record.mitigation import stragglers_of
 from downpour.record.record_lines import Dated, ResizedLine
-from tests.record.lines import aggregated, assigned, failed, folded, prepared, saved, updated
+from tests.record.lines import (
+    aggregated,
+    assigned,
+    costs_of,
+    failed,
+    folded,
+    prepared,
+    saved,
+    updated,
+)
 
 HANDOFF = Path(__file__).parents[1] / "recorded" / "handoff"
 ENDS = ("lost", "handed_over", "withdrawn", "task")

@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
-from downpour.record.mitigation import costs_of
+from downpour.record import rows
 from downpour.record.record import read_record
 from downpour.record.record_lines import Dated, to_fields
 from downpour.record.result import Result
 from downpour.record.tables import Tables
 from downpour.record.timeline import disturbed_seconds, resources
 from downpour.show.dashboard.model import RecordTables
+from tests.record.lines import costs_of
 
 RECORDED = Path(__file__).parents[1] / "recorded"
 STORED = sorted(record.parent.name for record in RECORDED.glob("*/record.jsonl"))
@@ -94,9 +95,13 @@ def of_page(record: list[Dated]) -> Iterator[str]:
     yield from (f"page decision: {short(row)}" for row in frame.get("decisions", ()))
 
 
+@pytest.mark.parametrize("kept", [64, 0], ids="keeps {} rounds".format)
 @pytest.mark.parametrize("name", STORED)
-def test_queries_give_the_stored_values(name: str) -> None:
-    """Whatever changes in how a record is folded."""
+def test_queries_give_the_stored_values(
+    name: str, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever changes in how a record is folded, and however soon a result forgets rounds."""
+    monkeypatch.setattr(rows, "_ROUNDS_KEPT", kept)
     record = read_record(RECORDED / name / "record.jsonl")
     result, tables = Result.from_record(record), Tables.of(record)
     found = [*of_result(result), *of_timeline(result, tables), *of_versions(tables)]

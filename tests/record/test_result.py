@@ -12,6 +12,7 @@ import pytest
 
 from downpour.base.errors import FileCorrupt, FileMissing, MissingPackage, SpecError
 from downpour.base.states import ExperimentState
+from downpour.record import rows
 from downpour.show.notebook import Result
 
 FOLDER = Path(__file__).parents[1] / "recorded" / "gestures"
@@ -175,8 +176,12 @@ def test_shards_are_counted_when_they_are_made() -> None:
     assert Result.from_lines([open_spec, LINES[3]]).shards == 2
 
 
-def test_a_line_that_is_recorded_twice_counts_once() -> None:
-    """A restarted manager may tell a thing again."""
+@pytest.mark.parametrize("kept", [64, 0], ids="keeps {} rounds".format)
+def test_a_line_that_is_recorded_twice_counts_once(
+    kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restarted manager may tell a thing again, even of a round that we have forgotten."""
+    monkeypatch.setattr(rows, "_ROUNDS_KEPT", kept)
     again = Result.from_lines([*LINES[:9], *LINES[4:]], FOLDER)
     assert again == Result.read(FOLDER)
 

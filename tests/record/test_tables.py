@@ -21,9 +21,10 @@ from downpour.record.record_lines import (
 )
 from downpour.record.result import Result
 from downpour.record.result_parts import NOT_VERIFIED, mixture_now, mixture_of, split_of
+from downpour.record.rows import Rows
 from downpour.record.study_result import read_one
 from downpour.record.tables import Tables
-from downpour.record.timeline import attempt_spans, disturbed_seconds, resources, worker_changes
+from downpour.record.timeline import disturbed_seconds, resources, worker_changes
 from downpour.show.dashboard.model import RecordTables
 from downpour.show.pages.report import facts_of
 from downpour.show.tables.terminal_tables import result_table
@@ -48,7 +49,7 @@ def ends(*record: Dated) -> Ends:
     """The worker, shard, begin, end, outcome and `last` of each attempt."""
     return [
         (s.worker, s.shard, s.begin_seconds, s.end_seconds, s.outcome, s.last)
-        for s in attempt_spans(folded(*record))
+        for s in Rows(folded(*record)).finished().attempt_spans()
     ]
 
 
@@ -61,6 +62,7 @@ def test_attempts_begin_and_end_as_recorded() -> None:
         (7.5, assigned(0, 1, "b")),
         (8.0, updated(1, worker="b")),
         (9.0, updated(0, 1, "b")),
+        (9.25, assigned(0, worker="b", round=1)),
         (9.5, assigned(2)),
         (11.0, failed(9, 9)),
     )
@@ -68,6 +70,7 @@ def test_attempts_begin_and_end_as_recorded() -> None:
         ("a", 0, 0.0, 2.0, "failed", False),
         ("b", 1, 0.5, 3.0, "trained", False),
         ("b", 0, 2.5, 4.0, "trained", True),
+        ("b", 0, 4.25, 6.0, "open", False),
         ("a", 2, 4.5, 6.0, "open", False),
     ]
 

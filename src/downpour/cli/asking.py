@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +16,10 @@ from downpour.host.paths import Credentials
 if TYPE_CHECKING:
     from downpour.experiments.client import Client
     from downpour.network.rpc.messages import ExperimentSummary
+    from downpour.record import Result
     from downpour.record.record_lines import RecordLine
 
-    Record = list[tuple[float, RecordLine]]
+    Record = Sequence[tuple[float, RecordLine]]
 
 
 def stored(
@@ -68,11 +69,26 @@ def client_of(
 
 @dataclass(frozen=True, slots=True)
 class FoundRecord:
-    """An experiment's full ID, its record, and its folder if this machine has it."""
+    """An experiment's full ID, and its folder if this machine has it, or else its record."""
 
     experiment: str
-    record: Record
     folder: Path | None
+    fetched: Record = ()
+
+    @property
+    def record(self) -> Record:
+        """The lines of its record."""
+        from downpour.files.store.layout import RECORD_NAME
+        from downpour.record.record import read_record
+
+        return read_record(self.folder / RECORD_NAME) if self.folder else self.fetched
+
+    @property
+    def result(self) -> Result:
+        """Its result, which needs less memory than its record."""
+        from downpour.record import Result
+
+        return Result.read(self.folder) if self.folder else Result.from_record(self.fetched)
 
 
 def find(
@@ -96,7 +112,7 @@ def find(
             names = (path.name for path in folder.parent.glob("*"))
             folder = folder.with_name(_whole(experiment, names))
         if folder.is_dir():
-            return FoundRecord(folder.name, read_record(folder / RECORD_NAME), folder)
+            return FoundRecord(folder.name, folder)
     try:
         with client_of(manager, credentials, shared) as client:
             return _asked(experiment, client)
@@ -106,7 +122,7 @@ def find(
             whole = _whole(experiment, recorded_in(place))
             with stored_records(place, experiment=whole) as copies:
                 if (copied := copies / whole).is_dir():
-                    return FoundRecord(whole, read_record(copied / RECORD_NAME), None)
+                    return FoundRecord(whole, None, read_record(copied / RECORD_NAME))
         raise SpecError("ID", experiment, f"not in {shared or SHARED}, and {error}") from None
 
 
@@ -121,7 +137,7 @@ def _asked(experiment: str, client: Client) -> FoundRecord:
         if whole == experiment:
             raise
         experiment, lines = whole, client.record(whole)
-    return FoundRecord(experiment, parse_lines(lines), None)
+    return FoundRecord(experiment, None, parse_lines(lines))
 
 
 def _whole(experiment: str, names: Iterable[str]) -> str:

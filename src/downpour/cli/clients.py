@@ -243,15 +243,12 @@ def results(options: ResultsOptions, credentials: Credentials) -> None:
     than the store. The beginning of an ID is enough if it is unique.
     """
     check_format(as_json=options.as_json, as_csv=options.as_csv)
-    from downpour.record import Result
-
     found = find(options.experiment, options.shared, options.manager, credentials)
     if options.tensorboard is not None:
         from downpour.show.event_files import write_events
 
         write_events(found.record, options.tensorboard)
-    result = Result.from_record(found.record, found.folder)
-    print_result(result, as_json=options.as_json, as_csv=options.as_csv)
+    print_result(found.result, as_json=options.as_json, as_csv=options.as_csv)
 
 
 def _stay(

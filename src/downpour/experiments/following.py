@@ -34,7 +34,7 @@ from downpour.record.record_lines import (
 )
 from downpour.record.result import Result, result_of
 from downpour.record.result_parts import RoundResult
-from downpour.record.rows import epoch_until
+from downpour.record.rows import Rows, epoch_until
 from downpour.record.tables import Tables
 from downpour.show.loggers import LoggedRun, Logger
 
@@ -194,7 +194,7 @@ class LoggerTaker:
             self._thread.take(lambda logger: logger.log(epoch))
 
     def _end(self) -> None:
-        result = result_of(self._tables)
+        result = result_of(Rows(self._tables).finished())
         self._thread.take(lambda logger: logger.end(result))
 
 

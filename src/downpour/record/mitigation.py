@@ -78,15 +78,46 @@ class Cost:
         return self.lost_seconds <= 0 and self.dropped_samples == 0
 
 
-def costs_of(tables: Tables) -> dict[int, Cost]:
-    """Compute the cost of each round that became a model, by its number."""
-    samples = tables.prepared.shard_samples if tables.prepared is not None else ()
-    aggregated = {version.line.round for version in tables.versions.values()}
-    return {
-        number: _cost(of_round, samples)
-        for number, of_round in tables.rounds.items()
-        if number in aggregated and of_round.accepted and of_round.assigned()
-    }
+def cost_of(tables: Tables, of_round: RecordedRound) -> Cost | None:
+    """Compute the cost of a round that became a model; None if no worker trained in it."""
+    shard_samples = tables.prepared.shard_samples if tables.prepared is not None else ()
+    attempts = of_round.assigned()
+    if not of_round.accepted or not attempts:
+        return None
+    samples = of_round.samples or shard_samples
+    began = min(attempt.begin for attempt in attempts)
+    updated = (attempt.stop or 0.0 for attempt in of_round.accepted.values())
+    tasks = [_seconds(attempt) for attempt in of_round.accepted.values()]
+    moving = lost = 0.0
+    if len(attempts) > len(tasks) or any(
+        one.assigned.from_step for one in attempts if one.assigned
+    ):
+        useful = {shard: _useful(of_round, shard) for shard in of_round.accepted}
+        tasks = [sum(parts.values()) for parts in useful.values()]
+        moving = sum(
+            (len(parts) - 1) * _files_seconds(of_round.accepted[shard])
+            for shard, parts in useful.items()
+        )
+        lost = sum(
+            _seconds(one) - useful.get(one.shard, {}).get(one.number, 0.0) for one in attempts
+        )
+    workers = {one.assigned.worker for one in attempts if one.assigned}
+    return Cost(
+        seconds=max([*updated, *of_round.dropped.values()]) - began,
+        ideal_seconds=median(tasks) * ceil(len(of_round.attempts) / len(workers)),
+        wait_seconds=_wait_seconds(of_round, began, shard_samples),
+        useful_seconds=sum(tasks) - moving,
+        lost_seconds=lost + moving,
+        samples=sum(samples),
+        dropped_samples=sum(samples[shard] for shard in of_round.dropped),
+        moves=of_round.moves,
+        decided=bool(
+            of_round.has_hand_overs
+            or of_round.samples
+            or of_round.dropped
+            or any(attempt.stopped_by in _LEFT for attempt in attempts)
+        ),
+    )
 
 
 def stragglers_of(costs: Collection[Cost]) -> Stragglers:
@@ -114,37 +145,6 @@ def _mitigation(costs: Collection[Cost]) -> float | None:
     to_save = sum(wait for _, wait in known) - ideal
     decided = any(cost.decided for cost, _ in known)
     return saved / to_save if decided and to_save > _WORTH_SAVING * ideal else None
-
-
-def _cost(of_round: RecordedRound, shard_samples: tuple[int, ...]) -> Cost:
-    samples = of_round.samples or shard_samples
-    attempts = of_round.assigned()
-    began = min(attempt.begin for attempt in attempts)
-    updated = (attempt.stop or 0.0 for attempt in of_round.accepted.values())
-    useful = {shard: _useful(of_round, shard) for shard in of_round.accepted}
-    tasks = [sum(parts.values()) for parts in useful.values()]
-    moving = sum(
-        (len(parts) - 1) * _files_seconds(of_round.accepted[shard])
-        for shard, parts in useful.items()
-    )
-    lost = (_seconds(one) - useful.get(one.shard, {}).get(one.number, 0.0) for one in attempts)
-    workers = {one.assigned.worker for one in attempts if one.assigned}
-    return Cost(
-        seconds=max([*updated, *of_round.dropped.values()]) - began,
-        ideal_seconds=median(tasks) * ceil(len(of_round.attempts) / len(workers)),
-        wait_seconds=_wait_seconds(of_round, began, shard_samples),
-        useful_seconds=sum(tasks) - moving,
-        lost_seconds=sum(lost) + moving,
-        samples=sum(samples),
-        dropped_samples=sum(samples[shard] for shard in of_round.dropped),
-        moves=of_round.moves,
-        decided=bool(
-            of_round.has_hand_overs
-            or of_round.samples
-            or of_round.dropped
-            or any(attempt.stopped_by in _LEFT for attempt in attempts)
-        ),
-    )
 
 
 def _seconds(attempt: RecordedAttempt) -> float:

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from itertools import accumulate, starmap
 from pathlib import Path
 from threading import Lock
+
+import msgspec
 
 from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError
 from downpour.core.node.journal import Line
@@ -30,11 +33,26 @@ from downpour.record.journal import (
     segments,
     term_of,
 )
-from downpour.record.record_lines import LACKS_FIELD, Dated, RecordLine, dated, to_fields
+from downpour.record.record_lines import (
+    KINDS,
+    LACKS_FIELD,
+    Dated,
+    MaybeKnown,
+    RecordLine,
+    SubmittedLine,
+    dated,
+    to_fields,
+)
 from downpour.record.view import View
 
 PAGE_LINES_MAX = 1000
 PAGE_BYTES_MAX = 4_000_000
+_BEGIN = re.compile(rb'\{"at": (\d{1,15}\.\d{1,20}), "kind": "([a-z-]+)", ')
+_DECODERS = {
+    kind.encode(): msgspec.json.Decoder(line).decode
+    for kind, line in KINDS.items()
+    if line is not SubmittedLine  # `dated` checks its spec
+}
 _CONCLUSION_BYTES = 1 << 16
 """The end of a journal that holds its last line."""
 
@@ -180,6 +198,15 @@ def read_record(path: Path) -> list[Dated]:
     Args:
         path: its file; until the journal beside it ends, we project the record from that.
     """
+    return [*_known(stream_record(path))]
+
+
+def stream_record(path: Path, without: Collection[bytes] = ()) -> Iterator[MaybeKnown]:
+    """Yield the lines that `read_record` returns, and keep none of them.
+
+    Lines `without` interest, by kind, are not parsed: like kinds that this version does not know,
+    they are None.
+    """
     if not is_exported(path):
         is_journaled = path.parent.is_dir() and segments(path.parent)
         projected = list(RecordReader(path.parent).take()) if is_journaled else None
@@ -187,9 +214,11 @@ def read_record(path: Path) -> list[Dated]:
         if not is_exported(path):
             if projected is None:
                 raise FileMissing(str(path))
-            return projected
-    lines = read_regular(path).decode("utf-8", errors="replace").split("\n")[:-1]
-    return parse_lines(lines, source=str(path))
+            yield from projected
+            return
+    with reading(path.parent, path.name), open(open_regular(path), "rb") as record:
+        whole = (text for text in record if text.endswith(b"\n"))
+        yield from stream_lines(whole, str(path), without)
 
 
 def task_lines(folder: Path, round_number: int, shard: int) -> Iterator[Dated]:
@@ -201,8 +230,7 @@ def task_lines(folder: Path, round_number: int, shard: int) -> Iterator[Dated]:
     if is_exported(path):
         words = f'"round": {round_number}, "shard": {shard}, '.encode()
         with reading(folder, path.name), open(open_regular(path), "rb") as record:
-            found = [text.decode(errors="replace") for text in record if words in text]
-        yield from parse_lines(found, source=path.name)
+            yield from _known(stream_lines((text for text in record if words in text), path.name))
         return
     words = f'"round":{round_number},"shard":{shard},'.encode()
     files = segments(folder)
@@ -236,16 +264,37 @@ def _is_there(path: Path) -> bool:
 
 def parse_lines(lines: Iterable[str], source: str = "record") -> list[Dated]:
     """Parse whole lines of a record; skip kinds that this version does not know."""
-    facts = []
+    return [*_known(stream_lines((line.encode(errors="replace") for line in lines), source))]
+
+
+def stream_lines(
+    lines: Iterable[bytes], source: str = "record", without: Collection[bytes] = ()
+) -> Iterator[MaybeKnown]:
+    """Parse whole lines of a record, as `stream_record` does."""
     for number, line in enumerate(lines, start=1):
         try:
-            at_seconds, fact = dated(json.loads(line))
+            parsed = _parsed(line, without)
         # `json` raises RecursionError for brackets nested by the thousand.
         except (ValueError, RecursionError) as error:
             reason = f"line {number} is not a fact of an experiment"
             if str(error).startswith(LACKS_FIELD):
                 reason += ": an older build of Downpour wrote it"
             raise FileCorrupt(source, reason) from None
-        if fact is not None:
-            facts.append((at_seconds, fact))
-    return facts
+        yield parsed
+
+
+def _parsed(text: bytes, without: Collection[bytes]) -> MaybeKnown:
+    begin = _BEGIN.match(text)
+    if begin:
+        at, kind = begin.groups()
+        if kind in without:
+            return float(at), None
+        # This is ten times as fast as `dated`, which also reads null as NaN, and says why a line is
+        # none.
+        with suppress(KeyError, msgspec.DecodeError, RecursionError):
+            return float(at), _DECODERS[kind](text)
+    return dated(json.loads(text.decode(errors="replace")))
+
+
+def _known(lines: Iterable[MaybeKnown]) -> Iterator[Dated]:
+    return ((at, line) for at, line in lines if line is not None)

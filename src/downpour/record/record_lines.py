@@ -25,7 +25,7 @@ SHARD_CLASSES_MAX = 5_000
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 """A number that a column of the live page can hold."""
-Size = Annotated[int, msgspec.Meta(ge=0)]
+Size = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _MEASURED = "loss", "metrics", "class_accuracy"
 """Fields with numbers that may be NaN or infinite; both are null in JSON, which has neither."""
 LACKS_FIELD = "Object missing required field"
@@ -216,8 +216,8 @@ class UpdatedLine(AttemptLine):
     completion_seconds: float
     bytes: Size
     checksum: str
-    processes: int = 1
-    shortages: int = 0
+    processes: Count = 1
+    shortages: Count = 0
     trial: str = ""
 
 
@@ -416,6 +416,7 @@ RecordLine = (
 
 Dated = tuple[float, RecordLine]
 """A line of a record, after its time."""
+MaybeKnown = tuple[float, RecordLine | None]
 
 # These words are on disk, and come from the classes: `AttemptFailedLine` is "attempt-failed".
 # Readers skip a kind that they do not know, so reports of older records would lose renamed lines.
@@ -449,7 +450,7 @@ def from_fields(fields: dict[str, Any]) -> RecordLine | None:
     return line
 
 
-def dated(fields: Any) -> tuple[float, RecordLine | None]:
+def dated(fields: Any) -> MaybeKnown:
     """Turn the plain fields of a line into its time and its fact."""
     try:
         at, line = fields["at"], from_fields(fields)

@@ -14,7 +14,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -27,9 +27,9 @@ from downpour.files.store.layout import RECORD_NAME
 from downpour.host.extras import require
 from downpour.host.paths import path_of
 from downpour.host.text import one_line
-from downpour.record.mitigation import Stragglers, costs_of, stragglers_of
+from downpour.record.mitigation import Stragglers, stragglers_of
 from downpour.record.notebook import DRAWINGS, NotebookPage
-from downpour.record.record import parse_lines, read_record
+from downpour.record.record import stream_lines, stream_record
 from downpour.record.record_lines import Dated, FailedLine, FinishedLine, PreparedLine
 from downpour.record.result_parts import (
     BestModel,
@@ -41,6 +41,8 @@ from downpour.record.result_parts import (
     names_of,
 )
 from downpour.record.rows import (
+    UNUSED,
+    Rows,
     best_of,
     epochs_of,
     failures_of,
@@ -48,16 +50,9 @@ from downpour.record.rows import (
     reason_of,
     rounds_of,
     state_of,
-    tasks_of,
     test_of,
 )
-from downpour.record.tables import Tables
-from downpour.record.timeline import (
-    AttemptSpan,
-    attempt_spans,
-    disturbed_seconds,
-    worker_changes,
-)
+from downpour.record.timeline import AttemptSpan, disturbed_seconds, worker_changes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -101,7 +96,7 @@ class Result:
     parameters: int
     rounds: tuple[RoundResult, ...]
     epochs: tuple[RoundResult, ...]
-    tasks: tuple[TaskResult, ...]
+    tasks: Sequence[TaskResult]
     failures: tuple[FailureResult, ...]
     prepare_seconds: float
     split_seconds: float
@@ -114,7 +109,7 @@ class Result:
     worker_changes: tuple[str, ...] = ()
     best: BestModel | None = None
     tested: TestResult | None = None
-    spans: tuple[AttemptSpan, ...] = field(default=(), repr=False, compare=False)
+    spans: Sequence[AttemptSpan] = field(default=(), repr=False, compare=False)
     disturbed_seconds: tuple[float, ...] = field(default=(), repr=False, compare=False)
     folder: Path | None = field(default=None, repr=False, compare=False)
 
@@ -128,7 +123,7 @@ class Result:
             FileCorrupt: someone altered the record.
         """
         folder = path_of("folder", folder)
-        return result_of(Tables.of(read_record(folder / RECORD_NAME)), folder)
+        return result_of(rows_in(folder, UNUSED), folder)
 
     @classmethod
     def from_lines(cls, lines: Iterable[str], folder: Path | None = None) -> Result:
@@ -137,7 +132,8 @@ class Result:
         Raises:
             FileCorrupt: a line cannot be read, or no line is a submission.
         """
-        return result_of(Tables.of(parse_lines(lines)), folder)
+        texts = [line.encode(errors="replace") for line in lines]
+        return result_of(Rows.of(lambda: stream_lines(texts, without=UNUSED)), folder)
 
     @classmethod
     def from_record(cls, record: Sequence[Dated], folder: Path | None = None) -> Result:
@@ -146,7 +142,7 @@ class Result:
         Raises:
             FileCorrupt: the record has no submission.
         """
-        return result_of(Tables.of(record), folder)
+        return result_of(Rows.of(lambda: record), folder)
 
     def __repr__(self) -> str:
         """Say in one line which experiment it is, how far it came and how good it is."""
@@ -247,7 +243,11 @@ class Result:
     def to_dict(self) -> dict[str, Any]:
         """Turn the whole result into values that JSON can hold."""
         file = None if self.model_file is None else str(self.model_file)
-        fields = {**dataclasses.asdict(dataclasses.replace(self, spans=())), "model_file": file}
+        fields = {
+            **dataclasses.asdict(dataclasses.replace(self, tasks=(), spans=())),
+            "model_file": file,
+        }
+        fields["tasks"] = self._tasks_rows()
         del fields["spans"], fields["disturbed_seconds"], fields["folder"]
         for rows in ("rounds", "epochs"):
             fields[rows] = [self._with_metrics(row) for row in fields[rows]]
@@ -337,16 +337,22 @@ class Result:
         return [dataclasses.asdict(task) for task in self.tasks]
 
 
-def result_of(tables: Tables, folder: Path | None = None) -> Result:
-    """Make a result from the tables of a record."""
+def rows_in(folder: Path, without: Collection[bytes] = ()) -> Rows:
+    """Read the rows of a record in a folder, without these kinds of lines."""
+    return Rows.of(lambda: stream_record(folder / RECORD_NAME, without))
+
+
+def result_of(rows: Rows, folder: Path | None = None) -> Result:
+    """Make a result from the rows of a record, once all are there."""
+    tables = rows.tables
     submitted = tables.submitted
     if submitted is None:
         raise FileCorrupt(str(folder or "record"), "the record has no submission")
     prepared, ended = tables.prepared, tables.ended
-    costs = costs_of(tables)
-    lossless = all(cost.lossless for cost in costs.values())
-    if lossless and submitted.spec.get("policy", "wait") == "wait":
-        costs = {}
+    costs = [row.cost for row in rows.rounds.values() if row.cost is not None]
+    if submitted.spec.get("policy", "wait") == "wait" and all(cost.lossless for cost in costs):
+        costs = []
+    rounds = rounds_of(rows, with_costs=bool(costs))
     finished = ended if isinstance(ended, FinishedLine) else None
     return Result(
         experiment=submitted.experiment,
@@ -354,23 +360,23 @@ def result_of(tables: Tables, folder: Path | None = None) -> Result:
         spec=submitted.spec,
         shards=(len(prepared.shard_samples) if prepared else 0) or submitted.shards,
         state=state_of(tables),
-        reason=reason_of(tables),
+        reason=reason_of(rows),
         asked_wrongly=isinstance(ended, FailedLine) and ended.asked_wrongly,
         **_of_preparation(prepared),
-        rounds=rounds_of(tables, costs),
-        epochs=epochs_of(tables, costs),
-        tasks=tasks_of(tables),
+        rounds=rounds,
+        epochs=rounds if tables.meetings.each == 1 else epochs_of(rows, with_costs=bool(costs)),
+        tasks=rows.tasks,
         failures=failures_of(tables),
         total_seconds=finished.total_seconds if finished else tables.now - tables.begin,
         model_file=folder / finished.file if folder and finished else None,
-        stragglers=stragglers_of(costs.values()) if costs else None,
+        stragglers=stragglers_of(costs) if costs else None,
         numeric_classes=numeric_classes_of(tables),
         verified=tables.verified,
         worker_changes=worker_changes(tables),
         best=best_of(tables, folder),
         tested=test_of(tables),
-        dataset=(*(_remarks(prepared) if prepared else ()), *_sent(tables)),
-        spans=attempt_spans(tables),
+        dataset=(*(_remarks(prepared) if prepared else ()), *_sent(rows)),
+        spans=rows.attempt_spans(),
         disturbed_seconds=disturbed_seconds(tables),
         folder=folder,
     )
@@ -394,22 +400,19 @@ def _remarks(prepared: PreparedLine) -> Iterator[str]:
     yield from prepared.warnings
 
 
-def _sent(tables: Tables) -> Iterator[str]:
+def _sent(rows: Rows) -> Iterator[str]:
     """Yield the sizes of an update and of a model version, if the spec compresses them."""
-    versions = [tables.rounds[number].version for number in tables.closed_rounds()]
-    updates = [line.bytes for number in tables.rounds for line in tables.updates(number)]
-    if not updates or not versions or tables.prepared is None:
+    if not rows.rounds or not rows.update_bytes or rows.tables.prepared is None:
         return
-    steps = [line.bytes for line in versions if line is not None and not line.whole]
-    model = tables.prepared.bytes
-    for what, field_name, sizes in (
-        ("updates", "compression", updates),
-        ("model versions", "model_compression", steps),
+    model = rows.tables.prepared.bytes
+    for what, field_name, largest in (
+        ("updates", "compression", rows.update_bytes),
+        ("model versions", "model_compression", rows.step_bytes),
     ):
-        codec = tables.spec.get(field_name, "none")
-        if codec != "none" and sizes:
-            fewer = f"{model / max(sizes):.3g} times fewer than the model's {model:,}"
-            yield f"{what} ({codec}): {max(sizes):,} bytes each, {fewer}"
+        codec = rows.tables.spec.get(field_name, "none")
+        if codec != "none" and largest:
+            fewer = f"{model / largest:.3g} times fewer than the model's {model:,}"
+            yield f"{what} ({codec}): {largest:,} bytes each, {fewer}"
 
 
 def _columns(row_type: type[RoundResult | TaskResult], rows: list[dict[str, Any]]) -> list[str]:

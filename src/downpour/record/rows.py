@@ -1,18 +1,33 @@
-"""The rows of a result, as queries on the tables of its record."""
+"""The rows of a result, as queries on the tables of its record.
+
+A long experiment has millions of tasks. So these rows are packed, and we forget a round's lines
+once the round is over.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
+from struct import Struct
+from typing import Any, NamedTuple, Self, TypeVar, get_args, overload
 
 from downpour.base.devices import AUTO, CPU
 from downpour.base.states import LOSS, ExperimentState, Goal
+from downpour.core.spec import Meetings
 from downpour.files.store.layout import BEST_NAME
-from downpour.record.mitigation import Cost, stragglers_of
-from downpour.record.record_lines import CancelledLine, FailedLine, FinishedLine
+from downpour.record.mitigation import Cost, cost_of, stragglers_of
+from downpour.record.record_lines import (
+    AggregatedLine,
+    CancelledLine,
+    FailedLine,
+    FinishedLine,
+    MaybeKnown,
+)
 from downpour.record.result_parts import (
     BestModel,
     FailureResult,
@@ -20,11 +35,184 @@ from downpour.record.result_parts import (
     TaskResult,
     TestResult,
 )
-from downpour.record.tables import MANAGER, Tables
+from downpour.record.tables import (
+    MANAGER,
+    Outcome,
+    RecordedRound,
+    RoundForgottenError,
+    Tables,
+)
+from downpour.record.timeline import AttemptSpan, by_begin, span_fields, span_of
 
-_NO_COSTS: Mapping[int, Cost] = {}
-_UNSHOWN = "checksum", "trial"
-"""A result is for people and tables; `downpour replay` reads checksums from the record."""
+_ROUNDS_KEPT = 64
+"""Rounds that are over, and about which lines may still come, such as that of a stopped copy."""
+UNUSED = frozenset({b"resources-used", b"explained"})
+"""Kinds of lines without which a result is the same."""
+_OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+_OF_UPDATE = {
+    **dict.fromkeys(("round", "shard", "attempt", "samples", "steps"), "i"),
+    **dict.fromkeys(("loss", "load_seconds", "train_seconds", "publish_seconds"), "d"),
+    "completion_seconds": "d",
+    "bytes": "q",
+    "processes": "i",
+    "shortages": "i",
+}
+"""The columns of tasks that come from an update, and their types in a `Struct`."""
+_of_update = attrgetter(*_OF_UPDATE)
+
+Row = TypeVar("Row")
+
+
+class Packed(Sequence[Row]):
+    """Rows of a word and numbers in few bytes each; a row is made when someone asks for it."""
+
+    make: Callable[..., Row]
+    """Makes a row from its word and its numbers."""
+
+    def __init__(self, layout: str) -> None:
+        self._struct = Struct(f"=i{layout}")
+        self._content = bytearray()
+        self._words: dict[str, int] = {}
+
+    def add(self, word: str, *numbers: float) -> None:
+        """Add a row."""
+        place = self._words.setdefault(word, len(self._words))
+        self._content += self._struct.pack(place, *numbers)
+
+    def __len__(self) -> int:
+        return len(self._content) // self._struct.size
+
+    def __iter__(self) -> Iterator[Row]:
+        return self._made(self._content)
+
+    @overload
+    def __getitem__(self, place: int) -> Row: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Row, ...]: ...
+    def __getitem__(self, place: int | slice) -> Row | tuple[Row, ...]:
+        if isinstance(place, slice):
+            return tuple(self[each] for each in range(len(self))[place])
+        begin = range(len(self))[place] * self._struct.size
+        return next(self._made(self._content[begin : begin + self._struct.size]))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+    def _made(self, content: bytes | bytearray) -> Iterator[Row]:
+        words, make = [*self._words], self.make
+        for place, *numbers in self._struct.iter_unpack(content):
+            yield make(words[place], *numbers)
+
+
+class _RoundRow(NamedTuple):
+    """A round that has become a model; `losses` sums up the losses of its samples."""
+
+    number: int
+    samples: int
+    losses: float
+    loss: float
+    train_seconds: float
+    aggregate_seconds: float
+    bytes: int
+    cost: Cost | None = None
+
+
+class Rows:
+    """The rows of rounds, tasks and attempts, in this order of the rounds.
+
+    `update_bytes` and `step_bytes` are the sizes of the largest update, and of the largest version
+    that is a step.
+    """
+
+    def __init__(self, tables: Tables) -> None:
+        self.tables = tables
+        self.rounds: dict[int, _RoundRow] = {}
+        self.tasks: Packed[TaskResult] = Packed("?" + "".join(_OF_UPDATE.values()))
+        self.spans: Packed[AttemptSpan] = Packed("iiiddB?")
+        self.update_bytes = self.step_bytes = 0
+        self._in_order, self._begin = True, (-math.inf, 0.0)
+
+    @classmethod
+    def of(cls, record: Callable[[], Iterable[MaybeKnown]]) -> Self:
+        """Fold a record; we read it again if a line is about a round that was over long ago."""
+        rows = cls(Tables())
+        rows.tables.forgotten = rows.rounds
+        try:
+            for at, line in record():
+                rows.tables.take(at, line)
+                if isinstance(line, AggregatedLine):
+                    rows._forget()
+            return rows.finished()
+        except RoundForgottenError:
+            return cls(Tables.of(record())).finished()
+
+    def finished(self) -> Self:
+        """Add the rounds that are still in the tables, and return this."""
+        for number in sorted(self.tables.rounds):
+            self._add(self.tables.rounds[number])
+        self.tasks.make = partial(_task, self.tables.meetings)
+        self.spans.make = partial(_span, self.tables.start)
+        return self
+
+    def attempt_spans(self) -> Sequence[AttemptSpan]:
+        """Return the attempts in the order in which they began."""
+        return self.spans if self._in_order else tuple(sorted(self.spans, key=by_begin))
+
+    def _forget(self) -> None:
+        rounds = self.tables.rounds
+        self.tables.versions.clear()
+        while len(rounds) > _ROUNDS_KEPT:
+            oldest = next(iter(rounds.values()))  # rounds begin in order
+            if oldest.version is None:
+                return
+            self._add(oldest)
+            del rounds[oldest.number]
+
+    def _add(self, of_round: RecordedRound) -> None:
+        number, version = of_round.number, of_round.version
+        updates = [one.updated for _, one in sorted(of_round.accepted.items()) if one.updated]
+        for update in updates:
+            self.tasks.add(update.worker, update.shard in of_round.retrained, *_of_update(update))
+            self.update_bytes = max(self.update_bytes, update.bytes)
+        for worker, *numbers, outcome, last in span_fields(of_round, self.tables.now):
+            self.spans.add(worker, *numbers, _OUTCOMES.index(outcome), last)
+            before, self._begin = self._begin, (numbers[3], numbers[1])
+            self._in_order &= before <= self._begin
+        if version is not None:
+            row = _row(self.tables, of_round, version)
+            self.rounds[number] = row._replace(cost=cost_of(self.tables, of_round))
+            self.step_bytes = max(self.step_bytes, 0 if version.whole else version.bytes)
+
+
+def _task(meetings: Meetings, worker: str, retrained: bool, *numbers: Any) -> TaskResult:  # noqa: FBT001
+    fields = dict(zip(_OF_UPDATE, numbers, strict=True))
+    fields |= {"round": fields["round"] + 1, "loss": _measured(fields["loss"])}
+    epoch = meetings.epoch_of(numbers[0]) + 1
+    return TaskResult(epoch=epoch, worker=worker, retrained=retrained, **fields)
+
+
+def _span(start: float, *fields: Any) -> AttemptSpan:
+    *others, outcome, last = fields
+    return span_of(start, (*others, _OUTCOMES[outcome], last))
+
+
+def _row(tables: Tables, of_round: RecordedRound, version: AggregatedLine) -> _RoundRow:
+    updates = tables.updates(of_round.number)
+    return _RoundRow(
+        number=of_round.number,
+        samples=sum(update.samples for update in updates),
+        losses=sum(update.samples * update.loss for update in updates),
+        loss=version.loss,
+        train_seconds=version.train_seconds,
+        aggregate_seconds=version.seconds,
+        bytes=sum(update.bytes for update in updates) + version.bytes,
+    )
 
 
 def state_of(tables: Tables) -> ExperimentState:
@@ -40,73 +228,55 @@ def state_of(tables: Tables) -> ExperimentState:
             return ExperimentState.RUNNING if tables.prepared else ExperimentState.PREPARING
 
 
-def reason_of(tables: Tables) -> str | None:
+def reason_of(rows: Rows) -> str | None:
     """Return why the experiment ended, if it did so before its last epoch."""
+    tables = rows.tables
     if isinstance(tables.ended, FinishedLine):
-        is_early = len(tables.closed_rounds()) < tables.meetings.rounds
+        is_early = len(rows.rounds) < tables.meetings.rounds
         return tables.ended.reason if is_early and tables.submitted is not None else None
     return tables.ended.reason if tables.ended is not None else None
 
 
-def rounds_of(tables: Tables, costs: Mapping[int, Cost]) -> tuple[RoundResult, ...]:
-    """Return the rounds that have become a model, each with the cost of its stragglers if known."""
-    return tuple(_merged(tables, [number], costs) for number in tables.closed_rounds())
+def rounds_of(rows: Rows, *, with_costs: bool) -> tuple[RoundResult, ...]:
+    """Return the rounds that have become a model, perhaps with the costs of their stragglers."""
+    return tuple(_merged(rows.tables, [row], with_costs=with_costs) for row in rows.rounds.values())
 
 
-def epochs_of(tables: Tables, costs: Mapping[int, Cost]) -> tuple[RoundResult, ...]:
+def epochs_of(rows: Rows, *, with_costs: bool) -> tuple[RoundResult, ...]:
     """Return the epochs: the sums over their rounds, and how good their last models are."""
-    by_epoch = groupby(tables.closed_rounds(), key=tables.meetings.epoch_of)
-    return tuple(_merged(tables, [*numbers], costs) for _, numbers in by_epoch)
+    epoch_of = rows.tables.meetings.epoch_of
+    by_epoch = groupby(rows.rounds.values(), key=lambda row: epoch_of(row.number))
+    return tuple(_merged(rows.tables, [*several], with_costs=with_costs) for _, several in by_epoch)
 
 
 def epoch_until(tables: Tables, number: int) -> RoundResult:
     """Return a round's epoch up to this round, without the cost of stragglers."""
     epoch_of = tables.meetings.epoch_of
-    numbers = [n for n in tables.closed_rounds() if epoch_of(n) == epoch_of(number)]
-    return _merged(tables, [n for n in numbers if n <= number], _NO_COSTS)
+    rounds = [one for each, one in sorted(tables.rounds.items()) if each <= number]
+    own = (one for one in rounds if epoch_of(one.number) == epoch_of(number))
+    return _merged(tables, [_row(tables, one, one.version) for one in own if one.version])
 
 
-def _merged(tables: Tables, numbers: Sequence[int], costs: Mapping[int, Cost]) -> RoundResult:
+def _merged(tables: Tables, rows: Sequence[_RoundRow], *, with_costs: bool = False) -> RoundResult:
     """Merge rounds of one epoch into one."""
-    _, evaluated = tables.evaluated.get(numbers[-1], (0.0, None))
-    versions = [version for number in numbers if (version := tables.rounds[number].version)]
-    updates = [update for number in numbers for update in tables.updates(number)]
-    known_costs = [costs[number] for number in numbers if number in costs]
-    samples = sum(update.samples for update in updates)
-    loss = sum(update.samples * update.loss for update in updates) / (samples or 1)
+    number = rows[-1].number
+    _, evaluated = tables.evaluated.get(number, (0.0, None))
+    samples = sum(row.samples for row in rows)
+    loss = sum(row.losses for row in rows) / (samples or 1)
+    costs = [row.cost for row in rows if with_costs and row.cost is not None]
     return RoundResult(
-        epoch=tables.meetings.epoch_of(numbers[-1]) + 1,
-        round=numbers[-1] + 1,
+        epoch=tables.meetings.epoch_of(number) + 1,
+        round=number + 1,
         metrics=_finite(evaluated.metrics) if evaluated else {},
         class_accuracy=tuple(map(_measured, evaluated.class_accuracy)) if evaluated else (),
-        train_loss=_measured(versions[0].loss if len(versions) == 1 else loss),
+        train_loss=_measured(rows[0].loss if len(rows) == 1 else loss),
         test_loss=_measured(evaluated.loss) if evaluated else None,
-        train_seconds=sum(version.train_seconds for version in versions),
-        aggregate_seconds=sum(version.seconds for version in versions),
+        train_seconds=sum(row.train_seconds for row in rows),
+        aggregate_seconds=sum(row.aggregate_seconds for row in rows),
         evaluate_seconds=evaluated.seconds if evaluated else 0.0,
-        bytes=sum(update.bytes for update in updates) + sum(one.bytes for one in versions),
-        stragglers=stragglers_of(known_costs) if known_costs else None,
+        bytes=sum(row.bytes for row in rows),
+        stragglers=stragglers_of(costs) if costs else None,
     )
-
-
-def tasks_of(tables: Tables) -> tuple[TaskResult, ...]:
-    """Return the tasks whose updates count, by round and shard."""
-    return tuple(
-        _task(tables, number, shard)
-        for number in sorted(tables.rounds)
-        for shard in sorted(tables.rounds[number].accepted)
-    )
-
-
-def _task(tables: Tables, number: int, shard: int) -> TaskResult:
-    of_round = tables.rounds[number]
-    update = of_round.accepted[shard].updated
-    assert update is not None  # noqa: S101 - it was accepted
-    fields = {**dataclasses.asdict(update), "loss": _measured(update.loss), "round": number + 1}
-    for name in _UNSHOWN:
-        del fields[name]
-    epoch = tables.meetings.epoch_of(number) + 1
-    return TaskResult(epoch=epoch, retrained=shard in of_round.retrained, **fields)
 
 
 def failures_of(tables: Tables) -> tuple[FailureResult, ...]:

@@ -15,12 +15,9 @@ from typing import Any, Literal
 
 from downpour.base.states import Goal
 from downpour.core.splitters import ShardCounts
-from downpour.files.store.layout import RECORD_NAME
-from downpour.record.record import read_record
 from downpour.record.record_lines import Sample
-from downpour.record.result import Result, result_of
+from downpour.record.result import Result, result_of, rows_in
 from downpour.record.result_parts import Measure, split_of
-from downpour.record.tables import Tables
 from downpour.record.timeline import resources
 
 UNEVEN_SPLITS = ("class", "dirichlet")
@@ -118,9 +115,9 @@ class StudyResult:
 
 def read_run(folder: Path, *, workers: int | None = None) -> RunResult:
     """Read the run whose record is in a folder."""
-    tables = Tables.of(read_record(folder / RECORD_NAME))
-    result, used = result_of(tables, folder), resources(tables)
-    return RunResult(workers=workers, result=result, resources=used, split=split_of(tables))
+    rows = rows_in(folder)
+    result, used = result_of(rows, folder), resources(rows.tables)
+    return RunResult(workers=workers, result=result, resources=used, split=split_of(rows.tables))
 
 
 def read_one(folder: Path) -> StudyResult:

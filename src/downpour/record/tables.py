@@ -9,7 +9,7 @@ and times are the record's.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -20,7 +20,6 @@ from downpour.record.record_lines import (
     AssignedLine,
     AttemptFailedLine,
     CancelledLine,
-    Dated,
     DisturbedLine,
     DroppedLine,
     EvaluatedLine,
@@ -29,6 +28,7 @@ from downpour.record.record_lines import (
     ForeseenLine,
     HandOverAskedLine,
     ImprovedLine,
+    MaybeKnown,
     OtherPackagesLine,
     PreparedLine,
     RecordLine,
@@ -106,9 +106,10 @@ class RecordedRound:
     def attempt(self, shard: int, number: int) -> RecordedAttempt:
         """Return an attempt, a new one if this is its first line."""
         attempts = self.attempts.setdefault(shard, {})
-        if number not in attempts:
-            attempts[number] = RecordedAttempt(self.number, shard, number)
-        return attempts[number]
+        found = attempts.get(number)
+        if found is None:
+            found = attempts[number] = RecordedAttempt(self.number, shard, number)
+        return found
 
     def assigned(self) -> list[RecordedAttempt]:
         """Return the attempts that a worker got, in the order of their assignments."""
@@ -174,6 +175,10 @@ class Verification:
         return agree and all(len(sums) == 1 for sums in classes)
 
 
+class RoundForgottenError(Exception):
+    """A line is about a round that these tables have forgotten."""
+
+
 @dataclass(slots=True)
 class Tables:
     """The tables of one record so far."""
@@ -206,12 +211,14 @@ class Tables:
     """Who came late, left or has other packages, and who was disturbed."""
     used: list[ResourcesUsedLine] = field(default_factory=list)
     verification: Verification = field(default_factory=Verification)
+    forgotten: Collection[int] = ()
+    """Rounds that are over and no longer in `rounds`."""
     _assigned: int = 0
     _present: set[str] = field(default_factory=set)
     _unclosed: list[AggregatedLine] = field(default_factory=list)
 
     @classmethod
-    def of(cls, record: Iterable[Dated]) -> Self:
+    def of(cls, record: Iterable[MaybeKnown]) -> Self:
         """Fold a record."""
         tables = cls()
         for at, line in record:
@@ -235,24 +242,25 @@ class Tables:
 
     def round(self, number: int) -> RecordedRound:
         """Return a round, a new one if this is its first line."""
-        if number not in self.rounds:
-            self.rounds[number] = RecordedRound(number)
-        return self.rounds[number]
-
-    def closed_rounds(self) -> list[int]:
-        """Return the numbers of the rounds that have become a model, in order."""
-        return sorted(number for number, one in self.rounds.items() if one.version is not None)
+        found = self.rounds.get(number)
+        if found is None:
+            if number in self.forgotten:
+                raise RoundForgottenError
+            found = self.rounds[number] = RecordedRound(number)
+        return found
 
     def updates(self, number: int) -> list[UpdatedLine]:
         """Return the updates of a round that count."""
         accepted = self.rounds[number].accepted.values() if number in self.rounds else ()
         return [attempt.updated for attempt in accepted if attempt.updated is not None]
 
-    def take(self, at: float, line: RecordLine) -> None:  # noqa: C901, PLR0912 - an arm a line
+    def take(self, at: float, line: RecordLine | None) -> None:  # noqa: C901, PLR0912 - an arm a line
         """Take in the next line."""
         self.begin, self.now = self.begin if self.lines else at, at
         self.lines += 1
         match line:
+            case None:
+                pass
             case AssignedLine():
                 self._assign(at, line)
             case UpdatedLine():
@@ -308,11 +316,13 @@ class Tables:
         of_round.accepted[line.shard] = self.waiting[line.round, line.shard] = attempt
         attempt.updated, attempt.end, attempt.outcome = line, at, "trained"
         attempt.stop, attempt.stopped_by = at, ""
-        of_round.stop_all(line.shard, at, OVERTAKEN)
+        if len(of_round.attempts[line.shard]) > 1:
+            of_round.stop_all(line.shard, at, OVERTAKEN)
         joined = self.joined.get(line.worker)
         attempt.numeric_class = joined.class_for(self.spec.get("device")) if joined else ""
         self.trained.setdefault(attempt.numeric_class, {})[line.worker] = None
-        self.verification.updated(line.worker, attempt.numeric_class, line.trial)
+        if line.trial:
+            self.verification.updated(line.worker, attempt.numeric_class, line.trial)
 
     def _fail(self, at: float, line: AttemptFailedLine) -> None:
         """Note a failed attempt; if its update had been accepted, that no longer counts."""

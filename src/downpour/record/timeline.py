@@ -5,7 +5,7 @@ Seconds count from the first assignment, on the manager's clock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -26,7 +26,7 @@ from downpour.record.record_lines import (
     WorkerLeftLine,
     WorkerRequestedLine,
 )
-from downpour.record.tables import Outcome, Tables, WorkerChange
+from downpour.record.tables import Outcome, RecordedRound, Tables, WorkerChange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,26 +46,45 @@ class AttemptSpan:
     last: bool = False
 
 
+SpanFields = tuple[str, int, int, int, float, float, Outcome, bool]
+
+
+def span_fields(of_round: RecordedRound, now: float) -> Iterator[SpanFields]:
+    """Yield the fields of a round's spans in order, with seconds of the record's clock."""
+    last = of_round.last()
+    for attempt in sorted(of_round.assigned(), key=lambda one: (one.begin, one.shard)):
+        assert attempt.assigned is not None  # noqa: S101 - as `assigned` says
+        end, outcome = of_round.end_of(attempt)
+        ended = max(attempt.begin, now if end is None else end)
+        task = of_round.number, attempt.shard, attempt.number
+        yield attempt.assigned.worker, *task, attempt.begin, ended, outcome, attempt is last
+
+
+def span_of(start: float, fields: SpanFields) -> AttemptSpan:
+    """Return the span of these fields, whose seconds count from the first assignment."""
+    worker, number, shard, attempt, begin, end, outcome, last = fields
+    return AttemptSpan(
+        worker=worker,
+        round=number + 1,
+        shard=shard,
+        attempt=attempt,
+        begin_seconds=begin - start,
+        end_seconds=end - start,
+        outcome=outcome,
+        last=last,
+    )
+
+
 def attempt_spans(tables: Tables) -> tuple[AttemptSpan, ...]:
     """List the attempts in the order in which they began."""
-    spans = []
-    for number, of_round in tables.rounds.items():
-        last = of_round.last()
-        for attempt in of_round.assigned():
-            assert attempt.assigned is not None  # noqa: S101 - as `assigned` says
-            end, outcome = of_round.end_of(attempt)
-            span = AttemptSpan(
-                worker=attempt.assigned.worker,
-                round=number + 1,
-                shard=attempt.shard,
-                attempt=attempt.number,
-                begin_seconds=attempt.begin - tables.start,
-                end_seconds=max(attempt.begin, tables.now if end is None else end) - tables.start,
-                outcome=outcome,
-                last=attempt is last,
-            )
-            spans.append((span.begin_seconds, span.shard, attempt.place, span))
-    return tuple(span for *_, span in sorted(spans))
+    rounds = tables.rounds.values()
+    fields = (each for of_round in rounds for each in span_fields(of_round, tables.now))
+    return tuple(sorted((span_of(tables.start, each) for each in fields), key=by_begin))
+
+
+def by_begin(span: AttemptSpan) -> tuple[float, int]:
+    """Return a key that sorts spans by when they began."""
+    return span.begin_seconds, span.shard
 
 
 def disturbed_seconds(tables: Tables) -> tuple[float, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from rich.console import Console, RenderableType
 from downpour.record import Result
 from downpour.show.tables.cells import seconds
 from downpour.show.tables.terminal_tables import (
+    EPOCHS_MAX,
     classes_table,
     result_table,
     study_table,
@@ -114,6 +116,18 @@ def test_many_epochs_of_classes_fit_the_width() -> None:
     assert "epoch 100" in said
     assert said.splitlines()[1].count("epoch") == 6
     assert max(map(len, said.splitlines())) <= 80
+
+
+def test_a_terminal_shows_the_last_of_many_epochs() -> None:
+    """It says how many it leaves out, and who has them."""
+    result = Result.from_lines(LINES)
+    first = result.rounds[0]
+    many = tuple(dataclasses.replace(first, epoch=epoch) for epoch in range(1, EPOCHS_MAX + 6))
+    said = rendered(result_table(dataclasses.replace(result, epochs=many)))
+    assert "… 5 epochs before these; --csv has all of them\n" in said
+    shown = re.findall(r"^ +(\d+) +\d", said, re.MULTILINE)
+    assert [shown[0], shown[-1]] == ["6", str(EPOCHS_MAX + 5)]
+    assert len(shown) == 2 * EPOCHS_MAX, "one table has their measures, another their stragglers"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ are only renderables of `rich`: nothing here prints, reads or measures.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -21,6 +22,7 @@ from downpour.record.result_parts import (
     NOT_VERIFIED,
     BestModel,
     Measure,
+    RoundResult,
     TestResult,
     mixture_of,
     names_of,
@@ -38,6 +40,8 @@ from downpour.show.tables.cells import (
     text_table,
 )
 
+EPOCHS_MAX = 1000
+"""A terminal takes a second for so many."""
 _CHANGES_MAX = 8
 _CLASS_EPOCHS_MAX = 6
 _METRICS_WIDTH = 22
@@ -51,10 +55,10 @@ _EXPLAINED = (
 
 def result_table(result: Result) -> RenderableType:
     """Show the epochs, below a line that describes the run and above one that sums it up."""
-    rounds = result.epochs
+    rounds, left_out = result.epochs[-EPOCHS_MAX:], len(result.epochs) - EPOCHS_MAX
     columns: list[Column] = [
         ("epoch", [str(r.epoch) for r in rounds]),
-        *_metrics_columns(result),
+        *_metrics_columns(rounds),
         ("train\nloss", losses([r.train_loss for r in rounds])),
         (f"{result.part}\nloss", losses([r.test_loss for r in rounds])),
         ("training\ns", seconds([r.train_seconds for r in rounds])),
@@ -63,6 +67,8 @@ def result_table(result: Result) -> RenderableType:
     ]
     parts: list[RenderableType] = [_heading(result)]
     parts += [Text(one_line(line), style="dim", overflow="fold") for line in result.dataset]
+    if left_out > 0:
+        parts.append(Text(f"… {left_out:,} epochs before these; --csv has all of them"))
     if rounds:
         parts.append(text_table(columns))
     if result.stragglers and result.stragglers.is_of_note:
@@ -99,7 +105,8 @@ def classes_table(result: Result) -> RenderableType:
 
 def stragglers_table(result: Result) -> RenderableType:
     """Show each epoch's time, its time without the policy, and what the policy did."""
-    epochs = [(r.epoch, r.stragglers) for r in result.epochs if r.stragglers is not None]
+    last = result.epochs[-EPOCHS_MAX:]
+    epochs = [(each.epoch, each.stragglers) for each in last if each.stragglers is not None]
     costs, count = [cost for _, cost in epochs], len(epochs)
     lasted = [cost.round_seconds for cost in costs]
     ideal = [cost.ideal_seconds for cost in costs]
@@ -127,12 +134,12 @@ def _classes_were_lost(result: Result) -> bool:
     return uneven and dropped and any(r.class_accuracy for r in result.rounds)
 
 
-def _metrics_columns(result: Result) -> list[Column]:
+def _metrics_columns(epochs: Sequence[RoundResult]) -> list[Column]:
     """Return the columns of the metrics that fit a terminal, in the task's order."""
     columns: list[Column] = []
     room = _METRICS_WIDTH
-    for name in names_of(r.metrics for r in result.rounds):
-        column = measurements(Measure(name), [r.metrics.get(name) for r in result.epochs])
+    for name in names_of(epoch.metrics for epoch in epochs):
+        column = measurements(Measure(name), [epoch.metrics.get(name) for epoch in epochs])
         room -= 2 + max(map(len, (*column[0].split("\n"), "0.1234")))
         if room < 0 and columns:
             break
