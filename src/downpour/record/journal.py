@@ -16,8 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, get_args
 
+import msgspec
 import xxhash
 from pydantic import TypeAdapter, ValidationError
 
@@ -69,7 +71,9 @@ class ReplayedJournals:
 
 
 def replay_each(
-    journals: Mapping[str, Sequence[Line]], options: SchedulerOptions
+    journals: Mapping[str, Sequence[Line]],
+    options: SchedulerOptions,
+    known: Mapping[str, Experiment] = MappingProxyType({}),
 ) -> ReplayedJournals:
     """Replay each journal into a separate core.
 
@@ -78,13 +82,13 @@ def replay_each(
     one has ended continues them.
 
     If we cannot replay a journal, we leave out its experiment, with a reason, and no other is
-    affected.
+    affected. The `known` experiments have been replayed already.
     """
     replayed: dict[str, Experiment] = {}
     left_out: dict[str, str] = {}
     for name in sorted(journals, key=lambda name: [line.order for line in journals[name][:1]]):
         try:
-            replayed[name] = replay_one(journals[name], options)
+            replayed[name] = known.get(name) or replay_one(journals[name], options)
         except FileCorrupt as error:
             left_out[name] = str(error)
     begun = [name for name, one in replayed.items() if one.life.state is ExperimentState.RUNNING]
@@ -352,7 +356,11 @@ def _lines(content: bytes) -> Iterator[Line]:
     # We leave out a damaged line here; the code that orders lines refuses a journal that lacks one
     # before others.
     for text in whole_lines(content):
-        yield _line(json.loads(text))
+        try:
+            body = msgspec.json.decode(text)
+        except msgspec.DecodeError:
+            body = json.loads(text)  # ten times as slow, but it knows NaN
+        yield _line(body)
 
 
 def _line(body: dict[str, Any]) -> Line:

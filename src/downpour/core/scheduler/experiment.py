@@ -446,9 +446,10 @@ class Experiment:
 
     def _ends_unless_better(self, number: int) -> bool:
         """Whether training ends with this round unless a round up to it improves on the best."""
+        if self.spec.stop_after is None:
+            return False
         best = self.best.round if self.best is not None else compared_from(self.spec)
-        since = self.epoch_of(number) - self.epoch_of(best)
-        return self.spec.stop_after is not None and since >= self.spec.stop_after
+        return self.epoch_of(number) - self.epoch_of(best) >= self.spec.stop_after
 
     def bases(self) -> Iterator[PublishedFile]:
         """Return the bases of the tasks whose updates are part of no version yet."""
