@@ -158,9 +158,12 @@ class MoodyS3:
         refusals: how many creations are refused although no such object exists.
         status: what these are refused with: 412, or 409, which S3 documents.
         losses: how many creations are carried out and never answered.
+        seconds: how long a creation takes.
     """
 
-    def __init__(self, *, refusals: int = 0, status: int = 412, losses: int = 0) -> None:
+    def __init__(
+        self, *, refusals: int = 0, status: int = 412, losses: int = 0, seconds: float = 0.0
+    ) -> None:
         held: dict[str, tuple[bytes, dict[str, str]]] = {}
         left = {"refusals": refusals, "losses": losses}
 
@@ -173,6 +176,7 @@ class MoodyS3:
 
             def do_PUT(self) -> None:
                 content = self.rfile.read(int(self.headers["Content-Length"]))
+                time.sleep(seconds)
                 if self.path in held:
                     self._answer(412)
                 elif still("refusals"):

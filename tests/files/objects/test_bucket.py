@@ -13,6 +13,7 @@ import pytest
 from obstore.store import MemoryStore, ObjectStore, S3Store
 
 from downpour.base.errors import FileMissing, SharedDirectoryError, SpecError
+from downpour.files.store import bucket as bucket_module
 from downpour.files.store.bucket import Bucket, FileCache, KeyTakenError, ObjectFiles
 from downpour.files.store.publish import RetryPolicy
 from downpour.host.paths import checked_url
@@ -43,8 +44,10 @@ def bucket(request: pytest.FixtureRequest, set_env: SetEnv) -> Bucket:
     return Bucket.at(name)
 
 
-def test_an_object_is_what_was_put(bucket: Bucket, tmp_path: Path) -> None:
-    """By bytes and by file; listed by folder, not by those below it."""
+def test_an_object_is_what_was_put(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By bytes and by file, in pieces or at once; listed by folder, not by those below it."""
     bucket.put_new("a/one", b"1")
     (tmp_path / "two").write_bytes(b"22")
     bucket.put_new("a/two", tmp_path / "two")
@@ -54,6 +57,12 @@ def test_an_object_is_what_was_put(bucket: Bucket, tmp_path: Path) -> None:
     assert bucket.names("a") == ["one", "two"]
     bucket.fetch("a/two", tmp_path / "fetched")
     assert (tmp_path / "fetched").read_bytes() == b"22"
+    monkeypatch.setattr(bucket_module, "_PIECE_BYTES", 2)
+    moved: list[int] = []
+    assert bucket.get("a/deeper/three", moved.append) == b"333"
+    assert moved == [2, 1]
+    bucket.fetch("a/deeper/three", tmp_path / "pieces")
+    assert (tmp_path / "pieces").read_bytes() == b"333"
 
 
 def test_a_missing_object_is_missing(bucket: Bucket) -> None:
@@ -115,6 +124,17 @@ def test_files_are_published_although_the_store_refuses_them_at_first(
         set_env(environment(server.endpoint))
         file = _files(tmp_path).put_new("a", [b"x"])
         assert Bucket.at("s3://bucket").get(f"folder/{file.name}") == b"x"
+
+
+def test_a_large_object_has_as_long_as_its_bytes_need(
+    set_env: SetEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The timeout of small requests would end its upload, each time that it begins anew."""
+    monkeypatch.setattr(bucket_module, "_PIECE_BYTES", 2)
+    monkeypatch.setattr(bucket_module, "_CLIENT", {"timeout": "100ms"})
+    with MoodyS3(seconds=0.3) as server:
+        set_env(environment(server.endpoint))
+        Bucket.at("s3://bucket").put_new("a", b"333")
 
 
 def test_one_conflict_is_retried_at_once(set_env: SetEnv) -> None:

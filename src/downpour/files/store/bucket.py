@@ -35,10 +35,12 @@ from downpour.base.errors import (
 from downpour.base.values import PublishedFile
 from downpour.files.store.base import (
     Buffer,
+    Moved,
     check_bare_name,
     check_content,
     check_size,
     described,
+    unnoticed,
 )
 from downpour.files.store.publish import RetryPolicy
 from downpour.host.extras import require
@@ -50,13 +52,17 @@ if TYPE_CHECKING:
 
 # Short, because the retries of the shared directory begin where these end, and they log a line.
 _CLIENT: Any = {"timeout": "120s", "connect_timeout": "5s"}
+# A timeout covers the whole request, with all bytes of its object. We read a large object in
+# pieces. Only one request can create it on a condition, so that one may take as long as 5 GB need
+# at 1 Mbit/s.
+_UPLOADS: Any = {"timeout": "12h", "connect_timeout": "5s"}
 _RETRIES: Any = {"max_retries": 3, "retry_timeout": timedelta(seconds=10)}
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _WRITER = "downpour-writer"
 _PROBE = ".doctor-"
 _CONFLICT_SECONDS = 2.0
 """How long to retry a conflict; then it counts as an outage, which callers may wait for."""
-_PIECE_BYTES = 2**20
+_PIECE_BYTES = 2**25
 # Error codes in the body of servers' answers, and their meaning for the user.
 _SAID = {
     "<Code>NoSuchBucket": "no such bucket",
@@ -91,11 +97,13 @@ class Found:
 class Bucket:
     """A place in an object store: the objects whose keys begin with its prefix.
 
-    `url` is the user's URL, without a slash at its end; `objects` is `obstore`'s store.
+    `url` is the user's URL, without a slash at its end; `objects` is `obstore`'s store, and
+    `uploads` the same one, with more time for a large object.
     """
 
     url: str
     objects: ObjectStore
+    uploads: ObjectStore | None = None
 
     @classmethod
     def at(cls, url: str) -> Bucket:
@@ -111,12 +119,12 @@ class Bucket:
         # Allow plain HTTP only if the user named such an endpoint.
         endpoint = next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), "")
         plain = {"allow_http": True} if endpoint.startswith("http://") else {}
-        options: Any = {**_CLIENT, **plain}
+        options: Any = {**_CLIENT, **plain}, {**_UPLOADS, **plain}
         try:
-            objects = from_url(url, client_options=options, retry_config=_RETRIES)
+            stores = [from_url(url, client_options=one, retry_config=_RETRIES) for one in options]
         except (BaseError, ValueError) as error:
             raise SpecError("shared", url, f"cannot be used: {_first_line(error)}") from None
-        return cls(url, objects)
+        return cls(url, *stores)
 
     def put_new(self, key: str, content: bytes | Path, *, mark: str = "") -> None:
         """Create an object of these bytes, or of a file's; it is durable on return.
@@ -136,7 +144,7 @@ class Bucket:
             with self._speaking(key):
                 # We use a single request, because the store checks its condition when the object
                 # appears.
-                self.objects.put(
+                self._store_for(content).put(
                     key,
                     content,
                     attributes={_WRITER: mark},
@@ -154,20 +162,35 @@ class Bucket:
     def put(self, key: str, content: bytes) -> None:
         """Create an object, or replace the one of that key; only for keys with one writer."""
         with self._speaking(key):
-            self.objects.put(key, content, use_multipart=False)
+            self._store_for(content).put(key, content, use_multipart=False)
 
-    def get(self, key: str) -> bytes:
+    def _store_for(self, content: bytes | Path) -> ObjectStore:
+        """Return the store whose timeout suits the size of an object."""
+        size = content.stat().st_size if isinstance(content, Path) else len(content)
+        return self.uploads if self.uploads and size > _PIECE_BYTES else self.objects
+
+    def get(self, key: str, moved: Moved = unnoticed) -> bytes:
         """Return an object's bytes."""
         with self._speaking(key):
-            return bytes(self.objects.get(key).bytes())
+            return b"".join(self._pieces(key, moved))
 
     def fetch(self, key: str, path: Path) -> None:
         """Write an object's bytes to a new file, without holding them in memory; as `get`."""
-        with self._speaking(key):
-            stream = self.objects.get(key).stream(min_chunk_size=_PIECE_BYTES)
-            with path.open("xb") as file:
-                for piece in stream:
-                    file.write(piece)
+        with self._speaking(key), path.open("xb") as file:
+            file.writelines(self._pieces(key))
+
+    def _pieces(self, key: str, moved: Moved = unnoticed) -> Iterator[Buffer]:
+        found = self.objects.get(key)
+        size_bytes = found.meta["size"]
+        if size_bytes <= _PIECE_BYTES:
+            yield memoryview(found.bytes())
+            moved(size_bytes)
+            return
+        for begin in range(0, size_bytes, _PIECE_BYTES):
+            end = min(begin + _PIECE_BYTES, size_bytes)
+            only: Any = {"range": (begin, end), "if_match": found.meta["e_tag"]}
+            yield memoryview(self.objects.get(key, options=only).bytes())
+            moved(end - begin)
 
     def names(self, folder: str) -> list[str]:
         """Return the names of the objects directly under a folder, sorted."""
@@ -276,12 +299,18 @@ class ObjectFiles:
     """
 
     def __init__(
-        self, bucket: Bucket, folder: str, cache: FileCache, retry_policy: RetryPolicy
+        self,
+        bucket: Bucket,
+        folder: str,
+        cache: FileCache,
+        retry_policy: RetryPolicy,
+        moved: Moved = unnoticed,
     ) -> None:
         self._bucket = bucket
         self._folder = folder
         self._cache = cache
         self._retry_policy = retry_policy
+        self._moved = moved
 
     def put_new(self, name: str, chunks: Sequence[Buffer]) -> PublishedFile:
         """Publish the chunks as a new object; see `Store.put_new`."""
@@ -341,7 +370,7 @@ class ObjectFiles:
         return self._retry_policy.call(partial(self._fetched, key, file, verified=verified))
 
     def _fetched(self, key: str, file: PublishedFile, *, verified: bool) -> memoryview:
-        content = self._bucket.get(key)
+        content = self._bucket.get(key, self._moved)
         check_size(file, len(content))
         try:
             check_content(file, content)

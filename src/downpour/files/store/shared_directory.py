@@ -171,9 +171,8 @@ class SharedDirectory:
         """Return the files of a folder in this directory."""
         if self.bucket is not None:
             folder = path.relative_to(self.root).as_posix()
-            return ObjectFiles(
-                self.bucket, folder, FileCache(self.root / "cache"), self.retry_policy
-            )
+            cache = FileCache(self.root / "cache")
+            return ObjectFiles(self.bucket, folder, cache, self.retry_policy, self.moved)
         return DirectoryStore(
             path,
             patience_seconds=self.patience_seconds,
