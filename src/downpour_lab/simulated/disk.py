@@ -21,7 +21,7 @@ from typing import Literal, get_args
 from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError
 from downpour.base.values import PublishedFile
 from downpour.core.node.journal import Line, Segment, in_order, since_checkpoint
-from downpour.files.store.base import Buffer, MemoryStore, Moved, unnoticed
+from downpour.files.store.base import Buffer, MemoryStore, Moved, described, unnoticed
 from downpour.files.store.publish import RetryPolicy, reading, writing
 from downpour.record.journal import belongs_elsewhere
 from downpour_lab.simulated.digests import digest_in
@@ -388,6 +388,7 @@ class SimulatedStore:
     def put_new(self, name: str, chunks: Sequence[Buffer]) -> PublishedFile:
         """Publish a file; see `Store.put_new`."""
         content = b"".join(chunks)
+        name = described(name, content).name
         self._take(self._disk.timings.write_seconds)
         publish = partial(self._disk.publish, self._process, self._experiment, name, content)
         return self._retry_policy.call_through_outage(publish)

@@ -46,15 +46,23 @@ def here(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.parametrize("is_remote", [False, True], ids=["local", "remote"])
 @pytest.mark.parametrize(
     ("held", "door"),
     [(None, "view"), (b"con", "view"), (b"c0ntent", "read")],
     ids=["late", "short", "altered"],
 )
 def test_a_file_of_another_machine_is_waited_for(
-    tmp_path: Path, here: Path, held: bytes | None, door: str
+    tmp_path: Path,
+    here: Path,
+    held: bytes | None,
+    door: str,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_remote: bool,
 ) -> None:
     """Its name is told before this machine sees it, or all of it: the store looks until it does."""
+    monkeypatch.setattr(DirectoryStore, "_is_remote", is_remote)
     path, file = published_elsewhere(tmp_path, b"content")
     if held is not None:
         (here / "update").write_bytes(held)
@@ -195,7 +203,7 @@ def test_a_file_that_is_cut_while_it_is_fetched_is_corrupt(
     """A page beyond its end would be fatal, too."""
     file = elsewhere.put_new("update", [b"content"])
     monkeypatch.setattr(os, "preadv", lambda *_: 0)
-    with pytest.raises(FileCorrupt, match="ends after 0 of 7 bytes"):
+    with pytest.raises(FileCorrupt, match="holds 0 bytes, but 7 were published"):
         elsewhere.view(file)
 
 

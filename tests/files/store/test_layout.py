@@ -54,6 +54,7 @@ ATTEMPTS = st.builds(
     shard=numbers,
     attempt=numbers,
     token=tokens,
+    checksum=st.sampled_from(["", "0f" * 16]),
 )
 
 

@@ -19,6 +19,9 @@ from downpour.base.values import BARE_NAME, PublishedFile, is_bare_name
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """Contiguous bytes; those of an array are its `data`."""
 
+CHECKSUM = "{checksum}"
+"""Stands for a new file's checksum in the name that its publisher gives it."""
+
 Moved: TypeAlias = Callable[[int], object]
 """Learns how many more bytes of files were read or written."""
 
@@ -32,6 +35,8 @@ class Store(Protocol):
 
     def put_new(self, name: str, chunks: Sequence[Buffer]) -> PublishedFile:
         """Publish the chunks, one after another, as a new file; the file is durable on return.
+
+        If the name has `CHECKSUM` in it, the file's checksum takes that place.
 
         Raises:
             StoreError: the name is taken or not bare, or the file could not be written.
@@ -99,7 +104,13 @@ def check_bare_name(name: str) -> str:
 def described(name: str, content: Buffer) -> PublishedFile:
     """Return the size and checksum of a file with this content."""
     checksum = xxhash.xxh3_128_hexdigest(content)
-    return PublishedFile(name=name, size_bytes=len(content), checksum=checksum)
+    return named(name, len(content), checksum)
+
+
+def named(name: str, size_bytes: int, checksum: str) -> PublishedFile:
+    """Return a new file's description, under the name that it gets; see `Store.put_new`."""
+    name = name.replace(CHECKSUM, checksum)
+    return PublishedFile(name=name, size_bytes=size_bytes, checksum=checksum)
 
 
 def check_size(file: PublishedFile, size_bytes: int) -> None:
@@ -111,7 +122,11 @@ def check_size(file: PublishedFile, size_bytes: int) -> None:
 
 def check_content(file: PublishedFile, content: Buffer) -> None:
     """Raise FileCorrupt if a file's content does not have the published checksum."""
-    checksum = xxhash.xxh3_128_hexdigest(content)
+    check_checksum(file, xxhash.xxh3_128_hexdigest(content))
+
+
+def check_checksum(file: PublishedFile, checksum: str) -> None:
+    """Raise FileCorrupt if a file's checksum is not the published one."""
     if checksum != file.checksum:
         reason = f"has checksum {checksum}, but {file.checksum} was published"
         raise FileCorrupt(file.name, reason)
@@ -132,10 +147,11 @@ class MemoryStore:
         """Keep a copy of the chunks under a new name; see `Store.put_new`."""
         check_bare_name(name)
         content = b"".join(bytes(memoryview(chunk)) for chunk in chunks)
-        if name in self._files:
+        file = described(name, content)
+        if file.name in self._files:
             raise StoreError(f"{name}: already published; Downpour never reuses names")
-        self._files[name] = content
-        return self.describe(name)
+        self._files[file.name] = content
+        return file
 
     def link(self, file: PublishedFile, name: str) -> PublishedFile:
         """Publish a file under a second name; see `Store.link`."""

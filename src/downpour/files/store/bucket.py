@@ -314,11 +314,10 @@ class ObjectFiles:
 
     def put_new(self, name: str, chunks: Sequence[Buffer]) -> PublishedFile:
         """Publish the chunks as a new object; see `Store.put_new`."""
-        key = self._key(name)
         content = b"".join(chunks)
-        put = partial(self._bucket.put_new, key, content, mark=new_mark())
-        self._retry_policy.call_through_outage(put)
         file = described(name, content)
+        put = partial(self._bucket.put_new, self._key(file.name), content, mark=new_mark())
+        self._retry_policy.call_through_outage(put)
         self._cache.keep(file.checksum, content)
         return file
 

@@ -21,15 +21,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import xxhash
+
 from downpour.base.errors import FileCorrupt, FileMissing
 from downpour.base.values import PublishedFile
 from downpour.files.store.base import (
     Buffer,
     Moved,
     check_bare_name,
+    check_checksum,
     check_content,
     check_size,
-    described,
     unnoticed,
 )
 from downpour.files.store.publish import (
@@ -98,7 +100,7 @@ def innermost(mounts: Iterable[Mount], path: Path) -> Mount | None:
 
 
 _WINDOW_BYTES = 2**20
-"""The buffer for a read whose content we discard."""
+"""The buffer for a read whose content we hash or discard."""
 
 
 class DirectoryStore:
@@ -140,12 +142,12 @@ class DirectoryStore:
     def view(self, file: PublishedFile) -> memoryview:
         """Map a file into memory and check its size; see `Store.view`."""
         check_bare_name(file.name)
-        return self._retry_policy.call(partial(self._mapped, file))
+        return self._retry_policy.call(partial(self._mapped, file, verified=False))
 
     def read(self, file: PublishedFile) -> memoryview:
         """Map a file into memory and check its size and checksum; see `Store.read`."""
         check_bare_name(file.name)
-        return self._retry_policy.call(partial(self._verified, file))
+        return self._retry_policy.call(partial(self._mapped, file, verified=True))
 
     def read_unchecked(self, name: str, *, limit_bytes: int) -> bytes:
         """Return the first bytes of a file if only its name is known."""
@@ -162,8 +164,10 @@ class DirectoryStore:
         check_bare_name(name)
 
         def look() -> PublishedFile:
-            with self._opened(name) as descriptor, open(descriptor, "rb", closefd=False) as file:
-                return described(name, file.read())
+            digest = xxhash.xxh3_128()
+            with self._opened(name) as descriptor:
+                size_bytes = self._read_through(descriptor, digest)
+            return PublishedFile(name=name, size_bytes=size_bytes, checksum=digest.hexdigest())
 
         return self._retry_policy.call(look)
 
@@ -192,37 +196,39 @@ class DirectoryStore:
         with writing(self.path, name):
             (self.path / name).unlink(missing_ok=True)
 
-    def _mapped(self, file: PublishedFile) -> memoryview:
+    def _mapped(self, file: PublishedFile, *, verified: bool) -> memoryview:
         with self._opened(file.name) as descriptor:
-            size_bytes = os.fstat(descriptor).st_size
-            check_size(file, size_bytes)
-            if size_bytes == 0:  # an empty file cannot be mapped
-                return memoryview(b"")
+            check_size(file, os.fstat(descriptor).st_size)
             # On a local disk, this would only cost a second pass over the file.
             if self._is_remote:
-                self._fetch(descriptor, file)
-            return memoryview(mmap.mmap(descriptor, size_bytes, prot=mmap.PROT_READ))
-
-    def _verified(self, file: PublishedFile) -> memoryview:
-        view = self._mapped(file)
-        try:
-            check_content(file, view)
-        except FileCorrupt:
-            view.release()  # before the next attempt, which remaps the file
-            raise
+                # If the file server cannot deliver data, we get an error here. In a mapped page,
+                # that would end the process (SIGBUS), and a thread that waits for a page may hold
+                # up all the others.
+                digest = xxhash.xxh3_128() if verified else None
+                check_size(file, self._read_through(descriptor, digest))
+                if digest is not None:
+                    check_checksum(file, digest.hexdigest())
+            view = memoryview(b"")
+            if file.size_bytes:  # an empty file cannot be mapped
+                view = memoryview(mmap.mmap(descriptor, file.size_bytes, prot=mmap.PROT_READ))
+        if verified and not self._is_remote:
+            try:
+                check_content(file, view)
+            except FileCorrupt:
+                view.release()  # before the next attempt, which remaps the file
+                raise
         return view
 
-    def _fetch(self, descriptor: int, file: PublishedFile) -> None:
-        """Read a file through once, before we map it."""
-        # If the file server cannot deliver data, we get an error here. In a mapped page, that would
-        # end the process (SIGBUS), and a thread that waits for a page may hold up all the others.
-        window = bytearray(_WINDOW_BYTES)
-        read_bytes = 0
-        while read_bytes < file.size_bytes:
-            if not (got_bytes := os.preadv(descriptor, [window], read_bytes)):
-                raise FileCorrupt(file.name, f"ends after {read_bytes} of {file.size_bytes} bytes")
-            read_bytes += got_bytes
+    def _read_through(self, descriptor: int, digest: xxhash.xxh3_128 | None) -> int:
+        """Read a file once, and hash it; returns its size in bytes."""
+        window = memoryview(bytearray(_WINDOW_BYTES))
+        size_bytes = 0
+        while got_bytes := os.preadv(descriptor, [window], size_bytes):
+            if digest is not None:
+                digest.update(window[:got_bytes])
+            size_bytes += got_bytes
             self._moved(got_bytes)
+        return size_bytes
 
     @contextlib.contextmanager
     def _opened(self, name: str) -> Iterator[int]:

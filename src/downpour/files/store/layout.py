@@ -33,7 +33,9 @@ RESULT_NAMES = {FINAL_NAME, ADAPTER_NAME, BEST_NAME}
 _INDICES = "indices-"
 _MODEL = re.compile(r"(model|outer|whole)-(\d+)-(\w+)\.safetensors")
 _OWN = re.compile(r"own-(\d+)-(\d+)-(\w+)\.safetensors")
-_ATTEMPT = re.compile(r"(update|optimizer|snapshot)-(\d+)-(\d+)-(\d+)-(\w+)\.safetensors")
+_ATTEMPT = re.compile(
+    r"(update|optimizer|snapshot)-(\d+)-(\d+)-(\d+)-(\w+)(?:-([0-9a-f]{32}))?\.safetensors"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,17 +89,22 @@ _ATTEMPT_KINDS: dict[str, AttemptKind] = {kind: kind for kind in get_args(Attemp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptName:
-    """A file that an attempt publishes: its update, its optimizer's state, or a snapshot."""
+    """A file that an attempt publishes: its update, its optimizer's state, or a snapshot.
+
+    An update's name has its checksum.
+    """
 
     kind: AttemptKind
     round: int
     shard: int
     attempt: int
     token: str
+    checksum: str = ""
 
     def __str__(self) -> str:
         numbers = f"{self.round:06d}-{self.shard:06d}-{self.attempt:03d}"
-        return f"{self.kind}-{numbers}-{self.token}.safetensors"
+        ending = f"-{self.checksum}" if self.checksum else ""
+        return f"{self.kind}-{numbers}-{self.token}{ending}.safetensors"
 
 
 def model_name(version: int, token: str) -> str:
@@ -120,7 +127,7 @@ def own_name(version: int, shard: int, token: str) -> str:
     return str(OwnName(version=version, shard=shard, token=token))
 
 
-def attempt_name(kind: AttemptKind, attempt: AttemptId, token: str) -> str:
+def attempt_name(kind: AttemptKind, attempt: AttemptId, token: str, checksum: str = "") -> str:
     """Name a file that an attempt publishes."""
     return str(
         AttemptName(
@@ -129,6 +136,7 @@ def attempt_name(kind: AttemptKind, attempt: AttemptId, token: str) -> str:
             shard=attempt.shard,
             attempt=attempt.attempt,
             token=token,
+            checksum=checksum,
         )
     )
 
@@ -206,6 +214,7 @@ def parse_name(name: str) -> ModelName | OuterName | WholeName | OwnName | Attem
             shard=int(match[3]),
             attempt=int(match[4]),
             token=match[5],
+            checksum=match[6] or "",
         )
     return None
 

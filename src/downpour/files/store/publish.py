@@ -35,7 +35,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponent
 
 from downpour.base.errors import FileMissing, SharedDirectoryError, StoreError
 from downpour.base.values import PublishedFile
-from downpour.files.store.base import Buffer, Moved, check_bare_name, unnoticed
+from downpour.files.store.base import Buffer, Moved, check_bare_name, named, unnoticed
 
 log = logging.getLogger(__name__)
 
@@ -219,6 +219,7 @@ def publish(
     # We retry each step separately, so that after an outage during the link, we don't write a large
     # file a second time.
     hidden, file = with_retries(partial(_write_new, target, chunks, mode, moved))
+    target = directory / file.name
     try:
         with_retries(partial(_give_name, hidden, target))
     finally:
@@ -288,8 +289,7 @@ def _write_new(
         with contextlib.suppress(OSError):
             path.unlink()
         raise
-    checksum = digest.hexdigest()
-    return path, PublishedFile(name=target.name, size_bytes=size_bytes, checksum=checksum)
+    return path, named(target.name, size_bytes, digest.hexdigest())
 
 
 def _blocks(chunks: Sequence[Buffer]) -> Iterator[list[memoryview]]:

@@ -13,11 +13,11 @@ the task's *unsent* part, which the shard's next task adds to its own difference
 with the optimizer's state, because both have the same lifetime.
 
 A worker reports its update. If the report is lost with the worker, `find_updates` reads its content
-from the files alone: round, shard, samples, steps and loss. It also reads a checksum of the
-parameters, which exposes an altered file. All of that follows from the task, so two attempts at it
-publish files of the same bytes. We publish the optimizer's state first, with the update's numbers
-and token in its name; the update says that it has one. So an update that exists is complete, unless
-its state was removed.
+from the file alone: round, shard, samples, steps and loss. All of that follows from the task, so
+two attempts at it publish files of the same bytes. The update's name has its checksum, which
+exposes an altered file; we know it once we have written the file, so nothing is hashed twice. We
+publish the optimizer's state first, with the update's numbers and token in its name, and the update
+has its checksum. So an update that exists is complete, unless its state was removed.
 """
 
 from __future__ import annotations
@@ -32,13 +32,12 @@ from functools import cached_property
 from typing import Any, Self, TypeVar
 
 import numpy as np
-import xxhash
 
 from downpour.base.errors import FileCorrupt, FileMissing, NonFinite, StoreError
 from downpour.base.values import AttemptId, PublishedFile, Update
 from downpour.files.compression import CODECS, Codec
 from downpour.files.store import layout
-from downpour.files.store.base import Buffer, Store
+from downpour.files.store.base import CHECKSUM, Store
 from downpour.files.store.header import (
     CODES,
     Array,
@@ -48,8 +47,6 @@ from downpour.files.store.header import (
     TensorEntry,
     decode,
     encode,
-    plan_layout,
-    write_header,
 )
 
 log = logging.getLogger(__name__)
@@ -273,8 +270,7 @@ def _difference(layout: Layout, reference: Layout) -> str:
 
 _Number = TypeVar("_Number", int, float)
 
-_CHECKSUM = "checksum"
-_HAS_STATE, _YES = "optimizer_state", "published"
+_STATE = "optimizer_state"
 _UNSENT = "unsent/"
 # int8 makes the unsent part a quarter of the model. We lose a move of less than 1/254 of the
 # block's largest number; with topk's decay, such a number would never get sent anyway.
@@ -333,7 +329,7 @@ def _published(
     form, tensors, unsent = _compressed(work)
     handed_on = {**work.optimizer_state, **unsent}
     if handed_on:
-        state = store.put_new(state_name, _checked(handed_on, _task(attempt)))
+        state = store.put_new(state_name, encode(handed_on, {}))
     about = {
         **_task(attempt),
         **(form.metadata if form is not None else {}),
@@ -343,10 +339,10 @@ def _published(
         "loss": repr(work.loss),
     }
     if state is not None:
-        about[_HAS_STATE] = _YES
-    name = layout.attempt_name("update", attempt, token)
+        about[_STATE] = state.checksum
+    name = layout.attempt_name("update", attempt, token, CHECKSUM)
     place = form.layout if form is not None else None
-    return store.put_new(name, _checked(tensors, about, place)), state
+    return store.put_new(name, encode(tensors, about, place)), state
 
 
 def _compressed(
@@ -399,10 +395,19 @@ def find_updates(store: Store, attempts: Iterable[AttemptId]) -> Iterator[tuple[
 
 
 def _described(store: Store, attempt: AttemptId, name: str, state_name: str | None) -> Update:
-    file, held = _whole(store, attempt, name)
-    if state_name is None and held.metadata.get(_HAS_STATE) == _YES:
-        raise FileMissing(layout.attempt_name("optimizer", attempt, "*"))
-    state = _whole(store, attempt, state_name)[0] if state_name is not None else None
+    file = store.describe(name)
+    held = decode(store.view(file), name)
+    if file.checksum not in name:
+        raise FileCorrupt(name, "differs from the published file")
+    if not _task(attempt).items() <= held.metadata.items():
+        raise FileCorrupt(name, "belongs to another task")
+    state = None
+    if _STATE in held.metadata:
+        if state_name is None:
+            raise FileMissing(layout.attempt_name("optimizer", attempt, "*"))
+        state = store.describe(state_name)
+        if state.checksum != held.metadata[_STATE]:
+            raise FileCorrupt(state.name, "differs from the published file")
     return Update(
         file=file,
         samples=_number(int, held, name, "samples"),
@@ -413,30 +418,6 @@ def _described(store: Store, attempt: AttemptId, name: str, state_name: str | No
         publish_seconds=0.0,
         optimizer_state=state,
     )
-
-
-def _whole(store: Store, attempt: AttemptId, name: str) -> tuple[PublishedFile, ParameterFile]:
-    """Return a file; raises FileCorrupt if it is altered or belongs to another task."""
-    file = store.describe(name)
-    held = decode(store.read(file), name)
-    if xxhash.xxh3_128_hexdigest(held.data.data) != held.metadata.get(_CHECKSUM):
-        raise FileCorrupt(name, "differs from the published file")
-    if not _task(attempt).items() <= held.metadata.items():
-        raise FileCorrupt(name, "belongs to another task")
-    return file, held
-
-
-def _checked(
-    tensors: Mapping[str, Array], about: Mapping[str, str], place: Layout | None = None
-) -> list[Buffer]:
-    """Encode tensors, with a checksum of their bytes in the metadata."""
-    place = place or plan_layout(tensors)
-    content = encode(tensors, {}, place)[1:]
-    digest = xxhash.xxh3_128()
-    # We leave out the header, because it will hold this checksum.
-    for chunk in content:
-        digest.update(chunk)
-    return [write_header(place, {**about, _CHECKSUM: digest.hexdigest()}), *content]
 
 
 def _task(attempt: AttemptId) -> dict[str, str]:
