@@ -246,7 +246,7 @@ def in_one_file(
 ) -> PublishedFile:
     """Publish, as a whole, a version that is a step from others; returns the file."""
     if model not in space.copies:
-        content = _whole(space, model, leading, with_frozen=False)
+        content = _whole(space, model, leading, frozen=None)
         parsed = layout.parse_name(model.name)
         version = parsed.version if isinstance(parsed, layout.ModelName) else 0
         name = layout.whole_name(version, space.token(3))
@@ -406,33 +406,30 @@ def publish(space: Workspace, command: Publish) -> PublishedFile:
     publishes an adapter with the trained ones, next to the final model.
     """
     if command.best is not None:
-        _put_result(space.store, layout.BEST_NAME, _whole(space, command.best))
-    model = partial(_whole, space, command.model, command.leading)
+        _put_result(space, layout.BEST_NAME, command.best)
+    model = partial(_put_result, space, file=command.model, leading=command.leading)
     frozen = ready(space).begun.frozen
     if frozen is not None and _tensors(space.store, frozen):
-        _put_result(space.store, layout.ADAPTER_NAME, model(with_frozen=False))
-    return _put_result(space.store, layout.FINAL_NAME, model())
+        model(layout.ADAPTER_NAME, with_frozen=False)
+    return model(layout.FINAL_NAME)
 
 
-def _whole(
+def _put_result(
     space: Workspace,
+    name: str,
     file: PublishedFile,
     leading: Sequence[PublishedFile] = (),
     *,
     with_frozen: bool = True,
-) -> Sequence[Buffer]:
-    """Return a file's content: a model version, the frozen parameters, and all tied names."""
+) -> PublishedFile:
+    """Publish a model version under a second name, as a link if nothing else belongs to it."""
+    store, held = space.store, decode(space.store.view(file), file.name)
     frozen = ready(space).begun.frozen if with_frozen else None
-    model = space.aggregation.versions.read_after(leading, file)
-    if frozen is None:
-        # A version that was a round's only update also describes its task.
-        return encode(model.tensors, about_model(model.metadata))
-    apart = decode(space.store.read(frozen), frozen.name)
-    whole = {**apart.tensors, **model.tensors}
-    return encode({**whole, **{tied: whole[name] for tied, name in apart.metadata.items()}}, {})
-
-
-def _put_result(store: Store, name: str, chunks: Sequence[Buffer]) -> PublishedFile:
+    chunks: Sequence[Buffer] = held.head, held.data.data
+    # Not a step, because that names its base, nor a round's only update: that describes its task.
+    links = frozen is None and held.metadata == about_model(held.metadata)
+    if not links:
+        chunks = _whole(space, file, leading, frozen)
     # An earlier manager may have published it, and ended before it journaled that.
     if name in store.list():
         published, digest = store.describe(name), xxhash.xxh3_128()
@@ -440,7 +437,22 @@ def _put_result(store: Store, name: str, chunks: Sequence[Buffer]) -> PublishedF
             digest.update(chunk)
         if published.checksum == digest.hexdigest():
             return published
-    return store.put_new(name, chunks)
+    return store.link(file, name) if links else store.put_new(name, chunks)
+
+
+def _whole(
+    space: Workspace,
+    file: PublishedFile,
+    leading: Sequence[PublishedFile],
+    frozen: PublishedFile | None,
+) -> Sequence[Buffer]:
+    """Return a file's content: a model version, the frozen parameters, and all tied names."""
+    model = space.aggregation.versions.read_after(leading, file)
+    if frozen is None:
+        return encode(model.tensors, about_model(model.metadata))
+    apart = decode(space.store.read(frozen), frozen.name)
+    whole = {**apart.tensors, **model.tensors}
+    return encode({**whole, **{tied: whole[name] for tied, name in apart.metadata.items()}}, {})
 
 
 def _tensors(store: Store, file: PublishedFile) -> Mapping[str, Array]:
