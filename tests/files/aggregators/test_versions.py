@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -11,8 +10,8 @@ import pytest
 
 from downpour.base.errors import FileCorrupt, FileMissing
 from downpour.base.values import PublishedFile
-from downpour.files.aggregators import Move, Versions, moved, moving
-from downpour.files.store import Array, DirectoryStore, encode, step_to
+from downpour.files.aggregators import Move, Versions, moved
+from downpour.files.store import Array, DirectoryStore, ParameterFile, encode, step_to
 
 NUMBERS: dict[str, Array] = {"w": np.arange(1000, dtype=np.float32)}
 ABOUT = {"buffers": "[]"}
@@ -53,48 +52,35 @@ def test_a_kept_version_is_not_read_again_until_it_is_forgotten(store: Directory
             versions.read(file)
 
 
-def test_memory_is_bounded_and_the_newest_stay(store: DirectoryStore) -> None:
-    """Three versions where two have room; one that is larger than the limit is never kept."""
-    files = [published(store, f"model-{number}") for number in range(3)]
-    versions = Versions(store, limit_bytes=2 * NUMBERS["w"].nbytes)
-    narrow = Versions(store, limit_bytes=NUMBERS["w"].nbytes - 1)
-    just = Versions(store, limit_bytes=NUMBERS["w"].nbytes)
-    for file in files:
-        for one in (versions, narrow, just):
-            one.keep(file, NUMBERS, ABOUT)
-        store.delete(file.name)
-    assert just.read(files[2]).tensors["w"][1] == 1
-    assert [versions.read(file).tensors["w"][1] for file in files[1:]] == [1, 1]
-    for full, gone in ((versions, files[0]), (narrow, files[2])):
-        with pytest.raises(FileMissing):
-            full.read(gone)
-
-
-@pytest.mark.parametrize(("copies", "stays"), [(1, False), (4, True)])
-def test_the_limit_follows_the_free_memory(
-    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch, copies: int, *, stays: bool
+def test_what_has_no_room_in_memory_is_mapped(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A version may take a quarter of it, if that is more than the least limit."""
-    monkeypatch.setattr(moving, "_LIMIT_LEAST_BYTES", 1)
-    monkeypatch.setattr(moving, "free_memory", lambda: copies * NUMBERS["w"].nbytes)
-    file, versions = published(store, "model"), Versions(store)
-    versions.keep(file, NUMBERS, ABOUT)
-    store.delete("model")
-    with nullcontext() if stays else pytest.raises(FileMissing):
-        versions.read(file)
+    """Its file is not verified again, and may even be gone."""
+    files = [published(store, f"model-{number}") for number in range(2)]
+    versions = Versions(store, limit_bytes=NUMBERS["w"].nbytes)
+    monkeypatch.setattr(store, "read", lambda _: pytest.fail("verified"))
+    for file in files:
+        versions.keep(file, NUMBERS, ABOUT)
+        store.delete(file.name)
+    assert versions.read(files[0]).tensors["w"] is NUMBERS["w"]
+    assert isinstance(versions.read(files[1]), ParameterFile)
+    assert versions.base_of(files[1], "none").is_verified
 
 
 def test_the_newest_stays_where_versions_are_steps(store: DirectoryStore) -> None:
     """However large it is: the next one is a step from it, and its file alone does not tell it."""
-    files = [published(store, f"model-{number}") for number in range(2)]
-    versions = Versions(store, limit_bytes=NUMBERS["w"].nbytes - 1)
-    versions.follow(files)
+    first = published(store, "model-0")
+    files, versions = [first], Versions(store, limit_bytes=NUMBERS["w"].nbytes - 1)
+    for number in (1, 2):
+        base = Versions(store).read(first)
+        model, content = step_to({"w": NUMBERS["w"] + number}, base, first, "int8")
+        files.append(store.put_new(f"model-{number}", content))
+        versions.keep(files[-1], model.tensors, model.metadata)
     for file in files:
-        versions.keep(file, NUMBERS, ABOUT)
         store.delete(file.name)
-    assert versions.read(files[1]).tensors["w"][1] == 1
+    assert versions.read(files[2]).tensors["w"].tobytes() == model.tensors["w"].tobytes()
     with pytest.raises(FileMissing):
-        versions.read(files[0])
+        versions.read(files[1])
 
 
 JOINED = np.arange(12, dtype=np.float32)

@@ -9,6 +9,7 @@ look for errors only if a window's sum is not finite.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,33 +31,28 @@ from downpour.files.store import (
     Parameters,
     Store,
     UpdateFormat,
+    base_of,
     decode,
     decompressed,
     plan_layout,
     read_version,
 )
-from downpour.host.machine import free_memory
 
-_LIMIT_LEAST_BYTES = 256 * 2**20
-_SHARE_OF_FREE = 4
-"""An experiment's versions may take 256 MiB, or a quarter of the memory that is free besides."""
+_LIMIT_BYTES = 256 * 2**20
 
 
 class Versions:
     """The model versions of one experiment; use it from one thread.
 
     Each version is the start of the next, and the base of the updates that began from it. This
-    process keeps the versions that it has published in memory, so that for each push it reads only
-    the update. It reads and verifies the versions of an earlier manager each time. If versions are
-    differences, we keep the newest even if it is large, because the next one is a difference from
-    it.
-
-    Args:
-        store: Where their files are.
-        limit_bytes: The limit; we keep the newest versions that fit. None: it follows the memory.
+    process keeps the versions that it has published, so that for each push it reads only the
+    update. It reads and verifies the versions of an earlier manager each time. If a version does
+    not fit into `limit_bytes` of memory, it maps the file that it wrote, and does not verify it. If
+    versions are differences, their files lack them. So we keep the newest that fit, and the last
+    one in any case, because the next one is a difference from it.
     """
 
-    def __init__(self, store: Store, limit_bytes: int | None = None) -> None:
+    def __init__(self, store: Store, limit_bytes: int = _LIMIT_BYTES) -> None:
         self.store = store
         self._limit_bytes = limit_bytes
         self._kept: dict[PublishedFile, Parameters] = {}
@@ -88,19 +84,20 @@ class Versions:
         self, file: PublishedFile, tensors: Mapping[str, Array], metadata: Mapping[str, str]
     ) -> None:
         """Keep the content of a published file, which the caller must not change from now on."""
-        layout, limit_bytes = plan_layout(tensors), self._limit_bytes
-        if limit_bytes is None:
-            room_bytes = free_memory() + self._kept_bytes
-            limit_bytes = max(_LIMIT_LEAST_BYTES, room_bytes // _SHARE_OF_FREE)
-        if layout.size_bytes > limit_bytes and not self._order:
-            return
-        self._kept[file] = Parameters(tensors=dict(tensors), metadata=dict(metadata), layout=layout)
-        while len(self._kept) > 1 and self._kept_bytes > limit_bytes:
+        layout = plan_layout(tensors)
+        kept = Parameters(tensors=dict(tensors), metadata=dict(metadata), layout=layout)
+        if layout.size_bytes + self._kept_bytes > self._limit_bytes:
+            with suppress(StoreError):
+                held = decode(self.store.view(file), file.name)
+                kept = held if base_of(held) is None else kept
+        self._kept[file] = kept
+        while len(self._kept) > 1 and self._kept_bytes > self._limit_bytes:
             del self._kept[next(iter(self._kept))]
 
     @property
     def _kept_bytes(self) -> int:
-        return sum(one.layout.size_bytes for one in self._kept.values())
+        in_memory = (one for one in self._kept.values() if not isinstance(one, ParameterFile))
+        return sum(one.layout.size_bytes for one in in_memory)
 
     def clear(self) -> None:
         """Free all memory."""
@@ -118,6 +115,8 @@ def _in_one(model: Parameters) -> Array | None:
 
     We don't join others, because that would cost more than reading the file.
     """
+    if isinstance(model, ParameterFile):
+        return model.data
     owner = next((tensor.base for tensor in model.tensors.values()), None)
     if not isinstance(owner, np.ndarray) or owner.nbytes != model.layout.size_bytes:
         return None

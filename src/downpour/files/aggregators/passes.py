@@ -154,7 +154,7 @@ Item = Counted | Held
 class Base:
     """The model from which updates are differences, and their format.
 
-    If this process has published the model, it is in memory, and we need not verify it.
+    If this process has published the model, it has kept it, and we need not verify it.
     """
 
     file: PublishedFile
