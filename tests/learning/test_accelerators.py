@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
+import psutil
 import pytest
 import torch
 
-from downpour.learning.accelerators import card_of, devices_here, in_use, seeded
+from downpour.learning.accelerators import card_of, devices_here, in_use, release, seeded
 
 
 def test_this_machine_has_what_torch_finds() -> None:
@@ -32,3 +35,13 @@ def test_an_accelerators_draws_follow_the_seed() -> None:
         with seeded(7):
             drawn.append(torch.rand(3, device=devices_here().best).tolist())
     assert drawn[0] == drawn[1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc gives back what lies in between")
+def test_memory_between_what_is_in_use_is_given_back() -> None:
+    """As after a trial, whose networks are gone, but not what came after them."""
+    blocks = [bytearray(100_000) for _ in range(1000)]
+    del blocks[:-1]
+    before = psutil.Process().memory_info().rss
+    release("cpu")
+    assert psutil.Process().memory_info().rss < before - 50_000_000

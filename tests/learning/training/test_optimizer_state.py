@@ -212,9 +212,10 @@ def bytes_of(model: nn.Module) -> list[bytes]:
     return [value.detach().numpy().tobytes() for value in model.parameters()]
 
 
+@pytest.mark.parametrize("copy", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_state_that_is_carried_after_each_step_gives_the_bytes_of_a_plain_loop(
-    kind: Callable[[Groups], Any],
+    kind: Callable[[Groups], Any], *, copy: bool
 ) -> None:
     """Whether it is in groups, attributes, lists, a wrapped optimizer, or of several by name."""
     plain = network()
@@ -231,7 +232,7 @@ def test_a_state_that_is_carried_after_each_step_gives_the_bytes_of_a_plain_loop
             optimizers.load(state)
         optimizers.set_rate(1.0)
         stepped(moved, number, list(optimizers.by_name.values()))
-        state, model = optimizers.arrays(), moved
+        state, model = optimizers.arrays(copy=copy), moved
         assert bytes_of(model) == bytes_of(plain), number
 
 

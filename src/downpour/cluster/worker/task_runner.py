@@ -102,6 +102,7 @@ class TaskRunner(TaskFlow):
             log.warning("this worker has %s", one)
         data = shared.retry_policy.call(partial(opened, spec, shared, task.dataset))
         made = built(spec, data, task.trial, remedy, self.differs)
+        release(device)  # what the trial has used
         if task.frozen is not None:
             load_frozen(made.model, tensors_of(store, task.frozen))
         self._loaded = LoadedExperiment(

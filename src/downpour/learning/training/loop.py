@@ -109,6 +109,8 @@ class ShardTraining:
         self._part = part_of(spec, self._size, task.round, task.share)
         self._order = self._ordered(orders)
         numerics.place(model, spec, images=loaded.images)
+        for parameter in model.parameters():
+            parameter.grad = None  # the last task's, so that the new optimizer has their memory
         self._model = model
         self._modules = tuple(model.modules())
         self._modes: list[bool] = []

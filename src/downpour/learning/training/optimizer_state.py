@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 from downpour.base.errors import FileCorrupt
 from downpour.learning.blame import is_lack_of_memory, users_errors
 from downpour.learning.tasks.loaded import LoadedTask
-from downpour.learning.training.parameters import Arrays, array_of, copy_into
+from downpour.learning.training.parameters import Arrays, array_of, copy_into, shown_in
 
 _PLAIN = {bool, int, float, str, type(None)}
 _OF_TORCH = {
@@ -85,7 +85,7 @@ class OptimizerState:
         return found
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Replace the state by a result of `arrays`."""
+        """Replace the state by a result of `arrays`, whose memory it keeps if that is no copy."""
         for one in self._optimizers.values():
             one.state.clear()
         self._begin_anew()
@@ -314,6 +314,10 @@ def _beside_parameter(
     """Return a tensor of a parameter's state."""
     if array.shape == tuple(parameter.shape):
         # Fused kernels walk through memory: a buffer must have the layout of its parameter.
+        held = shown_in(array)
+        here = parameter.device, parameter.stride()
+        if held is not None and (held.device, held.stride()) == here:
+            return held
         kind = torch.from_numpy(np.empty(0, array.dtype)).dtype
         value = torch.empty_like(parameter, dtype=kind, requires_grad=False)
         copy_into(value, array, name)

@@ -152,12 +152,17 @@ def array_of(value: Tensor, *, copy: bool = True) -> NDArray[Any]:
     return np.array(here.numpy(), order="C", copy=None)
 
 
+def shown_in(array: NDArray[Any]) -> Tensor | None:
+    """Return the tensor whose own memory an array of `array_of` is; None if it is a copy."""
+    return array.base.tensor if isinstance(array.base, _Memory) else None
+
+
 class _Memory:
     """A tensor's own memory for numpy, which does not fix the size of its storage."""
 
     def __init__(self, tensor: Tensor) -> None:
         kind = torch.empty(0, dtype=tensor.dtype).numpy().dtype
-        self._tensor = tensor  # keeps the memory
+        self.tensor = tensor  # keeps the memory
         self.__array_interface__ = {
             "version": 3,
             "data": (tensor.data_ptr(), False),
