@@ -97,44 +97,14 @@ class Fault:
         return f"{self.kind}{f' ({named})' if named else ''}{lasting}"
 
 
-OF_MANAGERS = frozenset(
-    {
-        FaultKind.DAMAGED_MEANWHILE,
-        FaultKind.MANAGER_DIES,
-        FaultKind.MANAGER_DIES_AT,
-        FaultKind.MANAGER_MACHINE_DIES,
-        FaultKind.MANAGER_STANDS_STILL,
-        FaultKind.MANAGER_STOPS,
-        FaultKind.MANAGER_CUT_OFF,
-        FaultKind.MANAGER_HALF_CUT_OFF,
-        FaultKind.MANAGER_WITHOUT_FOLDER,
-        FaultKind.MANAGER_ISOLATED,
-        FaultKind.MANAGER_FLAPS,
-        FaultKind.LINK_CUT,
-        FaultKind.CLOCK_JUMPS,
-        FaultKind.PREPARATION_FAILS,
-    }
-)
-OF_WORKERS = frozenset(
-    {
-        FaultKind.WORKER_DIES,
-        FaultKind.WORKER_DIES_AT,
-        FaultKind.WORKER_MACHINE_DIES,
-        FaultKind.WORKER_STANDS_STILL,
-        FaultKind.WORKER_LEAVES,
-        FaultKind.WORKER_DRAINS,
-        FaultKind.WORKER_DOUBLED,
-        FaultKind.WORKER_CUT_OFF,
-        FaultKind.WORKER_HALF_CUT_OFF,
-        FaultKind.WORKER_WITHOUT_FOLDER,
-        FaultKind.WORKER_ISOLATED,
-        FaultKind.WORKER_FLAPS,
-        FaultKind.CONNECTIONS_END,
-        FaultKind.UPDATE_DAMAGED,
-        FaultKind.ATTEMPT_FAILS,
-    }
-)
-OF_HOSTS = frozenset({FaultKind.HOST_FAR, FaultKind.HOST_LOSES, FaultKind.HOST_THROTTLED})
+def _named(*begins: str) -> frozenset[FaultKind]:
+    """Return the kinds whose names begin like this: with what they strike."""
+    return frozenset(kind for kind in FaultKind if kind.name.startswith(begins))
+
+
+OF_MANAGERS = _named("MANAGER_", "LINK_", "CLOCK_", "DAMAGED_", "PREPARATION_")
+OF_WORKERS = _named("WORKER_", "CONNECTIONS_", "UPDATE_", "ATTEMPT_")
+OF_HOSTS = _named("HOST_")
 DEATHS_OF_MANAGERS = frozenset(
     {
         FaultKind.MANAGER_DIES,
@@ -207,18 +177,17 @@ class Stage:
     managers: tuple[str, ...]
     workers: tuple[str, ...]
     unlucky: str
-    timings: Timings
-    shards_max: int
+    slowest_factor: float = 1.0
+    """How many times slower the directory may become."""
 
-    @property
-    def slowest_factor(self) -> float:
-        """How many times slower the directory may become."""
-        timings = self.timings
-        aggregating = timings.aggregate_seconds + timings.update_seconds * self.shards_max
-        disk = timings.disk.read_seconds, timings.disk.write_seconds, timings.disk.sync_seconds
-        managers = timings.prepare_seconds, timings.recover_seconds, timings.evaluate_seconds
-        # A transfer takes up to one and a half times its usual time.
-        return TRANSFER_SECONDS_MAX / (1.5 * max(aggregating, *disk, *managers))
+
+def slowest_factor(timings: Timings, shards_max: int) -> float:
+    """Return how many times slower the directory may become without a transfer that never ends."""
+    aggregating = timings.aggregate_seconds + timings.update_seconds * shards_max
+    disk = timings.disk.read_seconds, timings.disk.write_seconds, timings.disk.sync_seconds
+    managers = timings.prepare_seconds, timings.recover_seconds, timings.evaluate_seconds
+    # A transfer takes up to one and a half times its usual time.
+    return TRANSFER_SECONDS_MAX / (1.5 * max(aggregating, *disk, *managers))
 
 
 def swarm_of(random: Random, stage: Stage, *, managers_alone: bool) -> list[Fault]:
@@ -262,8 +231,8 @@ def _moments(random: Random, until_seconds: float, many: int) -> list[float]:
 def _drawn(
     random: Random, kind: FaultKind, stage: Stage, at_seconds: float, typical_seconds: float
 ) -> Fault:
-    target = _target(random, kind, stage)
-    detail = _detail(random, kind, target, stage)
+    target = target_of(random, kind, stage)
+    detail = detail_of(random, kind, target, stage)
     seconds = min(_SECONDS_MAX, typical_seconds * random.lognormvariate(0.0, 0.5))
     if kind is FaultKind.DISK_STALE or "ENOENT" in detail:
         seconds = min(seconds, UNSEEN_SECONDS)
@@ -279,7 +248,8 @@ def _drawn(
     )
 
 
-def _target(random: Random, kind: FaultKind, stage: Stage) -> str:
+def target_of(random: Random, kind: FaultKind, stage: Stage) -> str:
+    """Draw the process that a fault strikes, or its host; empty if it strikes all."""
     if kind in OF_MANAGERS:
         return random.choice(stage.managers)
     if kind in OF_WORKERS:
@@ -302,7 +272,7 @@ def _amount(random: Random, kind: FaultKind, stage: Stage) -> float:
     return 0.0
 
 
-def _detail(random: Random, kind: FaultKind, target: str, stage: Stage) -> str:
+def detail_of(random: Random, kind: FaultKind, target: str, stage: Stage) -> str:
     """Draw where a process dies, what fails and how, or which host a link leads to."""
     among: dict[FaultKind, Sequence[str]] = {
         FaultKind.MANAGER_DIES_AT: DEATH_POINTS,

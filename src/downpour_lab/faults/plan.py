@@ -16,22 +16,22 @@ from downpour_lab.faults.faults import (
     DEATHS_OF_MANAGERS,
     DISK_PATIENCE_SECONDS,
     EVERYWHERE,
-    OF_MANAGERS,
-    OF_WORKERS,
     SELDOM,
     TRANSFER_SECONDS_MAX,
     UNSEEN_SECONDS,
     Fault,
     FaultKind,
     Stage,
+    detail_of,
+    slowest_factor,
     swarm_of,
     swarm_spec,
     swarm_timings,
+    target_of,
 )
-from downpour_lab.simulated.disk import DAMAGES, ERRORS, OPERATIONS, DiskTimings
+from downpour_lab.simulated.disk import DiskTimings
 from downpour_lab.simulated.environment import Timings
-from downpour_lab.simulated.manager import DEATH_POINTS
-from downpour_lab.simulated.training import ALIKE, PHASES
+from downpour_lab.simulated.training import ALIKE
 
 # More retries than all faults of a run can use up, so such an experiment must finish.
 RETRIES_ENOUGH = 1000
@@ -139,8 +139,7 @@ def _as_swarm(plan: Plan, random: Random) -> Plan:
         managers=plan.managers,
         workers=plan.workers,
         unlucky=unlucky,
-        timings=timings,
-        shards_max=max(spec.shards for _, spec in specs),
+        slowest_factor=slowest_factor(timings, max(spec.shards for _, spec in specs)),
     )
     faults = swarm_of(random, stage, managers_alone=plan.only_managers_end)
     if any(spec.needs or spec.shard_needs for _, spec in specs):
@@ -192,7 +191,8 @@ def _plan_of_all_kinds(seed: int) -> Plan:
         kinds += random.choices((FaultKind.UPDATE_DAMAGED, FaultKind.MANAGER_DIES), k=2)
     unlucky = random.choice(specs)[0] if FaultKind.DAMAGED_MEANWHILE in kinds else ""
     specs = _with_an_unlucky_one(specs, unlucky)
-    faults = [_fault(random, k, until, managers, workers, unlucky) for k in kinds]
+    stage = Stage(until_seconds=until, managers=managers, workers=workers, unlucky=unlucky)
+    faults = [_fault(random, kind, stage) for kind in kinds]
     return Plan(
         seed=seed,
         specs=specs,
@@ -319,32 +319,15 @@ def _with_steps(spec: ResolvedSpec, random: Random) -> ResolvedSpec:
     return spec.replace(model_compression="int8") if can else spec
 
 
-def _fault(
-    random: Random,
-    kind: FaultKind,
-    until_seconds: float,
-    managers: tuple[str, ...],
-    workers: tuple[str, ...],
-    unlucky: str,
-) -> Fault:
-    target, detail = "", ""
-    if kind in OF_MANAGERS:
-        target = random.choice(managers)
-    elif kind in OF_WORKERS:
-        target = random.choice(workers)
-    if kind is FaultKind.MANAGER_DIES_AT:
-        detail = random.choice(DEATH_POINTS)
-    elif kind is FaultKind.WORKER_DIES_AT:
-        detail = random.choice(PHASES)
-    elif kind is FaultKind.DAMAGED_MEANWHILE:
-        detail = f"{random.choice(DAMAGES)} of {unlucky}"
-    elif kind in {FaultKind.DISK_REFUSES, FaultKind.DISK_REFUSES_ONCE}:
-        host = random.choice(("", "", *managers, *workers))
-        detail = f"{random.choice(ERRORS)} {random.choice(OPERATIONS)} {host}".rstrip()
+def _fault(random: Random, kind: FaultKind, stage: Stage) -> Fault:
+    target = target_of(random, kind, stage)
+    # Here, all attempts fail in the same way.
+    varies = kind is not FaultKind.ATTEMPT_FAILS
+    detail = detail_of(random, kind, target, stage) if varies else ""
     seconds = random.choice((0.5, 2.0, 5.0, 10.0)) * random.uniform(0.5, 1.5)
     return Fault(
         number=0,
-        at_seconds=random.uniform(0.0, until_seconds),
+        at_seconds=random.uniform(0.0, stage.until_seconds),
         kind=kind,
         target=target,
         # If a file stays unseen for longer than patience lasts, its reader believes that it is

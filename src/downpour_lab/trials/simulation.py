@@ -345,40 +345,28 @@ class _Narrator(Observer):
         self._tell = tell
 
     def acting(self, step: Observation) -> None:
-        for line in (
-            _told_of(step.event),
-            *map(_told_fact, step.output.facts),
-            *map(_told_command, step.output.commands),
-        ):
-            if line:
+        for each in (step.event, *step.output.facts, *step.output.commands):
+            if line := _told(each):
                 self._tell(line)
 
 
-def _told_of(event: on.Event) -> str:
-    match event:
+def _told(happened: on.Event | Fact | do.Command) -> str:
+    match happened:
         case on.WorkerJoined():
-            return f"{event.worker} joins{f', running {event.running}' if event.running else ''}"
+            running = f", running {happened.running}" if happened.running else ""
+            told = f"{happened.worker} joins{running}"
         case on.Aggregated():
-            return f"round {event.round} of {event.experiment} is {event.model.name}"
+            told = f"round {happened.round} of {happened.experiment} is {happened.model.name}"
         case on.AggregationFailed():
-            return f"round {event.round} of {event.experiment}: updates are refused"
-        case _:
-            return ""
-
-
-def _told_fact(fact: Fact) -> str:
-    match fact:
+            told = f"round {happened.round} of {happened.experiment}: updates are refused"
         case facts.Accepted():
-            return f"{fact.worker} has trained {fact.attempt}"
+            told = f"{happened.worker} has trained {happened.attempt}"
         case facts.GivenUp():
-            return f"{fact.attempt} is given up: {fact.reason}"
+            told = f"{happened.attempt} is given up: {happened.reason}"
         case facts.Concluded():
-            return f"{fact.experiment} is {fact.ending}: {fact.reason}"
+            told = f"{happened.experiment} is {happened.ending}: {happened.reason}"
+        case do.Assign():
+            told = f"{happened.assigned.worker} is asked for {happened.assigned.attempt}"
         case _:
-            return ""
-
-
-def _told_command(command: do.Command) -> str:
-    if isinstance(command, do.Assign):
-        return f"{command.assigned.worker} is asked for {command.assigned.attempt}"
-    return ""
+            told = ""
+    return told

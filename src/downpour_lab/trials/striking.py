@@ -201,48 +201,33 @@ class Striking:
 
     def _strike_all(self, fault: Fault) -> None:
         network, disk = self._cluster.network.state, self._cluster.disk.state
+        after = self._cluster.clock.after
         match fault.kind:
             case FaultKind.MESSAGES_LOST:
                 network.lost = fault.share
+                after(fault.seconds, setattr, network, "lost", 0.0)
             case FaultKind.MESSAGES_DOUBLED:
                 network.doubled = fault.share
+                after(fault.seconds, setattr, network, "doubled", 0.0)
             case FaultKind.MESSAGES_HELD_UP:
                 network.held_up, network.held_up_seconds = fault.share, fault.seconds
+                after(fault.seconds, setattr, network, "held_up", 0.0)
             case FaultKind.DISK_SLOW:
                 disk.slower = fault.amount or _DISK_SLOWER
+                after(fault.seconds, setattr, disk, "slower", 1.0)
             case FaultKind.DISK_STALE:
                 disk.stale_seconds = fault.seconds
-            case FaultKind.DISK_AWAY:
-                disk.troubles.append(AWAY)
-            case FaultKind.DISK_REFUSES:
-                disk.troubles.append(_trouble(fault))
+                after(fault.seconds, setattr, disk, "stale_seconds", 0.0)
+            case FaultKind.DISK_AWAY | FaultKind.DISK_REFUSES:
+                trouble = AWAY if fault.kind is FaultKind.DISK_AWAY else _trouble(fault)
+                disk.troubles.append(trouble)
+                after(fault.seconds, disk.troubles.remove, trouble)
             case FaultKind.DISK_REFUSES_ONCE:
                 disk.once.append(_trouble(fault))
             case FaultKind.LOCK_LOST:
                 self._cluster.disk.lose_lock()
             case _:
                 self._cluster.client.cancel(self._plan.specs[0][0])
-        self._cluster.clock.after(fault.seconds, self._calm, fault)
-
-    def _calm(self, fault: Fault) -> None:
-        network, disk = self._cluster.network.state, self._cluster.disk.state
-        match fault.kind:
-            case FaultKind.MESSAGES_LOST:
-                network.lost = 0.0
-            case FaultKind.MESSAGES_DOUBLED:
-                network.doubled = 0.0
-            case FaultKind.MESSAGES_HELD_UP:
-                network.held_up = 0.0
-            case FaultKind.DISK_SLOW:
-                disk.slower = 1.0
-            case FaultKind.DISK_STALE:
-                disk.stale_seconds = 0.0
-            case FaultKind.DISK_AWAY:
-                disk.troubles.remove(AWAY)
-            case FaultKind.DISK_REFUSES:
-                disk.troubles.remove(_trouble(fault))
-            case _:
-                pass
 
 
 _WITHOUT_FOLDER = {
