@@ -192,56 +192,42 @@ class DurabilityCheck(Observer):
 
 
 class CallCheck(Observer):
-    """A worker that a manager calls has registered with it and has not been dismissed since."""
+    """A worker that a manager calls has registered with it and has not been dismissed since.
+
+    A worker that gets a shard has the labels that the spec and the shard need.
+    """
 
     def __init__(self, comparisons: Comparisons) -> None:
         self._expect = comparisons.of(Promise.REGISTERED)
-        self._registered: dict[Scheduler, set[str]] = {}
+        self._places = comparisons.of(Promise.PLACES)
+        self._labels: dict[Scheduler, dict[str, tuple[str, ...]]] = {}
 
     def recovered(self, core: Scheduler, stories: Stories) -> None:
         """Begin without workers: registrations with an earlier manager do not count."""
         del stories
-        self._registered[core] = set()
+        self._labels[core] = {}
 
     def handled(self, step: Observation) -> None:
-        """Note the workers that come and go; check that the manager calls only registered ones."""
-        here = self._registered[step.core]
+        """Note the workers that come and go; check who is called, and who gets each shard."""
+        here = self._labels[step.core]
         if isinstance(step.event, on.WorkerJoined):
-            here.add(step.event.worker)
+            here[step.event.worker] = step.event.labels
         for command in step.output.commands:
             if isinstance(command, do.Dismiss):
-                here.discard(command.worker)
+                here.pop(command.worker, None)
             if isinstance(command, do.Assign):
                 asked = command.assigned
                 known = asked.worker in here
                 self._expect(
                     known, f"{asked.worker} is asked for {asked.attempt} and is not registered"
                 )
-
-
-class PlaceCheck(Observer):
-    """A worker that gets a shard has the labels that the spec and the shard need."""
-
-    def __init__(self, comparisons: Comparisons) -> None:
-        self._expect = comparisons.of(Promise.PLACES)
-        self._labels: dict[Scheduler, dict[str, tuple[str, ...]]] = {}
-
-    def recovered(self, core: Scheduler, stories: Stories) -> None:
-        """Begin without workers: an earlier manager's workers register again."""
-        del stories
-        self._labels[core] = {}
-
-    def handled(self, step: Observation) -> None:
-        """Note the workers' labels, and check who gets each shard."""
-        labels = self._labels[step.core]
-        if isinstance(step.event, on.WorkerJoined):
-            labels[step.event.worker] = step.event.labels
         for fact in step.output.facts:
             if isinstance(fact, facts.Assigned):
                 spec = step.core.state.experiments[fact.attempt.experiment].spec
                 needs = {*spec.needs, *spec.shard_needs.get(str(fact.attempt.shard), ())}
-                fits = needs <= {*labels[fact.worker], *map(_key, labels[fact.worker])}
-                self._expect(fits, f"{fact.attempt} goes to {fact.worker}, which lacks {needs}")
+                labels = here.get(fact.worker, ())
+                fits = needs <= {*labels, *map(_key, labels)}
+                self._places(fits, f"{fact.attempt} goes to {fact.worker}, which lacks {needs}")
 
 
 def _key(label: str) -> str:

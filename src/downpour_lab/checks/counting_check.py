@@ -5,6 +5,7 @@ From the updates that counted, the check recomputes the digests that the files m
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -52,51 +53,107 @@ class _Tally:
         return self.version.after().update(shard, WHOLE)
 
 
-class CountingCheck(Observer):
-    """Shards count once in each round, and their updates hold what a run without faults makes.
-
-    If the policy drops or resizes shards, the journal says which ones and how. Everything else
-    follows from that.
-    """
+class JournalCheck(Observer, ABC):
+    """Counts the journaled entries of experiments, and compares files with what they must hold."""
 
     def __init__(
         self, comparisons: Comparisons, disk: Disk, specs: Mapping[str, ResolvedSpec]
     ) -> None:
-        self._own = comparisons.of(Promise.OWN)
-        self._once = comparisons.of(Promise.ONCE)
         self._folds = comparisons.of(Promise.FOLDS)
         self._holds = comparisons.of(Promise.BYTES)
         self._whole = comparisons.of(Promise.REFUSES)
         self._disk = disk
         self._specs = specs
+
+    def recovered(self, core: Scheduler, stories: Stories) -> None:
+        """Count again from the journals: what the earlier manager did not journal is lost."""
+        for line in sorted((x for s in stories.values() for x in s), key=lambda line: line.order):
+            if isinstance(line.entry, Entry) and line.entry.experiment in self._specs:
+                self._count(core, line.entry, line.at_seconds)
+
+    def handled(self, step: Observation) -> None:
+        """Count journaled entries, and check aggregations that are ordered or refused."""
+        event, core = step.event, step.core
+        if isinstance(event, on.AggregationFailed) and event.experiment in self._specs:
+            self._look_at_refused(event, self._counted(core, event.experiment, event.round))
+        for entry in step.kept:
+            if entry.experiment in self._specs:
+                self._count(core, entry, core.state.now_seconds)
+        for command in step.output.commands:
+            if isinstance(command, do.Aggregate) and command.experiment in self._specs:
+                self._in_order(core, command)
+
+    @abstractmethod
+    def _count(self, core: Scheduler, entry: Entry, at_seconds: float) -> None:
+        """Count an entry."""
+
+    @abstractmethod
+    def _counted(self, core: Scheduler, experiment: str, number: int) -> Mapping[int, str]:
+        """Return the updates that count, by shard; none if the next version has another number."""
+
+    @abstractmethod
+    def _in_order(self, core: Scheduler, command: do.Aggregate) -> None:
+        """Check that the manager aggregates what has counted."""
+
+    def _look_at_refused(self, event: on.AggregationFailed, counted: Mapping[int, str]) -> None:
+        """Check that the manager refuses no update that is whole and that every host can read.
+
+        If the directory fails, no worker is to blame.
+        """
+        there = self._disk.store(event.experiment).list()
+        for shard, reason in event.reasons if counted else ():
+            name = counted.get(shard)
+            wrong = name not in there or self._disk.is_doubtful(name)
+            self._whole(wrong, f"the update of shard {shard} is whole, and refused: {reason}")
+
+    def _compare_version(
+        self, entry: on.Prepared | on.Aggregated, model: bytes, outer: bytes | None
+    ) -> None:
+        """Check that the files of a version hold it, and the state of its outer optimizer."""
+        self._compare(entry.experiment, entry.model, model)
+        same = (entry.outer is None) == (outer is None)
+        self._holds(same, f"{entry.experiment} has {entry.outer} beside {entry.model.name}")
+        if entry.outer is not None:
+            self._compare(entry.experiment, entry.outer, outer)
+
+    def _compare(self, experiment: str, file: PublishedFile, wanted: bytes | None) -> None:
+        digest = self._disk.digest(experiment, file)
+        if digest is not None:
+            right = digest == wanted
+            self._holds(right, f"{file.name} of {experiment} is not what it should be")
+
+
+class CountingCheck(JournalCheck):
+    """Shards count once in each round, and their updates hold what a run without faults makes.
+
+    It follows the experiments whose shards go through the rounds together. If the policy drops or
+    resizes shards, the journal says which ones and how. Everything else follows from that.
+    """
+
+    def __init__(
+        self, comparisons: Comparisons, disk: Disk, specs: Mapping[str, ResolvedSpec]
+    ) -> None:
+        super().__init__(comparisons, disk, {n: spec for n, spec in specs.items() if spec.in_step})
+        self._own = comparisons.of(Promise.OWN)
+        self._once = comparisons.of(Promise.ONCE)
+        self._submitted = set(specs)
         self._tallies: dict[Scheduler, dict[str, _Tally]] = {}
         self._versions: dict[tuple[str, str], Version] = {}
         self._by_number: dict[str, dict[int, Version]] = {}
 
     def recovered(self, core: Scheduler, stories: Stories) -> None:
-        """Count again from the journals: what the earlier manager did not journal is lost."""
+        """Begin with nothing."""
         self._tallies[core] = {}
-        strange = set(core.state.experiments) - set(self._specs)
+        strange = set(core.state.experiments) - self._submitted
         self._own(not strange, f"{sorted(strange)} is taken up, and was never submitted here")
-        for line in sorted((x for s in stories.values() for x in s), key=lambda line: line.order):
-            if isinstance(line.entry, Entry):
-                self._count(core, line.entry)
+        super().recovered(core, stories)
 
     def handled(self, step: Observation) -> None:
-        """Count accepted updates, refused updates and aggregations."""
+        """Check also who is taken in."""
         if isinstance(step.event, on.ExperimentSubmitted):
             name = step.event.experiment
-            self._own(name in self._specs, f"{name} is taken in, and was never submitted here")
-        if isinstance(step.event, on.AggregationFailed) and self._is_in_step(step.event.experiment):
-            self._look_at_refused(self._tally(step.core, step.event.experiment), step.event)
-        for entry in step.kept:
-            self._count(step.core, entry)
-        for fact in step.output.facts:
-            if isinstance(fact, facts.Accepted) and self._is_in_step(fact.experiment):
-                self._look(step.core, fact)
-        for command in step.output.commands:
-            if isinstance(command, do.Aggregate) and self._is_in_step(command.experiment):
-                self._in_order(step.core, command)
+            self._own(name in self._submitted, f"{name} is taken in, and was never submitted here")
+        super().handled(step)
 
     def version_of(self, experiment: str, model: PublishedFile) -> Version:
         """Return the version that a model file must hold; AssertionError if there is none."""
@@ -112,24 +169,17 @@ class CountingCheck(Observer):
         versions = self._by_number[experiment]
         return [versions[number + 1].model for number in range(rounds)]
 
-    def _is_in_step(self, experiment: str) -> bool:
-        """Whether all shards of an experiment go through its rounds together."""
-        return experiment in self._specs and self._specs[experiment].in_step
-
-    def _count(self, core: Scheduler, entry: Entry) -> None:
-        if self._is_in_step(entry.experiment):
-            self._count_in_step(core, entry)
-
-    def _count_in_step(self, core: Scheduler, entry: Entry) -> None:
+    def _count(self, core: Scheduler, entry: Entry, at_seconds: float) -> None:
+        del at_seconds
         match entry:
             case on.Prepared():
                 self._prepared(core, entry)
             case facts.Assigned():
-                self._assign(self._tally(core, entry.attempt.experiment), entry)
+                self._assign(self._tally(core, entry.experiment), entry)
             case facts.Accepted():
-                self._accept(self._tally(core, entry.attempt.experiment), entry)
+                self._accept(self._tally(core, entry.experiment), entry)
             case facts.GivenUp():
-                tally = self._tally(core, entry.attempt.experiment)
+                tally = self._tally(core, entry.experiment)
                 if entry.attempt.round >= tally.version.number:
                     tally.of(entry.attempt.round).pop(entry.attempt.shard, None)
             case facts.Dropped():
@@ -177,6 +227,8 @@ class CountingCheck(Observer):
         self._once(attempt.shard not in counted, f"{attempt} is one too many")
         self._once(attempt.shard not in tally.cut.dropped, f"{attempt} counts, and was dropped")
         counted[attempt.shard] = entry.update.file.name
+        wanted = tally.update(attempt.round, attempt.shard)
+        self._compare(attempt.experiment, entry.update.file, wanted)
 
     def _drop(self, tally: _Tally, entry: facts.Dropped) -> None:
         spec, dropped = self._specs[entry.experiment], tally.cut.dropped.union(entry.shards)
@@ -213,42 +265,14 @@ class CountingCheck(Observer):
             self._know(entry.experiment, entry, tally.version)
 
     def _know(self, experiment: str, entry: on.Prepared | on.Aggregated, version: Version) -> None:
-        """Note which version a file must hold, and check that it and its outer state hold it."""
+        """Note which version a file must hold, and check that it does."""
         self._versions[experiment, entry.model.name] = version
         self._by_number.setdefault(experiment, {})[version.number] = version
-        self._compare(experiment, f"model {version.number}", entry.model, version.model)
-        state = f"the outer state of model {version.number}"
-        same = (entry.outer is None) == (version.outer is None)
-        self._holds(same, f"{state} of {experiment} is {entry.outer}")
-        if entry.outer is not None:
-            self._compare(experiment, state, entry.outer, version.outer)
+        self._compare_version(entry, version.model, version.outer)
 
-    def _compare(
-        self, experiment: str, what: str, file: PublishedFile, wanted: bytes | None
-    ) -> None:
-        digest = self._disk.digest(experiment, file)
-        if digest is not None:
-            right = digest == wanted
-            self._holds(right, f"{what} of {experiment} is another one")
-
-    def _look(self, core: Scheduler, fact: facts.Accepted) -> None:
-        attempt = fact.attempt
-        digest = self._disk.digest(attempt.experiment, fact.update.file)
-        if digest is not None:
-            tally = self._tally(core, attempt.experiment)
-            right = digest == tally.update(attempt.round, attempt.shard)
-            self._holds(right, f"the update of {attempt} is not what it should be")
-
-    def _look_at_refused(self, tally: _Tally, event: on.AggregationFailed) -> None:
-        """Check that the manager refuses no update that is whole and that every host can read.
-
-        If the directory fails, no worker is to blame.
-        """
-        there = self._disk.store(event.experiment).list()
-        for shard, reason in event.reasons if event.round == tally.version.number else ():
-            name = tally.updates.get(shard)
-            wrong = name not in there or self._disk.is_doubtful(name)
-            self._whole(wrong, f"the update of shard {shard} is whole, and refused: {reason}")
+    def _counted(self, core: Scheduler, experiment: str, number: int) -> Mapping[int, str]:
+        tally = self._tally(core, experiment)
+        return tally.updates if number == tally.version.number else {}
 
     def _in_order(self, core: Scheduler, command: do.Aggregate) -> None:
         name, number = command.experiment, command.round

@@ -7,10 +7,10 @@ compare with. The journal says what arrived and in which order. Everything else 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from downpour.base.values import PublishedFile, Update
+from downpour.base.values import Update
 from downpour.cluster.manager.aggregation import contribution
 from downpour.core.modes import Mode, mode_of
 from downpour.core.scheduler import Entry, Scheduler, facts
@@ -20,10 +20,11 @@ from downpour.core.scheduler.experiment import Experiment
 from downpour.core.spec import ResolvedSpec
 from downpour.files.aggregators import AGGREGATORS
 from downpour.files.store import layout
+from downpour_lab.checks.counting_check import JournalCheck
 from downpour_lab.checks.promises import Comparisons, Promise
 from downpour_lab.simulated import digests
 from downpour_lab.simulated.disk import Disk
-from downpour_lab.simulated.environment import Observation, Observer, Stories
+from downpour_lab.simulated.environment import Stories
 
 _ROUNDING_SECONDS = 1e-6
 
@@ -37,8 +38,8 @@ class _Ledger:
 
     `done` counts the tasks of each shard that are part of a version. `bases` are the versions that
     tasks began from, and `shares` how much of their steps they train. `arrived` are the updates
-    that no version contains yet, with the digests that they must hold, and `arrived_at` says when
-    they came. `own` are the shards' own parameters. Each shard has as many `samples`.
+    that no version contains yet, with the digests that they must hold, and when they came. `own`
+    are the shards' own parameters. Each shard has as many `samples`.
     """
 
     spec: ResolvedSpec
@@ -46,74 +47,51 @@ class _Ledger:
     model: bytes
     outer: bytes | None
     samples: int
-    comparisons: Comparisons
+    expect: Callable[[Promise, bool, str], None]
     version: int = 0
     done: Counter[int] = field(default_factory=Counter)
     states: dict[int, bytes] = field(default_factory=dict)
     own: dict[int, bytes] = field(default_factory=dict)
     bases: dict[Key, tuple[int, bytes]] = field(default_factory=dict)
     shares: dict[Key, float] = field(default_factory=dict)
-    arrived: dict[Key, tuple[Update, bytes]] = field(default_factory=dict)
-    arrived_at: dict[Key, float] = field(default_factory=dict)
+    arrived: dict[Key, tuple[Update, bytes, float]] = field(default_factory=dict)
 
     def assign(self, key: Key, share: float) -> None:
         """Note the version that a task begins from, and how much of its steps it trains."""
         number, shard = key
-        self.comparisons.expect(
-            Promise.APART,
-            number == self.done[shard],
-            f"shard {shard} is in round {number}, and not next",
-        )
-        slowest = min(self.done[each] for each in range(self.spec.shards))
-        ahead = self.mode.ahead
-        near = ahead is None or number - slowest <= ahead
-        self.comparisons.expect(
-            Promise.APART,
-            near,
-            f"shard {shard} is {number - slowest} rounds ahead, more than {ahead}",
-        )
+        follows = number == self.done[shard]
+        self.expect(Promise.APART, follows, f"shard {shard} is in round {number}, and not next")
+        ahead = number - min(self.done[each] for each in range(self.spec.shards))
+        most = self.mode.ahead
+        near = most is None or ahead <= most
+        self.expect(Promise.APART, near, f"shard {shard} is {ahead} rounds ahead, more than {most}")
         self.bases.setdefault(key, (self.version, self.own.get(shard, self.model)))
         known = self.shares.setdefault(key, share)
-        self.comparisons.expect(
-            Promise.BYTES,
-            share == known,
-            f"round {number} trains {share:.0%} of shard {shard}, not {known:.0%}",
-        )
+        trained = f"round {number} trains {share:.0%} of shard {shard}, not {known:.0%}"
+        self.expect(Promise.BYTES, share == known, trained)
 
     def accept(self, key: Key, update: Update, at_seconds: float) -> bytes:
         """Note an update; return what it must hold."""
         number, shard = key
-        self.comparisons.expect(
-            Promise.ONCE, key not in self.arrived, f"round {number} shard {shard} is one too many"
-        )
-        self.comparisons.expect(
-            Promise.ONCE, number == self.done[shard], f"round {number} shard {shard} counts twice"
-        )
+        task = f"round {number} shard {shard}"
+        self.expect(Promise.ONCE, key not in self.arrived, f"{task} is one too many")
+        self.expect(Promise.ONCE, number == self.done[shard], f"{task} counts twice")
         _, base = self.bases[key]
         portion = shard * self.samples, (shard + 1) * self.samples
         state = self.states.get(shard, b"")
         made = digests.trained(number, shard, portion, self.shares[key], base, state)
-        self.arrived[key] = update, made
-        self.arrived_at[key] = at_seconds
+        self.arrived[key] = update, made, at_seconds
         return made
-
-    def refuse(self, key: Key) -> None:
-        """Note that the manager can't use an update."""
-        self.arrived.pop(key, None)
-        self.arrived_at.pop(key, None)
 
     def take(self, parts: tuple[Key, ...]) -> None:
         """Make the next version."""
         missing = [part for part in parts if part not in self.arrived]
-        self.comparisons.expect(
-            Promise.FOLDS,
-            not missing,
-            f"version {self.version + 1} is made of {missing}, which is not there",
-        )
+        wrong = f"version {self.version + 1} is made of {missing}, which is not there"
+        self.expect(Promise.FOLDS, not missing, wrong)
         taken = {part: self.arrived.pop(part) for part in parts}
-        made = {part: digest for part, (_, digest) in taken.items()}
+        made = {part: digest for part, (_, digest, _) in taken.items()}
         weigh = AGGREGATORS[self.spec.aggregate]
-        weights = weigh([contribution(part[1], update) for part, (update, _) in taken.items()])
+        weights = weigh([contribution(part[1], update) for part, (update, *_) in taken.items()])
         stale = [self.mode.weight(self.version - self.bases[part][0]) for part in parts]
         factors = [weight * factor for weight, factor in zip(weights, stale, strict=True)]
         pushes = [
@@ -130,45 +108,28 @@ class _Ledger:
         for number, shard in parts:
             self.done[shard] += 1
             key = number, shard
-            del self.bases[key], self.shares[key], self.arrived_at[key]
+            del self.bases[key], self.shares[key]
             if self.spec.hands_on:
                 self.states[shard] = digests.state_after(made[number, shard])
 
 
-class PushCheck(Observer):
+class PushCheck(JournalCheck):
     """Follows the asynchronous experiments of a run."""
 
     def __init__(
         self, comparisons: Comparisons, disk: Disk, specs: Mapping[str, ResolvedSpec]
     ) -> None:
-        self._comparisons = comparisons
-        self._folds = comparisons.of(Promise.FOLDS)
+        apart = {name: spec for name, spec in specs.items() if not spec.in_step}
+        super().__init__(comparisons, disk, apart)
+        self._expect = comparisons.expect
         self._apart = comparisons.of(Promise.APART)
-        self._holds = comparisons.of(Promise.BYTES)
-        self._whole = comparisons.of(Promise.REFUSES)
         self._results = comparisons.of(Promise.RESULTS)
-        self._disk = disk
-        self._specs = {name: spec for name, spec in specs.items() if not spec.in_step}
         self._ledgers: dict[Scheduler, dict[str, _Ledger]] = {}
 
     def recovered(self, core: Scheduler, stories: Stories) -> None:
-        """Count again from the journals."""
+        """Begin with nothing."""
         self._ledgers[core] = {}
-        for line in sorted((x for s in stories.values() for x in s), key=lambda line: line.order):
-            if isinstance(line.entry, Entry):
-                self._count(core, line.entry, line.at_seconds)
-
-    def handled(self, step: Observation) -> None:
-        """Count journaled entries, and check aggregations that are ordered or refused."""
-        if isinstance(step.event, on.AggregationFailed) and step.event.experiment in self._specs:
-            self._look_at_refused(self._ledgers[step.core][step.event.experiment], step.event)
-        for entry in step.kept:
-            self._count(step.core, entry, step.core.state.now_seconds)
-        for command in step.output.commands:
-            if isinstance(command, do.Aggregate) and command.experiment in self._specs:
-                ledger = self._ledgers[step.core][command.experiment]
-                self._in_order(ledger, command)
-                self._in_time(ledger, step.core.state.now_seconds)
+        super().recovered(core, stories)
 
     def check_result(self, core: Scheduler, experiment: Experiment) -> None:
         """Raise AssertionError unless the result contains every task exactly once."""
@@ -187,17 +148,13 @@ class PushCheck(Observer):
         self._results(best == (spec.keep_best is not None), f"{name} keeps what it should not")
 
     def _count(self, core: Scheduler, entry: Entry, at_seconds: float) -> None:
-        name = entry.experiment
-        if name not in self._specs:
-            return
-        ledgers = self._ledgers[core]
+        name, ledgers = entry.experiment, self._ledgers[core]
         if isinstance(entry, on.Prepared) and name not in ledgers:
-            spec = self._specs[name]
-            outer = digests.first_outer(spec) if entry.outer is not None else None
+            spec, samples = self._specs[name], entry.shard_samples[0]
+            outer = digests.first_outer(spec) if spec.outer.keeps_state else None
             model = digests.first_model(spec)
-            samples = entry.shard_samples[0]
-            ledgers[name] = _Ledger(spec, mode_of(spec), model, outer, samples, self._comparisons)
-            self._compare(name, entry.model, ledgers[name].model)
+            ledgers[name] = _Ledger(spec, mode_of(spec), model, outer, samples, self._expect)
+            self._compare_version(entry, model, outer)
         ledger = ledgers.get(name)
         if ledger is None:
             return
@@ -209,22 +166,18 @@ class PushCheck(Observer):
                 made = ledger.accept(key, entry.update, at_seconds)
                 self._compare(name, entry.update.file, made)
             case facts.GivenUp():
-                ledger.refuse((entry.attempt.round, entry.attempt.shard))
+                ledger.arrived.pop((entry.attempt.round, entry.attempt.shard), None)
             case on.Aggregated() if entry.round == ledger.version:
                 ledger.take(entry.parts)
-                self._compare(name, entry.model, ledger.model)
+                self._compare_version(entry, ledger.model, ledger.outer)
                 kept = [shard for _, shard in entry.parts] if ledger.mode.elastic else []
                 for shard, file in zip(kept, entry.own, strict=True):
                     self._compare(name, file, ledger.own[shard])
-                self._holds(
-                    (entry.outer is None) == (ledger.outer is None), f"{name} has no outer state"
-                )
-                if entry.outer is not None and ledger.outer is not None:
-                    self._compare(name, entry.outer, ledger.outer)
             case _:
                 pass
 
-    def _in_order(self, ledger: _Ledger, command: do.Aggregate) -> None:
+    def _in_order(self, core: Scheduler, command: do.Aggregate) -> None:
+        ledger = self._ledgers[core][command.experiment]
         asked = [(push.round, push.shard, push.update.file.name) for push in command.pushes]
         known = [
             (*key, ledger.arrived[key][0].file.name)
@@ -238,30 +191,22 @@ class PushCheck(Observer):
         self._folds(
             len(asked) <= together, f"version {command.round + 1} takes in more than {together}"
         )
+        self._in_time(ledger, core.state.now_seconds)
 
-    def _look_at_refused(self, ledger: _Ledger, event: on.AggregationFailed) -> None:
-        """Check that the manager refuses no update that is whole and that every host can read."""
-        there = self._disk.store(event.experiment).list()
-        names = {shard: update.file.name for (_, shard), (update, _) in ledger.arrived.items()}
-        for shard, reason in event.reasons if event.round == ledger.version else ():
-            name = names.get(shard)
-            wrong = name not in there or self._disk.is_doubtful(name)
-            self._whole(wrong, f"the update of shard {shard} is whole, and refused: {reason}")
+    def _counted(self, core: Scheduler, experiment: str, number: int) -> Mapping[int, str]:
+        ledger = self._ledgers[core][experiment]
+        names = {shard: update.file.name for (_, shard), (update, *_) in ledger.arrived.items()}
+        return names if number == ledger.version else {}
 
     def _in_time(self, ledger: _Ledger, now_seconds: float) -> None:
         """Check that a version without all of its tasks has waited for its grace window."""
         together, grace = ledger.mode.together, ledger.mode.grace_seconds
         if together is None or grace is None or set(ledger.bases) == set(ledger.arrived):
             return
-        there, next_one = [*ledger.arrived_at.values()], f"version {ledger.version + 1}"
+        there = [at_seconds for _, _, at_seconds in ledger.arrived.values()]
+        next_one = f"version {ledger.version + 1}"
         self._apart(
             len(there) >= together, f"{next_one} is made of {len(there)}, not of {together}"
         )
         over = there[together - 1] + grace <= now_seconds + _ROUNDING_SECONDS
         self._apart(over, f"{next_one} is made before its grace window is over")
-
-    def _compare(self, experiment: str, file: PublishedFile, wanted: bytes) -> None:
-        digest = self._disk.digest(experiment, file)
-        if digest is not None:
-            right = digest == wanted
-            self._holds(right, f"{file.name} of {experiment} is not what it should be")

@@ -95,7 +95,7 @@ PLANTED = (
     Planted(defects.FoldsInAnotherOrder, "folds", Promise.FOLDS),
     Planted(defects.FoldsWhatIsDropped, "folds", Promise.FOLDS),
     Planted(defects.TrainsFromAnOldModel, "is not what it should be", Promise.BYTES),
-    Planted(defects.ForgetsTheOuterState, "is another one", Promise.BYTES),
+    Planted(defects.ForgetsTheOuterState, "is not what it should be", Promise.BYTES),
     Planted(
         async_defects.ForgetsTheBase,
         "is not what it should be",
