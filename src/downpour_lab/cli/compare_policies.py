@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -192,24 +192,8 @@ def _names(words: str) -> tuple[str, ...]:
     return names
 
 
-_OF_TRACES = frozenset(
-    {
-        "scenarios",
-        "jobs",
-        "rounds",
-        "standbys",
-        "heartbeat_seconds",
-        "snapshots",
-        "figure",
-        "spec",
-        "data_dir",
-        "allow",
-        "moving",
-        "saving",
-        "price",
-        "model_mb",
-    }
-)
+_OF_BOTH = {"traces", "policies", "seed", "blind", "as_json", "as_csv"}
+_OF_AN_ID = {"shared", "manager"}
 _DPI = 200
 _MANY = 1_000_000
 
@@ -289,10 +273,11 @@ def compare_policies(
     """
     check_format(as_json=options.as_json, as_csv=options.as_csv)
     if is_experiment(options.traces):
-        refuse_unused(context, _OF_TRACES, "is for traces; an ID has its own conditions")
+        of_traces = {each.name for each in fields(options)} - _OF_BOTH - _OF_AN_ID
+        refuse_unused(context, of_traces, "is for traces; an ID has its own conditions")
         compare_run(options, credentials)
         return
-    refuse_unused(context, {"shared", "manager"}, "needs an experiment's ID")
+    refuse_unused(context, _OF_AN_ID, "needs an experiment's ID")
     require("downpour compare-policies", "report")
     from downpour_lab.policylab.comparison import Settings
     from downpour_lab.policylab.tables import Prices

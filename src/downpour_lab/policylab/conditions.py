@@ -62,11 +62,6 @@ class Stretch:
     begun_at: float
     work: float
 
-    @property
-    def seconds(self) -> float:
-        """How long the task takes."""
-        return self.when(1.0)
-
     def share(self, seconds: float) -> float:
         """Return the share of the task that is done after some seconds, in 0..1."""
         so_far = self.curve.done(self.begun_at + seconds) - self.curve.done(self.begun_at)

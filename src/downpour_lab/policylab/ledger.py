@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import nsmallest
 from statistics import median
 
@@ -22,7 +22,7 @@ from downpour_lab.policylab.conditions import Conditions, Curve
 from downpour_lab.simulated.environment import Observation, Observer, Timings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RoundOutcome:
     """A round's outcome: its seconds, and the share of samples that were `lost`.
 
@@ -33,7 +33,7 @@ class RoundOutcome:
     trained.
     """
 
-    seconds: float
+    seconds: float = 0.0
     lost: float = 0.0
     busy_seconds: float = 0.0
     useful_seconds: float = 0.0
@@ -55,24 +55,6 @@ class _Attempt:
     saved_at: list[float] | None = None
 
 
-@dataclass(slots=True)
-class _Round:
-    seconds: float = 0.0
-    useful: float = 0.0
-    moves: int = 0
-    updates: int = 0
-    snapshots: int = 0
-    dropped: tuple[int, ...] = ()
-    sizes: tuple[int, ...] = ()
-    shares: dict[int, float] = field(default_factory=dict)
-
-    def trained(self, shards: int) -> tuple[float, ...]:
-        """Return how much of its steps each shard has trained."""
-        return tuple(
-            0.0 if shard in self.dropped else self.shares.get(shard, 1.0) for shard in range(shards)
-        )
-
-
 class Ledger(Observer):
     """Keeps the outcome of each round of the run's only experiment."""
 
@@ -83,7 +65,8 @@ class Ledger(Observer):
         self._timings = timings
         self._shards = shards
         self._attempts: dict[AttemptId, _Attempt] = {}
-        self._rounds: defaultdict[int, _Round] = defaultdict(_Round)
+        self._rounds: defaultdict[int, RoundOutcome] = defaultdict(RoundOutcome)
+        self._shares: defaultdict[int, dict[int, float]] = defaultdict(dict)
         self._savers: dict[str, tuple[AttemptId, float]] = {}
         self._now = 0.0
 
@@ -105,23 +88,15 @@ class Ledger(Observer):
     def rounds(self) -> tuple[RoundOutcome, ...]:
         """Return the outcomes of the rounds; running attempts count until now."""
         busy: defaultdict[int, float] = defaultdict(float)
-        for attempt, entry in self._attempts.items():
-            busy[attempt.round] += (entry.ended_at or self._now) - entry.begun_at
-        return tuple(
-            RoundOutcome(
-                seconds=entry.seconds,
-                lost=1 - sum(entry.trained(self._shards)) / self._shards,
-                busy_seconds=busy[number],
-                useful_seconds=entry.useful,
-                moves=entry.moves,
-                updates=entry.updates,
-                snapshots=entry.snapshots,
-                dropped=entry.dropped,
-                sizes=entry.sizes,
-                shares=entry.trained(self._shards) if entry.shares else (),
-            )
-            for number, entry in sorted(self._rounds.items())
-        )
+        for attempt, times in self._attempts.items():
+            busy[attempt.round] += (times.ended_at or self._now) - times.begun_at
+        for number, entry in self._rounds.items():
+            kept, dropped = self._shares[number], entry.dropped
+            shares = tuple(0.0 if n in dropped else kept.get(n, 1.0) for n in range(self._shards))
+            entry.busy_seconds = busy[number]
+            entry.lost = 1 - sum(shares) / self._shards
+            entry.shares = shares if kept else ()
+        return tuple(entry for _, entry in sorted(self._rounds.items()))
 
     def _enter(self, fact: facts.Fact) -> None:
         match fact:
@@ -129,7 +104,7 @@ class Ledger(Observer):
                 name = fact.snapshot.file.name if fact.snapshot is not None else None
                 self._attempts[fact.attempt] = _Attempt(self._now, name)
                 if fact.share < 1:
-                    self._rounds[fact.attempt.round].shares[fact.attempt.shard] = fact.share
+                    self._shares[fact.attempt.round][fact.attempt.shard] = fact.share
             case facts.Saved():
                 self._save(fact)
             case facts.Accepted():
@@ -173,7 +148,7 @@ class Ledger(Observer):
         while entry is not None:
             saving = sum(at <= until for at in entry.saved_at or []) * self._timings.saving_seconds
             resuming = self._timings.resuming_seconds if entry.snapshot is not None else 0.0
-            self._rounds[attempt.round].useful += until - entry.begun_at - saving - resuming
+            self._rounds[attempt.round].useful_seconds += until - entry.begun_at - saving - resuming
             former = self._savers.get(entry.snapshot or "")
             if former is None:
                 return

@@ -11,8 +11,8 @@ on runs whose true times we knew, scaling made most of them worse.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from math import inf
 from typing import Any
 
@@ -54,36 +54,20 @@ class Tactic:
 
     policy: str
     mode: str
-    policy_options: tuple[tuple[str, Option], ...] = ()
-    mode_options: tuple[tuple[str, Option], ...] = ()
+    policy_options: Mapping[str, Option] = field(default_factory=dict)
+    mode_options: Mapping[str, Option] = field(default_factory=dict)
     overlap: int = 0
 
     @classmethod
     def of(cls, spec: ResolvedSpec) -> Tactic:
         """Return the tactic of a run."""
-        return cls(
-            policy=spec.policy,
-            mode=spec.mode,
-            policy_options=tuple(sorted(spec.policy_options.items())),
-            mode_options=tuple(sorted(spec.mode_options.items())),
-            overlap=spec.overlap,
-        )
+        return cls(**{each.name: getattr(spec, each.name) for each in fields(cls)})
 
     @property
     def name(self) -> str:
         """The tactic's name."""
         overlap = f", overlap {self.overlap}" if self.overlap else ""
         return f"{self.policy}, {self.mode}{overlap}"
-
-    def fields(self) -> dict[str, object]:
-        """Return the fields of a spec that uses the tactic."""
-        return {
-            "policy": self.policy,
-            "policy_options": dict(self.policy_options),
-            "mode": self.mode,
-            "mode_options": dict(self.mode_options),
-            "overlap": self.overlap,
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,11 +185,6 @@ class _Loaded:
     load_seconds: float
     finish_seconds: float
 
-    @property
-    def seconds(self) -> float:
-        """How long the task takes."""
-        return self.when(1.0)
-
     def share(self, seconds: float) -> float:
         """Return the share of the task that is done after some seconds."""
         if not self.stretch.work:  # a policy left no work for it
@@ -260,7 +239,7 @@ class RerunWatch(Observer):
 
 def _check(run: RecordedRun, tactic: Tactic) -> None:
     """Refuse a tactic that the run's spec does not allow."""
-    asked = run.spec.replace(**tactic.fields())
+    asked = run.spec.replace(**asdict(tactic))
     check_policy(asked, POLICIES[tactic.policy], len(run.workers))
     check_mode(asked)
 
@@ -281,7 +260,7 @@ def plan_of_rerun(run: RecordedRun, tactic: Tactic, seed: int) -> Plan:
         disk=NO_DISK,
     )
     spec = plain_spec(
-        **tactic.fields(),
+        **asdict(tactic),
         shards=run.spec.shards,
         epochs=run.rounds,
         standbys=run.spec.standbys if POLICIES[tactic.policy].watches else 0,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -14,9 +13,8 @@ import numpy as np
 
 from downpour.base.errors import SpecError, did_you_mean
 from downpour.base.values import SystemState
-from downpour.host.paths import read_user_file
 from downpour.predictor.features import ELAPSED, STATE
-from downpour_lab.fitting.training_data import REQUIRED, TARGET, Traces, read_traces
+from downpour_lab.fitting.training_data import REQUIRED, TARGET, Job, Traces, read_traces
 from downpour_lab.policylab.conditions import SAMPLES, Conditions, Curve, Memoryless, OneStraggler
 
 _REPORTS = (10, 25, 50)
@@ -129,20 +127,14 @@ def read_recordings(path: Path) -> list[Recording]:
             needed = ", ".join([*REQUIRED, *STATE])
             accepted = f"needed are {needed}, and p10_, p25_ and p50_{ELAPSED} and the states then"
             raise SpecError("traces", str(path), f"has no column {name}; {accepted}")
-    scenarios = _scenarios(path)
-    return [
-        _recording(path, traces, job.number, list(job.rounds), scenarios.get(job.number, _UNKNOWN))
-        for job in traces.jobs
-    ]
+    return [_recording(path, traces, job) for job in traces.jobs]
 
 
-def _recording(
-    path: Path, traces: Traces, number: int, rounds: list[Table], scenario: str
-) -> Recording:
-    if len({len(rows) for rows in rounds}) > 1:
+def _recording(path: Path, traces: Traces, job: Job) -> Recording:
+    number, columns = job.number, traces.columns
+    if len({len(rows) for rows in job.rounds}) > 1:
         raise SpecError("traces", str(path), f"job {number}: a round lacks workers")
-    columns = traces.columns
-    order = np.stack(rounds)
+    order = np.stack(job.rounds)
     order = np.take_along_axis(order, np.argsort(columns["worker"][order], axis=1), axis=1)
     times = [columns[f"p{percent}_{ELAPSED}"][order] for percent in _REPORTS]
     seconds = np.stack([*times, columns[TARGET][order]], axis=-1)
@@ -153,19 +145,8 @@ def _recording(
     shares = columns["n_samples"][order][..., None] / SAMPLES * np.array(_SHARES)
     places = ["", *(f"p{percent}_" for percent in _REPORTS)]
     states = [np.stack([columns[at + name][order] for name in STATE], -1) for at in places]
+    scenario = traces.labels.get(number, {}).get("scenario", _UNKNOWN)
     return Recording(number, scenario, seconds, shares, np.nan_to_num(np.stack(states, axis=-2)))
-
-
-def _scenarios(path: Path) -> Mapping[int, str]:
-    """Read the scenario of each job; empty if the file doesn't exist."""
-    beside = path.with_name("jobs.json")
-    if not beside.is_file():
-        return {}
-    try:
-        entries = json.loads(read_user_file(beside))
-        return {int(entry["job"]): str(entry["scenario"]) for entry in entries}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise SpecError("jobs", str(beside), f"cannot be read ({error!r})") from None
 
 
 Make = Callable[..., Conditions]

@@ -25,11 +25,6 @@ def labels_of(machine: str) -> tuple[str, str]:
 class Course(Protocol):
     """How an undisturbed task progresses; seconds count from its beginning."""
 
-    @property
-    def seconds(self) -> float:
-        """How long the task takes."""
-        ...
-
     def share(self, seconds: float) -> float:
         """Return the share of the task that is done after some seconds, in 0..1."""
         ...

@@ -112,7 +112,7 @@ class SimulatedTraining:
             self._course = machines.course(machine, self.attempt, clock.now_seconds, work)
             self._began_at = clock.now_seconds
         self._wait = Wait()
-        left = max(0.0, self._course.seconds - (clock.now_seconds - self._began_at))
+        left = max(0.0, self._course.when(1.0) - (clock.now_seconds - self._began_at))
         process.after(left, process.resume, self._wait, self.steps_total)
         until_due = self._flow.snapshot_due_at_seconds - clock.now_seconds
         if 0 < until_due < left:

@@ -30,9 +30,9 @@ def test_a_task_that_is_cut_and_gone_on_with_ends_when_it_would_have_ended(
 ) -> None:
     """By the same host, at once: nothing is lost and nothing gained."""
     whole = Stretch(curve, begun, work)
-    spent = cut * whole.seconds
+    spent = cut * whole.when(1.0)
     rest = Stretch(curve, begun + spent, (1.0 - whole.share(spent)) * work)
-    assert spent + rest.seconds == pytest.approx(whole.seconds, rel=1e-6, abs=1e-6)
+    assert spent + rest.when(1.0) == pytest.approx(whole.when(1.0), rel=1e-6, abs=1e-6)
 
 
 @given(curve=curves(), begun=positive, work=positive, share=st.floats(min_value=0.0, max_value=1.0))
@@ -42,8 +42,8 @@ def test_the_share_done_and_the_time_it_takes_belong_together(
     """What is done when a share is done is that share, and all is done in the end."""
     task = Stretch(curve, begun, work)
     assert task.share(task.when(share)) == pytest.approx(share, abs=1e-6)
-    assert task.share(task.seconds + 1.0) == 1.0
-    assert task.when(share) <= task.seconds + 1e-9
+    assert task.share(task.when(1.0) + 1.0) == 1.0
+    assert task.when(share) <= task.when(1.0) + 1e-9
 
 
 @pytest.mark.parametrize(
