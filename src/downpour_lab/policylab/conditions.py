@@ -97,8 +97,8 @@ _BUSY = SystemState(cpu_others=0.9, load_average=4.0, memory_used=0.4, io_wait=0
 class Conditions(Protocol):
     """A job's hosts in each of its rounds, independent of the policy.
 
-    `hosts` of them train, and `standbys` more are available. `task_seconds` is the median time of a
-    shard, `samples` its size.
+    `hosts` of them train; the others stand by. `task_seconds` is the median time of a shard,
+    `samples` its size.
     """
 
     @property
@@ -109,8 +109,6 @@ class Conditions(Protocol):
     def rounds(self) -> int: ...  # noqa: D102
     @property
     def hosts(self) -> int: ...  # noqa: D102
-    @property
-    def standbys(self) -> int: ...  # noqa: D102
     @property
     def samples(self) -> int: ...  # noqa: D102
     @property
@@ -156,7 +154,6 @@ class OneStraggler(Synthetic):
 
     from_share: float
     scenario: str = "one-straggler"
-    standbys: int = 1
 
     def straggler(self, number: int) -> int:
         """Return the host that is slow in a round."""
@@ -190,7 +187,6 @@ class Memoryless(Synthetic):
     """
 
     scenario: str = "memoryless"
-    standbys: int = 1
 
     def curve(self, number: int, host: int) -> Curve:
         """Return the work that a host would do in a round, drawing the shards one by one."""
@@ -214,11 +210,6 @@ class Unequal(Synthetic):
     hosts: int
     rounds: int = 20
     scenario: str = "unequal"
-
-    @property
-    def standbys(self) -> int:
-        """The machines that remain after one for each shard."""
-        return max(0, len(self.speeds) - self.hosts)
 
     def curve(self, number: int, host: int) -> Curve:
         """Return the work that a host would do in a round."""

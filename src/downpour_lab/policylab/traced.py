@@ -85,7 +85,6 @@ class TracedJob:
         self.name = f"job {job.number}"
         self.rounds = min(job.rounds, rounds or job.rounds)
         self.hosts = job.workers
-        self.standbys = standbys
         self.task_seconds = float(np.median(job.seconds[..., -1] / job.shares[..., -1]))
         draw = Random(f"standby {seed} {job.number}")
         self._places = [(job, worker, 0) for worker in range(job.workers)]
@@ -193,7 +192,6 @@ def conditions_of(
                 seed=choice.seed + number,
                 rounds=choice.rounds,
                 hosts=hosts,
-                standbys=choice.standbys,
             )
             for number in range(choice.jobs)
         ]

@@ -53,7 +53,6 @@ class ByHand:
 
     def __init__(self, *seconds: float, standbys: int = 0, rounds: int = 3) -> None:
         self._seconds = seconds
-        self.standbys = standbys
         self.hosts = len(seconds) - standbys
         self.rounds = rounds
 

@@ -48,7 +48,7 @@ def test_a_task_takes_what_it_took(tmp_path: Path) -> None:
     assert curve.when(0.25) == pytest.approx(12.1 * 0.25 * 1.5)
     assert curve.when(0.5) == pytest.approx(12.1 * 0.5 * 1.2)
     assert curve.when(2.0) - curve.when(1.0) == pytest.approx(2 * (12.1 - 12.1 * 0.6))
-    assert (job.rounds, job.hosts, job.standbys, job.scenario) == (3, 4, 1, "traced")
+    assert (job.rounds, job.hosts, job.scenario) == (3, 4, "traced")
 
 
 def test_tasks_of_other_sizes_are_scaled_to_the_usual_one(tmp_path: Path) -> None:
