@@ -50,7 +50,7 @@ COMMANDS: list[tuple[str, ...]] = [
     ("down --drain-seconds -1 --shared DIR", "drain_seconds = -1.0", "from 0 to"),
     ("doctor --hosts no/such --shared DIR", "hosts = 'no/such'", "No such file"),
     ("doctor --ssh-config x --shared DIR", "ssh_config = 'x'", "needs --hosts"),
-    ("run --json --csv", "format = '--json --csv': must be one of the two"),
+    ("run --json --csv", "options = '--json --csv': cannot be combined; give one of them"),
     ("run --workers 0", "workers = 0", "at least 1"),
     ("run --workers two", "'--workers'", "'two' is not a whole number"),
     (
@@ -75,7 +75,7 @@ COMMANDS: list[tuple[str, ...]] = [
     ("splits FILE --to plot.pdf", "to = 'plot.pdf'", ".png or .svg"),
     ("compare-policies x-1 --jobs 2", "jobs = 2", "is for traces"),
     ("compare-policies x-1 --policies frob", "policies = 'frob'", "must be of wait", "ssp"),
-    ("compare-policies x-1 --json --csv", "format = '--json --csv'"),
+    ("compare-policies x-1 --json --csv", "options = '--json --csv'"),
     ("compare-policies x-1 --shared DIR --manager NOBODY", "ID = 'x-1'", "not in", "refused"),
     ("compare-policies TRACES --shared DIR", "shared = ", "needs an experiment's ID"),
     ("compare-policies TRACES --jobs 0", "jobs = 0", "from 1 to"),

@@ -130,7 +130,7 @@ def test_a_figure_is_drawn(traces: Path, tmp_path: Path, name: str) -> None:
         (("--heartbeat-seconds", "0"), "heartbeat-seconds = 0.0: must be"),
         (("--figure", "figure.gif"), "must end with .png or .svg"),
         (("--figure", "nowhere/figure.png"), "in a folder that exists"),
-        (("--json", "--csv"), "must be one of the two"),
+        (("--json", "--csv"), "cannot be combined"),
     ],
 )
 def test_a_mistake_costs_one_line(

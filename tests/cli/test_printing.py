@@ -9,22 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from downpour.base.errors import SpecError
 from downpour.base.states import ExperimentState, WorkerState
-from downpour.cli.printing import SpecOnce, check_format, note, out, print_json, print_result
+from downpour.cli.printing import SpecOnce, note, out, print_json, print_result
 from downpour.core.resolve import resolve
 from downpour.core.spec import Spec
 from downpour.network.rpc.messages import ExperimentSummary, Status, WorkerStatus
 from downpour.record import Result
 from tests.show.tables.test_terminal_tables import LINES
-
-
-def test_two_formats_at_once_are_refused() -> None:
-    """One output, one format."""
-    check_format(as_json=True, as_csv=False)
-    check_format(as_json=False, as_csv=True)
-    with pytest.raises(SpecError, match="--json --csv"):
-        check_format(as_json=True, as_csv=True)
 
 
 def test_notes_go_to_standard_error_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:

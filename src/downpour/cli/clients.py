@@ -12,11 +12,10 @@ from downpour.base.errors import SpecError, Unreachable
 from downpour.base.options import argument, flag, option
 from downpour.cli import common
 from downpour.cli.asking import client_of, find, stored
-from downpour.cli.common import SHARED
+from downpour.cli.common import SHARED, refuse_both
 from downpour.cli.parameters import command
 from downpour.cli.printing import (
     SpecOnce,
-    check_format,
     err,
     note,
     out,
@@ -35,9 +34,6 @@ if TYPE_CHECKING:
     from downpour.experiments.following import Follower
     from downpour.network.rpc.messages import Status
     from downpour.record import Result
-    from downpour.record.record_lines import RecordLine
-
-    Record = list[tuple[float, RecordLine]]
 
 _LISTED = 100
 """A few screens. Printing all of a directory's 100,000 experiments would take minutes."""
@@ -242,7 +238,7 @@ def results(options: ResultsOptions, credentials: Credentials) -> None:
     manager. With an object store it asks the manager first, because a training manager knows more
     than the store. The beginning of an ID is enough if it is unique.
     """
-    check_format(as_json=options.as_json, as_csv=options.as_csv)
+    refuse_both(json=options.as_json, csv=options.as_csv)
     found = find(options.experiment, options.shared, options.manager, credentials)
     if options.tensorboard is not None:
         from downpour.show.event_files import write_events

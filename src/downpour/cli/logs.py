@@ -22,7 +22,7 @@ from downpour.host.paths import Credentials
 from downpour.host.text import one_line
 
 if TYPE_CHECKING:
-    from downpour.files.logs.log_places import Level, LogLine, LogPlace
+    from downpour.files.logs.log_places import LogLine, LogPlace
     from downpour.record.logs import LogCursor, LogFilter, LogPage
 
 _LAST = 200
@@ -71,13 +71,13 @@ def logs(options: LogsOptions, credentials: Credentials) -> None:
     output and full tracebacks. This command merges them by time; each line names its host and
     process. No manager needs to run.
     """
-    from downpour.files.logs.log_places import logs_of
+    from downpour.files.logs.log_places import level_of, logs_of
     from downpour.files.store.shared_directory import seen_location
     from downpour.record.logs import LogFilter, exported_seconds, span_of
 
     last = options.last
     wanted = LogFilter(
-        begin=_begin(options.since), level=_checked(options.level), of=options.worker
+        begin=_begin(options.since), level=level_of(options.level), of=options.worker
     )
     if last is not None and last < 0:
         raise SpecError("last", last, "must be a number, 0 or above; 0 prints all")
@@ -158,17 +158,6 @@ class _Printer:
 
 def _who(line: LogLine) -> str:
     return one_line(f"{line.host} {line.name}")
-
-
-def _checked(level: str) -> Level:
-    from downpour.files.logs.log_places import LEVELS
-
-    for known in LEVELS:
-        if known == level:
-            return known
-    raise SpecError(
-        "level", level, f"must be one of {', '.join(LEVELS)}{did_you_mean(level, LEVELS)}"
-    )
 
 
 def _begin(since: str) -> float:

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from downpour.base.devices import AUTO
-from downpour.base.errors import SpecError
 from downpour.host.text import one_line
 
 if TYPE_CHECKING:
@@ -127,12 +126,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def check_format(*, as_json: bool, as_csv: bool) -> None:
-    """Refuse two formats at once, before anything starts."""
-    if as_json and as_csv:
-        raise SpecError("format", "--json --csv", "must be one of the two")
 
 
 def print_result(result: Result, *, as_json: bool = False, as_csv: bool = False) -> None:

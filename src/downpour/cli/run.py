@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from downpour.base import options as base
 from downpour.base.options import option
 from downpour.cli import common
-from downpour.cli.common import allow_code, allow_own_code
+from downpour.cli.common import allow_code, allow_own_code, refuse_both
 from downpour.cli.dashboard import page_on, page_socket
 from downpour.cli.launch_options import LaunchOptions, dry_run, workers
 from downpour.cli.parameters import command
-from downpour.cli.printing import SpecOnce, check_format, err, note, print_result, say
+from downpour.cli.printing import SpecOnce, err, note, print_result, say
 from downpour.cli.spec_options import FoundSpec, SpecRequest
 from downpour.cluster.disturbing.disturbances import Disturbances
 from downpour.cluster.launchers import LaunchPlan
@@ -79,7 +79,7 @@ def run(options: RunOptions, request: FoundSpec, launching: LaunchOptions) -> No
     training begins, the command prints the experiment's ID and the fields that differ from the
     defaults.
     """
-    check_format(as_json=options.as_json, as_csv=options.as_csv)
+    refuse_both(json=options.as_json, csv=options.as_csv)
     spec = request.spec
     launching.check(spec)
     disturbances = Disturbances.of(options.slow, options.kill)

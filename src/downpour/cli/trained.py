@@ -16,9 +16,9 @@ import typer
 from downpour.base import options as base
 from downpour.base.options import argument, flag, option
 from downpour.cli import common
-from downpour.cli.common import allow_code
+from downpour.cli.common import allow_code, refuse_both
 from downpour.cli.parameters import command
-from downpour.cli.printing import check_format, out, print_json, progress_bar, say
+from downpour.cli.printing import out, print_json, progress_bar, say
 from downpour.host.text import one_line
 
 _model = partial(
@@ -103,7 +103,7 @@ def predict(options: PredictOptions) -> None:
     A built-in model gives the number of the class and its probability; it normalizes examples as in
     training. A task gives the result of its predict(model, batch), by default the network's output.
     """
-    check_format(as_json=options.as_json, as_csv=options.as_csv)
+    refuse_both(json=options.as_json, csv=options.as_csv)
     allow_code(options.allow)
     from downpour.experiments.trained_model.locating import find
     from downpour.experiments.trained_model.predicting import predict as predicted

@@ -19,10 +19,10 @@ from downpour.base.values import small_number
 from downpour.cli import common
 from downpour.cli.asking import find
 from downpour.cli.commands import COMPARE, CommandKind
-from downpour.cli.common import allow_code, refuse_unused
+from downpour.cli.common import allow_code, refuse_both, refuse_unused
 from downpour.cli.drawings import check_figure
 from downpour.cli.parameters import command
-from downpour.cli.printing import check_format, note, out, print_json, progress_bar
+from downpour.cli.printing import note, out, print_json, progress_bar
 from downpour.host.extras import require
 from downpour.host.paths import Credentials
 from downpour.host.text import one_line
@@ -271,7 +271,7 @@ def compare_policies(
     With the ID of one of your experiments, workers are as fast as its record says they were. The
     table shows how long the experiment would have taken with each policy and each mode.
     """
-    check_format(as_json=options.as_json, as_csv=options.as_csv)
+    refuse_both(json=options.as_json, csv=options.as_csv)
     if is_experiment(options.traces):
         of_traces = {each.name for each in fields(options)} - _OF_BOTH - _OF_AN_ID
         refuse_unused(context, of_traces, "is for traces; an ID has its own conditions")

@@ -103,27 +103,21 @@ def plan_capacity(load: Load, *, as_json: bool) -> None:
 
 
 def _table(load: Load, estimate: CapacityEstimate) -> Table:
-    from rich import box
-    from rich.table import Table
+    from downpour.show.tables.cells import text_table
 
     busy = estimate.busy(load.timings.event_seconds)
     stale = f"{estimate.mean_staleness:.1f} and {estimate.stale_quantile(0.99)} versions"
-    rows = [
-        ("workers, shards", f"{load.workers:,}, {load.shards:,}"),
-        ("round time, mean", f"{estimate.mean_seconds:,.1f} s"),
-        ("round time, p99", f"{estimate.quantile(0.99):,.1f} s"),
-        ("rounds per hour", f"{estimate.rounds_per_hour:,.1f}"),
-        ("updates per hour", f"{estimate.updates_per_hour:,.0f}"),
-        ("staleness, mean and p99", stale),
-        ("workers training", f"{estimate.training:.0%} of the time"),
-        ("manager busy", f"{busy:.0%} of one core"),
-    ]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    table.add_column("figure", no_wrap=True)
-    table.add_column("value", justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    return table
+    figures = {
+        "workers, shards": f"{load.workers:,}, {load.shards:,}",
+        "round time, mean": f"{estimate.mean_seconds:,.1f} s",
+        "round time, p99": f"{estimate.quantile(0.99):,.1f} s",
+        "rounds per hour": f"{estimate.rounds_per_hour:,.1f}",
+        "updates per hour": f"{estimate.updates_per_hour:,.0f}",
+        "staleness, mean and p99": stale,
+        "workers training": f"{estimate.training:.0%} of the time",
+        "manager busy": f"{busy:.0%} of one core",
+    }
+    return text_table([("figure", list(figures)), ("value", list(figures.values()))])
 
 
 def at_least_one(field: str, value: int, most: int = 1_000_000) -> int:

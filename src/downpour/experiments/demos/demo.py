@@ -29,7 +29,6 @@ from downpour.host.extras import is_installed
 from downpour.record import Result
 from downpour.record.record import read_record
 from downpour.record.record_lines import AssignedLine, Dated
-from downpour.record.study_result import RunResult, read_run
 from downpour.show.figures.style import WIDTH_INCHES, keep_per_cent, new_figure, series, styled
 from downpour.show.tables.table import Cell, Column, Table
 
@@ -79,7 +78,7 @@ class Act:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acted:
-    """A finished act: its spec, its run, its record and the shared directory.
+    """A finished act: its spec, its result, its record and the shared directory.
 
     `wall_seconds` run from its start to its end. Unlike the record's clock, they do not stand still
     while no manager runs.
@@ -87,15 +86,10 @@ class Acted:
 
     act: Act
     spec: Spec
-    run: RunResult
+    result: Result
     record: Sequence[Dated]
     shared: Path
     wall_seconds: float
-
-    @property
-    def result(self) -> Result:
-        """The result of its run."""
-        return self.run.result
 
     def moments(self, kind: type[Line]) -> list[tuple[float, Line]]:
         """Return the record's lines of a kind, each with its seconds since the first assignment."""
@@ -176,12 +170,12 @@ class DemoStage:
         began = time.monotonic()
         result = train(spec, act.workers, place, Watching(on_status=on_status, progress=False))
         wall_seconds = time.monotonic() - began
-        folder = place.shared / "experiments" / result.experiment
+        record = place.shared / "experiments" / result.experiment / RECORD_NAME
         return Acted(
             act=act,
             spec=spec,
-            run=read_run(folder),
-            record=read_record(folder / RECORD_NAME),
+            result=result,
+            record=read_record(record),
             shared=place.shared,
             wall_seconds=wall_seconds,
         )

@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from downpour.base.errors import SpecError
-from downpour.files.logs.log_places import LEVELS, Level
+from downpour.files.logs.log_places import LEVELS, level_of
 from downpour.record.logs import LogFilter, span_until
 from downpour.record.stored_experiments import submission_seconds
 
@@ -119,46 +119,32 @@ _AROUND_SECONDS = 2.0
 """Margin: we know a submission to the second, and each host has its own clock."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogQuery:
-    """A viewer's request: the lines of a filter, after a cursor, within an experiment's time."""
+def log_query(
+    asked: Mapping[str, str], about: Mapping[str, Any], exported: float
+) -> tuple[str, LogFilter, LogFilter]:
+    """Return the arguments of `LogFeed.page` that a URL asks for.
 
-    after: str
-    span: LogFilter
-    wanted: LogFilter
-
-    @classmethod
-    def of(cls, asked: Mapping[str, str], about: Mapping[str, Any], exported: float) -> LogQuery:
-        """Return the request that a URL makes.
-
-        Args:
-            asked: the URL's parameters: `after`, `worker`, `level`, and `from` and `to` in seconds
-                since the submission. All may be absent.
-            about: the experiment, as its page knows it.
-            exported: when the manager wrote its record, in seconds since 1970; 0 if it has not.
-        """
-        after = asked.get("after", "")
-        if after and not _CURSOR.fullmatch(after):
-            raise SpecError("after", after, "must be the value of next in the last answer")
-        experiment, ended = str(about.get("id", "")), about.get("ended_at")
-        begin, end = span_until(experiment, math.inf if ended is None else ended)
-        span = LogFilter(begin=begin, end=max(end, exported))
-        start = submission_seconds(experiment) or float(about.get("start", 0.0))
-        wanted = replace(
-            span,
-            begin=max(begin, start + _seconds(asked, "from", -math.inf) - _AROUND_SECONDS),
-            end=min(span.end, start + _seconds(asked, "to", math.inf) + _AROUND_SECONDS),
-            level=_level(asked.get("level", LEVELS[0])),
-            of=asked.get("worker", ""),
-        )
-        return cls(after, span, wanted)
-
-
-def _level(given: str) -> Level:
-    for known in LEVELS:
-        if known == given:
-            return known
-    raise SpecError("level", given, f"must be one of {', '.join(LEVELS)}")
+    Args:
+        asked: the URL's parameters: `after`, `worker`, `level`, and `from` and `to` in seconds
+            since the submission. All may be absent.
+        about: the experiment, as its page knows it.
+        exported: when the manager wrote its record, in seconds since 1970; 0 if it has not.
+    """
+    after = asked.get("after", "")
+    if after and not _CURSOR.fullmatch(after):
+        raise SpecError("after", after, "must be the value of next in the last answer")
+    experiment, ended = str(about.get("id", "")), about.get("ended_at")
+    begin, end = span_until(experiment, math.inf if ended is None else ended)
+    span = LogFilter(begin=begin, end=max(end, exported))
+    start = submission_seconds(experiment) or float(about.get("start", 0.0))
+    wanted = replace(
+        span,
+        begin=max(begin, start + _seconds(asked, "from", -math.inf) - _AROUND_SECONDS),
+        end=min(span.end, start + _seconds(asked, "to", math.inf) + _AROUND_SECONDS),
+        level=level_of(asked.get("level", LEVELS[0])),
+        of=asked.get("worker", ""),
+    )
+    return after, span, wanted
 
 
 def _seconds(asked: Mapping[str, str], name: str, otherwise: float) -> float:

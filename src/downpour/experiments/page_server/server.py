@@ -6,7 +6,7 @@ import asyncio
 import json
 import ssl
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from socket import socket
 from typing import Any
@@ -19,13 +19,13 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from downpour.base.errors import SpecError, StoreError
 from downpour.base.values import is_bare_name, small_number
 from downpour.experiments.page_server.access import Door, Guard, names_here
 from downpour.experiments.page_server.connections import BACKLOG, PageConnection, PageLoop
-from downpour.experiments.page_server.event_stream import PING, Chunk, EventStream, LogQuery, event
+from downpour.experiments.page_server.event_stream import PING, Chunk, EventStream, event, log_query
 from downpour.experiments.page_server.feeds import Feeds, LogFeeds, RecordFeed
 from downpour.experiments.page_server.place import (
     FoundExperiment,
@@ -86,7 +86,7 @@ class Dashboard:
             Route("/logout", self._door.log_out, methods=["POST"]),
             Route("/api/experiments", self._experiments),
             Route("/api/studies/{study}", self._study),
-            Route(f"{of_one}/events", _Streaming(self._events)),
+            Route(f"{of_one}/events", self._events),
             Route(f"{of_one}/frame", self._frame),
             Route(f"{of_one}/tasks/{{round}}/{{shard}}", self._task),
             Route(f"{of_one}/splits", self._splits),
@@ -227,24 +227,13 @@ class Dashboard:
     async def _logs(self, request: Request) -> Response:
         feed = await self._found(request)
         await feed.catch_up(60.0)
-        query = LogQuery.of(request.query_params, feed.model.about(), exported_seconds(feed.folder))
+        query = log_query(request.query_params, feed.model.about(), exported_seconds(feed.folder))
         page = self._log_feeds.of(request.path_params["experiment"]).page
-        return JSONResponse(await asyncio.to_thread(page, query.after, query.span, query.wanted))
+        return JSONResponse(await asyncio.to_thread(page, *query))
 
 
 _FINE = event("fine", "{}")
 _OVER = event("over", json.dumps({"text": "The server has stopped; the page no longer changes."}))
-
-
-class _Streaming:
-    """A route whose answer is an application, which Starlette calls as it is."""
-
-    def __init__(self, answer: Callable[[Request], Awaitable[ASGIApp]]) -> None:
-        self._answer = answer
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = await self._answer(Request(scope, receive))
-        await answer(scope, receive, send)
 
 
 async def _happens(changed: asyncio.Event) -> bool:

@@ -17,11 +17,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Literal, Protocol, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
+from downpour.base.errors import (
+    FileCorrupt,
+    FileMissing,
+    SharedDirectoryError,
+    SpecError,
+    StoreError,
+    did_you_mean,
+)
 from downpour.files.store import SharedDirectory
 from downpour.files.store.bucket import Bucket
 from downpour.files.store.directory import open_regular
@@ -168,11 +175,20 @@ def logs_of(shared: SharedDirectory) -> LogPlace:
 
 
 Level = Literal["debug", "info", "warning", "error"]
-LEVELS: tuple[Level, ...] = ("debug", "info", "warning", "error")
+LEVELS: tuple[Level, ...] = get_args(Level)
 TEXT_CHARACTERS_MAX = 4_000
 TRACE_CHARACTERS_MAX = 24_000
 _LAST_SECOND = 253_402_300_799  # of the year 9999, the last one that `datetime` knows
 _CUT = "…"
+
+
+def level_of(given: str) -> Level:
+    """Return the level of this name, as users write it."""
+    for known in LEVELS:
+        if known == given:
+            return known
+    accepted = f"must be one of {', '.join(LEVELS)}{did_you_mean(given, LEVELS)}"
+    raise SpecError("level", given, accepted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
