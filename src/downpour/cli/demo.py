@@ -10,7 +10,7 @@ from downpour.base.errors import MissingPackage, SpecError, did_you_mean
 from downpour.base.options import argument, option
 from downpour.cli import common
 from downpour.cli.common import RESULTS, SHARED
-from downpour.cli.drawings import check_figure, figure_option
+from downpour.cli.drawings import check_figure, figure_option, write_figure
 from downpour.cli.parameters import command
 from downpour.cli.printing import err, note, out, say
 from downpour.host.extras import require
@@ -104,11 +104,6 @@ def _draw(demo: Demo, acted: Sequence[Acted], path: Path) -> None:
     except MissingPackage as error:
         note(str(error))
         return
-    from downpour.show.figures.style import written
-
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        path.write_bytes(written(demo.figure(acted), path))
-    except OSError as error:
-        raise SpecError("to", str(path), f"cannot be written ({error.strerror})") from None
+    write_figure("to", path, demo.figure(acted))
     say(f"Figure: {path}")

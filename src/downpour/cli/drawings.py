@@ -23,6 +23,8 @@ from downpour.host.paths import Credentials
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from matplotlib.figure import Figure
+
     from downpour.core.splitters import SplitCut
     from downpour.record.study_result import StudyResult
 
@@ -162,6 +164,16 @@ def check_figure(field: str, path: Path | None) -> None:
         raise SpecError(field, str(path), accepted)
 
 
+def write_figure(field: str, path: Path, figure: Figure) -> None:
+    """Write a figure to the file that the user has named in a field."""
+    from downpour.show.figures.style import written
+
+    try:
+        path.write_bytes(written(figure, path))
+    except OSError as error:
+        raise SpecError(field, str(path), f"cannot be written ({error.strerror})") from None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitsOptions:
     """The options of `downpour splits`."""
@@ -237,10 +249,6 @@ def _print(cuts: Sequence[SplitCut], spec: Spec, *, as_json: bool) -> None:
 
 def _draw(cuts: Sequence[SplitCut], path: Path) -> None:
     from downpour.show.figures.result_figure import split_figure
-    from downpour.show.figures.style import written
 
-    try:
-        path.write_bytes(written(split_figure(cuts), path))
-    except OSError as error:
-        raise SpecError("to", str(path), f"cannot be written ({error.strerror})") from None
+    write_figure("to", path, split_figure(cuts))
     note(f"drawn: {path}")

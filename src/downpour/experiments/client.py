@@ -171,17 +171,14 @@ class Client:
         if end is not None and end.state is not ExperimentState.FINISHED:
             reason = end.reason or f"it was {end.state}"
             raise ExperimentFailed(experiment, reason, asked_wrongly=end.asked_wrongly)
-        return self._result(experiment, check)
+        return self.results(experiment, check=check)
 
     def _warnings(self, experiment: str, check: Callable[[], None] | None) -> tuple[str, ...]:
         known = (line for _, line in parse_lines(self.record(experiment, check=check)))
         return next((one.warnings for one in known if isinstance(one, PreparedLine)), ())
 
-    def results(self, experiment: str) -> Result:
-        """Return the result of an experiment so far."""
-        return self._result(experiment)
-
-    def _result(self, experiment: str, check: Callable[[], None] | None = None) -> Result:
+    def results(self, experiment: str, *, check: Callable[[], None] | None = None) -> Result:
+        """Return the result of an experiment so far; `check` is as for `record`."""
         from downpour.show.notebook import Result as Shown
 
         folder = SharedDirectory(self._shared).experiment_path(experiment) if self._shared else None

@@ -54,7 +54,7 @@ class _Tally:
 
 
 class JournalCheck(Observer, ABC):
-    """Counts the journaled entries of experiments, and compares files with what they must hold."""
+    """Counts the journaled entries of experiments, and checks the digests in their files."""
 
     def __init__(
         self, comparisons: Comparisons, disk: Disk, specs: Mapping[str, ResolvedSpec]
@@ -93,7 +93,7 @@ class JournalCheck(Observer, ABC):
 
     @abstractmethod
     def _in_order(self, core: Scheduler, command: do.Aggregate) -> None:
-        """Check that the manager aggregates what has counted."""
+        """Check that the manager aggregates the updates that count."""
 
     def _look_at_refused(self, event: on.AggregationFailed, counted: Mapping[int, str]) -> None:
         """Check that the manager refuses no update that is whole and that every host can read.

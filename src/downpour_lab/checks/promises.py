@@ -65,12 +65,8 @@ class Broken(AssertionError):
     """A run broke a promise."""
 
     def __init__(self, promise: Promise, sentence: str) -> None:
-        super().__init__(promise, sentence)
+        super().__init__(f"{promise}: {sentence}")
         self.promise = promise
-        self.sentence = sentence
-
-    def __str__(self) -> str:
-        return f"{self.promise}: {self.sentence}"
 
 
 Expect = Callable[[bool, str], None]

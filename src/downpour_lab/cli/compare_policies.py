@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +21,7 @@ from downpour.cli import common
 from downpour.cli.asking import find
 from downpour.cli.commands import COMPARE, CommandKind
 from downpour.cli.common import allow_code, refuse_both, refuse_unused
-from downpour.cli.drawings import check_figure
+from downpour.cli.drawings import check_figure, write_figure
 from downpour.cli.parameters import command
 from downpour.cli.printing import note, out, print_json, progress_bar
 from downpour.host.extras import require
@@ -55,19 +56,20 @@ def contenders_of(policies: str, standbys: int, *, snapshots: bool) -> list[Cont
 
 def work_of(options: CompareOptions, contenders: Sequence[Contender]) -> Work:
     """Pair each contender with each job; the jobs have enough machines for every contender."""
-    from downpour_lab.policylab.traced import (
-        Choice,
-        conditions_of,
-        read_recordings,
-        scenarios_of,
-    )
+    from downpour_lab.policylab.traced import conditions_of, read_recordings, scenarios_of
 
     wished = [options.standbys, *(contender.standbys for contender in contenders)]
     most = min(wished) if options.standbys < 0 else max(wished)
-    choice = Choice(jobs=options.jobs, rounds=options.rounds, standbys=most, seed=options.seed)
+    wanted = partial(
+        conditions_of,
+        jobs=options.jobs,
+        rounds=options.rounds,
+        standbys=most,
+        seed=options.seed,
+    )
     recordings = read_recordings(options.traces)
     names = options.scenarios.split(",") if options.scenarios else scenarios_of(recordings)
-    conditions = [one for name in names for one in conditions_of(recordings, name.strip(), choice)]
+    conditions = [one for name in names for one in wanted(recordings, name.strip())]
     return [(contender, one) for one in conditions for contender in contenders]
 
 
@@ -194,7 +196,6 @@ def _names(words: str) -> tuple[str, ...]:
 
 _OF_BOTH = {"traces", "policies", "seed", "blind", "as_json", "as_csv"}
 _OF_AN_ID = {"shared", "manager"}
-_DPI = 200
 _MANY = 1_000_000
 
 
@@ -326,14 +327,9 @@ def _sections(trials: list[Trial]) -> Iterator[tuple[str, list[Trial]]]:
 
 
 def _draw(trials: list[Trial], path: Path) -> None:
-    from downpour.show.figures.style import styled
     from downpour_lab.policylab.tables import policy_figure
 
-    try:
-        with styled("policies"):
-            policy_figure(trials).savefig(path, dpi=_DPI)
-    except OSError as error:
-        raise SpecError("figure", str(path), f"cannot be written ({error.strerror})") from None
+    write_figure("figure", path, policy_figure(trials))
     note(f"drawn: {path}")
 
 

@@ -79,20 +79,12 @@ class ScoreOptions:
         "Score on harder traces: joins (workers join late) or paces (workers slow down).",
         "NAME",
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputOptions:
-    """How a command prints."""
-
     as_json: bool = common.as_json()
 
 
 @app.command("score", cls=Command)
 @command
-def score(
-    context: typer.Context, options: ScoreOptions, fit: FitOptions, output: OutputOptions
-) -> None:
+def score(context: typer.Context, options: ScoreOptions, fit: FitOptions) -> None:
     """Print how good each predictor is on traces.
 
     Each predictor forecasts a task at assignment, and again when a quarter of it is done. MAPE is
@@ -131,7 +123,7 @@ def score(
     with _progress(validation.steps(trace)) as step:
         judge: Judge = coverages if options.coverage else scores
         judged = judge_all(trace, validation, judge, step)
-    _print(judged, as_json=output.as_json)
+    _print(judged, as_json=options.as_json)
     from_these = {"ridge", "lstm", "selector"} & {*names}
     if from_these and not options.retrain and trained.traces == trace.checksum():
         note(

@@ -227,7 +227,7 @@ def _refuse_unused(context: typer.Context, *, capacity: bool, alone: bool) -> No
 
 def _search(first: int, count: int, options: SimulateOptions) -> None:
     """Try seeds until one fails."""
-    from downpour_lab.trials.seed_search import RunsTally, outcomes, shrunken
+    from downpour_lab.trials.seed_search import RunsTally, different, outcomes, shrunken
 
     began, tally = time.perf_counter(), RunsTally()
     with progress_bar("seeds", count) as show:
@@ -237,7 +237,7 @@ def _search(first: int, count: int, options: SimulateOptions) -> None:
             if outcome.failure:
                 break
     took = time.perf_counter() - began
-    changed = tally.changed() if not outcome.failure else []
+    changed = different(tally.to_repeat) if not outcome.failure else []
     if options.as_json:
         failure = _as_json(outcome) if outcome.failure else None
         said = {

@@ -98,7 +98,7 @@ class Fault:
 
 
 def _named(*begins: str) -> frozenset[FaultKind]:
-    """Return the kinds whose names begin like this: with what they strike."""
+    """Return the kinds whose names begin like this; a name begins with the fault's target."""
     return frozenset(kind for kind in FaultKind if kind.name.startswith(begins))
 
 

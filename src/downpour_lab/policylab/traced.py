@@ -162,38 +162,32 @@ MADE_UP: dict[str, Make] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """How many jobs of each scenario to use, how many rounds of each job, and how many standbys."""
-
-    jobs: int
-    rounds: int
-    standbys: int
-    seed: int = 0
-
-
 def scenarios_of(recordings: Sequence[Recording]) -> list[str]:
     """Return the names of all scenarios, beginning with those of the trace."""
     return [*dict.fromkeys(recording.scenario for recording in recordings), *MADE_UP]
 
 
 def conditions_of(
-    recordings: Sequence[Recording], scenario: str, choice: Choice
+    recordings: Sequence[Recording],
+    scenario: str,
+    *,
+    jobs: int,
+    rounds: int,
+    standbys: int,
+    seed: int = 0,
 ) -> list[Conditions]:
-    """Return the jobs of a scenario; if it has too many, pick evenly spread ones."""
+    """Return the jobs of a scenario; if it has too many, pick evenly spread ones.
+
+    Each has at most so many `rounds`, and so many `standbys`.
+    """
     hosts = min(recording.workers for recording in recordings)
-    if not 0 <= choice.standbys <= hosts:
-        raise SpecError(
-            "standbys", choice.standbys, f"must be from 0 to {hosts}, the workers of the trace"
-        )
+    if not 0 <= standbys <= hosts:
+        accepted = f"must be from 0 to {hosts}, the workers of the trace"
+        raise SpecError("standbys", standbys, accepted)
     if scenario in MADE_UP:
         return [
-            MADE_UP[scenario](
-                seed=choice.seed + number,
-                rounds=choice.rounds,
-                hosts=hosts,
-            )
-            for number in range(choice.jobs)
+            MADE_UP[scenario](seed=seed + number, rounds=rounds, hosts=hosts)
+            for number in range(jobs)
         ]
     matching = [recording for recording in recordings if recording.scenario == scenario]
     if not matching:
@@ -204,11 +198,11 @@ def conditions_of(
         TracedJob(
             recording,
             [other for other in matching if other is not recording],
-            standbys=choice.standbys,
-            seed=choice.seed,
-            rounds=choice.rounds,
+            standbys=standbys,
+            seed=seed,
+            rounds=rounds,
         )
-        for recording in _spread(matching, choice.jobs)
+        for recording in _spread(matching, jobs)
     ]
 
 

@@ -351,10 +351,6 @@ class Disk:
         slower = max(self.state.slower, self.state.slower_at.get(host, 1.0))
         return seconds * slower * (0.5 + self._random.random())
 
-    def chance(self, most: int) -> int:
-        """Draw how many of `most` lines are written."""
-        return self._random.randint(0, most)
-
 
 _PART_SECONDS = 10.0
 """After how long a part of a file is there, or has been read."""

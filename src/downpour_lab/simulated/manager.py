@@ -343,7 +343,7 @@ class SimulatedManager(Process):
         for experiment in self.sink.journaling.touched:
             journal = self.spaces[experiment].journal
             segment, lines = journal.under_way if journal is not None else ((0, 0), ())
-            some = lines[: self.environment.disk.chance(len(lines))]
+            some = lines[: self.environment.random.randint(0, len(lines))]
             with suppress(SharedDirectoryError):
                 segments = MemorySegments(self.environment.disk, self, experiment)
                 segments.append(segment, some, durably=False)

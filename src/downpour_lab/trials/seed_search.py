@@ -119,10 +119,6 @@ class RunsTally:
         if outcome.plan.seed % _EVERY == 0:
             self.to_repeat.append(outcome)
 
-    def changed(self) -> list[int]:
-        """Run some seeds a second time; return those whose runs differ."""
-        return different(self.to_repeat)
-
     def never(self, messages: Iterable[str], refusals: Iterable[str]) -> dict[str, list[str]]:
         """Return, by group, what happened in no run."""
         missing: dict[str, list[str]] = {}

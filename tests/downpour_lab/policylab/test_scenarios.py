@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from downpour.base.errors import SpecError
 from downpour_lab.policylab.traced import (
     MADE_UP,
     WHEN,
-    Choice,
     Recording,
     _spread,
     conditions_of,
@@ -20,7 +18,7 @@ from downpour_lab.policylab.traced import (
 )
 from tests.downpour_lab.policylab.test_traced import made_up, written
 
-CHOICE = Choice(jobs=2, rounds=3, standbys=1)
+CHOICE = {"jobs": 2, "rounds": 3, "standbys": 1}
 
 
 @pytest.fixture
@@ -41,21 +39,21 @@ def test_a_scenario_that_is_made_up_has_as_many_jobs_as_are_wanted(
     recordings: list[Recording], scenario: str
 ) -> None:
     """A trace's has no more than there are."""
-    assert len(conditions_of(recordings, scenario, CHOICE)) == 2
-    assert len(conditions_of(recordings, recordings[0].scenario, CHOICE)) == 1
+    assert len(conditions_of(recordings, scenario, **CHOICE)) == 2
+    assert len(conditions_of(recordings, recordings[0].scenario, **CHOICE)) == 1
 
 
 @pytest.mark.parametrize("standbys", [-1, 1000])
 def test_standbys_are_of_the_traces_workers(recordings: list[Recording], standbys: int) -> None:
     """More of them than workers cannot be."""
     with pytest.raises(SpecError, match=r"standbys = -?\d+: must be from 0 to"):
-        conditions_of(recordings, "memoryless", replace(CHOICE, standbys=standbys))
+        conditions_of(recordings, "memoryless", **(CHOICE | {"standbys": standbys}))
 
 
 def test_an_unknown_scenario_is_refused(recordings: list[Recording]) -> None:
     """One line says which there are."""
     with pytest.raises(SpecError, match=r"scenario = 'storm': must be of .*one-straggler"):
-        conditions_of(recordings, "storm", CHOICE)
+        conditions_of(recordings, "storm", **CHOICE)
 
 
 def test_some_of_many_jobs_are_spread_over_all() -> None:
@@ -70,7 +68,7 @@ def test_a_straggler_is_slow_from_when_its_scenario_says(
     recordings: list[Recording], scenario: str, share: float
 ) -> None:
     """Before that it does what the others do, and then a quarter."""
-    job, *_ = conditions_of(recordings, scenario, CHOICE)
+    job, *_ = conditions_of(recordings, scenario, **CHOICE)
     curves = [job.curve(0, host) for host in range(job.hosts)]
     curve = max(curves, key=lambda curve: curve.when(1.0))
     begin, rest = curve.when(share), curve.when(1.0) - curve.when(share)

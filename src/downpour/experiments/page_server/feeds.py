@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -199,8 +200,7 @@ class Feeds:
         self._feeds[experiment] = feed
         unseen = [name for name, one in self._feeds.items() if not one.viewers]
         for name in unseen[:-FEEDS_MAX]:
-            with suppress(KeyError):
-                del self._feeds[name]
+            del self._feeds[name]
         return feed
 
     async def end(self) -> None:
@@ -317,7 +317,8 @@ class LogFeeds:
 
     def __init__(self, place: LogPlace) -> None:
         self._place = place
-        self._feeds: dict[str, LogFeed] = {}  # the feed with the latest request comes last
+        self.of = lru_cache(_FEEDS_MAX)(self._feed_of)
+        """Returns the feed of an experiment."""
         self._are_kept = False
         self._looked = -math.inf
 
@@ -329,13 +330,8 @@ class LogFeeds:
             self._are_kept = bool(self._place.pieces())
         return self._are_kept
 
-    def of(self, experiment: str) -> LogFeed:
-        """Return the feed of an experiment."""
-        feed = self._feeds.pop(experiment, None) or LogFeed(self._place)
-        self._feeds[experiment] = feed
-        for name in list(self._feeds)[:-_FEEDS_MAX]:
-            del self._feeds[name]
-        return feed
+    def _feed_of(self, _: str) -> LogFeed:
+        return LogFeed(self._place)
 
 
 def _characters_of(line: LogLine) -> int:
