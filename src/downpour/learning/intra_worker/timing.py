@@ -14,10 +14,10 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TextIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -128,31 +128,25 @@ def all_measured(subject: Subject, candidates: Sequence[Candidate]) -> Iterator[
             yield Measured(candidate=candidate, refused=describe_error(error))
 
 
-@contextmanager
-def _refusals_told(answers: TextIO) -> Iterator[None]:
-    """Write a refusal of the whole as a line, for the caller to raise."""
+def _answers(work: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each candidate, or one with the refusal of the whole, for the caller."""
+    data_dir = Path(work["data_dir"]) if work["data_dir"] is not None else None
+    candidates = [Candidate(**fields) for fields in work["candidates"]]
     try:
-        yield
-    except SpecError as error:
-        refused = {"field": error.field, "value": error.value, "accepted": error.accepted}
-        print(json.dumps(refused, default=str), file=answers, flush=True)
+        subject = Subject(Spec.from_toml(work["spec"]), Path(work["datasets"]), data_dir)
+        yield from (one.to_line() for one in all_measured(subject, candidates))
     except DownpourError as error:
-        accepted = f"cannot be measured: {error}"
-        refused = {"field": "inside.how", "value": "auto", "accepted": accepted}
-        print(json.dumps(refused), file=answers, flush=True)
+        refused = SpecError("inside.how", "auto", f"cannot be measured: {error}")
+        yield json.dumps(vars(error if isinstance(error, SpecError) else refused), default=str)
 
 
 def main() -> None:
     """Measure what the command line says."""
     end_with_parent(signal.SIGKILL)  # a command that is killed leaves no measuring behind
-    work = json.loads(sys.argv[1])
-    data_dir = Path(work["data_dir"]) if work["data_dir"] is not None else None
-    candidates = [Candidate(**fields) for fields in work["candidates"]]
-    with os.fdopen(os.dup(1), "w") as answers, _refusals_told(answers):
+    with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)  # what a user's code prints is no answer
-        subject = Subject(Spec.from_toml(work["spec"]), Path(work["datasets"]), data_dir)
-        for one in all_measured(subject, candidates):
-            print(one.to_line(), file=answers, flush=True)
+        for line in _answers(json.loads(sys.argv[1])):
+            print(line, file=answers, flush=True)
 
 
 if __name__ == "__main__":
