@@ -19,14 +19,12 @@ from numpy.typing import NDArray
 
 from downpour.base.errors import DownpourError, SpecError
 from downpour.core.spec import Spec
-from downpour.host.paths import is_object_store
 from downpour.learning.allowlist import check_factory, load_factory, source_file
 from downpour.learning.blame import describe_error, users_errors
 from downpour.learning.datasets.source import (
     Arrays,
     SourceFiles,
     check_room,
-    check_there,
     fingerprint,
     held_out,
     named_path,
@@ -139,9 +137,6 @@ class Npz:
 
     def check(self, spec: Spec, data_dir: Path | None) -> None:
         """Refuse a file that is not there, is no zip file, or whose arrays cannot be read."""
-        if is_object_store(spec.data_path):
-            check_there(_FIELD, spec.data_path or "")
-            return
         self._checked(spec, data_dir)
 
     def _checked(self, spec: Spec, data_dir: Path | None) -> Path:

@@ -18,12 +18,10 @@ from numpy.typing import NDArray
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
-from downpour.host.paths import is_object_store
 from downpour.learning.datasets.source import (
     Arrays,
     SourceFiles,
     check_room,
-    check_there,
     fingerprint,
     held_out,
     named_path,
@@ -223,9 +221,6 @@ class Folder:
 
     def check(self, spec: Spec, data_dir: Path | None) -> None:
         """Refuse a folder that is not there, or holds no images in class folders."""
-        if is_object_store(spec.data_path):
-            check_there("data_path", spec.data_path or "")
-            return
         _parts_of(named_path(spec, data_dir))
 
     def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> SourceFiles:

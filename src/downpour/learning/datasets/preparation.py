@@ -23,14 +23,14 @@ from downpour.base.errors import SpecError, StoreError, did_you_mean
 from downpour.core.spec import Spec
 from downpour.files.store.directory import names_in, read_regular
 from downpour.files.store.publish import writing
-from downpour.host.paths import FolderLock
+from downpour.host.paths import FolderLock, is_object_store
 from downpour.learning.datasets.array_folder import damage, flush, read_facts, write_array_folder
 from downpour.learning.datasets.arrays import Factory, Npz
 from downpour.learning.datasets.built_in import Cifar10, Digits, IdxSource
 from downpour.learning.datasets.decoding import decoded
 from downpour.learning.datasets.images import Folder
 from downpour.learning.datasets.prepared import ARRAYS
-from downpour.learning.datasets.source import DataSource, SourceFiles, fingerprint
+from downpour.learning.datasets.source import DataSource, SourceFiles, check_there, fingerprint
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,11 @@ def check_source(spec: Spec, data_dir: Path | None = None) -> None:
     """Check names, paths and the allow-list before anything starts."""
     if data_dir is not None and not os.path.isdir(data_dir):  # noqa: PTH112 - takes any name
         raise SpecError("data_dir", str(data_dir), "no such folder")
-    _source(spec).check(spec, data_dir)
+    source = _source(spec)
+    if is_object_store(spec.data_path):
+        check_there("data_path", spec.data_path or "")
+    else:
+        source.check(spec, data_dir)
     if spec.dataset_options and spec.dataset in SOURCES:
         raise SpecError("dataset_options", spec.dataset_options, "only a factory has options")
 
