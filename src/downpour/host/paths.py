@@ -116,11 +116,6 @@ def read_user_file(path: str | os.PathLike[str], bytes_max: int = TEXT_BYTES_MAX
     return content
 
 
-def check_user_file(path: Path) -> None:
-    """Check that we can read a file, before a library opens it."""
-    open_user_file(path).close()
-
-
 TOKEN = "DOWNPOUR_TOKEN"  # noqa: S105 - the name of a variable
 TOKEN_NAME = "token"  # noqa: S105 - the name of a file
 """The file in a shared directory that holds the token, unless the user names another one."""

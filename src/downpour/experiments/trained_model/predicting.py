@@ -29,7 +29,7 @@ from downpour.experiments.trained_model.loading import (
     warn_of_other_code,
 )
 from downpour.experiments.trained_model.locating import FIELD, TrainedModel
-from downpour.host.paths import check_user_file, path_of
+from downpour.host.paths import open_user_file, path_of
 from downpour.learning.datasets import SOURCES, Examples, PreparedDataset, open_prepared
 from downpour.learning.datasets.arrays import Npz
 from downpour.learning.datasets.decoding import examples_like, targets_like
@@ -79,7 +79,7 @@ def read_inputs(path: Path, dataset: PreparedDataset, spec: Spec, *, field: str)
     given = Spec(image_size=spec.image_size)
     with _named(field, path):
         if path.suffix in {".npz", ".npy"}:
-            check_user_file(path)
+            open_user_file(path).close()  # refuses one that a library would wait for
             x = _array(path)
             names = tuple(map(str, range(len(x))))
         else:
