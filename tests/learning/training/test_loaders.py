@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from functools import partial
 from multiprocessing import forkserver
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -17,7 +17,6 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from downpour.base.values import Part
-from downpour.core.spec import Spec
 from downpour.learning.models import generators
 from downpour.learning.tasks.batches import batch_of
 from downpour.learning.tasks.loaded import LoadedTask
@@ -26,9 +25,9 @@ from downpour.learning.training.evaluation import evaluate_on
 from downpour.learning.training.loaders import (
     BatchRequest,
     Loaders,
-    TaskSource,
     _Batches,
     _Prepared,
+    load_again,
 )
 from downpour.learning.training.loop import LocalTask, ShardTraining
 from downpour.learning.user_code import fixed_code
@@ -47,11 +46,12 @@ def lab(allowing: Allow) -> Iterator[None]:
     forkserver._forkserver._stop()  # type: ignore[attr-defined]
 
 
-def source(task: LoadedTask, root: Path) -> TaskSource:
-    """Return what loaders make a task from."""
+def source(task: LoadedTask, root: Path, digest: str = "") -> Callable[[], LoadedTask]:
+    """Return what makes a task in loaders, of code with its own digests or another one."""
     [key] = [path.name for path in root.iterdir() if path.name.startswith("task-")]
-    spec = task.spec.replace(code=fixed_code(task.spec.factories, {}))
-    return TaskSource(spec=spec.to_toml(), datasets=root, data_key=key)
+    code = fixed_code(task.spec.factories, {})
+    spec = task.spec.replace(code=dict.fromkeys(code, digest) if digest else code)
+    return partial(load_again, spec.to_toml(), root, key)
 
 
 def request(*indices: int, step: int = 3) -> BatchRequest:
@@ -131,11 +131,9 @@ def test_what_a_loader_cannot_give_the_worker_reads(
 
 def test_a_loader_refuses_code_that_was_not_submitted(tmp_path: Path) -> None:
     """A file that has changed since then would give other examples; the worker has the old ones."""
-    known = source(loaded(tmp_path, "Plane"), tmp_path)
-    spec = Spec.from_toml(known.spec)
-    other = replace(known, spec=spec.replace(code=dict.fromkeys(spec.code, "0" * 64)).to_toml())
-    assert _Batches(known)[request(1)] is not None
-    assert _Batches(other)[request(1)] is None
+    task = loaded(tmp_path, "Plane")
+    assert _Batches(source(task, tmp_path))[request(1)] is not None
+    assert _Batches(source(task, tmp_path, "0" * 64))[request(1)] is None
 
 
 @pytest.mark.slow

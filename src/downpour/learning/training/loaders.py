@@ -19,8 +19,7 @@ import signal
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from math import ceil
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -74,23 +73,14 @@ batch takes a millisecond."""
 _SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskSource:
-    """The origin of a task for another process: its spec as TOML, its data, the bundle in use."""
-
-    spec: str
-    datasets: Path
-    data_key: str
-    code: str = ""
-
-    def load(self) -> LoadedTask:
-        """Make the task, from the submitted code alone."""
-        spec = Spec.from_toml(self.spec)
-        if self.code:
-            use(Path(self.code))
-        for field, name in spec.factories.items():
-            check_code(field, name, spec.code)
-        return load(spec, open_data(spec, self.datasets, self.data_key))
+def load_again(toml: str, datasets: Path, data_key: str, code: Path | None = None) -> LoadedTask:
+    """Make a task in another process from its spec, its data and the submitted code alone."""
+    spec = Spec.from_toml(toml)
+    if code is not None:
+        use(code)
+    for field, name in spec.factories.items():
+        check_code(field, name, spec.code)
+    return load(spec, open_data(spec, datasets, data_key))
 
 
 class BatchRequest(NamedTuple):
@@ -158,9 +148,9 @@ def _restored(content: bytes, dtype: torch.dtype, *place: Any) -> Tensor:
 class _Batches(Dataset[_Prepared | None]):
     """The batches of requests, in a loader; None if the worker must read one on its own."""
 
-    def __init__(self, source: TaskSource) -> None:
+    def __init__(self, source: Callable[[], LoadedTask]) -> None:
         self._source = source
-        self._task = cache(source.load)
+        self._task = cache(source)
         self._can_be_sent = False
 
     def __reduce__(self) -> Any:
@@ -229,7 +219,7 @@ class Loaders:
 
     Args:
         loaded: the task, as this process uses it.
-        source: what the loaders make it from.
+        source: makes it in a loader, where it is sent.
         count: how many to start; None: as many as pay off, which the first steps show.
         examples: the part of which they read first.
 
@@ -240,7 +230,7 @@ class Loaders:
     def __init__(
         self,
         loaded: LoadedTask,
-        source: TaskSource,
+        source: Callable[[], LoadedTask],
         count: int | None = None,
         examples: str = "train",
     ) -> None:
@@ -409,10 +399,7 @@ def loaders_for(loaded: LoadedTask, reading: Reading, examples: str = "train") -
     spec = loaded.spec
     if reading.loaders == 0 or spec.task is None or spec.inside.processes > 1:
         return None
-    code = str(folder_in_use() or "")
-    source = TaskSource(
-        spec=spec.to_toml(), datasets=reading.datasets, data_key=reading.key, code=code
-    )
+    source = partial(load_again, spec.to_toml(), reading.datasets, reading.key, folder_in_use())
     return Loaders(loaded, source, reading.loaders, examples)
 
 
