@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from downpour.base.devices import CPU
@@ -297,9 +296,6 @@ def kept_on_host(model: nn.Module) -> AbstractContextManager[object]:
     return torch.autograd.graph.saved_tensors_hooks(away, back)
 
 
-Shard = NDArray[np.int64]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCost:
     """The cost of one training step on this machine.
@@ -317,7 +313,7 @@ class StepCost:
         return f"a step takes {self.seconds:.2g} s and {self.memory_bytes / 1e6:.3g} MB here"
 
 
-def last_batch(shard: Shard, spec: Spec) -> Shard:
+def last_batch(shard: Indices, spec: Spec) -> Indices:
     """Return as many of a shard's examples as its last batch has."""
     count = len(shard)
     batches = min(batches_in(count, spec.batch_size), spec.local_steps or count)

@@ -50,7 +50,6 @@ from downpour.learning.training.repeating import (
     sums_of,
 )
 from downpour.learning.training.step import (
-    Shard,
     StepCost,
     add_gradient,
     batch_parts,
@@ -76,7 +75,7 @@ _BEFORE = (
 
 
 def check_trains(
-    loaded: LoadedTask, shards: Sequence[Shard], start: Arrays | None = None
+    loaded: LoadedTask, shards: Sequence[Indices], start: Arrays | None = None
 ) -> StepCost | None:
     """Refuse a network that cannot train, or does not train to the same bytes twice.
 
@@ -153,7 +152,7 @@ class _Trial:
     So it takes the memory of a worker's training, and what that held at its hand-over.
     """
 
-    def __init__(self, loaded: LoadedTask, shards: Sequence[Shard], start: Arrays | None) -> None:
+    def __init__(self, loaded: LoadedTask, shards: Sequence[Indices], start: Arrays | None) -> None:
         self._loaded = loaded
         self._start = start or {}
         self._spec = loaded.spec
