@@ -29,13 +29,14 @@ from dataclasses import dataclass, field
 from itertools import count, pairwise
 from pathlib import Path
 from time import process_time
+from typing import Any
 
 from common import Row, command_line, folders, show
 
 from downpour.base.states import Evaluation
 from downpour.base.values import Progress, PublishedFile, SystemState, Update
 from downpour.core.node.journal import Journaling
-from downpour.core.scheduler import Observed, Scheduler, SchedulerOptions
+from downpour.core.scheduler import Observed, Scheduler, SchedulerOptions, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.files.store.layout import RECORD_NAME
@@ -172,7 +173,7 @@ class Cluster:
         )
         self._later(prepared, observed(ONE, line))
 
-    def _train(self, at: float, assigned: do.Assigned) -> None:
+    def _train(self, at: float, assigned: facts.Assigned) -> None:
         self.tasks += 1
         key, worker = assigned.attempt, assigned.worker
         # No two tasks take equally long, and no worker is slow.
@@ -261,7 +262,7 @@ def process(reader: str, folder: Path) -> tuple[float, float]:
         return used.ru_utime + used.ru_stime, float(peak.read()) / 1024
 
 
-def laws(rows: list[Row]) -> list[Row]:
+def laws(rows: list[dict[str, Any]]) -> list[Row]:
     """Add what a task more costs, from the case before."""
     for former, row in pairwise(rows):
         tasks = row["tasks"] - former["tasks"]

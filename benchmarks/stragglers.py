@@ -112,7 +112,7 @@ class Cluster:
         before = self._cpu_seconds()
         with self.slowed(way), Client(self.manager, shared=self._shared) as client:
             result = client.wait(client.submit(spec))
-        return Run(way, spec, result, self._cpu_seconds() - before, result.spans)
+        return Run(way, spec, result, self._cpu_seconds() - before, tuple(result.spans))
 
     def _cpu_seconds(self) -> float:
         times = (process.cpu_times() for process in self._processes)

@@ -18,6 +18,7 @@ from common import folders
 
 from downpour.base.values import AttemptId, PublishedFile, SystemState, Update
 from downpour.cluster.manager import work
+from downpour.cluster.manager.task_messages import task_of
 from downpour.cluster.manager.work import NewVersion
 from downpour.cluster.manager.workspace import Workspace, open_workspace
 from downpour.cluster.worker.attempt import TaskControl
@@ -308,7 +309,7 @@ class _Numbers(Observer):
         """Train the task of an update that counts."""
         command = self._assigned[accepted.attempt]
         assigned = command.assigned
-        task = work.task_of(
+        task = task_of(
             self._space,
             accepted.attempt,
             self._files[assigned.model.name],

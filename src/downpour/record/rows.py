@@ -268,7 +268,7 @@ def _merged(tables: Tables, rows: Sequence[_RoundRow], *, with_costs: bool = Fal
         epoch=tables.meetings.epoch_of(number) + 1,
         round=number + 1,
         metrics=_finite(evaluated.metrics) if evaluated else {},
-        class_accuracy=tuple(map(_measured, evaluated.class_accuracy)) if evaluated else (),
+        class_accuracy=_all_measured(evaluated.class_accuracy) if evaluated else (),
         train_loss=_measured(rows[0].loss if len(rows) == 1 else loss),
         test_loss=_measured(evaluated.loss) if evaluated else None,
         train_seconds=sum(row.train_seconds for row in rows),
@@ -311,7 +311,7 @@ def test_of(tables: Tables) -> TestResult | None:
     return TestResult(
         epoch=tables.meetings.epoch_of(tested.round) + 1,
         metrics=_finite(tested.metrics),
-        class_accuracy=tuple(map(_measured, tested.class_accuracy)),
+        class_accuracy=_all_measured(tested.class_accuracy),
         loss=_measured(tested.loss),
     )
 
@@ -332,6 +332,11 @@ def best_of(tables: Tables, folder: Path | None) -> BestModel | None:
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
     return {name: _measured(value) for name, value in metrics.items()}
+
+
+def _all_measured(values: tuple[float, ...]) -> tuple[float | None, ...]:
+    # The line's own tuple, if we can: a long experiment has one for each round.
+    return values if all(map(math.isfinite, values)) else tuple(map(_measured, values))
 
 
 def _measured(value: float) -> float | None:

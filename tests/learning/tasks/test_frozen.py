@@ -17,6 +17,7 @@ import xxhash
 from downpour.base.errors import OtherCode, UnfitWorker
 from downpour.base.values import AttemptId, PublishedFile, Update
 from downpour.cluster.manager import work
+from downpour.cluster.manager.task_messages import indices_of
 from downpour.cluster.manager.workspace import Workspace, open_workspace
 from downpour.cluster.worker.attempt import TaskControl
 from downpour.cluster.worker.task_runner import TaskRunner
@@ -71,7 +72,7 @@ def task_of(space: Workspace, shard: int) -> TaskMessage:
         spec=space.spec_file,
         dataset=made.dataset_key,
         model=made.begun.model,
-        indices=work.indices_of(space, shard, None),
+        indices=indices_of(space, shard, None),
         frozen=made.begun.frozen,
     )
 

@@ -32,6 +32,7 @@ from downpour.base.errors import (
 from downpour.base.states import ExperimentState, FailureKind
 from downpour.cluster.manager import work
 from downpour.cluster.manager.roster import Roster
+from downpour.cluster.manager.task_messages import task_of
 from downpour.cluster.manager.workspace import PreparedExperiment, Workspace, Workspaces
 from downpour.cluster.threads import Job, Lanes
 from downpour.core.scheduler import commands as do
@@ -237,7 +238,7 @@ class CommandRunner:
         space = self._spaces[assigned.attempt.experiment]
         if command.unread:  # then this publishes the indices again
             space.index_files.pop((assigned.attempt.shard, assigned.portion), None)
-        task = work.task_of(
+        task = task_of(
             space,
             assigned.attempt,
             assigned.model,

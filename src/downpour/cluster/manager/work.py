@@ -18,13 +18,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import xxhash
 
 from downpour.base.errors import StoreError
 from downpour.base.options import loaders_of
 from downpour.base.states import Evaluation
-from downpour.base.values import AttemptId, PublishedFile
+from downpour.base.values import PublishedFile
 from downpour.cluster.manager.aggregation import contribution
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.rehearsal import Rehearsal
@@ -51,13 +50,7 @@ from downpour.learning import tasks
 from downpour.learning.tasks import Data, Reading
 from downpour.learning.training.epoch_order import batch_order, check_meetings
 from downpour.learning.user_code import check_code, variables_read
-from downpour.network.rpc.messages import (
-    PACKED_BYTES_MAX,
-    IndexArray,
-    IndicesFile,
-    TaskMessage,
-    pack_indices,
-)
+from downpour.network.rpc.messages import IndexArray
 from downpour.record.record_lines import SHARD_CLASSES_MAX
 
 if TYPE_CHECKING:
@@ -65,10 +58,6 @@ if TYPE_CHECKING:
     from downpour.learning.training.step import StepCost
 
 log = logging.getLogger(__name__)
-
-_SENT_BYTES_MAX = 2**17
-"""The indices of 16,384 examples, 8 bytes each. A message packs them into 2 or 4 bytes each. Every
-round sends them again, and a worker reads a file once."""
 
 
 def prepare(
@@ -210,37 +199,6 @@ def _first_model(
     return store.put_new(name, encode(drawn.parameters(), drawn.metadata())), frozen, outer
 
 
-def task_of(
-    space: Workspace,
-    attempt: AttemptId,
-    model: PublishedFile,
-    *,
-    portion: tuple[int, int] | None = None,
-    leading: Sequence[PublishedFile] = (),
-    share: float = 1.0,
-    optimizer_state: PublishedFile | None = None,
-    step: PublishedFile | None = None,
-) -> TaskMessage:
-    """Return the message for a task from a model version, which no attempt has begun.
-
-    The `leading` versions' steps lead to that version.
-    """
-    made = ready(space)
-    return TaskMessage(
-        id=attempt,
-        spec=space.spec_file,
-        dataset=made.dataset_key,
-        model=model,
-        indices=indices_of(space, attempt.shard, portion),
-        optimizer_state=optimizer_state,
-        frozen=made.begun.frozen,
-        share=share,
-        step=step,
-        leading=tuple(leading),
-        trial=made.begun.trial,
-    )
-
-
 def in_one_file(
     space: Workspace, model: PublishedFile, leading: Sequence[PublishedFile]
 ) -> PublishedFile:
@@ -253,40 +211,6 @@ def in_one_file(
         log.warning("%s: %s is published whole, as %s", space.experiment, model.name, name)
         space.copies[model] = space.store.put_new(name, content)
     return space.copies[model]
-
-
-def indices_of(
-    space: Workspace, shard: int, portion: tuple[int, int] | None
-) -> IndexArray | IndicesFile:
-    """Return a shard's indices as they travel: in the message, or as a file if there are many.
-
-    If the round was recut, a `portion` is a slice of all shards' indices in a row. Only one round
-    needs it, so a file would spare no message.
-    """
-    shards, key = ready(space).shards, (shard, portion)
-    if key in space.index_files:
-        return space.index_files[key]
-    indices = shards[shard] if portion is None else _slice(shards, *portion)
-    if indices.nbytes <= (_SENT_BYTES_MAX if portion is None else PACKED_BYTES_MAX):
-        return indices
-    # Two threads may get here for copies of a shard; the end of the experiment removes both files.
-    packed = pack_indices(indices)
-    name = layout.indices_name(shard, space.token(3))
-    space.index_files[key] = IndicesFile(
-        width_bytes=packed.width_bytes,
-        count=packed.count,
-        file=space.store.put_new(name, [packed.data]),
-    )
-    return space.index_files[key]
-
-
-def _slice(shards: Sequence[IndexArray], begin: int, end: int) -> IndexArray:
-    """Return a slice of all shards in a row, without making that row."""
-    taken, before = [], 0
-    for shard in shards:
-        taken.append(shard[max(begin - before, 0) : max(end - before, 0)])
-        before += len(shard)
-    return np.concatenate(taken)
 
 
 class NewVersion(NamedTuple):

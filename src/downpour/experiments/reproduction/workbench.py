@@ -14,6 +14,7 @@ from pathlib import Path
 
 from downpour.base.values import AttemptId, PublishedFile, Update
 from downpour.cluster.manager import work
+from downpour.cluster.manager.task_messages import task_of
 from downpour.cluster.manager.workspace import Workspace
 from downpour.cluster.worker.attempt import TaskControl
 from downpour.cluster.worker.task_runner import TaskRunner
@@ -88,7 +89,7 @@ class Workbench:
         attempt = AttemptId(
             experiment=self._space.experiment, round=task.round, shard=task.shard, attempt=0
         )
-        message = work.task_of(
+        message = task_of(
             self._space,
             attempt,
             self._base(task),
