@@ -35,10 +35,19 @@ ORACLES: dict[str, Callable[[Reference], float]] = {
 
 BASELINE = "wait"
 
-_PREPARE_SECONDS = 5.0
 _STUCK_FACTOR = 1000.0
 # A round takes only what conditions and `Settings` say; the references know no other costs.
-NO_DISK = DiskTimings(read_seconds=0.0, write_seconds=0.0, sync_seconds=0.0)
+FREE = Timings(
+    patience=1.0,
+    network_seconds=0.0,
+    deadline_seconds=None,
+    event_seconds=0.0,
+    prepare_seconds=5.0,  # longer than all workers need to join
+    aggregate_seconds=0.0,
+    update_seconds=0.0,
+    recover_seconds=0.0,
+    disk=DiskTimings(read_seconds=0.0, write_seconds=0.0, sync_seconds=0.0),
+)
 
 Show = Callable[[int], None]
 
@@ -259,22 +268,14 @@ def _plan(
     contender: Contender, conditions: Conditions, settings: Settings, names: tuple[str, ...]
 ) -> Plan:
     task = conditions.task_seconds
-    timings = Timings(
-        patience=1.0,
-        network_seconds=0.0,
-        deadline_seconds=None,
-        event_seconds=0.0,
-        prepare_seconds=_PREPARE_SECONDS,
-        aggregate_seconds=0.0,
-        update_seconds=0.0,
-        recover_seconds=0.0,
+    timings = replace(
+        FREE,
         heartbeat_seconds=settings.heartbeat_seconds,
         snapshot_seconds=settings.snapshot_every * task * contender.snapshots,
         saving_seconds=settings.saving * task,
         resuming_seconds=max(0.0, settings.moving - settings.saving) * task,
         shard_samples=conditions.samples,
         shard_steps=settings.steps,
-        disk=NO_DISK,
     )
     spec = plain_spec(
         policy=contender.name,

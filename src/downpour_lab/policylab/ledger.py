@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import nsmallest
 from statistics import median
 
@@ -52,7 +52,7 @@ class _Attempt:
     begun_at: float
     snapshot: str | None
     ended_at: float | None = None
-    saved_at: list[float] | None = None
+    saved_at: list[float] = field(default_factory=list)
 
 
 class Ledger(Observer):
@@ -139,14 +139,13 @@ class Ledger(Observer):
     def _save(self, fact: facts.Saved) -> None:
         self._rounds[fact.attempt.round].snapshots += 1
         self._savers[fact.snapshot.file.name] = fact.attempt, self._now
-        entry = self._attempts[fact.attempt]
-        entry.saved_at = [*(entry.saved_at or []), self._now]
+        self._attempts[fact.attempt].saved_at.append(self._now)
 
     def _accept(self, attempt: AttemptId) -> None:
         """Count the time that led to an update: of its attempt, and of the attempts before it."""
         until, entry = self._now, self._attempts.get(attempt)
         while entry is not None:
-            saving = sum(at <= until for at in entry.saved_at or []) * self._timings.saving_seconds
+            saving = sum(at <= until for at in entry.saved_at) * self._timings.saving_seconds
             resuming = self._timings.resuming_seconds if entry.snapshot is not None else 0.0
             self._rounds[attempt.round].useful_seconds += until - entry.begun_at - saving - resuming
             former = self._savers.get(entry.snapshot or "")

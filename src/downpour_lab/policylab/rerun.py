@@ -12,7 +12,7 @@ on runs whose true times we knew, scaling made most of them worse.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from math import inf
 from typing import Any
 
@@ -31,16 +31,14 @@ from downpour.core.stragglers import check_policy
 from downpour.predictor import Predictor
 from downpour_lab.faults.faults import Fault, FaultKind
 from downpour_lab.faults.plan import RETRIES_ENOUGH, Plan, plain_spec
-from downpour_lab.policylab.comparison import BASELINE, NO_DISK, Show
+from downpour_lab.policylab.comparison import BASELINE, FREE, Show
 from downpour_lab.policylab.conditions import Stretch
 from downpour_lab.policylab.recorded import RecordedRun, RecordedWorker
-from downpour_lab.simulated.environment import Observation, Observer, Timings
+from downpour_lab.simulated.environment import Observation, Observer
 from downpour_lab.simulated.machines import Course
 from downpour_lab.trials.striking import Cluster
 
-_PREPARED_SECONDS = 5.0
-"""Longer than all workers need to join."""
-PREPARED_AT_SECONDS = 0.3 + _PREPARED_SECONDS
+PREPARED_AT_SECONDS = 0.3 + FREE.prepare_seconds
 """About when a rerun's first task is assigned: the client submits at 0.3 s."""
 _AWAY_AT_SECONDS = 2.0
 _NEVER_SECONDS = 1e9
@@ -139,7 +137,7 @@ def rerun(
     )
 
     def look() -> None:
-        if cluster.clock.now_seconds > _STUCK_FACTOR * (run.seconds + _PREPARED_SECONDS):
+        if cluster.clock.now_seconds > _STUCK_FACTOR * (run.seconds + FREE.prepare_seconds):
             raise AssertionError(f"{tactic.name} does not end")
         show(int(watch.counted * run.rounds))
 
@@ -246,18 +244,11 @@ def _check(run: RecordedRun, tactic: Tactic) -> None:
 
 def plan_of_rerun(run: RecordedRun, tactic: Tactic, seed: int) -> Plan:
     """Return the plan of a simulation: the run's workers, which come and go as they did."""
-    timings = Timings(
-        patience=1.0,
-        network_seconds=0.0,
-        deadline_seconds=None,
-        event_seconds=0.0,
-        prepare_seconds=_PREPARED_SECONDS,
+    timings = replace(
+        FREE,
         aggregate_seconds=run.between_seconds,
-        update_seconds=0.0,
-        recover_seconds=0.0,
         snapshot_seconds=run.spec.snapshot_every,
         saving_seconds=run.saving_seconds,
-        disk=NO_DISK,
     )
     spec = plain_spec(
         **asdict(tactic),

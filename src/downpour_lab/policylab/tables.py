@@ -104,11 +104,6 @@ def csv_of(rows: Sequence[dict[str, Any]]) -> str:
     return text.getvalue()
 
 
-def estimate(trials: Sequence[Trial], measure: str) -> Estimate | None:
-    """Return a measure's mean over jobs, with its interval; None if no job has the measure."""
-    return Estimate.of(measured(trial, measure) for trial in trials)
-
-
 def by_policy(trials: Sequence[Trial]) -> dict[str, list[Trial]]:
     """Group trials by the names of their contenders."""
     groups: dict[str, list[Trial]] = {}
@@ -174,7 +169,7 @@ def measured(trial: Trial, measure: str) -> float | None:
 
 
 def _cell(trials: Sequence[Trial], measure: str) -> str:
-    estimated = estimate(trials, measure)
+    estimated = Estimate.of(measured(trial, measure) for trial in trials)
     if estimated is None:
         return "-"
     _, _, factor, written = MEASURES[measure]
