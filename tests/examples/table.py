@@ -86,7 +86,7 @@ def row(example: Example, spec: Spec, folder: Path) -> tuple[str, ...]:
 
 def trained(spec: Spec, workers: int, folder: Path) -> Result:
     """Train with some workers."""
-    with embed(spec, workers, Surroundings.of(folder)) as (_, client):
+    with embed(spec, workers, Surroundings(folder)) as (_, client):
         return client.wait(client.submit(spec))
 
 

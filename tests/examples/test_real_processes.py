@@ -53,7 +53,7 @@ def test_one_three_and_seven_workers_make_the_same_models(
     examples = examples_here(monkeypatch, small_mnist)
     models: dict[str, set[bytes]] = {example.name: set() for example in examples}
     for workers, on in ((1, "inline"), (3, "local"), (7, "inline")):
-        surroundings = Surroundings.of(tmp_path / str(workers), on=on)
+        surroundings = Surroundings(tmp_path / str(workers), on=on)
         with embed(examples[0].small, workers, surroundings) as (_, client):
             asked = [client.submit(one.small.replace(**FEW)) for one in examples]
             for example, experiment in zip(examples, asked, strict=True):
@@ -71,7 +71,7 @@ def test_killed_workers_and_shards_handed_over_change_no_example(
     specs = {
         one.name: one.small.replace(**(MIDDLE | LENGTHS.get(one.name, {}))) for one in examples
     }
-    with embed(examples[0].small, 2, Surroundings.of(tmp_path)) as (cluster, client):
+    with embed(examples[0].small, 2, Surroundings(tmp_path)) as (cluster, client):
         asked = {name: client.submit(spec) for name, spec in specs.items()}
         waited = {name: model_of(client.wait(experiment)) for name, experiment in asked.items()}
         for name, spec in specs.items():

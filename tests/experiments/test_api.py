@@ -218,7 +218,7 @@ def three(
 ) -> Iterator[downpour.Client]:
     """A client of a cluster whose three workers are processes."""
     del forked_clusters
-    surroundings = Surroundings.of(tmp_path_factory.mktemp("three"))
+    surroundings = Surroundings(tmp_path_factory.mktemp("three"))
     with embed(QUICK, 3, surroundings) as (_, client):
         next(status for status in client.watch() if len(status.workers) == 3)
         yield client

@@ -93,7 +93,7 @@ def run(options: RunOptions, request: FoundSpec, launching: LaunchOptions) -> No
     from downpour.experiments.running.surroundings import Surroundings
     from downpour.files.store import SharedDirectory
 
-    place = Surroundings.of(
+    place = Surroundings(
         options.shared,
         options.data_dir,
         options.patience,

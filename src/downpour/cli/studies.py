@@ -158,7 +158,7 @@ class StudyRun(Generic[StudyT]):
         options, launching = self.options, self.launching
         on_kept, event_command = self._event_writer(folder.records()), command_for(options.on_event)
         with self._client() as client, StudyDisplay(err(), note) as display:
-            where = Surroundings.of(
+            where = Surroundings(
                 options.shared, options.data_dir, on=launching.launcher, on_name=launching.on
             )
             backend = (

@@ -83,7 +83,7 @@ def run(  # noqa: PLR0913 - by keyword, and few at a time
     asked = spec_of(spec)
     workers, on = _placed(spec, asked, workers, on)
     disturbances = Disturbances.of(slow, kill)
-    place = Surroundings.of(shared, data_dir, patience, on, disturbances=disturbances)
+    place = Surroundings(shared, data_dir, patience, on, disturbances=disturbances)
     told = partial(Watching, on_status=on_status, on_round=on_round, on_event=on_event)
     watching = told(loggers=loggers, progress=progress, tensorboard=tensorboard)
     return train(asked, workers, place, watching)

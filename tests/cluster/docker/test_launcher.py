@@ -24,7 +24,7 @@ def test_a_container_that_is_killed_is_replaced(
     """Another one has the worker's name; in the end neither is left, nor their network."""
     del compose_command
     on = on_compose(ComposeOptions(compose_file=str(ROOT / "docker/compose.yaml"), image=image))
-    with embed(Spec(), 1, Surroundings.of(tmp_path, on=on)) as (cluster, client):
+    with embed(Spec(), 1, Surroundings(tmp_path, on=on)) as (cluster, client):
         first = next(s.workers for s in client.watch(check=cluster.check) if s.workers)[0]
         label = '{{index .Config.Labels "com.docker.compose.project"}}'
         ours = f"label=com.docker.compose.project={docker('inspect', '-f', label, first.hostname)}"

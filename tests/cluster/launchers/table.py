@@ -111,7 +111,7 @@ def start_and_round(launcher: Launcher, shared: Path) -> tuple[float, float]:  #
 
 def one_more(launcher: Launcher, shared: Path) -> float:  # noqa: F811
     """Return the seconds until a further worker has joined."""
-    with embed(_SHORT, 1, Surroundings.of(shared, on=launcher)) as (cluster, client):
+    with embed(_SHORT, 1, Surroundings(shared, on=launcher)) as (cluster, client):
         next(status for status in client.watch() if status.workers)
         began = time.monotonic()
         cluster.provide(2)
@@ -135,7 +135,7 @@ def replacement(launcher: Launcher, shared: Path) -> float:  # noqa: F811
         elif pid != killed[0][0]:
             seen.append(time.monotonic())
 
-    with embed(_LONG, 1, Surroundings.of(shared, on=launcher)) as (cluster, client):
+    with embed(_LONG, 1, Surroundings(shared, on=launcher)) as (cluster, client):
         experiment = client.submit(_LONG)
         for status in client.watch(experiment):
             cluster.check()

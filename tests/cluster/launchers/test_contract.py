@@ -124,7 +124,7 @@ def test_nothing_is_left_of_a_cluster_not_even_after_an_error(
     processes = started()
     with (
         suppress(KeyboardInterrupt),
-        embed(SPEC, 2, Surroundings.of(tmp_path, on=launcher)) as running,
+        embed(SPEC, 2, Surroundings(tmp_path, on=launcher)) as running,
     ):
         cluster, client = running
         next(status for status in client.watch() if len(status.workers) == 2)
@@ -142,7 +142,7 @@ def test_a_policy_gets_further_workers_up_to_double_their_number(
     launcher: Launcher, tmp_path: Path
 ) -> None:
     """`provide` is told how many are wanted in all, and may be told so again and again."""
-    with embed(SPEC, 1, Surroundings.of(tmp_path, on=launcher)) as (cluster, client):
+    with embed(SPEC, 1, Surroundings(tmp_path, on=launcher)) as (cluster, client):
         cluster.provide(0)
         for _ in range(3):
             cluster.provide(2)

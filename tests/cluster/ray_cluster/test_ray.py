@@ -58,7 +58,7 @@ def test_a_node_of_ray_dies_and_the_model_is_the_same(nodes: Nodes, tmp_path: Pa
 def test_nobody_else_replaces_a_worker_once_ray_knows(nodes: Nodes, tmp_path: Path) -> None:
     """When Ray has learned of the death, too, there is one worker, and it is no third one."""
     on = on_ray(RayOptions(ray_address=nodes.address))
-    with embed(SPEC, 1, Surroundings.of(tmp_path, on=on)) as (cluster, client):
+    with embed(SPEC, 1, Surroundings(tmp_path, on=on)) as (cluster, client):
         first = next(status for status in client.watch() if status.workers).workers[0]
         nodes.kill_second()
         watched = client.watch(check=cluster.check)
@@ -97,7 +97,7 @@ def test_workers_run_on_the_nodes_whose_label_was_asked_for(nodes: Nodes, tmp_pa
         ray_address=nodes.address, place=("rack=first",), cpus_per_worker=0.5, ray_wait_seconds=15.0
     )
     spec = SPEC.replace(needs=["rack=first"])
-    with embed(spec, 3, Surroundings.of(tmp_path, on=on_ray(options))) as (_, client):
+    with embed(spec, 3, Surroundings(tmp_path, on=on_ray(options))) as (_, client):
         workers = next(status for status in client.watch() if len(status.workers) == 3).workers
         assert {one.labels for one in workers} == {("rack=first",)}
         # The other node is the one that Ray chooses first.

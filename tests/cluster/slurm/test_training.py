@@ -28,7 +28,7 @@ def test_a_run_goes_on_when_slurm_takes_workers_away(slurm: Lab, tmp_path: Path)
     Others do their shards meanwhile, the bytes are those of a run here, and both are replaced: the
     one by another job, the other by Slurm's own requeueing.
     """
-    with embed(SPEC, 3, Surroundings.of(tmp_path / "there", on=on_slurm(OPTIONS))) as (
+    with embed(SPEC, 3, Surroundings(tmp_path / "there", on=on_slurm(OPTIONS))) as (
         cluster,
         client,
     ):

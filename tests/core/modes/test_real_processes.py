@@ -29,7 +29,7 @@ def cluster(
 ) -> Iterator[downpour.Client]:
     """A client of a cluster with two workers; each is a process."""
     del forked_clusters
-    surroundings = Surroundings.of(tmp_path_factory.mktemp("cluster"))
+    surroundings = Surroundings(tmp_path_factory.mktemp("cluster"))
     with embed(downpour.Spec(), 2, surroundings) as (_, client):
         next(status for status in client.watch() if len(status.workers) == 2)
         yield client

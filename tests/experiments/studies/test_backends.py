@@ -214,9 +214,7 @@ def test_what_cannot_be_trained_here_is_refused_before_anything_is_written(
 ) -> None:
     """Every dataset of the study is looked for, not only the first run's."""
     with pytest.raises(SpecError, match=line):
-        run_study(
-            folder_in(tmp_path, text), Embedded(Surroundings.of(tmp_path / "shared")), Silence()
-        )
+        run_study(folder_in(tmp_path, text), Embedded(Surroundings(tmp_path / "shared")), Silence())
     assert not list(tmp_path.iterdir())
 
 
@@ -225,7 +223,7 @@ def test_a_grid_is_trained_here(tmp_path: Path) -> None:
     """By real processes; a run whose spec does not fit its data fails, and the others are kept."""
     text = QUICK_GRID + 'batches = ["shuffled", "balanced"]\nbatch_size = 4\n'
     folder = grid_folder(tmp_path, text)
-    progress = run_study(folder, Embedded(Surroundings.of(tmp_path / "shared")), Silence())
+    progress = run_study(folder, Embedded(Surroundings(tmp_path / "shared")), Silence())
     (reason,) = progress.fields["failures"].values()
     assert "batches" in reason
     ((values, runs),) = grid_results(folder).subgrids[0].measured
@@ -239,7 +237,7 @@ def test_a_search_is_trained_here(tmp_path: Path) -> None:
     """In threads; what was pruned was cancelled, and the best spec gives the best again."""
     folder = search_folder(tmp_path, QUICK_SEARCH)
     shared = tmp_path / "shared"
-    run_study(folder, Embedded(Surroundings.of(shared, on="inline")), Silence())
+    run_study(folder, Embedded(Surroundings(shared, on="inline")), Silence())
     result = SearchPlan(folder.study, folder.ended()).result
     assert {"finished", "pruned"} >= {run.state for run in result.runs}
     pruned = [run for run in result.runs if run.state == "pruned"]

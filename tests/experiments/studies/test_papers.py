@@ -160,7 +160,7 @@ def test_threads_and_processes_leave_their_traces(
     text = text.replace("epochs = 3", "epochs = 1").replace("images = 192", "images = 16")
     alexnet, _, _ = text.partition('[[experiment]]\nname = "alexnet-pipeline"')
     folder = StudyFolder(tmp_path / "lerat", Grid.from_toml(alexnet))
-    run_study(folder, Embedded(Surroundings.of(tmp_path / "shared")), Silence())
+    run_study(folder, Embedded(Surroundings(tmp_path / "shared")), Silence())
     for subgrid, processes in zip(grid_results(folder).subgrids, (1, 2, 1), strict=True):
         used = subgrid.runs[0].resources
         assert len(used) == processes

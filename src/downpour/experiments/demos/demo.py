@@ -166,7 +166,7 @@ class DemoStage:
     def play(self, act: Act, on_status: OnStatus) -> Acted:
         """Train an act to its end."""
         spec = act.spec(self.changes)
-        place = Surroundings.of(self.shared, disturbances=act.disturbances)
+        place = Surroundings(self.shared, disturbances=act.disturbances)
         began = time.monotonic()
         result = train(spec, act.workers, place, Watching(on_status=on_status, progress=False))
         wall_seconds = time.monotonic() - began

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from downpour.base.errors import SpecError
 from downpour.base.values import DEFAULT_SHARED, is_bare_name
@@ -24,43 +23,31 @@ Location = str | os.PathLike[str]
 """A path, or the URL of an object store, as users write it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
     """The needs of a run besides its spec; none of them changes the model.
 
     `shared` is the shared directory, `data_dir` a folder of datasets in torchvision's layout, and
     `patience` multiplies every timeout. `on` starts the workers: a launcher, or the name of one.
     `on_name` is the name of a launcher with options, if it is known. `disturbances` happen to the
-    processes of a local launcher.
+    processes of a local launcher. The environment fills in a missing directory or folder.
     """
 
-    shared: Path
-    data_dir: Path | None = None
-    patience: float = 1.0
-    on: Launcher | str = "local"
-    on_name: str | None = None
-    disturbances: Disturbances = UNDISTURBED
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         shared: Location | None = None,
         data_dir: Location | None = None,
         patience: float = 1.0,
         on: Launcher | str | None = None,
         on_name: str | None = None,
         disturbances: Disturbances = UNDISTURBED,
-    ) -> Self:
-        """Return surroundings from a user's arguments; the environment fills in missing ones."""
+    ) -> None:
         source = data_dir or os.environ.get("DOWNPOUR_DATA")
-        return cls(
-            shared=shared_path(shared),
-            data_dir=path_of("data_dir", source) if source else None,
-            patience=checked_patience(patience),
-            on="local" if on is None else on,
-            on_name=on_name,
-            disturbances=disturbances,
-        )
+        self.shared = shared_path(shared)
+        self.data_dir = path_of("data_dir", source) if source else None
+        self.patience = checked_patience(patience)
+        self.on = "local" if on is None else on
+        self.on_name = on_name
+        self.disturbances = disturbances
 
     @property
     def is_local(self) -> bool:
