@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import math
+import pickle
 import sys
 from pathlib import Path
 
@@ -33,6 +35,14 @@ def test_a_result_says_in_one_line_what_it_is(result: Result) -> None:
     )
     assert repr(failed).startswith("<Result gestures-7f3a: failed, 0 epochs, 7.8 s, xxx")
     assert len(repr(failed)) < 300
+
+
+def test_a_result_can_be_copied_and_sent(result: Result) -> None:
+    """Its tasks and spans, too, which are packed."""
+    again = copy.deepcopy(result)
+    assert (again, again.spans) == (result, result.spans)
+    assert b"worker" in pickle.dumps(result)
+    assert dataclasses.asdict(result)["tasks"] == result.tasks
 
 
 def test_a_notebook_shows_the_table(result: Result) -> None:

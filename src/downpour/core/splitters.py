@@ -51,7 +51,7 @@ Splitter = Callable[[SplitRequest], Numbers]
 def deal(order: Indices, shards: int) -> Numbers:
     """Deal examples to the shards in turn, in the given order, like cards to players.
 
-    Returns the owners. In any stretch of `order`, the shards' counts differ by at most one.
+    Returns the owners [n] of the examples. In any stretch of `order`, counts differ by at most one.
     """
     owners = np.empty(len(order), dtype=np.int32)
     for shard in range(shards):

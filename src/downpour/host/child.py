@@ -92,7 +92,7 @@ class JsonLine:
     __slots__ = ()
 
     def to_line(self) -> str:
-        """Return it as a line, without its end."""
+        """Return it as a line, without its end; msgspec would write null for a loss of NaN."""
         return json.dumps(asdict(self), separators=(",", ":"))  # type: ignore[call-overload]
 
     @classmethod

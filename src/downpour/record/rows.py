@@ -13,7 +13,7 @@ from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from struct import Struct
+from struct import calcsize, iter_unpack, pack
 from typing import Any, NamedTuple, Self, TypeVar, get_args, overload
 
 from downpour.base.devices import AUTO, CPU
@@ -57,7 +57,7 @@ _OF_UPDATE = {
     "processes": "i",
     "shortages": "i",
 }
-"""The columns of tasks that come from an update, and their types in a `Struct`."""
+"""The columns of tasks that come from an update, and their types in a `struct`."""
 _of_update = attrgetter(*_OF_UPDATE)
 
 Row = TypeVar("Row")
@@ -70,17 +70,17 @@ class Packed(Sequence[Row]):
     """Makes a row from its word and its numbers."""
 
     def __init__(self, layout: str) -> None:
-        self._struct = Struct(f"=i{layout}")
+        self._layout = f"=i{layout}"  # not a `Struct`, which can be neither pickled nor copied
         self._content = bytearray()
         self._words: dict[str, int] = {}
 
     def add(self, word: str, *numbers: float) -> None:
         """Add a row."""
         place = self._words.setdefault(word, len(self._words))
-        self._content += self._struct.pack(place, *numbers)
+        self._content += pack(self._layout, place, *numbers)
 
     def __len__(self) -> int:
-        return len(self._content) // self._struct.size
+        return len(self._content) // calcsize(self._layout)
 
     def __iter__(self) -> Iterator[Row]:
         return self._made(self._content)
@@ -92,8 +92,8 @@ class Packed(Sequence[Row]):
     def __getitem__(self, place: int | slice) -> Row | tuple[Row, ...]:
         if isinstance(place, slice):
             return tuple(self[each] for each in range(len(self))[place])
-        begin = range(len(self))[place] * self._struct.size
-        return next(self._made(self._content[begin : begin + self._struct.size]))
+        begin = range(len(self))[place] * calcsize(self._layout)
+        return next(self._made(self._content[begin : begin + calcsize(self._layout)]))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
@@ -106,7 +106,7 @@ class Packed(Sequence[Row]):
 
     def _made(self, content: bytes | bytearray) -> Iterator[Row]:
         words, make = [*self._words], self.make
-        for place, *numbers in self._struct.iter_unpack(content):
+        for place, *numbers in iter_unpack(self._layout, content):
             yield make(words[place], *numbers)
 
 

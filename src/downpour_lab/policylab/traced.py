@@ -178,7 +178,7 @@ def conditions_of(
 ) -> list[Conditions]:
     """Return the jobs of a scenario; if it has too many, pick evenly spread ones.
 
-    Each has at most so many `rounds`, and so many `standbys`.
+    Each job has at most `rounds` rounds, and `standbys` standby workers.
     """
     hosts = min(recording.workers for recording in recordings)
     if not 0 <= standbys <= hosts:

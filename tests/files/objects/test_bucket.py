@@ -65,10 +65,13 @@ def test_an_object_is_what_was_put(
     assert (tmp_path / "pieces").read_bytes() == b"333"
 
 
-def test_a_missing_object_is_missing(bucket: Bucket) -> None:
+def test_a_missing_object_is_missing(bucket: Bucket, tmp_path: Path) -> None:
     """Reading says so by name; removing does not mind; a folder without objects is empty."""
     with pytest.raises(FileMissing, match="never"):
         bucket.get("a/never")
+    with pytest.raises(FileMissing, match="never"):
+        bucket.fetch("a/never", tmp_path / "never")
+    assert not (tmp_path / "never").exists()
     bucket.remove("a/never")
     assert bucket.names("a") == []
 

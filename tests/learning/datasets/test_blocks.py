@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.base.errors import FileCorrupt
+from downpour.base.errors import FileCorrupt, StoreError
 from downpour.core.spec import Spec
 from downpour.learning.datasets import array_folder, blocks, open_prepared, prepare
 from downpour.learning.datasets.array_folder import damage
@@ -79,6 +79,10 @@ def test_digests_are_verified_before_they_verify(tmp_path: Path, key: str, alter
     else:
         flip(path, 1)
     with pytest.raises(FileCorrupt, match=r"train_x\.npy"):
+        open_prepared(tmp_path, key)
+    path.unlink()
+    os.mkfifo(path)  # which a reader would wait for
+    with pytest.raises(StoreError, match=r"train_x\.digests"):
         open_prepared(tmp_path, key)
     path.unlink()
     open_prepared(tmp_path, key)

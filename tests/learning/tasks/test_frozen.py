@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import xxhash
 
-from downpour.base.errors import OtherCode, UnfitWorker
+from downpour.base.errors import FileCorrupt, OtherCode, UnfitWorker
 from downpour.base.values import AttemptId, PublishedFile, Update
 from downpour.cluster.manager import work
 from downpour.cluster.manager.task_messages import indices_of
@@ -130,6 +130,20 @@ def test_the_result_is_whole_and_its_adapter_lies_beside_it(space: Workspace) ->
     assert held(space, adapter) == held(space, model)
     assert held(space, space.store.describe("best.safetensors")) == held(space, final)
     assert work.publish(space, asked) == final
+
+
+def test_a_damaged_version_never_becomes_a_result(space: Workspace) -> None:
+    """Nobody compares a result's bytes later. What the manager still holds, it writes again."""
+    model = folded(space)
+    intact, path = held(space, model), space.folder / model.name
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    asked = do.Publish(experiment=space.experiment, model=model)
+    work.publish(space, asked)
+    assert held(space, space.store.describe("adapter.safetensors")) == intact
+    space.aggregation.versions.clear()
+    with pytest.raises(FileCorrupt, match="has checksum"):
+        work.publish(space, asked)
 
 
 def test_the_result_of_steps_is_whole_as_well(tmp_path: Path, begin: dict[str, str]) -> None:

@@ -101,7 +101,7 @@ def test_epochs_and_shards_are_counted_as_they_are_done() -> None:
 def test_bars_that_stand_still_say_why(
     seconds: float, others: list[TaskStatus], words: str
 ) -> None:
-    """If nobody trains; short tasks end before anyone has read it."""
+    """They do so while no worker trains. Short tasks end before a person could read it."""
     one = replace(
         task(TaskState.RUNNING, 8, 8),
         elapsed_seconds=seconds,

@@ -19,8 +19,7 @@ from downpour.network.rpc.messages import (
 )
 
 _SENT_BYTES_MAX = 2**17
-"""The indices of 16,384 examples, 8 bytes each. A message packs them into 2 or 4 bytes each. Every
-round sends them again, and a worker reads a file once."""
+"""16,384 indices of 8 bytes. A message takes them along in every round; a file is read once."""
 
 
 def task_of(

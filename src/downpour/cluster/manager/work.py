@@ -13,6 +13,7 @@ import logging
 import math
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -347,19 +348,19 @@ def _put_result(
     with_frozen: bool = True,
 ) -> PublishedFile:
     """Publish a model version under a second name, as a link if nothing else belongs to it."""
-    store, held = space.store, decode(space.store.view(file), file.name)
+    store, links = space.store, False
     frozen = ready(space).begun.frozen if with_frozen else None
-    chunks: Sequence[Buffer] = held.head, held.data.data
-    # Not a step, because that names its base, nor a round's only update: that describes its task.
-    links = frozen is None and held.metadata == about_model(held.metadata)
-    if not links:
-        chunks = _whole(space, file, leading, frozen)
+    with suppress(StoreError):  # of a damaged file, this process may still hold the version
+        # A step also names its base, and an update that was a round's only one describes its task.
+        about = {} if frozen else decode(store.read(file), file.name).metadata
+        links = frozen is None and about == about_model(about)
+    chunks = () if links else _whole(space, file, leading, frozen)
     # An earlier manager may have published it, and ended before it journaled that.
     if name in store.list():
         published, digest = store.describe(name), xxhash.xxh3_128()
         for chunk in chunks:
             digest.update(chunk)
-        if published.checksum == digest.hexdigest():
+        if published.checksum == (file.checksum if links else digest.hexdigest()):
             return published
     return store.link(file, name) if links else store.put_new(name, chunks)
 

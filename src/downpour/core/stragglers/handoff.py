@@ -274,8 +274,8 @@ def _exchange(moves: _Moves) -> None:
         if not moves.pays(left - ends, (late.worker, left), (other.worker, ends)):
             continue
         movable.pop(place)
-        why = f"{_sooner(left - ends)} than {expected(left)}"
-        reason = f"{late.worker} and {other.worker} exchange: both would end {why}"
+        who = f"{late.worker} ({expected(left)}) and {other.worker}"
+        reason = f"{who} exchange: both would end {_sooner(left - ends)}"
         for task, to in ((late, other.worker), (other, late.worker)):
             moves.actions.append(
                 Handoff(shard=task.shard, worker=task.worker, meant_for=to, reason=reason)

@@ -52,9 +52,8 @@ if TYPE_CHECKING:
 
 # Short, because the retries of the shared directory begin where these end, and they log a line.
 _CLIENT: Any = {"timeout": "120s", "connect_timeout": "5s"}
-# A timeout covers the whole request, with all bytes of its object. We read a large object in
-# pieces. Only one request can create it on a condition, so that one may take as long as 5 GB need
-# at 1 Mbit/s.
+# A timeout covers the whole request. We read a large object in pieces. But only one request can
+# create it on a condition: that may take as long as 5 GB need at 1 Mbit/s.
 _UPLOADS: Any = {"timeout": "12h", "connect_timeout": "5s"}
 _RETRIES: Any = {"max_retries": 3, "retry_timeout": timedelta(seconds=10)}
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
@@ -172,15 +171,16 @@ class Bucket:
     def get(self, key: str, moved: Moved = unnoticed) -> bytes:
         """Return an object's bytes."""
         with self._speaking(key):
-            return b"".join(self._pieces(key, moved))
+            return b"".join(self._pieces(key, self.objects.get(key), moved))
 
     def fetch(self, key: str, path: Path) -> None:
         """Write an object's bytes to a new file, without holding them in memory; as `get`."""
-        with self._speaking(key), path.open("xb") as file:
-            file.writelines(self._pieces(key))
+        with self._speaking(key):
+            found = self.objects.get(key)  # before there is a file
+            with path.open("xb") as file:
+                file.writelines(self._pieces(key, found))
 
-    def _pieces(self, key: str, moved: Moved = unnoticed) -> Iterator[Buffer]:
-        found = self.objects.get(key)
+    def _pieces(self, key: str, found: Any, moved: Moved = unnoticed) -> Iterator[Buffer]:
         size_bytes = found.meta["size"]
         if size_bytes <= _PIECE_BYTES:
             yield memoryview(found.bytes())

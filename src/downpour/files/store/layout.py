@@ -142,7 +142,7 @@ def attempt_name(kind: AttemptKind, attempt: AttemptId, token: str, checksum: st
 
 
 def indices_name(shard: int, token: str) -> str:
-    """Name the file of a shard's indices, if they are too many for a message."""
+    """Name the file of a shard's indices, if it has many."""
     return f"{_INDICES}{shard:06d}-{token}.bin"
 
 

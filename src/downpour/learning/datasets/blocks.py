@@ -21,7 +21,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from downpour.base.errors import FileCorrupt
-from downpour.files.store.directory import open_regular
+from downpour.files.store.directory import open_regular, read_regular
 from downpour.files.store.publish import reading
 
 BLOCK_BYTES = 2**17
@@ -78,7 +78,7 @@ class Blocks:
     def checksum(self, digests: Path | None = None) -> str:
         """Return the file's checksum by the digests beside it; without them, read all of it."""
         if self._left and digests is not None:
-            self._digests = digests.read_bytes()
+            self._digests = read_regular(digests)
         elif self._left:
             self._digests = b"".join(self._read(range(self._count)))
             self._note(np.arange(self._count))
@@ -89,7 +89,7 @@ class Blocks:
 
         Raises:
             FileCorrupt: a block has changed.
-            FileMissing, SharedDirectoryError: the file cannot be read.
+            StoreError: the file cannot be read.
         """
         if not self._left or not len(rows) or not row_bytes:
             return

@@ -75,7 +75,7 @@ class Arrangement:
     """A way to divide steps: a member of the family `ARRANGEMENTS`."""
 
     divided: Callable[[LoadedTask, nn.Module, int], Division]
-    """Returns the worker's side for so many processes, with a network at its place in memory."""
+    """Returns the worker's side for some processes, with a network at its place in memory."""
     helping: Callable[[LoadedTask, nn.Module, SharedNetwork, Mapping[str, Any]], HelperWork]
     """Returns a helper's side, with the `share` of its task."""
     check: Callable[[LoadedTask, BatchPart], None] = lambda *_: None

@@ -186,7 +186,7 @@ def xray_cnn(
 def _convolutions(
     before: int, channels: Sequence[int], kernel: int, padding: int = 0
 ) -> OrderedDict[str, nn.Module]:
-    """Return convolutions, each with a pooling by 2, after so many channels."""
+    """Return convolutions with a pooling by 2 after each; the first gets `before` channels."""
     layers = OrderedDict[str, nn.Module]()
     for number, count in enumerate(channels, start=1):
         layers[f"conv{number}"] = nn.Conv2d(before, count, kernel, padding=padding)

@@ -73,8 +73,8 @@ def batch_order(
 ) -> Indices:
     """Return the shard's indices in the order of training; `samples_in` tells the batches' bounds.
 
-    `labels` are the classes of all training examples, or None where targets are not classes. The
-    `first` ones may be enough; fewer take less memory.
+    `labels` are the classes of all training examples, or None where targets are not classes. If
+    the `first` places of the order are enough, the rest takes no memory.
     """
     if spec.batches == "shuffled":
         words = _SHUFFLED, spec.seed, epoch, shard

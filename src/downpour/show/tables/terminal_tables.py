@@ -41,7 +41,7 @@ from downpour.show.tables.cells import (
 )
 
 EPOCHS_MAX = 1000
-"""A terminal takes a second for so many."""
+"""A terminal takes a second to draw a thousand."""
 _CHANGES_MAX = 8
 _CLASS_EPOCHS_MAX = 6
 _METRICS_WIDTH = 22
