@@ -11,6 +11,8 @@ from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields
 from functools import partial
 from typing import Any, Literal
 
+from pydantic import ByteSize, TypeAdapter, ValidationError
+
 from downpour.base.devices import AUTO, NAMES
 from downpour.base.errors import SpecError
 from downpour.base.values import DEFAULT_PORT, DEFAULT_SHARED
@@ -176,6 +178,26 @@ def loaders_of(text: str) -> int | None:
         accepted = f"must be {AUTO} or a whole number from 0 to {LOADERS_MAX}"
         raise SpecError("loaders", text, accepted)
     return int(text)
+
+
+CACHE_VARIABLE = "DOWNPOUR_CACHE"
+CACHE = "8GiB"
+cache = partial(
+    option,
+    value=CACHE,
+    text="How much of the blocks of a bucket's examples this machine keeps on its disk; workers of "
+    "one machine share them.",
+    metavar="SIZE",
+    variable=CACHE_VARIABLE,
+)
+
+
+def cache_of(text: str) -> int:
+    """Return the bytes of a size such as 50G."""
+    try:
+        return int(TypeAdapter(ByteSize).validate_python(text))
+    except ValidationError:
+        raise SpecError("cache", text, "must be a size, such as 50G or 512MiB") from None
 
 
 connect_seconds = partial(

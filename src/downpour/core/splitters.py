@@ -35,13 +35,16 @@ class SplitRequest:
 
     `classes` has shape (examples,). It holds the class of each example, numbered 0..K-1 without
     gaps, where K classes occur. A request has at least as many examples as shards. `alpha` is the
-    concentration of a Dirichlet split, and None for other splits.
+    concentration of a Dirichlet split, and None for other splits. `block_ends` are the indices that
+    follow the blocks of examples that lie together, ascending, and None if nothing needs to keep
+    them together.
     """
 
     classes: Numbers
     shards: int
     generator: np.random.Generator
     alpha: float | None = None
+    block_ends: Indices | None = None
 
 
 Splitter = Callable[[SplitRequest], Numbers]
@@ -68,9 +71,25 @@ def shuffled_by_class(request: SplitRequest) -> Indices:
 def random_owners(request: SplitRequest) -> Numbers:
     """`random`: deal a seeded permutation to the shards in turn; sizes differ by at most one.
 
-    It never looks at the classes, so it also works for datasets without classes.
+    It never looks at the classes, so it also works for datasets without classes. If the examples
+    lie in blocks, it cuts a permutation of the blocks instead, so two shards share at most a block.
     """
+    if request.block_ends is not None:
+        order = block_by_block(request.block_ends, request.generator)
+        owners = np.empty(len(order), dtype=np.int32)
+        owners[order] = np.arange(len(order)) * request.shards // len(order)
+        return owners
     return deal(request.generator.permutation(len(request.classes)), request.shards)
+
+
+def block_by_block(ends: Indices, generator: np.random.Generator) -> Indices:
+    """Return all examples [n], with those of a block together and the blocks in random order."""
+    counts = np.diff(ends, prepend=0)
+    order = generator.permutation(len(ends))
+    # Each place, less that of its block's first example, and plus that example's index.
+    shift = ends[order] - np.cumsum(counts[order])
+    places: Indices = np.arange(ends[-1]) + np.repeat(shift, counts[order])
+    return places
 
 
 def class_owners(request: SplitRequest) -> Numbers:
@@ -174,17 +193,25 @@ def _fill_empty(result: Numbers, shards: int) -> None:
         heapq.heappush(largest, (size + 1, donor))
 
 
-def hold_out(labels: Labels | None, count: int, share: float, seed: int) -> tuple[Indices, Indices]:
+def hold_out(
+    labels: Labels | None, count: int, share: float, seed: int, block_ends: Indices | None = None
+) -> tuple[Indices, Indices]:
     """Divide the examples `0..count-1` into the ones that stay and the held-out ones, both sorted.
 
-    The held-out `share` is exact for each class to within one example.
+    The held-out `share` is exact for each class to within one example. Without classes, examples
+    that lie in blocks are held out by whole blocks, but for one.
     """
     # The second number makes this draw differ from the split, which uses the seed alone.
-    order = np.random.default_rng((seed, 1)).permutation(count).astype(np.int64, copy=False)
-    if labels is not None:
-        order = order[np.argsort(labels[order], kind="stable")]
-    # With the classes end to end, we take one of every 1 / share examples.
-    is_held = np.diff(np.floor(np.arange(count + 1) * share)) > 0
+    generator = np.random.default_rng((seed, 1))
+    if labels is None and block_ends is not None:
+        order = block_by_block(block_ends, generator)
+        is_held = np.arange(count) < np.floor(count * share)
+    else:
+        order = generator.permutation(count).astype(np.int64, copy=False)
+        if labels is not None:
+            order = order[np.argsort(labels[order], kind="stable")]
+        # With the classes end to end, we take one of every 1 / share examples.
+        is_held = np.diff(np.floor(np.arange(count + 1) * share)) > 0
     stay, held = np.sort(order[~is_held]), np.sort(order[is_held])
     if not len(held) or not len(stay):
         accepted = f"holds out {len(held)} of {count} training examples, but both parts need some"
@@ -199,7 +226,12 @@ _BLOCK = 1 << 18
 
 
 def split(
-    spec_split: str, labels: Labels | None, count: int, shards: int, seed: int
+    spec_split: str,
+    labels: Labels | None,
+    count: int,
+    shards: int,
+    seed: int,
+    block_ends: Indices | None = None,
 ) -> list[Indices]:
     """Split the examples `0..count-1` into shards, by a spec's `split` such as "dirichlet(0.5)".
 
@@ -221,19 +253,28 @@ def split(
     if shards == 1:
         return [np.arange(count)]
     generator, classes = np.random.default_rng(seed), _without_gaps(labels)
-    request = SplitRequest(classes=classes, shards=shards, generator=generator, alpha=alpha)
+    request = SplitRequest(
+        classes=classes, shards=shards, generator=generator, alpha=alpha, block_ends=block_ends
+    )
     return _shards_of(SPLITTERS[name](request), shards)
 
 
 def divide(
-    spec: Spec, labels: Labels | None, count: int, shards: int
+    spec: Spec,
+    labels: Labels | None,
+    count: int,
+    shards: int,
+    block_ends: Indices | None = None,
 ) -> tuple[list[Indices], Indices]:
     """Divide training examples as a spec says: into shards and held-out examples for validation."""
     if not spec.validation:
-        return split(spec.split, labels, count, shards, spec.seed), np.empty(0, dtype=np.int64)
-    stay, held = hold_out(labels, count, spec.validation, spec.seed)
+        parts = split(spec.split, labels, count, shards, spec.seed, block_ends)
+        return parts, np.empty(0, dtype=np.int64)
+    stay, held = hold_out(labels, count, spec.validation, spec.seed, block_ends)
     there = None if labels is None else labels[stay]
-    parts = split(spec.split, there, len(stay), shards, spec.seed)
+    ends = None if block_ends is None else np.unique(np.searchsorted(stay, block_ends))
+    ends = ends if ends is None else ends[ends > 0]
+    parts = split(spec.split, there, len(stay), shards, spec.seed, ends)
     return [stay[part] for part in parts], held
 
 
@@ -332,9 +373,16 @@ def count_classes(shards: Sequence[Indices], labels: Labels | None, classes: int
     return np.array([np.bincount(labels[one], minlength=classes) for one in shards], np.int64)
 
 
-def cut(spec: Spec, labels: Labels | None, count: int, classes: int, shards: int) -> SplitCut:
+def cut(
+    spec: Spec,
+    labels: Labels | None,
+    count: int,
+    classes: int,
+    shards: int,
+    block_ends: Indices | None = None,
+) -> SplitCut:
     """Cut training examples by `divide`, as the manager does when it prepares an experiment."""
-    parts, held_out = divide(spec, labels, count, shards)
+    parts, held_out = divide(spec, labels, count, shards, block_ends)
     return SplitCut(
         split=spec.split,
         shards=tuple(parts),

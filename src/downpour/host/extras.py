@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from downpour.base.errors import MissingPackage
 
 EXTRAS: dict[str, dict[str, str]] = {
+    "blocks": {"pyarrow": "pyarrow"},
     "certs": {"cryptography": "cryptography"},
     "dashboard": {"h11": "h11", "starlette": "starlette", "uvicorn": "uvicorn"},
     "digits": {"sklearn": "scikit-learn"},

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.base.errors import SpecError
-from downpour.core.splitters import SPLITTERS, largest_remainder, split
+from downpour.core.spec import Spec
+from downpour.core.splitters import SPLITTERS, divide, largest_remainder, split
 
 SPLITS = [f"{name}(0.3)" if name == "dirichlet" else name for name in SPLITTERS]
 every_split = pytest.mark.parametrize("name", SPLITS)
@@ -220,3 +221,28 @@ def test_many_examples_are_split_in_little_memory(name: str, digest: str) -> Non
     tracemalloc.stop()
     assert peak < 33 * count
     assert hashlib.sha256(b"".join(one.tobytes() for one in shards)).hexdigest()[:16] == digest
+
+
+@given(
+    counts=st.lists(st.integers(1, 9), min_size=4, max_size=40),
+    shards=st.integers(1, 6),
+    validation=st.sampled_from([0.0, 0.25]),
+    seed=st.integers(0, 99),
+)
+def test_a_random_split_keeps_blocks_together(
+    counts: list[int], shards: int, validation: float, seed: int
+) -> None:
+    """Sizes differ by at most one, and only a part's first and last block are not whole.
+
+    A block that is held out in part may be a third.
+    """
+    shards, ends = min(shards, len(counts) // 2), np.cumsum(counts)
+    spec = Spec(validation=validation, seed=seed)
+    parts, held = divide(spec, None, int(ends[-1]), shards, ends)
+    assert sorted(np.concatenate([*parts, held]).tolist()) == list(range(ends[-1]))
+    sizes = [len(part) for part in parts]
+    assert max(sizes) - min(sizes) <= 1
+    for part in (*parts, held):
+        blocks, found = np.unique(np.searchsorted(ends, part, side="right"), return_counts=True)
+        whole = found == np.array(counts)[blocks]
+        assert np.count_nonzero(~whole) <= 2 + bool(validation)

@@ -125,3 +125,36 @@ def test_even_batches_are_as_many_and_nearly_equal(samples: int, batch_size: int
     assert sizes.sum() == samples
     assert sizes.max() - sizes.min() <= 1
     assert 1 <= sizes.min() <= sizes.max() <= batch_size + 1
+
+
+@given(
+    counts=st.lists(st.integers(1, 9), min_size=1, max_size=40),
+    share=st.integers(1, 3),
+    epoch=st.integers(0, 9),
+)
+def test_an_epoch_reads_a_block_within_one_window(
+    counts: list[int], share: int, epoch: int
+) -> None:
+    """Whatever part of the blocks a shard has, it has at most eight of them open at a time."""
+    ends = np.cumsum(counts)
+    indices = np.arange(0, ends[-1], share)
+    order = batch_order(spec_of("shuffled"), indices, None, epoch, 0, None, ends)
+    assert np.array_equal(np.sort(order), indices)
+    blocks = np.searchsorted(ends, order, side="right").tolist()
+    present = list(dict.fromkeys(blocks))
+    last = {block: place for place, block in enumerate(blocks)}
+    for start in range(0, len(present), 8):
+        window = present[start : start + 8]
+        places = [place for place, block in enumerate(blocks) if block in window]
+        assert places == list(range(places[0], max(last[block] for block in window) + 1))
+
+
+def test_blocks_come_in_another_order_in_each_epoch() -> None:
+    """And so do the examples of a window, which are not sorted."""
+    ends = np.arange(10, 1000, 10)
+    first, second = (
+        batch_order(spec_of("shuffled"), np.arange(990), None, epoch, 0, None, ends)
+        for epoch in (0, 1)
+    )
+    assert set((first[:80] // 10).tolist()) != set((second[:80] // 10).tolist())
+    assert len(set((first[:8] // 10).tolist())) > 1

@@ -159,7 +159,9 @@ def _prepare(asked: dict[str, Any]) -> None:
     data_dir = Path(asked["data_dir"]) if asked["data_dir"] else None
     key = tasks.prepare_data(spec, folder, data_dir)
     data = tasks.open_data(spec, folder, key)
-    shards, _ = divide(spec, data.labels, data.facts.train_samples, spec.shards or 1)
+    shards, _ = divide(
+        spec, data.labels, data.facts.train_samples, spec.shards or 1, data.block_ends
+    )
     # Now, because torch reserves memory that it never uses.
     fail_instead_of_dying()
     drawn = GlobalModel(spec, data)

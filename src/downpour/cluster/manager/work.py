@@ -82,7 +82,9 @@ def prepare(
     dataset = retry_policy.call_through_outage(partial(tasks.open_data, spec, folder, key))
     facts = dataset.facts
     decoded = time.perf_counter()
-    shards, held_out = divide(spec, dataset.labels, facts.train_samples, spec.shards)
+    shards, held_out = divide(
+        spec, dataset.labels, facts.train_samples, spec.shards, dataset.block_ends
+    )
     cut = time.perf_counter()
     check_meetings(spec, [len(shard) for shard in shards])
     # Try an order that may be impossible for every shard. Otherwise it would fail on the workers,

@@ -16,7 +16,7 @@ import sys
 from dataclasses import dataclass, field
 
 from downpour.base import options
-from downpour.base.options import flag, loaders_of, option, words_of
+from downpour.base.options import cache_of, flag, loaders_of, option, words_of
 from downpour.host.paths import Credentials
 from downpour.network.discovery.waiting import CONNECT_SECONDS
 
@@ -76,6 +76,7 @@ class WorkerOptions:
         default="as many as the spec asks for",
     )
     loaders: str = options.loaders()
+    cache: str = options.cache()
     accepts_code: bool = flag(
         "If this machine lacks a file of an experiment's code or has another version, use the "
         "manager's. DOWNPOUR_ALLOW still decides whose code may run.",
@@ -99,6 +100,7 @@ class WorkerOptions:
     def __post_init__(self) -> None:
         """Check what users may set."""
         loaders_of(self.loaders)
+        cache_of(self.cache)
 
     def arguments(self) -> list[str]:
         """Return the command line that starts this worker as a separate process."""

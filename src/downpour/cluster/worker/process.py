@@ -15,7 +15,7 @@ from pathlib import Path
 
 from downpour.base.devices import CPU
 from downpour.base.errors import OtherDirectory, Untrusted
-from downpour.base.options import loaders_of
+from downpour.base.options import CACHE_VARIABLE, loaders_of
 from downpour.cluster.worker.agent import ShownWorker, WorkerAgent
 from downpour.cluster.worker.metrics import WorkerMetrics
 from downpour.cluster.worker.options import (
@@ -63,6 +63,7 @@ def run_worker(
     wait_passively()
     keep_memory()
     options = _complete(options)
+    os.environ[CACHE_VARIABLE] = options.cache  # loaders read it, too
     given = parse_address(options.manager, field="manager") if options.manager else None
     wait = awaiting(options.connect_seconds, when=files_may_come)
     trust = wait(Trust.load, options.credentials)

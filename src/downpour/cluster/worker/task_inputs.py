@@ -230,6 +230,7 @@ def _afresh(loaded: LoadedExperiment, task: TaskMessage) -> BegunTask:
     known = kept is not None and kept.optimizer_state == task.optimizer_state
     arrays = kept.arrays if kept and known else _handed_on(loaded, task)
     training = _placed(loaded, part, optimizer_part(arrays))
+    training.read_ahead()
     # Reading a computed start again would take two files, so keep it. A start from one file costs
     # little to read again.
     return BegunTask(training, start if task.step is not None else None)

@@ -38,8 +38,11 @@ def cuts_of(
         key = prepare_data(spec, folder, data_dir)
         check_same_data(spec, folder, key)
         data = open_data(spec, folder, key)
-        facts = data.facts
-        return [cut(one, data.labels, facts.train_samples, facts.classes, shards) for one in specs]
+        facts, labels = data.facts, data.labels
+        return [
+            cut(one, labels, facts.train_samples, facts.classes, shards, data.block_ends)
+            for one in specs
+        ]
 
 
 @contextmanager

@@ -180,6 +180,17 @@ class Bucket:
             with path.open("xb") as file:
                 file.writelines(self._pieces(key, found))
 
+    def get_range(self, key: str, begin: int, end: int, tag: str) -> bytes | None:
+        """Return the bytes [begin, end) of an object; None if its entity tag is another now."""
+        from obstore.exceptions import PreconditionError
+
+        only: Any = {"range": (begin, end), "if_match": tag}
+        try:
+            with self._speaking(key):
+                return bytes(self.objects.get(key, options=only).bytes())
+        except PreconditionError:
+            return None
+
     def _pieces(self, key: str, found: Any, moved: Moved = unnoticed) -> Iterator[Buffer]:
         size_bytes = found.meta["size"]
         if size_bytes <= _PIECE_BYTES:

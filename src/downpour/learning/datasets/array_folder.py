@@ -43,10 +43,10 @@ from downpour.files.store.publish import RetryPolicy, reading, sync_directory
 from downpour.files.store.shared_directory import own_folder
 from downpour.host.machine import expect_random_reads, note_use, raise_limit, remove_unused
 from downpour.host.paths import FolderLock
-from downpour.learning.datasets.blocks import (
+from downpour.learning.datasets.digests import (
     CHANGED,
     WHOLE_BYTES,
-    Blocks,
+    VerifiedBlocks,
     block_digests,
     blocks_of,
     checksum_of,
@@ -180,7 +180,7 @@ class ArrayFolder:
 
     facts: Mapping[str, Any]
     arrays: Mapping[str, NDArray[Any]]
-    blocks: Mapping[str, Blocks]
+    blocks: Mapping[str, VerifiedBlocks]
 
 
 def write_array_folder(
@@ -331,7 +331,7 @@ class _Mapped(NamedTuple):
 
     array: NDArray[Any]
     described: dict[str, Any]
-    blocks: Blocks | None = None
+    blocks: VerifiedBlocks | None = None
 
 
 def _opened(folder: Path, there: Collection[str], name: str, stated: dict[str, Any]) -> _Mapped:

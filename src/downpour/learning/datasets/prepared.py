@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from downpour.base.errors import FileCorrupt
 from downpour.base.values import DatasetFacts
 from downpour.learning.datasets.array_folder import FACTS_FILE, open_array_folder
-from downpour.learning.datasets.blocks import Blocks
+from downpour.learning.datasets.digests import VerifiedBlocks
 
 _Count = Annotated[int, Field(ge=0, lt=2**62)]
 _Length = Annotated[int, Field(ge=1, lt=2**62)]
@@ -128,7 +128,7 @@ class Examples:
 
     x: NDArray[Any]
     y: NDArray[Any]
-    blocks: Blocks | None = None
+    blocks: VerifiedBlocks | None = None
 
     def __len__(self) -> int:
         return len(self.x)
@@ -163,6 +163,7 @@ class PreparedDataset:
     std: NDArray[np.float64]
     normalized: bool = True
     remarks: tuple[str, ...] = ()
+    block_ends = None  # the arrays are mapped, so nothing is read as a block
 
     @property
     def images(self) -> bool:
@@ -205,7 +206,7 @@ def without_examples(stated: Mapping[str, Any], name: str) -> PreparedDataset:
 
 
 def _dataset(
-    facts: Stated, arrays: Mapping[str, NDArray[Any]], blocks: Mapping[str, Blocks]
+    facts: Stated, arrays: Mapping[str, NDArray[Any]], blocks: Mapping[str, VerifiedBlocks]
 ) -> PreparedDataset:
     shape = (-1,) if facts.images else facts.sample_shape
     return PreparedDataset(

@@ -51,46 +51,42 @@ def local_path(field: str, given: str | os.PathLike[str]) -> Path:
     """
     if not is_object_store(given):
         return path_of(field, given) if str(given).startswith("file://") else Path(given)
-    bucket, name = _place(field, str(given))
+    bucket, name, found = found_at(field, str(given))
     folder = folder_of(bucket.url) / "data"
-    with _naming(field, str(given)):
-        _fetch(bucket, _found(field, str(given)), folder)
+    with naming(field, str(given)):
+        _fetch(bucket, found, folder)
     return folder / name
 
 
 def check_there(field: str, url: str) -> None:
     """Raise SpecError if a URL names no object and no folder; nothing is fetched."""
-    with _naming(field, url):
-        _found(field, url)
+    found_at(field, url)
 
 
-def _place(field: str, url: str) -> tuple[Bucket, str]:
-    """Return the bucket that holds what a URL names, and its name there."""
+def found_at(field: str, url: str) -> tuple[Bucket, str, list[Found]]:
+    """Return the bucket of a URL, the name there, and the object of that name or all below it."""
     require(f"{field} = '{url}'", "objects")
     parent, _, name = checked_url(field, url).rpartition("/")
     if parent.endswith("/"):  # of the two behind the scheme
         raise SpecError(field, url, "must name an object or a folder in the bucket")
-    return Bucket.at(parent), name
-
-
-def _found(field: str, url: str) -> list[Found]:
-    """Return the one object that a URL names, or all below it."""
-    bucket, name = _place(field, url)
-    found = [
-        one
-        for one in bucket.found(name)
-        # Some programs make empty objects that end in a slash, for folders.
-        if not one.key.endswith("/") and {"", ".", ".."}.isdisjoint(one.key.split("/"))
-    ]
+    with naming(field, url):
+        bucket = Bucket.at(parent)
+        found = [
+            one
+            for one in bucket.found(name)
+            # Some programs make empty objects that end in a slash, for folders.
+            if not one.key.endswith("/") and {"", ".", ".."}.isdisjoint(one.key.split("/"))
+        ]
     # A folder may have an object of its name beside it in a store, and cannot on a disk.
     single = [one for one in found if one.key == name]
     if not found:
         raise SpecError(field, url, "no such object or folder")
-    return single or found
+    return bucket, name, single or found
 
 
 @contextmanager
-def _naming(field: str, url: str) -> Iterator[None]:
+def naming(field: str, url: str) -> Iterator[None]:
+    """Translate the errors of a block that fetches a URL."""
     try:
         yield
     except StoreError as error:

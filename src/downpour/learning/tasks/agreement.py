@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 CLASSES_MAX = 1_000_000
 
-_ARRAYS = ("labels",)
+_ARRAYS = ("labels", "block_ends")
 EXAMPLES_MAX = 2**31 - 1
 """Their indices, eight bytes each, are in the memory of the manager."""
 _MANY = 100_000_000
@@ -43,11 +43,16 @@ class TaskData:
     """The facts about a task's examples without reading them; `sketches` are by part and index.
 
     `labels` has shape (train_samples,), int64, or is None if examples have no classes.
+    `block_ends` [blocks], int64, are the indices that follow the blocks of training examples; None
+    if the order does not depend on blocks. `files` are the fingerprints of the files of each part,
+    if its examples tell them.
     """
 
     facts: DatasetFacts
     labels: NDArray[np.int64] | None
     sketches: Mapping[str, Mapping[int, list[Any]]]
+    block_ends: NDArray[np.int64] | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def understood(self) -> str:
@@ -85,10 +90,18 @@ def open_task_data(root: Path, key: str) -> TaskData:
             part: {int(index): list(one) for index, one in stated["sketches"][part].items()}
             for part in ("train", "test")
         }
+        files = {part: str(stated["files"][part]) for part in ("train", "test")}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FileCorrupt(key, f"misses or garbles {error}") from None
     labels = opened.arrays["labels"] if facts.classes else None
-    return TaskData(facts=facts, labels=labels, sketches=sketches)
+    ends = opened.arrays["block_ends"]
+    return TaskData(
+        facts=facts,
+        labels=labels,
+        sketches=sketches,
+        block_ends=ends if len(ends) else None,
+        files=files,
+    )
 
 
 def alike(one: TaskData, other: TaskData) -> bool:
@@ -112,10 +125,10 @@ def task_data_key(spec: Spec, root: Path, begun_with: str | None) -> str:
     """Return the key of a task's data, writing its folder where it is missing."""
     if begun_with is not None and (reason := damage(root, begun_with, _ARRAYS)) is None:
         return begun_with
-    facts, labels = _looked_at(spec)
+    facts, arrays = _looked_at(spec)
     prefix = re.sub(r"[^A-Za-z0-9]+", "-", spec.task or "").strip("-")[:64]
     with writing(root, f"task {spec.task}"):
-        key = write_array_folder(root, f"task-{prefix}", facts, {"labels": labels})
+        key = write_array_folder(root, f"task-{prefix}", facts, arrays)
     if begun_with not in (None, key):
         accepted = f"its examples have changed since the experiment began, and {reason}"
         raise SpecError("task", spec.task, accepted)
@@ -140,6 +153,8 @@ def check_examples(
     here = limited(len(examples), spec, part)
     if here != count:
         raise UnfitWorker(f"{spec.task} has {here} {part} examples here, but {count} elsewhere")
+    if getattr(examples, "fingerprint", "") != data.files.get(part, ""):
+        raise UnfitWorker(f"{spec.task}: the files of its {part} examples are different here")
     sketches = list(data.sketches[part].items())
     if number is not None and sketches:
         sketches = [sketches[number % len(sketches)]]
@@ -154,14 +169,16 @@ def limited(count: int, spec: Spec, part: str) -> int:
     return count if limit is None else min(count, limit)
 
 
-def _looked_at(spec: Spec) -> tuple[dict[str, Any], NDArray[np.int64]]:
-    """Make the task and look at its data; returns what the folder states, and the labels."""
-    from downpour.learning.tasks.own import own_task
+def _looked_at(spec: Spec) -> tuple[dict[str, Any], dict[str, NDArray[np.int64]]]:
+    """Make the task and look at its data; returns what the folder states, and its arrays."""
+    from downpour.learning.tasks.own import examples_of, own_task
 
     task = own_task(spec)
-    counts, sketches = {}, {}
+    counts, sketches, ends, files = {}, {}, {}, {}
     for part in ("train", "test"):
-        counts[part], sketches[part] = _part(task, spec, part)
+        examples = examples_of(task, spec, part)
+        counts[part], sketches[part], ends[part] = _part(task, spec, part, examples)
+        files[part] = getattr(examples, "fingerprint", "")
     labels = _labels(task, spec, counts["train"])
     facts = {
         "task": spec.task,
@@ -169,8 +186,9 @@ def _looked_at(spec: Spec) -> tuple[dict[str, Any], NDArray[np.int64]]:
         "test_samples": limited(counts["test"], spec, "test"),
         "classes": int(labels.max()) + 1 if len(labels) else 0,
         "sketches": sketches,
+        "files": files,
     }
-    return facts, labels
+    return facts, {"labels": labels, "block_ends": ends["train"]}
 
 
 def _remedy(examples: object) -> str:
@@ -188,11 +206,12 @@ def _remedy(examples: object) -> str:
     return ""
 
 
-def _part(task: Task, spec: Spec, part: str) -> tuple[int, dict[int, list[Any]]]:
-    """Return how many examples a part has, and sketches of some used ones."""
-    from downpour.learning.tasks.own import examples_of, mistake, resemble, sketched, theirs
+def _part(
+    task: Task, spec: Spec, part: str, examples: ExampleList
+) -> tuple[int, dict[int, list[Any]], NDArray[np.int64]]:
+    """Return how many examples a part has, sketches of some used ones, and where blocks end."""
+    from downpour.learning.tasks.own import mistake, resemble, sketched, theirs
 
-    examples = examples_of(task, spec, part)
     if remedy := _remedy(examples):
         accepted = (
             f'examples("{part}") must return examples by index, not a '
@@ -215,7 +234,7 @@ def _part(task: Task, spec: Spec, part: str) -> tuple[int, dict[int, list[Any]]]
     with theirs(spec, f'cannot read an example of "{part}"', task.examples):
         sketches = {index: sketched(examples, part, index) for index in indices}
         if not spec.repeatable:
-            return count, {}
+            return count, {}, _block_ends(task, spec, part, examples)
         for index, sketch in sketches.items():
             if not resemble(sketch, sketched(examples, part, index)):
                 accepted = (
@@ -223,7 +242,22 @@ def _part(task: Task, spec: Spec, part: str) -> tuple[int, dict[int, list[Any]]]
                     "draw random numbers only from the global generators of torch, Python or numpy"
                 )
                 raise mistake(spec, task, "examples", accepted)
-    return count, sketches
+    return count, sketches, _block_ends(task, spec, part, examples)
+
+
+def _block_ends(task: Task, spec: Spec, part: str, examples: ExampleList) -> NDArray[np.int64]:
+    """Return where the blocks of the used examples end; nothing if the order ignores them."""
+    from downpour.learning.tasks.own import mistake
+
+    ends = getattr(examples, "block_ends", None)
+    if spec.order == "blocks" and ends is None and part == "train":
+        accepted = (
+            'order = "blocks" needs examples with block_ends, as those of downpour.data.Blocks'
+        )
+        raise mistake(spec, task, "examples", accepted)
+    if ends is None or spec.order == "random" or spec.batches != "shuffled":
+        return np.empty(0, np.int64)
+    return np.unique(np.minimum(ends, limited(len(examples), spec, "train"))).astype(np.int64)
 
 
 def _labels(task: Task, spec: Spec, count: int) -> NDArray[np.int64]:

@@ -9,7 +9,7 @@ be a function of the position, which is why all global generators are seeded bef
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -28,6 +28,17 @@ class ExampleList(Protocol):
 
     def __getitem__(self, index: int, /) -> Any:
         """Return one of them."""
+
+
+@runtime_checkable
+class ReadsAhead(Protocol):
+    """Examples that fetch what will be read, as those of `downpour.data.Blocks` do."""
+
+    def expect(self, indices: Any, /) -> None:
+        """Fetch these examples [n] before they are read, in this order."""
+
+    def reach(self, place: int, /) -> None:
+        """Say that the expected examples before a place have been read."""
 
 
 class Task:

@@ -7,6 +7,9 @@ and the places left over go to the largest remainders (ties in random order). So
 differs from its share by a whole example, and every index appears exactly once. The order follows
 from (seed, epoch, shard) alone.
 
+Examples that lie in blocks are shuffled in two steps: their blocks, and then the examples within
+each window of 8 blocks. So an epoch reads a block once, and has few of them open at a time.
+
 A task trains a part of it. If an epoch has `meet` meetings, the m-th task trains the m-th of `meet`
 consecutive, nearly equal slices of the epoch's batches. So each example is trained once an epoch,
 for any `meet`.
@@ -35,7 +38,8 @@ from downpour.learning.datasets.source import random_order
 
 Indices = NDArray[np.int64]
 
-_SHUFFLED, _BALANCED, _TIES = 1, 2, 4
+_SHUFFLED, _BALANCED, _TIES, _BLOCKS = 1, 2, 4, 5
+_WINDOW = 8
 
 _KEPT_BYTES = 2**28
 
@@ -70,12 +74,15 @@ def batch_order(
     epoch: int,
     shard: int,
     first: int | None = None,
+    block_ends: Indices | None = None,
 ) -> Indices:
     """Return the shard's indices in the order of training; `samples_in` tells the batches' bounds.
 
     `labels` are the classes of all training examples, or None where targets are not classes. If
     the `first` places of the order are enough, the rest takes no memory.
     """
+    if block_ends is not None:
+        return indices[_by_blocks(indices, block_ends, spec.seed, epoch, shard)]
     if spec.batches == "shuffled":
         words = _SHUFFLED, spec.seed, epoch, shard
         return indices[random_order(len(indices), *words, first=first)]
@@ -92,6 +99,15 @@ def batch_order(
         for count in range(batches_in(len(order), spec.batch_size) + 1)
     ]
     return order[_stratified(classes, tie_order, np.diff(bounds))]
+
+
+def _by_blocks(indices: Indices, ends: Indices, *words: int) -> Indices:
+    """Return places in `indices` in the order of their windows, and in random order within each."""
+    present, places = np.unique(np.searchsorted(ends, indices, side="right"), return_inverse=True)
+    windows = np.empty(len(present), np.int64)
+    windows[random_order(len(present), _BLOCKS, *words)] = np.arange(len(present)) // _WINDOW
+    order = random_order(len(indices), _SHUFFLED, *words)
+    return order[np.argsort(windows[places[order]], kind="stable")]
 
 
 def batches_in(samples: int, batch_size: int) -> int:

@@ -28,6 +28,7 @@ from downpour.base.errors import FileCorrupt, NonFinite, OutOfMemory, SpecError,
 from downpour.learning.accelerators import lacks_kernel
 from downpour.learning.tasks.batches import Indices
 from downpour.learning.tasks.loaded import LoadedTask
+from downpour.learning.tasks.task import ReadsAhead
 from downpour.learning.training import numerics
 from downpour.learning.training.epoch_order import (
     KeptArrays,
@@ -132,6 +133,7 @@ class ShardTraining:
         self._loss_sum = torch.zeros((), dtype=wide, device=spec.device)
         self._counted = torch.zeros_like(self._loss_sum)
         self._steps_done = 0
+        self._ahead: ReadsAhead | None = None
         self._loaders = loaders
         if loaders is not None:
             loaders.begin(self._requests)
@@ -147,13 +149,23 @@ class ShardTraining:
         key = self._epoch, task.shard, task.checksum
         return orders.get(key, stop, partial(self._made_order, stop))
 
+    def read_ahead(self) -> None:
+        """Let the examples fetch what this task will read, if they can."""
+        examples = self._loaded.examples("train")
+        if isinstance(examples, ReadsAhead):
+            self._ahead = examples
+            places = map(self._place_after, (0, self._part.steps))
+            examples.expect(self._order[slice(*places)])
+
     def _made_order(self, stop: int) -> Indices:
         count, task = self._loaded.count("train"), self._task
         indices = np.asarray(task.indices, dtype=np.int64)
         if len(indices) and not 0 <= indices.min() <= indices.max() < count:
             raise FileCorrupt("indices", f"must be from 0 to {count - 1}")
-        labels = self._loaded.data.labels
-        return batch_order(self._spec, indices, labels, self._epoch, task.shard, stop)
+        data = self._loaded.data
+        return batch_order(
+            self._spec, indices, data.labels, self._epoch, task.shard, stop, data.block_ends
+        )
 
     @property
     def steps_done(self) -> int:
@@ -239,6 +251,8 @@ class ShardTraining:
         )
         if self._loaders is not None:
             self._loaders.reach(self._steps_done)
+        if self._ahead is not None:
+            self._ahead.reach(self._place_after(self._steps_done) - self._place_after(0))
         step.seed()
         self._optimizers.set_rate(self._rate_factor())
         loss = train_step(step, self._optimizers, self._helpers, self._alone)

@@ -58,7 +58,7 @@ def _identity_in(file: IO[bytes]) -> Identity:
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
-class Blocks:
+class VerifiedBlocks:
     """The blocks of a file from `offset` on, and which of them this process has verified.
 
     Several threads may use it: at worst, two read the same block.
@@ -135,6 +135,6 @@ def _filled(file: Any, window: bytearray) -> int:
 
 
 @lru_cache(maxsize=256)
-def blocks_of(path: Path, offset: int, same: Identity) -> Blocks:
+def blocks_of(path: Path, offset: int, same: Identity) -> VerifiedBlocks:
     """Return the blocks of a file with this identity, which all of the process share."""
-    return Blocks(path, offset, same)
+    return VerifiedBlocks(path, offset, same)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from downpour.base.errors import FileCorrupt, StoreError
 from downpour.core.spec import Spec
-from downpour.learning.datasets import array_folder, blocks, open_prepared, prepare
+from downpour.learning.datasets import array_folder, digests, open_prepared, prepare
 from downpour.learning.datasets.array_folder import damage
-from downpour.learning.datasets.blocks import Blocks, block_digests, checksum_of, identity
+from downpour.learning.datasets.digests import VerifiedBlocks, block_digests, checksum_of, identity
 from downpour.learning.datasets.prepared import ARRAYS
 from downpour.learning.tasks.feed import Feed
 
@@ -26,7 +26,7 @@ ONE, BLOCK = 128, 1024  # bytes of an example, and of a block, which holds eight
 def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spec:
     """The spec of 64 training and 16 test examples, which count as large."""
     monkeypatch.setattr(array_folder, "WHOLE_BYTES", BLOCK)
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", BLOCK)
+    monkeypatch.setattr(digests, "BLOCK_BYTES", BLOCK)
     x = np.random.default_rng(0).random((80, ONE // 4), np.float32)
     np.savez(tmp_path / "set.npz", x=x, y=np.arange(80) % 2)
     return Spec.make({"dataset": "npz", "data_path": str(tmp_path / "set.npz"), "device": "cpu"})
@@ -111,19 +111,19 @@ def test_rows_read_exactly_the_blocks_that_hold_them(
     path = tmp_path_factory.mktemp("some") / "array"
     path.write_bytes(b"head" + content)
     read: list[int] = []
-    filled = blocks._filled
+    filled = digests._filled
 
     def noted(file: Any, window: bytearray) -> int:
         read.append(file.tell())
         return filled(file, window)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "BLOCK_BYTES", 16)
-        patch.setattr(blocks, "_filled", noted)
-        digests = path.with_suffix(".digests")
-        digests.write_bytes(block_digests(memoryview(content)))
-        some = Blocks(path, 4, identity(path))
-        assert some.checksum(digests) == checksum_of(digests.read_bytes())
+        patch.setattr(digests, "BLOCK_BYTES", 16)
+        patch.setattr(digests, "_filled", noted)
+        beside = path.with_suffix(".digests")
+        beside.write_bytes(block_digests(memoryview(content)))
+        some = VerifiedBlocks(path, 4, identity(path))
+        assert some.checksum(beside) == checksum_of(beside.read_bytes())
         for _ in range(2):
             some.verify(np.array(chosen, np.int64), row_bytes)
     held = {byte // 16 for row in chosen for byte in range(row * row_bytes, (row + 1) * row_bytes)}

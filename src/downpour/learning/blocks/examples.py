@@ -1,0 +1,177 @@
+"""Examples by index over blocks: what a user's task returns for data that fit no machine."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from downpour.base.errors import SpecError
+from downpour.learning.blocks.ahead import Need, ReadAhead
+from downpour.learning.blocks.layouts import KINDS, OpenBlock, Wanted, layout_of
+from downpour.learning.blocks.places import Buffer, cache_bytes, place_of, refusal
+
+_MEGABYTE = 1 << 20
+_READERS = 8
+_AHEAD_SHARE = 4
+"""How much of the cache is for what is fetched ahead: one part in four, as a machine may have
+several workers."""
+
+
+class Blocks:
+    """Example i of a folder or bucket of Parquet, MDS, WebDataset tars, tokens or single files.
+
+    Nothing is copied or converted. A block is what is read at once: a row group of Parquet, a shard
+    of MDS, some megabytes of a tar or of tokens, or a file. An example is a dictionary of its
+    columns, which torch's `default_collate` makes a batch of: numbers, text, bytes, tensors, and
+    images as uint8 [c, h, w]. Pickled columns are refused. With `order = "blocks"`, the default, a
+    shard has whole blocks where `split` allows it, and an epoch reads each of them once.
+
+    Args:
+        address: a folder, a file, or a URL of an object store.
+        files: which files below the address to read, as a pattern: `"*train*"`.
+        columns: which columns to read; a mapping says how: image, bytes, text, json, integer,
+            number or tensor. Absent: all, as their format suggests.
+        transform: makes an example of the dictionary.
+        length: tokens in a window; the files are then plain integers of `dtype` without a header,
+            and an example is (x, y), int64 [length], of which y is x one token later.
+        dtype: the integers' type by its name in numpy.
+        memory_megabytes: how much of opened blocks a process keeps. It keeps one in any case.
+
+    Attributes:
+        block_ends: the index that follows each block's last example [blocks].
+
+    Raises:
+        SpecError: no such files, or damage; from `[i]`: names the file, and the example.
+    """
+
+    def __init__(
+        self,
+        address: str | os.PathLike[str],
+        *,
+        files: str = "*",
+        columns: Sequence[str] | Mapping[str, str] | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        length: int | None = None,
+        dtype: str = "uint16",
+        memory_megabytes: int = 512,
+    ) -> None:
+        self._place = place_of(address, files)
+        wanted = Wanted(columns=_named(columns), length=length, dtype=dtype)
+        self._layout = layout_of(self._place, wanted)
+        self._blocks = [block for block in self._layout.blocks if block.count]
+        counts = np.array([block.count for block in self._blocks], np.int64)
+        self.block_ends: NDArray[np.int64] = np.cumsum(counts)
+        if not len(counts):
+            raise SpecError("address", str(address), "its files hold no examples")
+        self._transform = transform
+        self._ahead: ReadAhead | None = None
+        self._opened: OrderedDict[int, OpenBlock] = OrderedDict()
+        self._room = memory_megabytes * _MEGABYTE
+
+    @property
+    def fingerprint(self) -> str:
+        """What must be the same on all machines: names and sizes, and a bucket's entity tags."""
+        words = [
+            (key, file.size_bytes, file.tag if self._place.is_remote else "")
+            for key, file in self._place.files.items()
+        ]
+        return sha256(repr(words).encode()).hexdigest()
+
+    def __len__(self) -> int:
+        return int(self.block_ends[-1])
+
+    def __getitem__(self, index: int) -> Any:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """Return some examples; each of their blocks is read once."""
+        chosen = np.asarray(indices, np.int64)
+        if len(chosen) and not (-len(self) <= chosen.min() and chosen.max() < len(self)):
+            raise IndexError(f"{len(self)} examples have none of index {indices}")
+        chosen = chosen % len(self)
+        numbers = np.searchsorted(self.block_ends, chosen, side="right").tolist()
+        opened = self._open(list(dict.fromkeys(numbers)))
+        rows = [
+            self._row(number, opened[number], int(index))
+            for number, index in zip(numbers, chosen.tolist(), strict=True)
+        ]
+        return rows if self._transform is None else [self._transform(row) for row in rows]
+
+    def expect(self, indices: NDArray[np.int64]) -> None:
+        """Fetch the blocks of these examples [n] before they are read, in this order.
+
+        Only a bucket's blocks are fetched. Each call replaces what was expected before.
+        """
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
+        if not self._place.is_remote:
+            return
+        numbers = np.searchsorted(self.block_ends, indices, side="right")
+        present, places = np.unique(numbers, return_index=True)
+        order = np.argsort(places, kind="stable")
+        needs = [
+            Need(place, number, self._blocks[number].end - self._blocks[number].begin)
+            for place, number in zip(places[order].tolist(), present[order].tolist(), strict=True)
+        ]
+        self._ahead = ReadAhead(needs, self._content, cache_bytes() // _AHEAD_SHARE)
+
+    def reach(self, place: int) -> None:
+        """Say that the expected examples before a place have been read."""
+        if self._ahead is not None:
+            self._ahead.reach(place)
+
+    def _row(self, number: int, opened: OpenBlock, index: int) -> Any:
+        block = self._blocks[number]
+        row = index - int(self.block_ends[number]) + block.count
+        try:
+            return opened.row(row)
+        except SpecError:
+            raise
+        except Exception as error:  # noqa: BLE001 - decoders raise anything about damage
+            reason = " ".join(str(error).split()) or type(error).__name__
+            where = f"{block.key}, block {number}, row {row}"
+            raise refusal(where, f"cannot be decoded: {reason}") from None
+
+    def _open(self, numbers: list[int]) -> dict[int, OpenBlock]:
+        """Open blocks, and keep as many as there is room for."""
+        missing = [number for number in numbers if number not in self._opened]
+        opened = {number: self._opened[number] for number in numbers if number in self._opened}
+        if self._place.is_remote and len(missing) > 1:
+            with ThreadPoolExecutor(_READERS) as readers:
+                opened |= dict(zip(missing, readers.map(self._read, missing), strict=True))
+        else:
+            opened |= {number: self._read(number) for number in missing}
+        for number in numbers:
+            self._opened[number] = opened[number]
+            self._opened.move_to_end(number)
+        while (
+            len(self._opened) > 1 and sum(one.nbytes for one in self._opened.values()) > self._room
+        ):
+            self._opened.popitem(last=False)
+        return opened
+
+    def _read(self, number: int) -> OpenBlock:
+        return self._layout.open(self._blocks[number], self._content(number))
+
+    def _content(self, number: int) -> Buffer:
+        block = self._blocks[number]
+        return self._place.read(block.key, block.begin, block.end)
+
+
+def _named(columns: Sequence[str] | Mapping[str, str] | None) -> dict[str, str] | None:
+    if columns is None:
+        return None
+    kinds = dict(columns) if isinstance(columns, Mapping) else dict.fromkeys(columns, "")
+    for name, kind in kinds.items():
+        if kind not in KINDS:
+            known = ", ".join(sorted(one for one in KINDS if one))
+            raise SpecError("columns", f"{name}: {kind}", f"must be one of {known}")
+    return kinds

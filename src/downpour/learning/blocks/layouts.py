@@ -1,0 +1,148 @@
+"""What a format knows: where the blocks of its files lie, and how to read examples from a block."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from downpour.base.errors import SpecError
+from downpour.learning.blocks.places import Buffer, Place, refusal
+
+Row = Any
+"""An example: its columns by name; a window of tokens is a pair."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Examples that lie together: the bytes [begin, end) of a file, which hold `count` of them."""
+
+    key: str
+    begin: int
+    end: int
+    count: int
+
+
+class OpenBlock(Protocol):
+    """A block in memory."""
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes in memory."""
+
+    def row(self, number: int) -> Row:
+        """Return an example by its number in the block."""
+
+
+class Layout(Protocol):
+    """The blocks of a place's files, in the order of their examples."""
+
+    blocks: list[Block]
+
+    def open(self, block: Block, content: Buffer) -> OpenBlock:
+        """Return a block whose bytes were read."""
+
+
+PICKLED = "is pickled, and could run any code: write it in another form"
+IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".ppm", ".tif", ".tiff")
+_PICKLED = (".pkl", ".pickle", ".pyd", ".pth", ".pt")
+
+
+def image(content: Buffer) -> torch.Tensor:
+    """Decode an image to uint8 [c, h, w]: one channel if it is gray, and otherwise three."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(content)) as opened:
+        return pixels(opened)
+
+
+def pixels(opened: Any) -> torch.Tensor:
+    """Return the pixels of Pillow's image; see `image`."""
+    found = np.array(opened if opened.mode == "L" else opened.convert("RGB"), np.uint8)
+    return torch.from_numpy(found[np.newaxis] if found.ndim == 2 else found.transpose(2, 0, 1))
+
+
+def _bytes_of(value: Any) -> bytes:
+    """Return what is to be decoded: Hugging Face keeps a file's bytes and path in a struct."""
+    return bytes(value["bytes"] if isinstance(value, Mapping) else value)
+
+
+def _tensor(value: Any) -> torch.Tensor:
+    if isinstance(value, bytes | memoryview):
+        value = np.load(io.BytesIO(value), allow_pickle=False)
+    return torch.as_tensor(value)
+
+
+KINDS: Mapping[str, Callable[[Any], Any]] = {
+    "": lambda value: value,
+    "image": lambda value: image(_bytes_of(value)),
+    "bytes": _bytes_of,
+    "text": lambda value: value if isinstance(value, str) else _bytes_of(value).decode(),
+    "json": lambda value: json.loads(value if isinstance(value, str) else _bytes_of(value)),
+    "integer": int,
+    "number": float,
+    "tensor": _tensor,
+}
+"""How a column's value becomes what an example holds; "" leaves it as it is."""
+
+
+def kind_of_file(name: str) -> str:
+    """Return how to read a file by the end of its name; pickled ones are refused."""
+    suffix = PurePosixPath(name.lower()).suffix
+    if suffix in _PICKLED:
+        raise refusal(name, PICKLED)
+    if suffix in IMAGES:
+        return "image"
+    by_suffix = {".txt": "text", ".json": "json", ".npy": "tensor", ".cls": "integer"}
+    return by_suffix.get(suffix, "bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the user asked for: the columns and their kinds, and the form of tokens.
+
+    `columns` None: all of them. A kind of "" is what the format suggests.
+    """
+
+    columns: Mapping[str, str] | None = None
+    length: int | None = None
+    dtype: str = "uint16"
+
+    def chosen(self, kinds: Mapping[str, str]) -> dict[str, str]:
+        """Return the wanted ones of a format's columns, with the kind of each."""
+        if self.columns is None:
+            return dict(kinds)
+        for name in self.columns:
+            if name not in kinds:
+                raise SpecError("columns", name, f"there are {', '.join(sorted(kinds))}")
+        return {name: kind or kinds[name] for name, kind in self.columns.items()}
+
+
+def layout_of(place: Place, wanted: Wanted) -> Layout:
+    """Return the layout of a place's files, by their names."""
+    suffixes = {PurePosixPath(key).suffix.lower() for key in place.files}
+    if wanted.length is not None:
+        from downpour.learning.blocks.plain import Tokens
+
+        return Tokens(place, wanted)
+    if any(PurePosixPath(key).name == "index.json" for key in place.files):
+        from downpour.learning.blocks.mds import Mds
+
+        return Mds(place, wanted)
+    if ".parquet" in suffixes:
+        from downpour.learning.blocks.parquet import Parquet
+
+        return Parquet(place, wanted)
+    if suffixes == {".tar"}:
+        from downpour.learning.blocks.tars import Tars
+
+        return Tars(place, wanted)
+    from downpour.learning.blocks.plain import Files
+
+    return Files(place, wanted)

@@ -1,0 +1,192 @@
+"""MDS, the format of mosaicml-streaming: a shard is a block.
+
+`index.json` lists the shards with their columns. A shard is the number of its examples, the place
+of each, its columns once more, and then the examples: first the sizes of those columns that have no
+fixed size, then the values. All integers are little-endian uint32. A compressed shard is the same
+behind a codec.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from downpour.host.extras import require
+from downpour.learning.blocks.layouts import KINDS, PICKLED, Block, Row, Wanted, image, pixels
+from downpour.learning.blocks.places import Buffer, Place, refusal
+
+_CODECS = {"gz": "gzip", "br": "brotli", "zstd": "zstd", "bz2": "bz2"}
+_VERSION = 2
+_WORD = 4
+
+
+class Mds:
+    """The shards of all `index.json` of a place."""
+
+    def __init__(self, place: Place, wanted: Wanted) -> None:
+        self.blocks: list[Block] = []
+        self._shards: dict[str, Mapping[str, Any]] = {}
+        for key in place.files:
+            if PurePosixPath(key).name == "index.json":
+                self._read_index(place, key)
+        first_key, first = next(iter(self._shards.items()))
+        for key, shard in self._shards.items():
+            if shard["column_encodings"] != first["column_encodings"]:
+                raise refusal(key, f"its columns differ from those of {first_key}")
+        self._encodings = dict(zip(first["column_names"], first["column_encodings"], strict=True))
+        self._columns = wanted.chosen(dict.fromkeys(self._encodings, ""))
+        for name in self._columns:
+            if self._encodings[name].partition(":")[0] not in _READERS:
+                accepted = f"column {name} is encoded as {self._encodings[name]}"
+                is_pickled = self._encodings[name] == "pkl"
+                raise refusal(first_key, f"{accepted}, which {PICKLED}" if is_pickled else accepted)
+
+    def _read_index(self, place: Place, key: str) -> None:
+        folder = PurePosixPath(key).parent
+        try:
+            index = json.loads(bytes(place.read(key, 0, place.files[key].size_bytes)))
+            for shard in index["shards"]:
+                if shard["format"] != "mds" or shard["version"] != _VERSION:
+                    raise refusal(key, f"is of format {shard['format']} {shard['version']}")
+                about = shard["zip_data"] or shard["raw_data"]
+                name = (folder / about["basename"]).as_posix()
+                block = Block(name, 0, int(about["bytes"]), int(shard["samples"]))
+                if name not in place.files:
+                    raise refusal(key, f"names {name}, which is missing")
+                if place.files[name].size_bytes != block.end:
+                    size = place.files[name].size_bytes
+                    raise refusal(name, f"has {size} bytes, but {key} says {block.end}")
+                self._shards[name] = shard
+                self.blocks.append(block)
+        except (ValueError, KeyError, TypeError) as error:
+            raise refusal(key, f"is no index of MDS: {type(error).__name__} {error}") from None
+        if not self.blocks:
+            raise refusal(key, "names no shards")
+
+    def open(self, block: Block, content: Buffer) -> _OpenShard:
+        """Return a shard; its places must be those of the index."""
+        shard = self._shards[block.key]
+        if shard["zip_data"]:
+            content = _decompressed(block.key, shard, content)
+        offsets = np.frombuffer(content[: _WORD * (block.count + 2)], "<u4")
+        ends = offsets[1:].astype(np.int64)
+        is_sound = (
+            len(offsets) == block.count + 2
+            and offsets[0] == block.count
+            and (np.diff(ends) >= 0).all()
+            and ends[0] >= _WORD * len(offsets)
+            and ends[-1] == len(content)
+        )
+        if not is_sound:
+            raise refusal(block.key, f"does not hold {block.count} examples, as its index says")
+        sizes = dict(zip(shard["column_names"], shard["column_sizes"], strict=True))
+        return _OpenShard(content, ends, self._encodings, sizes, self._columns)
+
+
+def _decompressed(key: str, shard: Mapping[str, Any], content: Buffer) -> Buffer:
+    require("compressed MDS", "blocks")
+    from pyarrow import ArrowException, BufferReader, CompressedInputStream
+
+    name = str(shard["compression"]).partition(":")[0]
+    if name not in _CODECS:
+        raise refusal(key, f"is compressed with {name}; known are {', '.join(sorted(_CODECS))}")
+    try:
+        with CompressedInputStream(BufferReader(content), _CODECS[name]) as stream:
+            return memoryview(stream.read())
+    except (ArrowException, OSError, ValueError) as error:
+        raise refusal(key, f"cannot be decompressed: {' '.join(str(error).split())}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenShard:
+    content: Buffer
+    ends: NDArray[np.int64]
+    encodings: Mapping[str, str]
+    sizes: Mapping[str, int | None]
+    columns: Mapping[str, str]
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.content)
+
+    def row(self, number: int) -> Row:
+        at, sizes = int(self.ends[number]), dict(self.sizes)
+        for name, size in sizes.items():
+            if not size:
+                sizes[name] = int.from_bytes(self.content[at : at + _WORD], "little")
+                at += _WORD
+        row = {}
+        for name, size in sizes.items():
+            value = bytes(self.content[at : at + (size or 0)])
+            at += size or 0
+            if name in self.columns:
+                kind, _, rest = self.encodings[name].partition(":")
+                wanted = self.columns[name]
+                row[name] = KINDS[wanted](value) if wanted else _READERS[kind](value, rest)
+        return row
+
+
+def _array(value: bytes, form: str) -> torch.Tensor:
+    """Read an array: form is its dtype and shape, "float32:3,4"; what is missing stands before it.
+
+    The byte of the dtype and the byte of rank and width follow mosaicml-streaming's `NDArray`.
+    """
+    dtype, _, shape = form.partition(":")
+    at = 0
+    if not dtype:
+        dtype, at = _ARRAY_TYPES[value[0]], 1
+    if shape:
+        dimensions = tuple(int(one) for one in shape.split(","))
+    else:
+        rank, width = value[at] >> 2, 1 << (value[at] & 3)
+        at += 1
+        dimensions = tuple(np.frombuffer(value[at : at + rank * width], f"<u{width}").tolist())
+        at += rank * width
+    return torch.from_numpy(np.frombuffer(value[at:], dtype).reshape(dimensions).copy())
+
+
+def _raw_image(value: bytes, _: str) -> torch.Tensor:
+    """Read Pillow's own pixels: width, height, the length of the mode's name, the mode, pixels."""
+    from PIL import Image
+
+    width, height, length = np.frombuffer(value[:12], "<u4").tolist()
+    mode = value[12 : 12 + length].decode()
+    return pixels(Image.frombytes(mode, (width, height), value[12 + length :]))
+
+
+_ARRAY_TYPES = {
+    8: "uint8",
+    9: "int8",
+    16: "uint16",
+    17: "int16",
+    18: "float16",
+    32: "uint32",
+    33: "int32",
+    34: "float32",
+    64: "uint64",
+    65: "int64",
+    66: "float64",
+}
+_READERS: Mapping[str, Any] = {
+    "bytes": lambda value, _: value,
+    "str": lambda value, _: value.decode(),
+    "int": lambda value, _: int.from_bytes(value, "little", signed=True),
+    "str_int": lambda value, _: int(value),
+    "str_float": lambda value, _: float(value),
+    "json": lambda value, _: json.loads(value),
+    "jpeg": lambda value, _: image(value),
+    "png": lambda value, _: image(value),
+    "pil": _raw_image,
+    "ndarray": _array,
+    **{
+        name: lambda value, _, name=name: np.frombuffer(value, name)[0].item()
+        for name in _ARRAY_TYPES.values()
+    },
+}

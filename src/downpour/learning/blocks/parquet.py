@@ -1,0 +1,151 @@
+"""Parquet, as the Hugging Face hub keeps it: a row group is a block.
+
+A row group's columns lie together in the file. Its footer tells where; we read each file's footer
+once, and hand its row groups to `pyarrow` as if the file began and ended with them.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from downpour.host.extras import require
+from downpour.learning.blocks.layouts import KINDS, Block, Row, Wanted
+from downpour.learning.blocks.places import Buffer, Place, RangeFile, refusal
+
+_FOOTER_BYTES = 1 << 16
+_READERS = 16
+
+
+class Parquet:
+    """The row groups of all `.parquet` files of a place, which have one schema."""
+
+    def __init__(self, place: Place, wanted: Wanted) -> None:
+        require("Blocks of Parquet", "blocks")
+        keys = [key for key in place.files if key.lower().endswith(".parquet")]
+        with ThreadPoolExecutor(_READERS) as readers:
+            footers = list(readers.map(lambda key: _footer(place, key), keys))
+        self._footers = dict(zip(keys, footers, strict=True))
+        self._schema = footers[0].schema.to_arrow_schema()
+        self.blocks: list[Block] = []
+        self._groups: dict[Block, int] = {}
+        for key, footer in self._footers.items():
+            if not footer.schema.to_arrow_schema().equals(self._schema):
+                raise refusal(key, f"its columns differ from those of {keys[0]}")
+            for number in range(footer.num_row_groups):
+                begin, end = _range(footer.row_group(number))
+                block = Block(key, begin, end, footer.row_group(number).num_rows)
+                self._groups[block] = number
+                self.blocks.append(block)
+        self._columns = wanted.chosen(_kinds(self._schema))
+
+    def open(self, block: Block, content: Buffer) -> _OpenGroup:
+        """Decode a row group to columns."""
+        from pyarrow import ArrowException, PythonFile
+        from pyarrow.parquet import ParquetFile
+
+        def read(begin: int, end: int) -> Buffer:
+            return content[begin - block.begin : end - block.begin]
+
+        file = PythonFile(RangeFile(read, block.end), "r")
+        try:
+            opened = ParquetFile(file, metadata=self._footers[block.key])
+            table = opened.read_row_group(
+                self._groups[block], columns=list(self._columns), use_threads=False
+            )
+        except (ArrowException, OSError) as error:
+            reason = " ".join(str(error).split())
+            raise refusal(block.key, f"row group {self._groups[block]}: {reason}") from None
+        return _OpenGroup(table.combine_chunks(), self._columns)
+
+
+def _footer(place: Place, key: str) -> Any:
+    from pyarrow import ArrowException
+    from pyarrow.parquet import read_metadata
+
+    size = place.files[key].size_bytes
+    begin = max(0, size - _FOOTER_BYTES)
+    tail = place.read(key, begin, size)
+    if len(tail) >= 12 and bytes(tail[-4:]) == b"PAR1":
+        needed = int.from_bytes(tail[-8:-4], "little") + 12
+        if needed > len(tail) and needed <= size:
+            tail = place.read(key, size - needed, size)
+    try:
+        return read_metadata(io.BytesIO(b"PAR1" + bytes(tail)))
+    except (ArrowException, OSError) as error:
+        raise refusal(key, f"is no Parquet file: {' '.join(str(error).split())}") from None
+
+
+def _range(group: Any) -> tuple[int, int]:
+    """Return where the bytes of a row group begin and end."""
+    begins, ends = [], []
+    for number in range(group.num_columns):
+        column = group.column(number)
+        places = [column.data_page_offset]
+        if column.dictionary_page_offset:
+            places.append(column.dictionary_page_offset)
+        begins.append(min(places))
+        ends.append(min(places) + column.total_compressed_size)
+    return min(begins), max(ends)
+
+
+def _kinds(schema: Any) -> dict[str, str]:
+    """Return how to read each column, from its type and from what Hugging Face says of it."""
+    said = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+    features = said.get("info", {}).get("features", {})
+    kinds = {}
+    for column in schema:
+        feature = features.get(column.name)
+        is_image = isinstance(feature, dict) and feature.get("_type") == "Image"
+        kinds[column.name] = "image" if is_image else "tensor" if _is_array(column.type) else ""
+    return kinds
+
+
+def _is_list(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _is_array(kind: Any) -> bool:
+    """Whether it is lists of numbers, however deep."""
+    from pyarrow import types
+
+    inner = kind
+    while _is_list(inner):
+        inner = inner.value_type
+    is_number = types.is_integer(inner) or types.is_floating(inner) or types.is_boolean(inner)
+    return inner is not kind and bool(is_number)
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenGroup:
+    table: Any
+    columns: dict[str, str]
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.table.nbytes)
+
+    def row(self, number: int) -> Row:
+        values = {name: self.table.column(name)[number] for name in self.columns}
+        return {name: _read(value, self.columns[name]) for name, value in values.items()}
+
+
+def _read(value: Any, kind: str) -> Any:
+    if kind == "tensor" and _is_list(value.type):
+        return torch.tensor(_array(value))
+    return KINDS[kind](value.as_py())
+
+
+def _array(value: Any) -> Any:
+    """Return a list of numbers as an array, without a Python object for each."""
+    if _is_list(value.type.value_type):
+        return np.stack([_array(inner) for inner in value.values])
+    return value.values.to_numpy(zero_copy_only=False)

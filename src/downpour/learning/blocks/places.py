@@ -1,0 +1,246 @@
+"""Where blocks lie: a folder of this machine, or a bucket.
+
+A place reads a range of a file's bytes, and refuses a file that has changed since it was listed. A
+folder is read as it is. Of a bucket, the machine keeps the ranges that it has read (`BlockCache`),
+so its processes together fetch a range once.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Protocol
+
+import xxhash
+
+from downpour.base.errors import SpecError
+from downpour.base.options import CACHE, CACHE_VARIABLE, cache_of
+from downpour.files.store.bucket import Bucket, FileCache, Found
+from downpour.files.store.publish import RetryPolicy
+from downpour.files.store.shared_directory import folder_of
+from downpour.host.paths import FolderLock, is_object_store
+from downpour.learning.datasets.source import found_at, local_path, naming
+
+Buffer = bytes | memoryview
+
+_RETRIES = RetryPolicy(seconds=120.0)
+_LOCKS = 64
+_DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of examples: its size, and a tag that changes with its content."""
+
+    size_bytes: int
+    tag: str
+
+
+class Place(Protocol):
+    """A folder or bucket; `files` are by their path below it, sorted."""
+
+    address: str
+    files: dict[str, File]
+    is_remote: bool
+
+    def read(self, key: str, begin: int, end: int) -> Buffer:
+        """Return the bytes [begin, end) of a file.
+
+        Raises:
+            SpecError: the file has changed, is cut or is missing.
+            StoreError: the store does not answer.
+        """
+
+    def note(self, name: str, content: bytes) -> None:
+        """Keep a note of ours beside the files, if that is possible."""
+
+    def noted(self, name: str) -> bytes | None:
+        """Return a note, if there is one."""
+
+
+def refusal(where: str, accepted: str) -> SpecError:
+    """Return the error about a file, block or row of a place."""
+    return SpecError("blocks", where, accepted)
+
+
+def place_of(address: str | os.PathLike[str], pattern: str) -> Place:
+    """List the files at an address whose paths match a pattern of `fnmatch`."""
+    place: Place
+    if is_object_store(address):
+        place = _Store(str(address), pattern)
+    else:
+        place = _Folder(local_path("address", address), pattern)
+    if not place.files:
+        raise SpecError("address", str(address), f"no file there matches files = {pattern!r}")
+    return place
+
+
+class _Folder:
+    is_remote = False
+
+    def __init__(self, path: Path, pattern: str) -> None:
+        if not path.exists():
+            raise SpecError("address", str(path), "no such file or folder")
+        self.address = str(path)
+        self._folder = path if path.is_dir() else path.parent
+        found = self._folder.rglob("*") if path.is_dir() else [path]
+        keys = {one.relative_to(self._folder).as_posix(): one for one in found if one.is_file()}
+        self.files = {
+            key: _described(keys[key].stat()) for key in sorted(keys) if _is_wanted(key, pattern)
+        }
+
+    def read(self, key: str, begin: int, end: int) -> Buffer:
+        try:
+            with (self._folder / key).open("rb") as file:
+                if _described(os.fstat(file.fileno())) != self.files[key]:
+                    raise refusal(key, "has changed since it was opened")
+                content = os.pread(file.fileno(), end - begin, begin)
+        except OSError as error:
+            raise refusal(key, f"cannot be read: {error.strerror}") from None
+        return _whole(key, content, begin, end)
+
+    def note(self, name: str, content: bytes) -> None:
+        with suppress(OSError):
+            part = self._folder / f"{name}.{uuid.uuid4().hex}"
+            part.write_bytes(content)
+            part.replace(self._folder / name)
+
+    def noted(self, name: str) -> bytes | None:
+        with suppress(OSError):
+            return (self._folder / name).read_bytes()
+        return None
+
+
+class _Store:
+    is_remote = True
+
+    def __init__(self, url: str, pattern: str) -> None:
+        self.address = url
+        bucket, name, found = found_at("address", url)
+        self._bucket: Bucket = bucket
+        is_folder = found[0].key != name
+        self._prefix = f"{name}/" if is_folder else ""
+        listed: dict[str, Found] = {one.key.removeprefix(self._prefix): one for one in found}
+        self.files = {
+            key: File(one.size_bytes, one.tag)
+            for key, one in sorted(listed.items())
+            if _is_wanted(key, pattern)
+        }
+        self._cache = BlockCache(folder_of(bucket.url) / "blocks", cache_bytes())
+
+    def read(self, key: str, begin: int, end: int) -> Buffer:
+        file = self.files[key]
+        words = f"{self._bucket.url} {self._prefix}{key} {file.tag} {begin} {end}"
+        fetch: Callable[[], bytes] = lambda: self._fetched(key, begin, end)  # noqa: E731
+        return self._cache.read(sha256(words.encode()).hexdigest()[:32], end - begin, fetch)
+
+    def _fetched(self, key: str, begin: int, end: int) -> bytes:
+        tag = self.files[key].tag.rpartition(" ")[0]
+        with naming("blocks", key):
+            content = _RETRIES.call(
+                lambda: self._bucket.get_range(f"{self._prefix}{key}", begin, end, tag)
+            )
+        if content is None:
+            raise refusal(key, "has changed since it was opened")
+        return bytes(_whole(key, content, begin, end))
+
+    def note(self, name: str, content: bytes) -> None:
+        self._cache.put(sha256(f"{self.address} {name}".encode()).hexdigest()[:32], content)
+
+    def noted(self, name: str) -> bytes | None:
+        kept = self._cache.get(sha256(f"{self.address} {name}".encode()).hexdigest()[:32])
+        return None if kept is None else bytes(kept)
+
+
+def cache_bytes() -> int:
+    """Return how much of buckets' blocks this machine keeps: `worker --cache` sets it."""
+    return cache_of(os.environ.get(CACHE_VARIABLE) or CACHE)
+
+
+def _described(status: os.stat_result) -> File:
+    return File(status.st_size, str(status.st_mtime_ns))
+
+
+def _is_wanted(key: str, pattern: str) -> bool:
+    """Whether it is a file of the user's; hidden ones belong to programs."""
+    return fnmatch(key, pattern) and not any(part.startswith(".") for part in key.split("/"))
+
+
+def _whole(key: str, content: Buffer, begin: int, end: int) -> Buffer:
+    if len(content) != end - begin:
+        raise refusal(key, f"is cut: it ends at byte {begin + len(content)}, before {end}")
+    return content
+
+
+class BlockCache(FileCache):
+    """Ranges of files on this machine by name; each ends in a digest of its bytes.
+
+    Processes that need the same range at the same time wait for the one that fetches it.
+    """
+
+    def read(self, name: str, size_bytes: int, fetch: Callable[[], bytes]) -> Buffer:
+        """Return a range that is kept, or fetch and keep it."""
+        kept = self.get(name)
+        if kept is not None and len(kept) == size_bytes:
+            return kept
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with FolderLock(self._folder / f".lock-{int(name[:8], 16) % _LOCKS}"):
+            kept = self.get(name)  # another process may have fetched it meanwhile
+            if kept is not None and len(kept) == size_bytes:
+                return kept
+            content = fetch()
+            self.put(name, content)
+        return content
+
+    def get(self, name: str) -> memoryview | None:
+        """Map what is kept under a name and verify it; None if nothing is, or damage."""
+        with suppress(OSError, ValueError), (self._folder / name).open("rb") as held:
+            view = memoryview(mmap.mmap(held.fileno(), 0, prot=mmap.PROT_READ))
+            content, digest = view[:-_DIGEST_BYTES], view[-_DIGEST_BYTES:]
+            if xxhash.xxh3_128_digest(content) == digest:
+                os.utime(self._folder / name)
+                return content
+        return None
+
+    def put(self, name: str, content: bytes) -> None:
+        """Keep bytes under a name, in place of those before."""
+        (self._folder / name).unlink(missing_ok=True)
+        self.keep(name, content + xxhash.xxh3_128_digest(content))
+
+
+class RangeFile(io.RawIOBase):
+    """A file for libraries that seek and read, over a function that returns a range of it."""
+
+    def __init__(self, read: Callable[[int, int], Buffer], size_bytes: int) -> None:
+        super().__init__()
+        self._read_range, self._size, self._at = read, size_bytes, 0
+
+    def readable(self) -> bool:
+        """Say that it can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Say that it can be read from any place."""
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Go to a place; as `io.RawIOBase.seek`."""
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        """Read on from there; returns how many bytes."""
+        end = min(self._at + len(buffer), self._size)
+        if end <= self._at:
+            return 0
+        buffer[: end - self._at] = self._read_range(self._at, end)
+        count, self._at = end - self._at, end
+        return count

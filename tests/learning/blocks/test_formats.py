@@ -1,0 +1,236 @@
+"""Files that other libraries wrote: each example is read as it was given to them.
+
+`written/` holds what mosaicml-streaming 0.13.0 and webdataset 1.0.2 made of twelve examples.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch.utils.data import default_collate
+
+from downpour.base.errors import SpecError
+from downpour.data import Blocks, TokenWindows
+
+WRITTEN = Path(__file__).parent / "written"
+COUNT = 12
+
+
+def pixels(number: int) -> NDArray[np.uint8]:
+    """The picture of an example, [h, w, c]."""
+    return np.full((2, 3, 3), [number, number + 1, number + 2], np.uint8)
+
+
+def png(number: int) -> bytes:
+    """The file of a picture."""
+    file = io.BytesIO()
+    Image.fromarray(pixels(number)).save(file, "PNG")
+    return file.getvalue()
+
+
+def table(begin: int = 0, end: int = COUNT) -> pa.Table:
+    """Examples as Hugging Face `datasets` writes them."""
+    numbers = range(begin, end)
+    columns = {
+        "image": [{"bytes": png(i), "path": None} for i in numbers],
+        "label": [i % 3 for i in numbers],
+        "ids": [[1, 2, i] for i in numbers],
+        "matrix": [[[0.5, 1.0], [2.0, float(i)]] for i in numbers],
+        "text": ["é" * i for i in numbers],
+    }
+    said = {"info": {"features": {"image": {"_type": "Image"}, "label": {"names": ["a"]}}}}
+    return pa.table(columns).replace_schema_metadata({"huggingface": json.dumps(said)})
+
+
+@pytest.fixture
+def parquet(tmp_path: Path) -> Path:
+    """Two files with row groups of four and three examples."""
+    pq.write_table(table(0, 8), tmp_path / "train-0.parquet", row_group_size=4)
+    pq.write_table(table(8), tmp_path / "train-1.parquet", row_group_size=3, compression="zstd")
+    return tmp_path
+
+
+def test_a_row_group_of_parquet_is_a_block(parquet: Path) -> None:
+    """Images are decoded, lists of numbers are tensors, and torch makes a batch of it."""
+    blocks = Blocks(parquet, files="train-*")
+    assert blocks.block_ends.tolist() == [4, 8, 11, 12]
+    for number, row in enumerate(blocks.__getitems__(range(COUNT))):
+        assert np.array_equal(row["image"], pixels(number).transpose(2, 0, 1))
+        assert row["ids"].tolist() == [1, 2, number]
+        assert row["matrix"].tolist() == [[0.5, 1.0], [2.0, number]]
+        assert (row["label"], row["text"]) == (number % 3, "é" * number)
+    batch = default_collate(blocks.__getitems__([11, -2, 0]))
+    assert batch["label"].tolist() == [2, 1, 0]
+    assert batch["image"].shape == (3, 3, 2, 3)
+    assert Blocks(parquet, columns=["label"])[5] == {"label": 2}
+    assert Blocks(parquet, columns={"image": "bytes"})[5]["image"] == png(5)
+    with pytest.raises(IndexError):
+        blocks[COUNT]
+
+
+@pytest.mark.parametrize("name", ["mds", "mds-zstd"])
+def test_a_shard_of_mds_is_a_block(name: str) -> None:
+    """Every encoding that holds no code gives what was written; an image may be lossy."""
+    blocks = Blocks(WRITTEN / name)
+    assert blocks.block_ends.tolist() == [4, 8, 12]
+    for i, row in enumerate(blocks.__getitems__(range(COUNT))):
+        whole = torch.from_numpy(pixels(i).transpose(2, 0, 1).copy())
+        assert torch.equal(row.pop("png"), whole)
+        assert torch.equal(row.pop("pil"), whole)
+        assert row.pop("jpeg").shape == whole.shape
+        assert np.array_equal(row.pop("any"), np.full((i + 1, 2), i / 4))
+        assert torch.equal(row.pop("fixed"), torch.full((2, 2), float(i)))
+        assert torch.equal(row.pop("typed"), torch.arange(i + 1, dtype=torch.int16))
+        assert row == {
+            "number": i - 5,
+            "text": "é" * i,
+            "small": i,
+            "real": i / 3,
+            "json": {"i": [i]},
+            "bytes": b"\0" * i,
+            "big": 10**20 + i,
+        }
+
+
+def test_members_of_a_tar_with_one_key_are_an_example(tmp_path: Path) -> None:
+    """The second opening finds the blocks in a note, which a changed tar makes void."""
+    shutil.copytree(WRITTEN / "tars", tmp_path / "tars")
+    for _ in range(2):
+        blocks = Blocks(tmp_path / "tars")
+        for i, row in enumerate(blocks.__getitems__(range(COUNT))):
+            assert np.array_equal(row.pop("png"), pixels(i).transpose(2, 0, 1))
+            assert torch.equal(row.pop("npy"), torch.full((2, 2), i))
+            assert row == {"cls": i % 3, "json": {"i": i}, "txt": "é" * i}
+    note = tmp_path / "tars" / ".01.tar.blocks"
+    assert json.loads(note.read_text())["blocks"][0][2] == 5
+    shutil.copy(WRITTEN / "tars" / "00.tar", tmp_path / "tars" / "01.tar")
+    assert len(Blocks(tmp_path / "tars")) == 14
+
+
+def test_large_tars_are_cut_between_examples(tmp_path: Path, monkeypatch: Any) -> None:
+    """However small a block is, it holds whole examples, and all of them."""
+    shutil.copytree(WRITTEN / "tars", tmp_path / "tars")
+    monkeypatch.setattr("downpour.learning.blocks.tars._BLOCK_BYTES", 1)
+    blocks = Blocks(tmp_path / "tars", columns=["cls"])
+    assert blocks.block_ends.tolist() == list(range(1, COUNT + 1))
+    assert [row["cls"] for row in blocks.__getitems__(range(COUNT))] == [0, 1, 2] * 4
+
+
+def test_tokens_are_windows_and_other_files_are_examples(tmp_path: Path, monkeypatch: Any) -> None:
+    """Windows are those of `TokenWindows`, wherever a block ends."""
+    np.arange(500, dtype=np.uint16).tofile(tmp_path / "train.bin")
+    monkeypatch.setattr("downpour.learning.blocks.plain._BLOCK_BYTES", 7 * 2 * 10)
+    windows, blocks = TokenWindows(tmp_path / "train.bin", 7), Blocks(tmp_path, length=7)
+    assert len(blocks.block_ends) == 8
+    for number, other in enumerate(blocks.__getitems__(range(len(windows)))):
+        assert all(map(torch.equal, windows[number], other))
+    (tmp_path / "b.txt").write_text("é")
+    (tmp_path / "a.png").write_bytes(png(3))
+    first, second = read_all(tmp_path, "*.[pt]*")
+    assert (first["path"], second) == ("a.png", {"path": "b.txt", "content": "é"})
+    assert np.array_equal(first["content"], pixels(3).transpose(2, 0, 1))
+
+
+def cut(path: Path) -> None:
+    """End a file in its middle, between two parts of 512 bytes if it has several."""
+    size = path.stat().st_size // 2
+    path.write_bytes(path.read_bytes()[: size - size % 512 or size])
+
+
+def overwrite(path: Path, offset: int) -> None:
+    """Change bytes of a file behind a reader's back: size and time of change stay."""
+    content = bytearray(path.read_bytes())
+    content[offset : offset + 8] = b"\xff" * 8
+    path.write_bytes(content)
+
+
+def other_columns(folder: Path) -> None:
+    """Give one file other columns."""
+    pq.write_table(table(8).drop_columns(["ids"]), folder / "train-1.parquet")
+
+
+def undecodable(folder: Path) -> None:
+    """Let the third picture be no picture."""
+    rows = table().to_pylist()
+    rows[2]["image"]["bytes"] = b"no picture"
+    pq.write_table(pa.Table.from_pylist(rows, schema=table().schema), folder / "train-0.parquet")
+
+
+BAD: list[tuple[str, Callable[[Path], object], str]] = [
+    ("pq", lambda at: cut(at / "train-1.parquet"), r"train-1\.parquet'?: is no Parquet file"),
+    ("pq", other_columns, r"train-1\.parquet'?: its columns differ from those of train-0"),
+    ("pq", undecodable, r"train-0\.parquet, block 0, row 2'?: cannot be decoded"),
+    ("mds", lambda at: (at / "shard.00001.mds").unlink(), r"names shard\.00001\.mds, which is m"),
+    ("mds", lambda at: cut(at / "shard.00001.mds"), "but index.json says 4402"),
+    ("mds", lambda at: cut(at / "index.json"), "is no index of MDS"),
+    ("mds", lambda at: overwrite(at / "shard.00001.mds", 0), "does not hold 4 examples"),
+    ("tars", lambda at: cut(at / "01.tar"), r"01\.tar'?: is cut"),
+    ("pickled", lambda _: None, "column x is encoded as pkl, which is pickled"),
+    (
+        "tars",
+        lambda at: (at / "x.tar").write_bytes(b"x" * 1024),
+        r"x\.tar'?: is cut, or no tar file",
+    ),
+]
+
+
+def read_all(folder: Path, files: str) -> list[Any]:
+    """Read all examples of a folder."""
+    blocks = Blocks(folder, files=files)
+    return blocks.__getitems__(range(len(blocks)))
+
+
+@pytest.mark.parametrize(("kind", "damage", "said"), BAD)
+def test_damage_is_named_in_one_line(
+    kind: str, damage: Callable[[Path], object], said: str, tmp_path: Path, parquet: Path
+) -> None:
+    """A missing, cut, overwritten or pickled file, and one with other columns."""
+    folder = parquet if kind == "pq" else tmp_path / kind
+    if kind != "pq":
+        shutil.copytree(WRITTEN / kind, folder)
+    damage(folder)
+    with pytest.raises(SpecError, match=said) as raised:
+        read_all(folder, "*" if kind != "pq" else "train*")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_note_that_lies_is_named(tmp_path: Path) -> None:
+    """It says that a tar has an example more than it has."""
+    shutil.copytree(WRITTEN / "tars", tmp_path / "tars")
+    Blocks(tmp_path / "tars")
+    note = tmp_path / "tars" / ".00.tar.blocks"
+    said = json.loads(note.read_text())
+    said["blocks"][0][2] += 1
+    note.write_text(json.dumps(said))
+    with pytest.raises(SpecError, match=r"its note says 8: remove \.00\.tar\.blocks"):
+        Blocks(tmp_path / "tars")[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"files": "*.mp4"}, "no file there matches files = '[*].mp4'"),
+        ({"columns": ["colour"]}, "columns = 'colour': there are any, "),
+        ({"columns": {"text": "video"}}, "must be one of bytes, image, "),
+        ({"length": 0}, "must be at least 1"),
+        ({"length": 8, "dtype": "word"}, "must name a type of integers"),
+    ],
+)
+def test_a_mistake_is_refused(options: dict[str, Any], said: str) -> None:
+    """The line names the argument and what it accepts."""
+    with pytest.raises(SpecError, match=said):
+        Blocks(WRITTEN / "mds", **options)
+    with pytest.raises(SpecError, match="address = 'nowhere': no such file or folder"):
+        Blocks("nowhere")
