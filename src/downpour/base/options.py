@@ -184,18 +184,19 @@ CACHE_VARIABLE = "DOWNPOUR_CACHE"
 CACHE = "8GiB"
 cache = partial(
     option,
-    value=CACHE,
+    value="",
     text="How much of the blocks of a bucket's examples this machine keeps on its disk; workers of "
     "one machine share them.",
     metavar="SIZE",
+    default=CACHE,
     variable=CACHE_VARIABLE,
 )
 
 
 def cache_of(text: str) -> int:
-    """Return the bytes of a size such as 50G."""
+    """Return the bytes of a size such as 50G; without one, the default's."""
     try:
-        return int(TypeAdapter(ByteSize).validate_python(text))
+        return int(TypeAdapter(ByteSize).validate_python(text or CACHE))
     except ValidationError:
         raise SpecError("cache", text, "must be a size, such as 50G or 512MiB") from None
 

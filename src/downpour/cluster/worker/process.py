@@ -63,7 +63,8 @@ def run_worker(
     wait_passively()
     keep_memory()
     options = _complete(options)
-    os.environ[CACHE_VARIABLE] = options.cache  # loaders read it, too
+    if options.cache:  # for the loaders, too
+        os.environ[CACHE_VARIABLE] = options.cache
     given = parse_address(options.manager, field="manager") if options.manager else None
     wait = awaiting(options.connect_seconds, when=files_may_come)
     trust = wait(Trust.load, options.credentials)

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import xxhash
 
 from downpour.base.errors import SpecError
-from downpour.base.options import CACHE, CACHE_VARIABLE, cache_of
+from downpour.base.options import CACHE_VARIABLE, cache_of
 from downpour.files.store.bucket import Bucket, FileCache, Found
 from downpour.files.store.publish import RetryPolicy
 from downpour.files.store.shared_directory import folder_of
@@ -162,7 +162,7 @@ class _Store:
 
 def cache_bytes() -> int:
     """Return how much of buckets' blocks this machine keeps: `worker --cache` sets it."""
-    return cache_of(os.environ.get(CACHE_VARIABLE) or CACHE)
+    return cache_of(os.environ.get(CACHE_VARIABLE, ""))
 
 
 def _described(status: os.stat_result) -> File:
