@@ -81,8 +81,13 @@ def test_kills_change_no_byte_of_the_model(
     assert model(result) == calm
 
 
-def test_a_killed_manager_is_back_at_once_for_those_who_follow_the_record(tmp_path: Path) -> None:
-    """A callback, for which the run reads the record right after the kill, misses no epoch."""
+def test_a_killed_manager_is_back_at_once_for_those_who_follow_the_record(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A callback, for which the run reads the record right after the kill, misses no epoch.
+
+    One line names the signal: number 9 without a `kill` tells that memory ran out.
+    """
     epochs: list[int] = []
     result = downpour.run(
         SPEC,
@@ -94,6 +99,7 @@ def test_a_killed_manager_is_back_at_once_for_those_who_follow_the_record(tmp_pa
     )
     assert result.state == "finished"
     assert epochs == [1, 2, 3, 4, 5]
+    assert "the manager died from signal 9; restarting it" in caplog.text
 
 
 def test_a_worker_that_stays_away_trains_no_more(tmp_path: Path) -> None:

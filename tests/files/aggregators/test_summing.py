@@ -170,9 +170,12 @@ def test_a_sum_that_meets_no_other_stays_as_it_is() -> None:
 
 @pytest.mark.parametrize("disk_is_full", [False, True])
 def test_a_sum_for_which_memory_is_short_goes_into_a_file(
-    monkeypatch: pytest.MonkeyPatch, *, disk_is_full: bool
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, disk_is_full: bool
 ) -> None:
-    """It has the bytes of a sum in memory, and goes there all the same if the disk is full."""
+    """It has the bytes of a sum in memory, and goes there all the same if the disk is full.
+
+    One line says so, because the kernel may then kill the process.
+    """
 
     def full(*_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -189,6 +192,7 @@ def test_a_sum_for_which_memory_is_short_goes_into_a_file(
     while isinstance(memory, np.ndarray):
         memory = memory.base
     assert isinstance(memory, memoryview) != disk_is_full
+    assert ("No space left on device" in caplog.text) == disk_is_full
     assert disk_is_full or isinstance(memory.obj, mmap.mmap)
     assert np.array_equal(spilled.tensors()["w"], in_memory.tensors()["w"])
 

@@ -137,15 +137,15 @@ class ManagerHost:
     def check(self) -> None:
         """Restart what a signal has ended: the manager, or the fork server with its processes."""
         if self.server.is_over:
-            log.warning(
-                "the fork server has died, so the launcher restarts all processes; see %s", self.log
-            )
+            log.warning("the fork server died; restarting all processes; see %s", self.log)
             self.server.close()
             self.server = ForkServerProcess(self.log, self._environment)
         elif (status := self.server.exit_status(MANAGER)) is None:
             return
         elif status >= 0:
             raise self.server.error_of(MANAGER)
+        else:
+            log.warning("the manager died from signal %d; restarting it", -status)
         self._restart()
 
     def _restart(self) -> None:
@@ -155,7 +155,6 @@ class ManagerHost:
         self._restarts.begin()
         port = int(self.address.rpartition(":")[2])
         self._manager = replace(self._manager, port=port, restarts=self._manager.restarts + 1)
-        log.warning("the manager has died, so the launcher starts another one")
         self.server.forget(MANAGER)
         self._start()
 

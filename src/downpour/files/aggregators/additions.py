@@ -8,10 +8,10 @@ so it takes new memory only for new sums. A sum goes into a temporary file if me
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from tempfile import TemporaryFile
 
@@ -19,6 +19,8 @@ import numpy as np
 
 from downpour.files.store import Array, HeldRange, Layout
 from downpour.host.machine import free_memory
+
+log = logging.getLogger(__name__)
 
 _SPARE_BYTES = 32 * 2**20
 """The memory that stays free beside a sum; we keep smaller sums in memory in any case."""
@@ -63,9 +65,12 @@ def _memory(size_bytes: int) -> Array:
     """
     if size_bytes > _SPARE_BYTES and size_bytes + _SPARE_BYTES > free_memory():
         # Reserve the disk first: a mapped page that finds no room there ends the process, too.
-        with suppress(AttributeError, OSError), TemporaryFile() as file:
-            os.posix_fallocate(file.fileno(), 0, size_bytes)  # not on macOS
-            return np.frombuffer(mmap.mmap(file.fileno(), size_bytes), np.uint8)
+        try:
+            with TemporaryFile() as file:
+                os.posix_fallocate(file.fileno(), 0, size_bytes)  # not on macOS
+                return np.frombuffer(mmap.mmap(file.fileno(), size_bytes), np.uint8)
+        except (AttributeError, OSError) as error:
+            log.warning("a sum of %d bytes fits neither memory nor disk: %s", size_bytes, error)
     return np.empty(size_bytes, np.uint8)
 
 

@@ -60,7 +60,8 @@ class AddedFiles:
 
 def is_sound(numbers: Array, base: Array) -> bool:
     """Say whether a file's floats are usable: finite, or the base's own non-finite numbers."""
-    same = _bits(numbers) == _bits(base)
+    bits = f"u{numbers.itemsize}"
+    same = numbers.view(bits) == base.view(bits)
     return bool(np.all(same | (np.isfinite(numbers) & np.isfinite(base))))
 
 
@@ -345,7 +346,3 @@ class _Pass:
             if not all(is_sound(window.held[number], window.base) for number in numbers):
                 return False
         return window.keep_constants(total, closed=self._divisor is not None)
-
-
-def _bits(numbers: Array) -> Array:
-    return numbers.view(f"u{numbers.itemsize}")

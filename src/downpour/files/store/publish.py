@@ -152,11 +152,8 @@ class RetryPolicy:
 
     def _is_over(self, state: RetryCallState) -> bool:
         error = state.outcome.exception() if state.outcome is not None else None
-        is_away = error is not None and is_outage(error)
-        seconds = self.seconds
-        if is_away and self.away_seconds is not None:
-            seconds = self.away_seconds
-        return state.idle_for >= seconds
+        away = self.away_seconds if error is not None and is_outage(error) else None
+        return state.idle_for >= (self.seconds if away is None else away)
 
 
 def _log_wait(state: RetryCallState) -> None:
