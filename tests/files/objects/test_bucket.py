@@ -10,6 +10,7 @@ from typing import Any
 
 import obstore
 import pytest
+from obstore.exceptions import NotSupportedError
 from obstore.store import MemoryStore, ObjectStore, S3Store
 
 from downpour.base.errors import FileMissing, SharedDirectoryError, SpecError
@@ -179,6 +180,53 @@ def _without_retries(endpoint: str) -> ObjectStore:
         client_options={"allow_http": True},
         retry_config={"max_retries": 0},
     )
+
+
+def test_a_large_file_arrives_in_parts_that_count(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name appears with the whole, for one content; what a dead publisher sent is swept."""
+    part, copy = 5 * 2**20, obstore.copy
+
+    def unanswered(*args: Any, **options: Any) -> None:
+        copy(*args, **options)
+        monkeypatch.setattr(obstore, "copy", copy)
+        raise FileNotFoundError("no such upload")
+
+    monkeypatch.setattr(bucket_module, "_PIECE_BYTES", part)
+    monkeypatch.setattr(bucket_module, "_PART_BYTES", part)
+    monkeypatch.setattr(obstore, "copy", unanswered)
+    moved: list[int] = []
+    policy = RetryPolicy(seconds=5.0, sleep=lambda _: None)
+    store = ObjectFiles(bucket, "folder", FileCache(tmp_path), policy, moved.append)
+    file = store.put_new("a", [bytes(2 * part), b"end"])
+    assert moved == [part, part + 3]
+    assert bucket.get("folder/a") == bytes(2 * part) + b"end"
+    assert bucket.keys("folder") == ["folder/a"]
+    with pytest.raises(KeyTakenError):
+        store.put_new("a", [bytes(2 * part), b"END"])
+    bucket.put("folder/.unnamed/dead", b"x")
+    assert store.list() == [file.name]
+    store.remove_leftovers()
+    assert bucket.keys("folder") == ["folder/a"]
+
+
+@pytest.mark.parametrize("error", [None, NotSupportedError("no copies")])
+def test_a_store_that_copies_to_taken_keys_gets_a_large_file_whole(
+    error: Exception | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And so does one that cannot copy: its name stays one writer's, and its bytes count late."""
+
+    def copied(*_: object, **__: object) -> None:
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(bucket_module, "_PIECE_BYTES", 2)
+    monkeypatch.setattr(obstore, "copy", copied)
+    bucket, moved = Bucket("s3://memory", MemoryStore()), list[int]()
+    store = ObjectFiles(bucket, "folder", FileCache(tmp_path), RetryPolicy(seconds=0), moved.append)
+    store.put_new("a", [b"333"])
+    assert (bucket.get("folder/a"), moved) == (b"333", [3])
 
 
 def test_a_store_that_honours_conditions_passes(bucket: Bucket) -> None:

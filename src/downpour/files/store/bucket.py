@@ -15,7 +15,7 @@ import mmap
 import os
 import re
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 
 # Short, because the retries of the shared directory begin where these end, and they log a line.
 _CLIENT: Any = {"timeout": "120s", "connect_timeout": "5s"}
-# A timeout covers the whole request. We read a large object in pieces. But only one request can
-# create it on a condition: that may take as long as 5 GB need at 1 Mbit/s.
+# A timeout covers the whole request. We read a large object in pieces. But some stores can create
+# one on a condition only in a single request, which may take as long as 5 GB need at 1 Mbit/s.
 _UPLOADS: Any = {"timeout": "12h", "connect_timeout": "5s"}
 _RETRIES: Any = {"max_retries": 3, "retry_timeout": timedelta(seconds=10)}
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
@@ -62,6 +62,9 @@ _PROBE = ".doctor-"
 _CONFLICT_SECONDS = 2.0
 """How long to retry a conflict; then it counts as an outage, which callers may wait for."""
 _PIECE_BYTES = 2**25
+_PART_BYTES = 2**23
+"""How much one request of an upload in parts carries; S3 takes no less than 5 MiB."""
+_UNNAMED = ".unnamed"
 # Error codes in the body of servers' answers, and their meaning for the user.
 _SAID = {
     "<Code>NoSuchBucket": "no such bucket",
@@ -119,8 +122,12 @@ class Bucket:
         endpoint = next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), "")
         plain = {"allow_http": True} if endpoint.startswith("http://") else {}
         options: Any = {**_CLIENT, **plain}, {**_UPLOADS, **plain}
+        known = not url.startswith("s3:") or "AWS_COPY_IF_NOT_EXISTS" in os.environ
+        how: Any = {} if known else {"copy_if_not_exists": "multipart"}
         try:
-            stores = [from_url(url, client_options=one, retry_config=_RETRIES) for one in options]
+            stores = [
+                from_url(url, client_options=one, retry_config=_RETRIES, **how) for one in options
+            ]
         except (BaseError, ValueError) as error:
             raise SpecError("shared", url, f"cannot be used: {_first_line(error)}") from None
         return cls(url, *stores)
@@ -137,31 +144,54 @@ class Bucket:
         )
 
     def _put_new(self, key: str, content: bytes | Path, mark: str) -> None:
-        from obstore.exceptions import AlreadyExistsError, PreconditionError
+        with self._creating(key, lambda: self.objects.get(key).attributes.get(_WRITER) == mark):
+            # We use a single request, because the store checks its condition when the object
+            # appears.
+            self._store_for(content).put(
+                key, content, attributes={_WRITER: mark}, mode="create", use_multipart=False
+            )
 
-        try:
-            with self._speaking(key):
-                # We use a single request, because the store checks its condition when the object
-                # appears.
-                self._store_for(content).put(
-                    key,
-                    content,
-                    attributes={_WRITER: mark},
-                    mode="create",
-                    use_multipart=False,
-                )
-        except (AlreadyExistsError, PreconditionError):
-            # An answer may get lost after the store has made the object. The repeated request then
-            # finds the object of the first one.
-            if self._mark_of(key) != mark:
-                raise KeyTakenError(
-                    f"{key}: already published; Downpour never reuses names"
-                ) from None
+    def name_new(self, unnamed: str, key: str, content: bytes) -> None:
+        """Create an object from another one, which holds `content`; see `put_new`."""
+        # Copies have no mark. The same name and bytes are the same publication.
+        with self._creating(key, lambda: self.get(key) == content):
+            self._store_for(content).copy(unnamed, key, overwrite=False)
 
-    def put(self, key: str, content: bytes) -> None:
-        """Create an object, or replace the one of that key; only for keys with one writer."""
+    def names_once(self) -> bool:
+        """Whether `name_new` creates a key only once here."""
+        # Azure may answer before it has copied, and then misses an original that we remove.
+        if self.url.startswith("s3:"):
+            with self._probe() as key:
+                try:
+                    self.name_new(key, key, b"")
+                except StoreError as error:  # few other stores can do it
+                    return isinstance(error, KeyTakenError)
+        return False
+
+    def put(self, key: str, content: bytes, moved: Moved = unnoticed) -> None:
+        """Create an object, or replace the one of that key; only for keys with one writer.
+
+        A large object is sent in parts; `moved` learns of each once it has arrived.
+        """
+        view = memoryview(content)
+        parts = [view[at : at + _PART_BYTES] for at in range(0, len(view), _PART_BYTES)]
+
+        def read() -> Iterator[Buffer]:
+            for number, part in enumerate(parts):
+                # The client reads one part ahead of the one that it sends.
+                if number > 1:
+                    moved(len(parts[number - 2]))
+                yield part
+
         with self._speaking(key):
-            self._store_for(content).put(key, content, use_multipart=False)
+            self._store_for(content).put(
+                key,
+                read() if len(parts) > 1 else content,
+                use_multipart=len(parts) > 1,
+                chunk_size=_PART_BYTES,
+                max_concurrency=1,
+            )
+        moved(sum(map(len, parts[-2:])))
 
     def _store_for(self, content: bytes | Path) -> ObjectStore:
         """Return the store whose timeout suits the size of an object."""
@@ -238,9 +268,7 @@ class Bucket:
 
     def check_conditions(self) -> None:
         """Check that we can make, read and remove objects here, and make a key only once."""
-        key = f"{_PROBE}{uuid.uuid4().hex[:12]}"
-        self.put_new(key, b"first")
-        try:
+        with self._probe() as key:
             with suppress(KeyTakenError):
                 self.put_new(key, b"second")
                 reason = (
@@ -250,20 +278,40 @@ class Bucket:
                 raise SharedDirectoryError(self.url, reason)
             if self.get(key) != b"first":
                 raise SharedDirectoryError(self.url, "returns different bytes than we stored")
+
+    @contextmanager
+    def _probe(self) -> Iterator[str]:
+        key = f"{_PROBE}{uuid.uuid4().hex[:12]}"
+        self.put_new(key, b"first")
+        try:
+            yield key
         finally:
             with suppress(StoreError):  # the error already says it
                 self.remove(key)
 
-    def _mark_of(self, key: str) -> str:
-        """Return the mark of the object that made the store refuse a write.
+    @contextmanager
+    def _creating(self, key: str, is_ours: Callable[[], bool]) -> Iterator[None]:
+        """Translate the errors of a request that creates a key, which may be `is_ours` already.
 
         S3 also refuses with 409 `ConditionalRequestConflict` while another request for the key is
-        under way, and with 412 for an object that someone removes at that moment. A refusal without
-        an object is the store's failure, so callers retry it like an outage.
+        under way, and with 412 for an object that someone removes at that moment. It has forgotten
+        an upload in parts that a first request has completed. A refusal without an object is the
+        store's failure, so callers retry it like an outage.
         """
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
         try:
-            with self._speaking(key):
-                return str(self.objects.get(key).attributes.get(_WRITER, ""))
+            try:
+                with self._speaking(key):
+                    yield
+            except (AlreadyExistsError, PreconditionError):
+                # An answer may get lost after the store has made the object. The repeated request
+                # then finds the object of the first one.
+                with self._speaking(key):
+                    if is_ours():
+                        return
+                taken = f"{key}: already published; Downpour never reuses names"
+                raise KeyTakenError(taken) from None
         except FileMissing:
             reason = f"refuses to create {key}, although no such object exists"
             raise ConflictError(self.url, reason) from None
@@ -326,9 +374,20 @@ class ObjectFiles:
     def put_new(self, name: str, chunks: Sequence[Buffer]) -> PublishedFile:
         """Publish the chunks as a new object; see `Store.put_new`."""
         content = b"".join(chunks)
-        file = described(name, content)
-        put = partial(self._bucket.put_new, self._key(file.name), content, mark=new_mark())
-        self._retry_policy.call_through_outage(put)
+        file, retried = described(name, content), self._retry_policy.call_through_outage
+        key, mark = self._key(file.name), new_mark()
+        if len(content) <= _PIECE_BYTES or not retried(self._bucket.names_once):
+            retried(partial(self._bucket.put_new, key, content, mark=mark))
+            self._moved(len(content))
+        else:
+            # Only a whole object can be created on a condition, and it would show no progress.
+            unnamed = f"{self._folder}/{_UNNAMED}/{mark}"
+            try:
+                retried(partial(self._bucket.put, unnamed, content, self._moved))
+                retried(partial(self._bucket.name_new, unnamed, key, content))
+            finally:
+                with suppress(StoreError):
+                    self._bucket.remove(unnamed)
         self._cache.keep(file.checksum, content)
         return file
 
@@ -367,7 +426,9 @@ class ObjectFiles:
         self._bucket.remove(self._key(name))
 
     def remove_leftovers(self) -> None:
-        """Do nothing: an object is whole or does not exist."""
+        """Remove the objects that dead publishers did not name."""
+        for key in self._bucket.keys(f"{self._folder}/{_UNNAMED}"):
+            self._bucket.remove(key)
 
     def _key(self, name: str) -> str:
         return f"{self._folder}/{check_bare_name(name)}"

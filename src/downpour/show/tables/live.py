@@ -224,7 +224,6 @@ def besides_training(tasks: Sequence[TaskStatus]) -> str:
     if len(phases) != 1 or "training" in phases:
         return ""
     (phase,) = phases
-    # A bucket takes a file as a whole, so we learn of no bytes before.
     moved_bytes = sum(task.moved_bytes for task in tasks)
     whole_bytes = sum(task.update_bytes for task in tasks) if phase == "publishing" else 0
     return f"{phase} {size_in_words(moved_bytes, whole_bytes)}" if moved_bytes else phase
