@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -72,19 +73,34 @@ class Story:
     def happen(self, event: on.Event) -> None:
         self.forecaster.follow(self.core, event, self.core.handle(event))
 
-    def beat(self, at_seconds: float, worker: str = "ada", steps: int = 0) -> None:
+    def beat(self, at_seconds: float, worker: str = "ada", steps: int = 0, moved: int = 0) -> None:
         """Let a worker be heard of, with its shard's progress in percent."""
         running = Progress(
-            attempt=attempt(worker), steps_done=steps, steps_total=100, elapsed_seconds=0.0
+            attempt=attempt(worker),
+            steps_done=steps,
+            steps_total=100,
+            elapsed_seconds=0.0,
+            moved_bytes=moved,
         )
         told = (running,) if steps else ()
         self.happen(
             on.HeartbeatReceived(at_seconds=at_seconds, worker=worker, running=told, system=STATE)
         )
 
-    def publish(self, at_seconds: float, worker: str) -> None:
+    def expected_end(self, at_seconds: float, worker: str = "ada") -> float:
+        """Let the scheduler learn a forecast; return when it then expects the update."""
+        found = self.forecaster.forecasts(at_seconds)
+        assert found is not None
+        self.core.handle(found)
+        known = self.core.state.workers.get(worker)
+        assert known is not None
+        assert known.forecast is not None
+        return known.assigned_at_seconds + known.forecast.q50
+
+    def publish(self, at_seconds: float, worker: str, size_bytes: int = 1) -> None:
+        file = replace(FILE, size_bytes=size_bytes)
         update = Update(
-            file=FILE, samples=1, steps=1, loss=1.0,
+            file=file, samples=1, steps=1, loss=1.0,
             load_seconds=0.0, train_seconds=1.0, publish_seconds=0.0,
         )  # fmt: skip
         self.happen(
@@ -203,3 +219,36 @@ def test_start_up_is_not_learned(story: Story) -> None:
     story.publish(19.0, "ada")
     [(worker, features, seconds)] = story.oracle.observed
     assert (worker, features["p50_elapsed_s"], seconds) == ("ada", 1.0, 2.0)
+
+
+@pytest.mark.parametrize(("steps", "moved"), [(50, 5), (100, 0)])
+def test_the_expected_end_stays_while_a_worker_is_at_its_files(
+    story: Story, steps: int, moved: int
+) -> None:
+    """Between two steps or after the last one: the forecast of the whole contains that time."""
+    story.beat(15.0, steps=steps)
+    assert story.expected_end(15.0) == 20.0
+    for at in (17.0, 19.0):
+        story.beat(at, steps=steps, moved=moved)
+        assert story.expected_end(at) == 20.0
+    story.beat(23.0, steps=steps, moved=moved)
+    assert story.expected_end(23.0) == 23.0
+
+
+def test_while_a_worker_publishes_its_bytes_say_when_it_ends(story: Story) -> None:
+    """Two of 100 bytes a second, also between two parts; the next time, before the first one."""
+    story.publish(14.0, "bob", size_bytes=100)
+    story.beat(20.0, steps=100)
+    for at, moved in ((30.0, 20), (35.0, 20), (40.0, 40)):
+        story.beat(at, steps=100, moved=moved)
+        assert story.expected_end(at) == 70.0
+    story.publish(70.0, "ada", size_bytes=100)
+    again = Progress(
+        attempt=replace(attempt("ada"), round=1), steps_done=9, steps_total=9, elapsed_seconds=0.0
+    )
+    story.forecaster.assigned("ada", again.attempt, AT_SAMPLES, 0.0, 100.0)
+    for at, left in ((110.0, 50.0), (120.0, 40.0)):
+        story.forecaster.heard("ada", [again], STATE, at)
+        found = story.forecaster.forecasts(at)
+        assert found is not None
+        assert dict(found.remaining)[again.attempt].q50 == left

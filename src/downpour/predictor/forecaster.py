@@ -34,6 +34,8 @@ class _Task:
     """A worker's current task: the samples that it has to train, and its reports.
 
     If it `is_first` in the experiment, we leave out the time until all is loaded, which comes once.
+    `sent` are the times at which it began to publish and at which its bytes last grew, with the
+    bytes of then.
     """
 
     attempt: AttemptId
@@ -43,23 +45,46 @@ class _Task:
     state: Features
     is_first: bool = False
     reports: list[tuple[int, float, Features]] = field(default_factory=list)
-
-    @property
-    def reported_seconds(self) -> float:
-        """Seconds from the assignment to the latest report; 0 before one."""
-        return self.reports[-1][1] if self.reports else 0.0
+    reported_seconds: float = 0.0
+    sent: list[tuple[float, int]] = field(default_factory=list)
 
     def report(self, progress: Progress, at_seconds: float, state: Features) -> None:
         """Take in the progress of the task, as a share of its worker's part."""
         if self.is_first and not progress.steps_total:
             self.assigned_at = at_seconds
             return
+        elapsed = at_seconds - self.assigned_at
+        grew = not self.sent or progress.moved_bytes > self.sent[-1][1]
+        if progress.phase == "publishing" and grew:
+            self.sent = [*self.sent[:1], (elapsed, progress.moved_bytes)]
         done = (progress.share - self.began_at_share) / (1.0 - self.began_at_share)
         # At most 99: features have no name for 100 %, when no rest is left to predict. We add a
         # small number because the product of 100 and 0.29, say, is a little below 29.
         percent = min(_PERCENT - 1, int(_PERCENT * done + 1e-9))
         if percent > (self.reports[-1][0] if self.reports else 0):
-            self.reports.append((percent, at_seconds - self.assigned_at, state))
+            self.reports.append((percent, elapsed, state))
+            self.reported_seconds = elapsed
+        # A whole attempt's time contains that of its files. A worker that makes no step meanwhile
+        # must not seem to get later.
+        if progress.phase != "training" or progress.moved_bytes:
+            self.reported_seconds = elapsed
+
+    def left(self, whole: Forecast, bytes_in_all: int, usual_pace: float) -> Forecast:
+        """Return the forecast of the seconds from the last report to the update.
+
+        Args:
+            whole: the forecast of the seconds from the assignment to the update.
+            bytes_in_all: the size of an update; 0 if unknown.
+            usual_pace: the bytes a second at which this worker last published; 0 if unknown.
+        """
+        if self.sent:
+            (began_at, before), (grew_at, sent) = self.sent[0], self.sent[-1]
+            pace = (sent - before) / (grew_at - began_at) if grew_at > began_at else usual_pace
+            if pace > 0 and bytes_in_all > sent and whole.q50 > 0:
+                # The bytes say when it ends, and the forecast how sure that is.
+                ahead = whole.times((bytes_in_all - sent) / pace / whole.q50)
+                return ahead.after(self.reported_seconds - grew_at)
+        return whole.after(self.reported_seconds)
 
     def features(self) -> Features:
         """Return the task's features: with its last report, and one well before that."""
@@ -78,6 +103,7 @@ class _Machine:
 
     state: Features = field(default_factory=dict)
     task: _Task | None = None
+    bytes_per_second: float = 0.0
 
 
 class Forecaster:
@@ -91,6 +117,7 @@ class Forecaster:
         self._always = always
         self._machines: dict[str, _Machine] = {}
         self._usual_samples = 0.0
+        self._update_bytes = 0
         self._wanted = False
         self._news = False
         self._forecast_at: float | None = None
@@ -108,6 +135,9 @@ class Forecaster:
                 case facts.Assigned():
                     self._assign(core, fact)
                 case facts.Accepted():
+                    self._update_bytes = core.state.experiments[
+                        fact.attempt.experiment
+                    ].update_bytes
                     working_seconds = fact.completion_seconds - fact.startup_seconds
                     self.accepted(fact.worker, fact.attempt, working_seconds)
                 case facts.GivenUp():
@@ -160,6 +190,10 @@ class Forecaster:
         """Learn how long an attempt took, from its assignment or start-up to its update."""
         task = self._take(worker, attempt)
         if task is not None and seconds > 0:
+            began_at, before = task.sent[0] if task.sent else (seconds, 0)
+            if began_at < seconds:
+                pace = max(0, self._update_bytes - before) / (seconds - began_at)
+                self._machines[worker].bytes_per_second = pace
             self._observe(worker, task.features(), seconds)
 
     def ended(self, worker: str, attempt: AttemptId) -> None:
@@ -187,14 +221,14 @@ class Forecaster:
         if self._predictor is None or not self._wanted or not self._news or too_soon:
             return None
         self._news, self._forecast_at = False, at_seconds
-        busy = {name: m.task for name, m in self._machines.items() if m.task is not None}
+        busy = {name: (m, m.task) for name, m in self._machines.items() if m.task is not None}
         # Two kinds of requests. For every worker, busy or not: the time for a shard of the usual
         # size, by which policies compare workers. For every running attempt: its end.
         afresh: list[Request] = [
             (name, {"n_samples": self._usual_samples, **machine.state})
             for name, machine in self._machines.items()
         ]
-        running: list[Request] = [(name, task.features()) for name, task in busy.items()]
+        running: list[Request] = [(name, task.features()) for name, (_, task) in busy.items()]
         forecasts = self._predict([*afresh, *running])
         if forecasts is None:
             return None
@@ -206,8 +240,8 @@ class Forecaster:
                 for name, pace in zip(self._machines, paces, strict=True)
             ),
             remaining=tuple(
-                (task.attempt, end.after(task.reported_seconds))
-                for task, end in zip(busy.values(), ends, strict=True)
+                (task.attempt, task.left(end, self._update_bytes, machine.bytes_per_second))
+                for (machine, task), end in zip(busy.values(), ends, strict=True)
             ),
         )
 
