@@ -34,8 +34,7 @@ class _Task:
     """A worker's current task: the samples that it has to train, and its reports.
 
     If it `is_first` in the experiment, we leave out the time until all is loaded, which comes once.
-    `sent` are the times at which it began to publish and at which its bytes last grew, with the
-    bytes of then.
+    `sent` holds when it began to publish, and when its bytes last grew, with the bytes at each.
     """
 
     attempt: AttemptId

@@ -19,6 +19,7 @@ import msgspec
 from downpour.base.devices import CPU
 from downpour.base.values import Part
 from downpour.core.spec import REQUIRED
+from downpour.host.text import size_in_words
 
 SHARD_CLASSES_MAX = 5_000
 """The most counts in a line, a few bytes each: a record has one such line, and people read it."""
@@ -159,6 +160,23 @@ class ForeseenLine(AttemptLine):
     q10_seconds: float | None = None
     q50_seconds: float | None = None
     q90_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseLine(AttemptLine):
+    """The worker of an attempt loads, saves or publishes for some seconds, or trains again.
+
+    `moved_bytes` are those of the files that it has read and written since its last step. An update
+    has `whole_bytes`; 0 if that is unknown.
+    """
+
+    phase: str
+    moved_bytes: Size = 0
+    whole_bytes: Size = 0
+
+    def __str__(self) -> str:
+        size = size_in_words(self.moved_bytes, self.whole_bytes) if self.moved_bytes else ""
+        return f"{self.phase} {size}".strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -395,6 +413,7 @@ RecordLine = (
     | PreparedLine
     | AssignedLine
     | ForeseenLine
+    | PhaseLine
     | SavedLine
     | ContradictedLine
     | HandOverAskedLine

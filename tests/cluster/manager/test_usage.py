@@ -1,14 +1,15 @@
-"""What is kept of the samples that heartbeats bring."""
+"""What is kept of the samples and phases that heartbeats bring."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
 from downpour.base.values import AttemptId, ProcessState, Progress, SystemState
-from downpour.cluster.manager.observations import SAMPLES_MAX, Usage
+from downpour.cluster.manager.observations import SAMPLES_MAX, Phases, Usage
 from downpour.core.scheduler import Observed
 from downpour.core.scheduler import events as on
 from downpour.record.record_lines import ResourcesUsedLine, Sample, from_fields, to_fields
@@ -104,3 +105,33 @@ def test_a_long_attempt_is_told_from_beginning_to_end(notebook: Notebook, second
     assert times == [every * place for place in range(len(times))]
     assert seconds - every <= times[-1] < seconds
     assert len(json.dumps(to_fields(fact))) < 48 * SAMPLES_MAX
+
+
+def test_work_besides_training_is_told_once_it_takes_long() -> None:
+    """After five seconds, for each quarter of an update, and when the training goes on."""
+    phases, told = Phases(), list[str]()
+    for at, done, total, moved in (
+        (0.0, 0, 0, 0), (4.0, 0, 0, 0), (5.0, 0, 0, 0), (6.0, 0, 0, 0), (7.0, 0, 9, 0),
+        (8.0, 1, 9, 7), (9.0, 2, 9, 0), (10.0, 3, 9, 7), (16.0, 3, 9, 12), (17.0, 3, 9, 23),
+        (18.0, 3, 9, 24), (20.0, 9, 9, 0), (25.0, 9, 9, 30), (26.0, 9, 9, 54), (30.0, 9, 9, 55),
+    ):  # fmt: skip
+        progress = Progress(
+            attempt=attempt(),
+            steps_done=done,
+            steps_total=total,
+            elapsed_seconds=0,
+            moved_bytes=moved,
+        )
+        told += [str(from_fields(one.line)) for one in phases.hear("ann", progress, at, 100)]
+    assert told == [
+        "loading",
+        "training",
+        "saving 12 bytes",
+        "saving 24 bytes",
+        "publishing",
+        "publishing 30 of 100 bytes",
+        "publishing 55 of 100 bytes",
+    ]
+    trains = replace(progress, attempt=attempt(1), steps_done=1, moved_bytes=0)
+    for at in (40.0, 50.0):
+        assert [*phases.hear("ann", trains, at, 100)] == []

@@ -20,6 +20,7 @@ from downpour.record.record_lines import (
     DroppedLine,
     ForeseenLine,
     HandOverAskedLine,
+    PhaseLine,
     ResourcesUsedLine,
     SavedLine,
     UpdatedLine,
@@ -95,6 +96,7 @@ LINES = st.one_of(
         elapsed_seconds=SECONDS,
         **QUANTILES,
     ),
+    st.builds(PhaseLine, **TASK, worker=WORKER, phase=st.text(), moved_bytes=st.integers(0, 9)),
     st.builds(
         SavedLine, **TASK, worker=WORKER, step=st.integers(0, 1000), bytes=st.integers(0, 10**9)
     ),
@@ -229,6 +231,19 @@ def test_decisions_come_in_words_with_their_attempts() -> None:
     ]
     asked, *_ = viewer.rows("decisions")
     assert viewer.rows("attempts")[asked[4]][2:5] == [1, 3, 0]
+
+
+def test_a_worker_says_what_it_does_besides_training() -> None:
+    """Until it trains again, or has another task."""
+    task: Fields = {"round": 0, "shard": 0, "attempt": 0, "worker": "a"}
+    begins: Fields = {"kind": "assigned", **task, "reason": "first", "at": 1.0}
+    sent: Fields = {"kind": "phase", **task, "phase": "publishing", "moved_bytes": 12, "at": 2.0}
+    sent |= {"whole_bytes": 40}
+    for then in ({**sent, "phase": "training"}, {**begins, "round": 1}):
+        model = folded([*as_read([])[:6], begins, sent])
+        assert seen_at_once(model).rows("workers")[0][-1] == "publishing 12 of 40 bytes"
+        model.take(then)
+        assert seen_at_once(model).rows("workers")[0][-1] == ""
 
 
 def test_an_update_that_is_lost_lets_its_copy_go_on() -> None:

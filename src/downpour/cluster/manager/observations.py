@@ -16,7 +16,7 @@ from typing import Final
 
 from downpour.base.errors import DownpourError
 from downpour.base.states import EventKind, ExperimentEvent, ExperimentState, FailureKind
-from downpour.base.values import AttemptId
+from downpour.base.values import AttemptId, Progress
 from downpour.cluster.manager.roster import Roster, membership_log
 from downpour.cluster.manager.workspace import Workspace
 from downpour.cluster.waiting import WaitingWatch
@@ -29,6 +29,7 @@ from downpour.network.rpc.messages import Status
 from downpour.record.record_lines import (
     DisturbedLine,
     OtherPackagesLine,
+    PhaseLine,
     PreparedLine,
     RecordLine,
     ResourcesUsedLine,
@@ -114,6 +115,58 @@ class Usage:
         for worker, trace in list(self._traces.items()):
             if trace.attempt.experiment == experiment:
                 yield from self.end(worker, trace.attempt)
+
+
+PHASE_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class _Phase:
+    """A worker's work since a moment; we write of it again when it has moved `due_bytes`."""
+
+    attempt: AttemptId
+    phase: str
+    since_seconds: float
+    due_bytes: int = 0
+    is_told: bool = False
+
+
+class Phases:
+    """The work of workers besides training, for the live page, which reads only records.
+
+    We write an entry once such work has taken some seconds, and when the training goes on. In
+    between, we write one for each quarter of an update's bytes, and for twice the bytes of others.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[str, _Phase] = {}
+
+    def hear(
+        self, worker: str, running: Progress, at: float, update_bytes: int
+    ) -> Iterator[Observed]:
+        """Take in a worker's progress; the last update had `update_bytes`, or 0 before one."""
+        attempt, moved = running.attempt, running.moved_bytes
+        phase = "saving" if running.phase == "training" and moved else running.phase
+        now = self._of.get(worker)
+        if now is None or (now.attempt, now.phase) != (attempt, phase):
+            is_due = now is not None and now.is_told and now.attempt == attempt
+            now = self._of[worker] = _Phase(attempt, phase, at)
+        else:
+            is_due = phase != "training" and at - now.since_seconds >= PHASE_SECONDS
+        if not is_due or moved < now.due_bytes:
+            return
+        whole = update_bytes if phase == "publishing" else 0
+        now.is_told, now.due_bytes = phase != "training", moved + (whole // 4 or moved or 1)
+        line = PhaseLine(
+            round=attempt.round,
+            shard=attempt.shard,
+            attempt=attempt.attempt,
+            worker=worker,
+            phase=phase,
+            moved_bytes=moved,
+            whole_bytes=whole,
+        )
+        yield observed(attempt.experiment, line)
 
 
 LOOK_SECONDS = 5.0
@@ -252,6 +305,7 @@ class Observations:
         self._spaces = spaces
         self._roster = roster
         self._usage = Usage()
+        self._phases = Phases()
         self._told: dict[str, tuple[str, tuple[str, ...]]] = {}
 
     def story(self, core: Scheduler, event: on.Event, output: Output) -> Iterator[Happened]:
@@ -286,6 +340,10 @@ class Observations:
                 if self._roster.get(event.worker) is not None:
                     yield from self._usage.hear(event)
                     yield from self._compared(event)
+                    for one in event.running[:1]:
+                        of = core.state.experiments.get(one.attempt.experiment)
+                        sizes = of.update_bytes if of is not None else 0
+                        yield from self._phases.hear(event.worker, one, event.at_seconds, sizes)
             case on.Disturbed():
                 line = DisturbedLine(who=event.who, what=event.what)
                 yield observed(event.experiment, line)

@@ -21,6 +21,7 @@ from downpour.record.record_lines import (
     FailedLine,
     FinishedLine,
     ForeseenLine,
+    PhaseLine,
     PreparedLine,
     RecordLine,
     ResourcesUsedLine,
@@ -45,7 +46,7 @@ _WAITED_SHARE = 0.2
 """The share of a round's time below which a wait is not worth a line."""
 _CLOCK_SECONDS = 0.02
 """Smaller errors of the clock are not worth reporting."""
-_LATEST_COUNTS = ForeseenLine, SavedLine, ResourcesUsedLine
+_LATEST_COUNTS = ForeseenLine, PhaseLine, SavedLine, ResourcesUsedLine
 """Lines of which the page keeps only the last one, so its tables lack them."""
 _STEPPING = {"sync", "k-sync"}
 
@@ -187,6 +188,8 @@ class RecordTables:
                 self._foresee(line, line.elapsed_seconds, line.done)
             case AssignedLine():
                 self._assigned(at, line)
+            case PhaseLine():
+                self._workers.works(line, self.line)
             case SavedLine():
                 self._results.saved(line.bytes)
             case UpdatedLine():

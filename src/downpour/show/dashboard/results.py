@@ -21,6 +21,7 @@ from downpour.record.record_lines import (
     EvaluatedLine,
     ForeseenLine,
     HandOverAskedLine,
+    PhaseLine,
     RecordLine,
     ResourcesUsedLine,
     SavedLine,
@@ -147,6 +148,7 @@ class WorkerRow:
     samples_per_second: float | None = None
     cpu_share: float | None = None
     memory_bytes: int | None = None
+    doing: str = ""
     running: dict[int, None] = field(default_factory=dict)
 
     def trained(self, update: UpdatedLine, line: int) -> None:
@@ -170,6 +172,7 @@ class WorkerRow:
             self.cpu_share,
             self.memory_bytes,
             self.address,
+            self.doing,
         )
 
 
@@ -196,7 +199,7 @@ class WorkerTable:
         """Note that a worker trains an attempt."""
         worker = self.at(number)
         worker.running[attempt] = None
-        worker.state, worker.changed = "training", line
+        worker.state, worker.doing, worker.changed = "training", "", line
 
     def stopped(self, number: int, attempt: int, line: int) -> None:
         """Note that a worker no longer trains an attempt."""
@@ -205,6 +208,11 @@ class WorkerTable:
             if worker.state == "training":
                 worker.state = "idle"
             worker.changed = line
+
+    def works(self, told: PhaseLine, line: int) -> None:
+        """Note what a worker does besides training."""
+        worker = self.named(told.worker)
+        worker.doing, worker.changed = "" if told.phase == "training" else str(told), line
 
     def used(self, resources: ResourcesUsedLine, line: int) -> None:
         """Note what a worker's process used last."""

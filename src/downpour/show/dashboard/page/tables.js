@@ -84,8 +84,8 @@
       return changed;
     }
 
-    _worker([i, name, state, joined, left, numericClass, done, speed, cpu, memory, address]) {
-      this.workers[i] = { i, name, state, joined, left, numericClass, done, speed, cpu, memory, address };
+    _worker([i, name, state, joined, left, numericClass, done, speed, cpu, memory, address, doing]) {
+      this.workers[i] = { i, name, state, joined, left, numericClass, done, speed, cpu, memory, address, doing };
       this.rows[i] = this.rows[i] || [];
       this._seen(joined, left);
     }

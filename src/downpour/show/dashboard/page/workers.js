@@ -85,7 +85,7 @@
       const busy = all.done[i] === 1 && all.forecastAt[i] <= elapsed + 0.001 ? "publishing" : "training";
       const state = !this.tables.isHere(worker, now) ? (worker.state === "lost" ? "lost" : "left") : i >= 0 ? busy : "idle";
       const row = { ...worker, name: String(worker.name), state, attempt: i, elapsed };
-      return present ? row : { ...row, done: this._done(worker.i, now), speed: null, cpu: null, memory: null };
+      return present ? row : { ...row, doing: "", done: this._done(worker.i, now), speed: null, cpu: null, memory: null };
     }
 
     _done(worker, now) {
@@ -131,7 +131,7 @@
       const [name, state, , done, speed, cpu, memory, numericClass, joined] = this.cells;
       say(name, words.cut(row.name, NAME_MOST));
       name.title = row.address ? `${row.name} · ${row.address}` : row.name;
-      say(state, `${SIGNS[row.state]} ${row.state}`);
+      say(state, `${SIGNS[row.state]} ${(row.attempt >= 0 && row.doing) || row.state}`);
       state.dataset.state = row.state;
       const all = tables.attempts;
       this.task.hidden = this.track.element.hidden = row.attempt < 0;
