@@ -12,6 +12,7 @@ import pytest
 from downpour.base.errors import DownpourError, Refused
 from downpour.base.states import ExperimentState
 from downpour.base.values import AttemptId, Progress, PublishedFile, Snapshot, Update
+from downpour.cluster.manager import observations
 from downpour.files.store import layout
 from downpour.network.rpc.messages import Heartbeat, TaskMessage
 from tests.cluster.manager.conftest import CALM, diligent
@@ -111,12 +112,17 @@ def test_other_packages_of_a_worker_are_logged_once_and_shown(
     assert caplog.text.count("one has no fancy") == 1
 
 
-def test_other_packages_are_on_record_once_an_experiment(cluster: Any) -> None:
+def test_other_packages_and_what_takes_long_are_on_record_once(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The worker says so with each heartbeat; whoever reads the results later knows, too."""
+    monkeypatch.setattr(observations, "PHASE_SECONDS", 0)
 
     def differing(worker: FakeWorker, task: TaskMessage) -> None:
-        done = Progress(attempt=task.id, steps_done=1, steps_total=9, elapsed_seconds=1.0)
-        for _ in range(2):
+        done = Progress(
+            attempt=task.id, steps_done=1, steps_total=9, elapsed_seconds=1.0, moved_bytes=9
+        )
+        for _ in range(3):
             beat = Heartbeat(worker=worker.name, running=(done,), system=CALM, differs=(OLD,))
             worker.client.heartbeat(beat)
         diligent(worker, task)
@@ -124,9 +130,14 @@ def test_other_packages_are_on_record_once_an_experiment(cluster: Any) -> None:
     cluster.join("one", differing)
     for experiment in (cluster.submit(epochs=2), cluster.submit(epochs=1)):
         assert cluster.end_of(experiment).experiment.state is ExperimentState.FINISHED
-        told = [line for line in cluster.record(experiment) if '"other-packages"' in line]
+        record = cluster.record(experiment)
+        told = [line for line in record if '"other-packages"' in line]
         assert len(told) == 1
         assert OLD in told[0]
+        saving, assigned = (
+            sum(word in line for line in record) for word in ('"saving"', '"assigned"')
+        )
+        assert saving == assigned
 
 
 def _task_of(name: str) -> tuple[int, int] | None:
