@@ -71,10 +71,8 @@ class _Task:
     def left(self, whole: Forecast, bytes_in_all: int, usual_pace: float) -> Forecast:
         """Return the forecast of the seconds from the last report to the update.
 
-        Args:
-            whole: the forecast of the seconds from the assignment to the update.
-            bytes_in_all: the size of an update; 0 if unknown.
-            usual_pace: the bytes a second at which this worker last published; 0 if unknown.
+        `whole` forecasts those since the assignment. An update has `bytes_in_all`, and the worker
+        last published `usual_pace` of them a second; both are 0 if unknown.
         """
         if self.sent:
             (began_at, before), (grew_at, sent) = self.sent[0], self.sent[-1]

@@ -135,10 +135,10 @@ class Bucket:
     def put_new(self, key: str, content: bytes | Path, *, mark: str = "") -> None:
         """Create an object of these bytes, or of a file's; it is durable on return.
 
-        `mark` names the publication (`new_mark`). A caller that repeats a failed call passes the
-        same mark, because the store may have created the object and lost the answer.
+        `mark` names the publication. A caller that repeats a failed call passes the same mark,
+        because the store may have created the object and lost the answer.
         """
-        create = partial(self._put_new, key, content, mark or new_mark())
+        create = partial(self._put_new, key, content, mark or uuid.uuid4().hex)
         RetryPolicy(seconds=_CONFLICT_SECONDS).call(
             create, when=lambda error: isinstance(error, ConflictError)
         )
@@ -332,11 +332,6 @@ class Bucket:
             raise SharedDirectoryError(self.url, said or _first_line(error)) from error
 
 
-def new_mark() -> str:
-    """Return a name for one publication, which may need several attempts."""
-    return uuid.uuid4().hex
-
-
 def _first_line(error: BaseException) -> str:
     """Return the message of obstore's error, without its request, its age and its debug view."""
     line = str(error).strip().partition("\n")[0]
@@ -375,7 +370,7 @@ class ObjectFiles:
         """Publish the chunks as a new object; see `Store.put_new`."""
         content = b"".join(chunks)
         file, retried = described(name, content), self._retry_policy.call_through_outage
-        key, mark = self._key(file.name), new_mark()
+        key, mark = self._key(file.name), uuid.uuid4().hex
         if len(content) <= _PIECE_BYTES or not retried(self._bucket.names_once):
             retried(partial(self._bucket.put_new, key, content, mark=mark))
             self._moved(len(content))
