@@ -44,8 +44,12 @@ class _Task:
     state: Features
     is_first: bool = False
     reports: list[tuple[int, float, Features]] = field(default_factory=list)
-    reported_seconds: float = 0.0
     sent: list[tuple[float, int]] = field(default_factory=list)
+
+    @property
+    def reported_seconds(self) -> float:
+        """Seconds from the assignment to the latest report; 0 before one."""
+        return self.reports[-1][1] if self.reports else 0.0
 
     def report(self, progress: Progress, at_seconds: float, state: Features) -> None:
         """Take in the progress of the task, as a share of its worker's part."""
@@ -62,14 +66,9 @@ class _Task:
         percent = min(_PERCENT - 1, int(_PERCENT * done + 1e-9))
         if percent > (self.reports[-1][0] if self.reports else 0):
             self.reports.append((percent, elapsed, state))
-            self.reported_seconds = elapsed
-        # A whole attempt's time contains that of its files. A worker that makes no step meanwhile
-        # must not seem to get later.
-        if progress.phase != "training" or progress.moved_bytes:
-            self.reported_seconds = elapsed
 
     def left(self, whole: Forecast, bytes_in_all: int, usual_pace: float) -> Forecast:
-        """Return the forecast of the seconds from the last report to the update.
+        """Return the forecast of the seconds from the last new percent to the update.
 
         `whole` forecasts those since the assignment. An update has `bytes_in_all`, and the worker
         last published `usual_pace` of them a second; both are 0 if unknown.
@@ -80,7 +79,7 @@ class _Task:
             if pace > 0 and bytes_in_all > sent and whole.q50 > 0:
                 # The bytes say when it ends, and the forecast how sure that is.
                 ahead = whole.times((bytes_in_all - sent) / pace / whole.q50)
-                return ahead.after(self.reported_seconds - grew_at)
+                return ahead.later(grew_at - self.reported_seconds)
         return whole.after(self.reported_seconds)
 
     def features(self) -> Features:

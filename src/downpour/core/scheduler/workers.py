@@ -274,9 +274,13 @@ class Worker:
         return max(self.advanced_at_seconds, self.moved_at_seconds)
 
     def take_forecast(self, remaining: Forecast) -> None:
-        """Note a forecast of the seconds from its last report to its update."""
+        """Note a forecast of the seconds from its last step to its update.
+
+        Later reports don't count, so the end stays while it loads, saves or publishes.
+        """
         self.remaining = remaining
-        self.forecast = remaining.later(self.reported_after_seconds)
+        stepped_seconds = self.advanced_at_seconds - self.assigned_at_seconds
+        self.forecast = remaining.later(max(stepped_seconds, self.startup_seconds))
 
     def advance(self, at_seconds: float) -> None:
         """Note that its attempt has made a step."""
