@@ -24,6 +24,7 @@ from statistics import fmean, median, stdev
 from typing import Any
 
 import numpy as np
+from flops import counted_flops, epoch_flops, layers_flops
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -37,7 +38,6 @@ from downpour.record.study_result import RunResult, StudyResult
 from downpour.show.figures.style import LIGHT, WIDTH_INCHES, series, styled, to_png, to_svg
 from downpour.show.tables.table import Cell, Column, Table
 from downpour_lab.capacity import Load, estimate_capacity
-from downpour_lab.flops import counted_flops, epoch_flops, layers_flops
 from downpour_lab.simulated.disk import DiskTimings
 from downpour_lab.simulated.environment import Timings
 

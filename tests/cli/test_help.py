@@ -1,9 +1,8 @@
-"""Help: every command and option explained, in groups, with choices and defaults; and its page."""
+"""Help: every command and option explained, in groups, with choices and defaults."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from typer.core import TyperGroup
 
 from downpour.cli.commands import COMMANDS, GROUPS, build
 from downpour.cli.help import FIRST, first_groups, groups, sentence, titled_commands, words
-from downpour.cli.page import page
 
 MOST_ROWS = 22
 """How many arguments and options `--help` shows at most."""
@@ -135,11 +133,3 @@ def test_long_lists_of_options_stand_in_groups(downpour: Callable[..., Any]) -> 
     assert titles[:3] == ["Arguments:", "Options:", "The experiment:"]
     assert len(titles) == 14
     assert max(map(len, lines)) <= 80
-
-
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
-
-
-def test_the_page_says_what_the_code_says() -> None:
-    """After a change of a command or an option, `make docs` writes it anew."""
-    assert PAGE.read_text(encoding="utf-8") == page(), "write it anew: make docs"

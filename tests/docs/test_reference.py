@@ -18,7 +18,7 @@ from downpour.files.store.presence import RUN_LOCK_NAME
 from downpour.record.record_lines import KINDS
 from tests.docs.pages import DOCS, ROOT, Page
 
-GENERATED = ("python", "spec", "thrift")
+GENERATED = ("cli", "python", "spec", "thrift")
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def generator(name: str) -> ModuleType:
 
 @pytest.mark.parametrize("name", GENERATED)
 def test_the_page_says_what_the_code_says(name: str) -> None:
-    """After a change of a field, a docstring or the IDL, `make docs` writes it anew."""
+    """After a change of a command, a field, a docstring or the IDL, `make docs` writes it anew."""
     path = DOCS / "reference" / f"{name}.md"
     assert path.read_text("utf-8") == generator(name).page(), "write it anew: make docs"
 

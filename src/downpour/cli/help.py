@@ -1,8 +1,9 @@
 """Writes the commands' help: plain text in groups, each option with its value and default.
 
 If a command has many options, `--help` shows those in `FIRST`, and `--help-all` shows all.
-`page.py` uses the same functions as the screen, so the two cannot differ. Nothing here knows any
-command's purpose. Parameters have the type `Any` because Typer's classes for them are private.
+`docs/reference/cli.md` is made with the same functions as the screen, so the two cannot differ.
+Nothing here knows any command's purpose. Parameters have the type `Any` because Typer's classes for
+them are private.
 """
 
 from __future__ import annotations

@@ -8,8 +8,7 @@ import pytest
 
 from downpour.base.errors import SpecError
 from downpour.predictor.learned import Trained
-from downpour_lab.fitting.scoring import CrossValidation, coverages, judge_all, scores
-from downpour_lab.fitting.stress import STRESSES
+from downpour_lab.fitting.scoring import STRESSES, CrossValidation, coverages, judge_all, scores
 from downpour_lab.fitting.training_data import Traces
 from tests.predictor.conftest import TINY
 

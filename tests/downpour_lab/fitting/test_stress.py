@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from downpour.base.errors import SpecError
-from downpour_lab.fitting.stress import SINCE, STRESSES, stressed
+from downpour_lab.fitting.scoring import SINCE, STRESSES, stressed
 from downpour_lab.fitting.training_data import Traces
 from tests.predictor.conftest import WORKERS
 

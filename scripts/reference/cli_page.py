@@ -1,11 +1,7 @@
-"""Makes the page `docs/reference/cli.md` from the commands' help; `make docs` writes it.
-
-A test compares the page with the code, so neither changes without the other.
-"""
+"""`docs/reference/cli.md`: the commands, made from their help."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -71,7 +67,3 @@ def _chapter(command: Any, ctx: Context) -> Iterator[str]:
         for param in params:
             yield f"- `{words(param)}`: {sentence(param, code='`')}"
         yield ""
-
-
-if __name__ == "__main__":
-    sys.stdout.write(page())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from flops import counted_flops, epoch_flops, layers_flops
 from torch import nn
 
 from downpour.base.values import DatasetFacts
 from downpour.core.spec import Spec
 from downpour.learning.models import build
-from downpour_lab.flops import counted_flops, epoch_flops, layers_flops
 
 FACTS = DatasetFacts(train_samples=100, test_samples=20, sample_shape=(1, 50, 50), classes=2)
 EXAMPLES = FACTS.train_samples
