@@ -18,7 +18,7 @@ from common import folders
 
 from downpour.base.values import AttemptId, PublishedFile, SystemState, Update
 from downpour.cluster.manager import work
-from downpour.cluster.manager.task_messages import task_of
+from downpour.cluster.manager.command_runner import task_of
 from downpour.cluster.manager.work import NewVersion
 from downpour.cluster.manager.workspace import Workspace, open_workspace
 from downpour.cluster.worker.attempt import TaskControl
@@ -37,8 +37,7 @@ from downpour.network.rpc.messages import TaskMessage
 from downpour.predictor import pretrained
 from downpour_lab.faults.plan import Plan
 from downpour_lab.simulated.disk import DiskTimings
-from downpour_lab.simulated.environment import Observation, Observer, Timings
-from downpour_lab.simulated.machines import Course, Steady
+from downpour_lab.simulated.environment import Course, Observation, Observer, Steady, Timings
 from downpour_lab.trials.striking import Cluster
 
 _NAME = "virtual"

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from downpour.cluster.manager.manager import Manager
 from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.manager.process import start_manager
+from downpour.cluster.manager.process import Manager, start_manager
 from downpour.cluster.operations.certificates import issue
 from downpour.host.paths import Credentials
 

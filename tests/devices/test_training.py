@@ -18,7 +18,7 @@ from downpour.learning.models.generators import seeded
 from downpour.learning.tasks.loaded import load
 from downpour.learning.training.evaluation import evaluate
 from downpour.learning.training.loop import LocalTask, ShardTraining
-from downpour.learning.training.numeric_class import numeric_class
+from downpour.learning.training.numerics import numeric_class
 from downpour.learning.training.optimizers import OPTIMIZERS
 from downpour.learning.training.trial import check_trains
 from tests.learning.training.conftest import with_network

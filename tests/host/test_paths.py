@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from downpour.base.errors import SpecError
-from downpour.cluster.launchers.hosts import read_hosts
+from downpour.cluster.launchers.ssh_script import read_hosts
 from downpour.files.spec_file import read_launch, read_spec
 from downpour.host.paths import (
     FILES,
@@ -22,7 +22,7 @@ from downpour.host.paths import (
 )
 from downpour.predictor.learned import read_trained
 from downpour_lab.fitting.training_data import read_traces
-from downpour_lab.policylab.traced import read_recordings
+from downpour_lab.policylab.conditions import read_recordings
 
 
 def test_text_and_paths_are_paths() -> None:

@@ -11,8 +11,7 @@ import pytest
 from downpour.predictor import pretrained
 from downpour.predictor.calibration import Online, Selector
 from downpour.predictor.features import Array
-from downpour.predictor.learned import Lstm, read_trained
-from downpour.predictor.point import Ewma, LastValue, Median
+from downpour.predictor.learned import Ewma, LastValue, Lstm, Median, read_trained
 
 
 class Constant:

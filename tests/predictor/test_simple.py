@@ -6,7 +6,7 @@ import pytest
 
 from downpour.predictor.calibration import Online
 from downpour.predictor.features import Model
-from downpour.predictor.point import Ewma, LastValue, Median
+from downpour.predictor.learned import Ewma, LastValue, Median
 
 
 def after(model: Model, *told: tuple[str, float]) -> Online:

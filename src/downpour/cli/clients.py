@@ -255,7 +255,7 @@ def _stay(
     follower: Follower,
 ) -> Result:
     """Show an experiment until it ends, and write its event files."""
-    from downpour.show.tables.progress import LINE_SECONDS, ProgressDisplay
+    from downpour.show.tables.live import LINE_SECONDS, ProgressDisplay
 
     with ProgressDisplay(err(), line_seconds=LINE_SECONDS) as display:
         shown = SpecOnce(display.show, asked)

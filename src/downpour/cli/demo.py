@@ -68,7 +68,7 @@ def demo(options: DemoOptions) -> None:
 
 def _play(demo: Demo, figure: Path, shared: Path, fewer: Mapping[str, Any]) -> None:
     from downpour.experiments.demos.demo import DemoStage, data_in
-    from downpour.show.tables.progress import ProgressDisplay
+    from downpour.show.tables.live import ProgressDisplay
 
     changes = {**data_in(RESULTS), **fewer}
     stage = DemoStage(shared=shared, changes=changes)

@@ -17,8 +17,7 @@ from downpour.base.options import argument, option
 from downpour.cli import common
 from downpour.cli.parameters import command
 from downpour.cli.printing import err, out, print_json, say
-from downpour.cluster.launchers.hosts import read_hosts
-from downpour.cluster.launchers.ssh_script import SshOptions
+from downpour.cluster.launchers.ssh_script import SshOptions, read_hosts
 from downpour.host.extras import require
 from downpour.host.paths import Credentials
 

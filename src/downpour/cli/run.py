@@ -15,7 +15,7 @@ from downpour.cli.launch_options import LaunchOptions, dry_run, workers
 from downpour.cli.parameters import command
 from downpour.cli.printing import SpecOnce, err, note, print_result, say
 from downpour.cli.spec_options import FoundSpec, SpecRequest
-from downpour.cluster.disturbing.disturbances import Disturbances
+from downpour.cluster.disturbances import Disturbances
 from downpour.cluster.launchers import LaunchPlan
 from downpour.cluster.launchers.launching import Launching
 from downpour.cluster.manager.options import ManagerOptions
@@ -119,7 +119,7 @@ def _trained(
     from downpour.experiments.running.training import train
     from downpour.experiments.running.watching import Watching
     from downpour.host.event_command import command_for
-    from downpour.show.tables.progress import LINE_SECONDS, ProgressDisplay
+    from downpour.show.tables.live import LINE_SECONDS, ProgressDisplay
 
     spec, quiet = request.spec, options.as_json or options.as_csv
     remarks = [request.remark] if request.remark else []

@@ -22,9 +22,8 @@ from downpour.cli.parameters import command
 from downpour.cli.printing import err, note, out, print_json, say
 from downpour.cluster.launchers import LaunchPlan
 from downpour.cluster.launchers.cluster_files import ClusterFiles, ClusterInfo
-from downpour.cluster.launchers.hosts import read_hosts
 from downpour.cluster.launchers.launching import Launching
-from downpour.cluster.launchers.ssh_script import SshOptions
+from downpour.cluster.launchers.ssh_script import SshOptions, read_hosts
 from downpour.cluster.manager.options import ManagerOptions, checked_patience
 from downpour.host.event_command import checked_command
 from downpour.host.extras import require
@@ -36,7 +35,7 @@ from downpour.network.discovery.waiting import checked_seconds
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from downpour.cluster.operations.cluster_processes import ClusterProcess
+    from downpour.cluster.launchers.cluster_files import ClusterProcess
     from downpour.files.store import SharedDirectory
     from downpour.network.rpc.messages import Status
 
@@ -291,7 +290,7 @@ def _processes(
     cluster: ClusterInfo | None, root: Path, credentials: Credentials, *, is_kept: bool
 ) -> list[ClusterProcess]:
     """Return the processes, or none if neither a supervisor nor a manager answers."""
-    from downpour.cluster.operations.cluster_processes import cluster_processes
+    from downpour.cluster.launchers.cluster_files import cluster_processes
     from downpour.files.store import SharedDirectory
     from downpour.files.store.lease import leader_of
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from downpour.base.arguments import checked_call
-from downpour.cluster.disturbing.disturbances import Disturbances
+from downpour.cluster.disturbances import Disturbances
 from downpour.cluster.launchers import Launcher
 from downpour.cluster.launchers.launching import launch_of, refuse_unmet
 from downpour.core.spec import Spec

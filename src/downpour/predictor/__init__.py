@@ -14,8 +14,7 @@ from pathlib import Path
 from downpour.base.errors import SpecError, did_you_mean
 from downpour.predictor.calibration import Online, Recalibrated, Selector
 from downpour.predictor.features import Model, Predictor
-from downpour.predictor.learned import Lstm, Trained, read_trained
-from downpour.predictor.point import Ewma, LastValue, Median, Ridge
+from downpour.predictor.learned import Ewma, LastValue, Lstm, Median, Ridge, Trained, read_trained
 
 
 def _lstm(trained: Trained) -> Model:

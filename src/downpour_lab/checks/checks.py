@@ -22,9 +22,8 @@ from downpour.files.store import layout
 from downpour.record.journal import replay
 from downpour.record.record_lines import AggregatedLine, RecordLine
 from downpour.record.view import View
-from downpour_lab.checks.counting_check import CountingCheck
+from downpour_lab.checks.counting_check import CountingCheck, PushCheck
 from downpour_lab.checks.promises import Comparisons, Expect, Promise
-from downpour_lab.checks.push_check import PushCheck
 from downpour_lab.simulated.digests import loss_of
 from downpour_lab.simulated.disk import Disk
 from downpour_lab.simulated.environment import Observation, Observer, Stories

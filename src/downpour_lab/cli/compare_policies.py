@@ -56,7 +56,7 @@ def contenders_of(policies: str, standbys: int, *, snapshots: bool) -> list[Cont
 
 def work_of(options: CompareOptions, contenders: Sequence[Contender]) -> Work:
     """Pair each contender with each job; the jobs have enough machines for every contender."""
-    from downpour_lab.policylab.traced import conditions_of, read_recordings, scenarios_of
+    from downpour_lab.policylab.conditions import conditions_of, read_recordings, scenarios_of
 
     wished = [options.standbys, *(contender.standbys for contender in contenders)]
     most = min(wished) if options.standbys < 0 else max(wished)
@@ -316,7 +316,7 @@ def _print(trials: list[Trial], prices: Prices, options: CompareOptions) -> None
 
 def _sections(trials: list[Trial]) -> Iterator[tuple[str, list[Trial]]]:
     """Yield a title and trials for each table: one per scenario, then the trace's together."""
-    from downpour_lab.policylab.traced import MADE_UP
+    from downpour_lab.policylab.conditions import MADE_UP
 
     names = list(dict.fromkeys(trial.scenario for trial in trials))
     for name in names:

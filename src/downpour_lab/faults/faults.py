@@ -14,8 +14,7 @@ from downpour.core import families
 from downpour.core.spec import ResolvedSpec
 from downpour.core.stragglers import POLICIES
 from downpour_lab.simulated.disk import DAMAGES, ERRORS, OPERATIONS, DiskTimings
-from downpour_lab.simulated.environment import Timings
-from downpour_lab.simulated.machines import labels_of
+from downpour_lab.simulated.environment import Timings, labels_of
 from downpour_lab.simulated.manager import DEATH_POINTS
 from downpour_lab.simulated.network import DIRECTIONS
 from downpour_lab.simulated.training import ALIKE, PHASES

@@ -11,6 +11,7 @@ import numpy as np
 from downpour.predictor.features import LEVELS, MEDIAN, Array
 from downpour.predictor.histories import INPUTS
 from downpour.predictor.learned import (
+    BEYOND,
     FAR,
     KINDS,
     RATIO_SCALE,
@@ -20,7 +21,6 @@ from downpour.predictor.learned import (
     Trained,
     shapes,
 )
-from downpour.predictor.point import BEYOND
 from downpour_lab.fitting.training_data import Step, TaskSequences, TrainingSet
 
 if TYPE_CHECKING:

@@ -33,15 +33,22 @@ from downpour.learning.intra_worker.helper_process import (
     HelperJob,
     HelperTask,
     JobPart,
+    SharedNetwork,
     patience_seconds,
 )
-from downpour.learning.intra_worker.shared_network import SharedNetwork
 from downpour.learning.models.generators import ALONE
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training import numerics
 from downpour.learning.training.step import BatchPart, TrainingStep, add_gradient
-from downpour_lab.inside.cut import check_same_bytes, first_dense, probed, refused
-from downpour_lab.inside.layers import Entrance, EntranceDone, layers_of
+from downpour_lab.inside.cut import (
+    Entrance,
+    EntranceDone,
+    check_same_bytes,
+    first_dense,
+    layers_of,
+    probed,
+    refused,
+)
 from downpour_lab.inside.links import Link, LinkEnd, generators_state, go_on, linked
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from downpour.learning.intra_worker.shared_network import (
+from downpour.learning.intra_worker.helper_process import (
     ProcessGone,
     aligned,
     create_memory,

@@ -26,15 +26,23 @@ from downpour.learning.intra_worker.helper_process import (
     HelperJob,
     HelperTask,
     JobPart,
+    SharedNetwork,
     patience_seconds,
 )
-from downpour.learning.intra_worker.shared_network import SharedNetwork
 from downpour.learning.models.generators import ALONE
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training import numerics
 from downpour.learning.training.step import BatchPart, add_gradient, batch_parts
-from downpour_lab.inside.cut import check_same_bytes, probed, stages_of
-from downpour_lab.inside.layers import Entrance, EntranceDone, Layer, layers_of, run
+from downpour_lab.inside.cut import (
+    Entrance,
+    EntranceDone,
+    Layer,
+    check_same_bytes,
+    layers_of,
+    probed,
+    run,
+    stages_of,
+)
 from downpour_lab.inside.links import Link, LinkEnd, Parcel, generators_state, go_on, linked
 
 

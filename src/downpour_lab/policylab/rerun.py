@@ -34,8 +34,7 @@ from downpour_lab.faults.plan import RETRIES_ENOUGH, Plan, plain_spec
 from downpour_lab.policylab.comparison import BASELINE, FREE, Show
 from downpour_lab.policylab.conditions import Stretch
 from downpour_lab.policylab.recorded import RecordedRun, RecordedWorker
-from downpour_lab.simulated.environment import Observation, Observer
-from downpour_lab.simulated.machines import Course
+from downpour_lab.simulated.environment import Course, Observation, Observer
 from downpour_lab.trials.striking import Cluster
 
 PREPARED_AT_SECONDS = 0.3 + FREE.prepare_seconds

@@ -33,8 +33,7 @@ from downpour.files.store.publish import RetryPolicy
 from downpour.network.rpc.messages import IndicesFile, TaskMessage
 from downpour_lab.simulated import digests
 from downpour_lab.simulated.disk import SimulatedStore
-from downpour_lab.simulated.environment import Environment, What
-from downpour_lab.simulated.machines import Course
+from downpour_lab.simulated.environment import Course, Environment, What
 from downpour_lab.simulated.threads import Process, Wait
 
 Phase = Literal["reading", "training", "saving", "publishing", "reporting"]

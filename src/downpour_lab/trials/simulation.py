@@ -33,14 +33,18 @@ from downpour_lab.checks.checks import (
     RetryCheck,
     check_the_end,
 )
-from downpour_lab.checks.counting_check import CountingCheck
+from downpour_lab.checks.counting_check import CountingCheck, PushCheck
 from downpour_lab.checks.promises import Broken, Comparisons, Happening, Happenings, Promise
-from downpour_lab.checks.push_check import PushCheck
 from downpour_lab.checks.worker_check import WorkerCheck
 from downpour_lab.faults.plan import Plan
 from downpour_lab.simulated.disk import Disk
-from downpour_lab.simulated.environment import Observation, Observer, Stories, WorkerAction
-from downpour_lab.simulated.machines import Guessing
+from downpour_lab.simulated.environment import (
+    Guessing,
+    Observation,
+    Observer,
+    Stories,
+    WorkerAction,
+)
 from downpour_lab.simulated.manager import SimulatedManager
 from downpour_lab.simulated.worker import NodeClass
 from downpour_lab.trials.striking import Cluster, ManagerClass

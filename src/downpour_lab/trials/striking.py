@@ -17,8 +17,13 @@ from downpour_lab.checks.promises import Happenings
 from downpour_lab.faults.faults import Fault, FaultKind
 from downpour_lab.faults.plan import Plan
 from downpour_lab.simulated.disk import AWAY, Damage, Disk, Operation, Trouble
-from downpour_lab.simulated.environment import Environment, Observer, SimulatedClient
-from downpour_lab.simulated.machines import Machines, RandomMachines
+from downpour_lab.simulated.environment import (
+    Environment,
+    Machines,
+    Observer,
+    RandomMachines,
+    SimulatedClient,
+)
 from downpour_lab.simulated.manager import DeathPoint, SimulatedManager
 from downpour_lab.simulated.network import HEARS_NOTHING, Network
 from downpour_lab.simulated.threads import Clock

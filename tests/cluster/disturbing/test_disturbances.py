@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.base.errors import SpecError
-from downpour.cluster.disturbing.disturbances import Disturbances, Kill, Pauses, Slow
+from downpour.cluster.disturbances import Disturbances, Kill, Pauses, Slow
 
 TENTHS = st.integers(1, 99).map(lambda number: number / 100)
 

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.cluster.disturbing.disturbances import Slow
-from downpour.cluster.disturbing.slowing import STILL_SECONDS_MAX, DutyCycle, Slowing
+from downpour.cluster.disturbances import STILL_SECONDS_MAX, DutyCycle, Slow, Slowing
 
 LATE = st.floats(0.0, 0.02)
 

@@ -13,13 +13,15 @@ import pytest
 from downpour.base.errors import LaunchError, SpecError
 from downpour.base.version import VERSION
 from downpour.cluster.launchers import LaunchPlan, SshEngine, SshOptions
-from downpour.cluster.launchers.hosts import Host, parse_hosts, read_hosts
 from downpour.cluster.launchers.ssh import address_seen
 from downpour.cluster.launchers.ssh_script import (
+    Host,
     Look,
     command,
     look_at,
     look_script,
+    parse_hosts,
+    read_hosts,
     refuse_unfit,
     status_in,
     worker_script,

@@ -13,9 +13,8 @@ import pytest
 
 from downpour.base.devices import Devices
 from downpour.cluster.launchers.tether import numbered, on_a_card
-from downpour.cluster.manager.manager import Manager
 from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.manager.process import start_manager
+from downpour.cluster.manager.process import Manager, start_manager
 from downpour.cluster.worker.options import WorkerOptions
 from downpour.learning import accelerators, devices
 from downpour.network.rpc import ManagerClient

@@ -17,9 +17,8 @@ import pytest
 from downpour.base.states import ExperimentState
 from downpour.base.values import AttemptId, NumericClass, PublishedFile, SystemState, Update
 from downpour.base.version import VERSION
-from downpour.cluster.manager.manager import Manager
 from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.manager.process import start_manager
+from downpour.cluster.manager.process import Manager, start_manager
 from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.files.store import SharedDirectory, decode, encode, layout

@@ -175,7 +175,7 @@ def test_a_directory_that_stays_away_ends_the_manager_and_no_experiment(
     manager: RunningManager, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     """The next manager finds everything as it was; no worker is blamed."""
-    monkeypatch.setattr("downpour.cluster.manager.task_messages._SENT_BYTES_MAX", 8)
+    monkeypatch.setattr("downpour.cluster.manager.command_runner._SENT_BYTES_MAX", 8)
     manager.register(Client())
     manager.space.prepared = _prepared(manager)
     manager.space.shared.experiments.rename(manager.space.shared.root / "elsewhere")
@@ -293,7 +293,7 @@ def test_a_long_list_is_a_file_until_the_end(
     manager: RunningManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is written once a shard, and again if it cannot be read; that of a recut round is sent."""
-    monkeypatch.setattr("downpour.cluster.manager.task_messages._SENT_BYTES_MAX", 8)
+    monkeypatch.setattr("downpour.cluster.manager.command_runner._SENT_BYTES_MAX", 8)
     manager.space.prepared = made = _prepared(manager)
     client, row = Client(), np.concatenate(made.shards)
     manager.register(client)

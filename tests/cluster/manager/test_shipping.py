@@ -12,7 +12,7 @@ import torch
 from downpour.base.states import ExperimentState
 from downpour.core.spec import ResolvedSpec
 from downpour.files.store import layout
-from downpour.learning.shipping.bundle import PACKED_BYTES_MAX, Bundle
+from downpour.learning.shipping import PACKED_BYTES_MAX, Bundle
 from tests.conftest import Allow
 from tests.learning.shipping.conftest import forget_modules, written
 from tests.specs import plain_spec

@@ -17,7 +17,7 @@ from downpour.base.errors import SpecError
 from downpour.base.states import ExperimentState
 from downpour.cluster.manager import rehearsal
 from downpour.core.spec import Spec
-from downpour.learning.training.numeric_class import numeric_class
+from downpour.learning.training.numerics import numeric_class
 from tests.cluster.manager.conftest import NUMERICS
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from downpour.base.states import WorkerState
 from downpour.base.values import AttemptId
-from downpour.cluster.launchers.cluster_files import ClusterInfo
-from downpour.cluster.operations.cluster_processes import cluster_processes
+from downpour.cluster.launchers.cluster_files import ClusterInfo, cluster_processes
 from downpour.files.store.lease import Leader
 from downpour.network.rpc.messages import Status, WorkerStatus
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from downpour.cluster.launchers.hosts import Host
-from downpour.cluster.launchers.ssh_script import Look
+from downpour.cluster.launchers.ssh_script import Host, Look
 from downpour.cluster.operations.doctor import judge
 
 FINE = Look(

@@ -19,8 +19,7 @@ from downpour.core.spec import Spec
 from downpour.learning.datasets import PreparedDataset
 from downpour.learning.models.generators import ALONE
 from downpour.learning.training.step import batch_parts, cutting
-from downpour_lab.inside.cut import Probe, balanced, probed, stages_of
-from downpour_lab.inside.layers import layers_of
+from downpour_lab.inside.cut import Probe, balanced, layers_of, probed, stages_of
 from downpour_lab.inside.links import exact_copy
 from tests.learning.training.conftest import BASE, with_network
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from downpour.learning.intra_worker.shared_network import ProcessGone
+from downpour.learning.intra_worker.helper_process import ProcessGone
 from downpour_lab.inside.links import Link, generators_state, go_on, linked
 
 

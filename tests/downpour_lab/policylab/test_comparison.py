@@ -28,7 +28,15 @@ from downpour_lab.policylab.comparison import (
     rounds_on,
     run_trial,
 )
-from downpour_lab.policylab.conditions import Conditions, Curve, Memoryless, OneStraggler, Unequal
+from downpour_lab.policylab.conditions import (
+    Conditions,
+    Curve,
+    Memoryless,
+    OneStraggler,
+    TracedJob,
+    Unequal,
+    read_recordings,
+)
 from downpour_lab.policylab.ledger import (
     CODES,
     Reference,
@@ -37,7 +45,6 @@ from downpour_lab.policylab.ledger import (
     reference,
     stochastic_gradient_coding,
 )
-from downpour_lab.policylab.traced import TracedJob, read_recordings
 
 ROOT = Path(__file__).parents[3]
 WAIT = Contender(name="wait", standbys=0)

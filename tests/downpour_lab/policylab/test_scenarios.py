@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from downpour.base.errors import SpecError
-from downpour_lab.policylab.traced import (
+from downpour_lab.policylab.conditions import (
     MADE_UP,
     WHEN,
     Recording,

@@ -10,8 +10,7 @@ import pytest
 
 from downpour.base.errors import SpecError
 from downpour.base.values import AttemptId
-from downpour_lab.policylab.conditions import GivenMachines
-from downpour_lab.policylab.traced import TracedJob, read_recordings
+from downpour_lab.policylab.conditions import GivenMachines, TracedJob, read_recordings
 
 ROUNDS, WORKERS = 3, 4
 Columns = dict[str, Any]

@@ -8,7 +8,7 @@ from downpour.core.scheduler import Entry, Journaled, Output, Scheduler
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec
-from downpour_lab.simulated.machines import labels_of
+from downpour_lab.simulated.environment import labels_of
 from downpour_lab.simulated.manager import SimulatedManager, SimulatedService, SimulatedSink
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from downpour.base.states import ExperimentState
-from downpour.cluster.disturbing.disturbances import Disturbances
+from downpour.cluster.disturbances import Disturbances
 from downpour.experiments.running.watching import Disturber
 from downpour.network.rpc.messages import ExperimentSummary, Status
 

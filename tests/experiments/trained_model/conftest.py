@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import downpour
-from downpour.cluster.operations.templates import write_template
+from downpour.cli.init import write_template
 from downpour.experiments.trained_model.loading import data_key
 from downpour.experiments.trained_model.locating import TrainedModel, find
 from downpour.learning.allowlist import FOLDERS, VARIABLE, allow_in

@@ -17,7 +17,7 @@ from downpour.learning.datasets import array_folder, digests, open_prepared, pre
 from downpour.learning.datasets.array_folder import damage
 from downpour.learning.datasets.digests import VerifiedBlocks, block_digests, checksum_of, identity
 from downpour.learning.datasets.prepared import ARRAYS
-from downpour.learning.tasks.feed import Feed
+from downpour.learning.tasks.batches import Feed
 
 ONE, BLOCK = 128, 1024  # bytes of an example, and of a block, which holds eight
 

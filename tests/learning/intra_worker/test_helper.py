@@ -12,8 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.learning.intra_worker.helper import help_worker
-from downpour.learning.intra_worker.helper_process import Answer, HelperJob, HelperTask, JobPart
-from downpour.learning.intra_worker.shared_network import SharedNetwork, create_memory
+from downpour.learning.intra_worker.helper_process import (
+    Answer,
+    HelperJob,
+    HelperTask,
+    JobPart,
+    SharedNetwork,
+    create_memory,
+)
 from downpour.learning.tasks import open_data
 from downpour.learning.tasks.loaded import load
 from tests.learning.intra_worker.conftest import Trainer

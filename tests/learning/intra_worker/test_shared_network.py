@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from downpour.learning.intra_worker.shared_network import SharedNetwork, create_memory
+from downpour.learning.intra_worker.helper_process import SharedNetwork, create_memory
 
 
 class Network(nn.Module):

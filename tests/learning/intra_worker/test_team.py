@@ -19,7 +19,7 @@ from downpour.host.machine import HELPER_PIDS
 from downpour.learning.intra_worker import helper_process
 from downpour.learning.intra_worker import team as own_team
 from downpour.learning.tasks import prepare_data
-from downpour.learning.tasks.feed import Classification
+from downpour.learning.tasks.batches import Classification
 from downpour.learning.training.loop import ShardTraining
 from tests.conftest import Allow
 from tests.learning.intra_worker.conftest import ROOT, Trainer

@@ -15,8 +15,7 @@ from downpour.core.spec import ResolvedSpec, Spec
 from downpour.files.store import SharedDirectory, Store, layout
 from downpour.learning import user_code
 from downpour.learning.allowlist import FOLDERS
-from downpour.learning.shipping.bundle import Bundle
-from downpour.learning.shipping.receiving import leave
+from downpour.learning.shipping import Bundle, leave
 from downpour.learning.user_code import digest_of
 from tests.conftest import Allow
 

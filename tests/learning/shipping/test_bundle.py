@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from downpour.learning.shipping import bundle
-from downpour.learning.shipping.bundle import BYTES_MAX, FILES_MAX, BadBundle, Bundle
+from downpour.learning import shipping
+from downpour.learning.shipping import BYTES_MAX, FILES_MAX, BadBundle, Bundle
 
 NAMES = st.from_regex(r"lab_[a-z0-9_]{0,6}", fullmatch=True)
 PATHS = st.lists(NAMES, min_size=1, max_size=4).map(lambda parts: f"{'/'.join(parts)}.py")
@@ -156,7 +156,7 @@ def test_a_bomb_is_not_unpacked() -> None:
     with pytest.raises(BadBundle, match="more than 8 MiB"):
         Bundle.unpacked(bomb, "0" * 64)
     with pytest.raises(BadBundle, match="its file has more than"):
-        Bundle.unpacked(bytes(bundle.PACKED_BYTES_MAX + 1), "0" * 64)
+        Bundle.unpacked(bytes(shipping.PACKED_BYTES_MAX + 1), "0" * 64)
 
 
 def test_bytes_after_the_end_are_refused() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from downpour import Client, Spec
-from downpour.learning.shipping.receiving import REMEDY
+from downpour.learning.shipping import REMEDY
 from downpour.network.rpc.messages import Status
 from downpour.record import Result
 from tests.chaos.stage import Process

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from downpour.core.spec import Spec
-from downpour.learning.shipping.bundle import BadBundle, Bundle, bundle_of
+from downpour.learning.shipping import BadBundle, Bundle, bundle_of
 from downpour.learning.user_code import fixed_code
 from tests.conftest import Allow
 from tests.learning.shipping.conftest import FACTORY, PROJECT, forget_modules, written

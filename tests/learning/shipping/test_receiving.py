@@ -24,7 +24,7 @@ from downpour.base.errors import OtherCode, SpecError, UnfitWorker
 from downpour.core.spec import ResolvedSpec
 from downpour.files.store import Store
 from downpour.learning.allowlist import FOLDERS, VARIABLE, load_factory
-from downpour.learning.shipping.receiving import REMEDY, folder_in_use, settle_code
+from downpour.learning.shipping import REMEDY, folder_in_use, settle_code
 from downpour.learning.user_code import check_code
 from tests.learning.shipping.conftest import (
     FACTORY,

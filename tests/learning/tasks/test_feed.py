@@ -9,7 +9,7 @@ from torch import nn
 
 from downpour.core.spec import Spec
 from downpour.learning.datasets import PreparedDataset
-from downpour.learning.tasks.feed import Feed
+from downpour.learning.tasks.batches import Feed
 
 
 @pytest.mark.parametrize("channels_last", [True, False])

@@ -17,7 +17,7 @@ import xxhash
 from downpour.base.errors import FileCorrupt, OtherCode, UnfitWorker
 from downpour.base.values import AttemptId, PublishedFile, Update
 from downpour.cluster.manager import work
-from downpour.cluster.manager.task_messages import indices_of
+from downpour.cluster.manager.command_runner import indices_of
 from downpour.cluster.manager.workspace import Workspace, open_workspace
 from downpour.cluster.worker.attempt import TaskControl
 from downpour.cluster.worker.task_runner import TaskRunner

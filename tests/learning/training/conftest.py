@@ -14,7 +14,7 @@ from torch import nn
 
 from downpour.core.spec import Spec
 from downpour.learning.datasets import PreparedDataset, open_prepared, prepare
-from downpour.learning.tasks.feed import Classification
+from downpour.learning.tasks.batches import Classification
 from downpour.learning.tasks.loaded import LoadedTask, load
 from downpour.learning.training.epoch_order import KeptArrays
 from downpour.learning.training.loop import LocalTask, ShardTraining

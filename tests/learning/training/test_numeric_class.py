@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from downpour.learning.training.numeric_class import _processor, numeric_class
+from downpour.learning.training.numerics import _processor, numeric_class
 
 
 def test_one_machine_is_one_numeric_class() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
 from downpour.learning.datasets import PreparedDataset
-from downpour.learning.tasks.feed import Classification
+from downpour.learning.tasks.batches import Classification
 from downpour.learning.tasks.loaded import LoadedTask, load
 from downpour.learning.training.trial import check_trains
 

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from downpour.base.errors import SpecError, Unreachable
-from downpour.cluster.manager.manager import Manager
 from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.manager.process import start_manager
+from downpour.cluster.manager.process import Manager, start_manager
 from downpour.files.store import SharedDirectory
 from downpour.files.store.lease import Lease
 from downpour.network.discovery.managers import Managers, managers_for

@@ -18,7 +18,7 @@ from downpour.network.rpc.messages import (
     TaskStatus,
     WorkerStatus,
 )
-from downpour.show.tables.progress import ProgressDisplay
+from downpour.show.tables.live import ProgressDisplay
 
 WORKER = WorkerStatus(worker="w", address="127.0.0.1:1", state=WorkerState.IDLE, tasks_done=0)
 

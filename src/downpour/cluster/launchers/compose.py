@@ -21,9 +21,8 @@ from downpour.base.arguments import checked_calls
 from downpour.base.errors import LaunchError
 from downpour.cluster.launchers.base import Launcher, LaunchPlan
 from downpour.cluster.launchers.cluster import PlacedCluster
-from downpour.cluster.launchers.hosts import SLOTS_MAX, Host
 from downpour.cluster.launchers.kinds import LauncherKind, option
-from downpour.cluster.launchers.ssh_script import worker_script
+from downpour.cluster.launchers.ssh_script import SLOTS_MAX, Host, worker_script
 from downpour.cluster.launchers.tether import TetheredWorkers
 from downpour.cluster.worker.options import WorkerOptions, training_environment
 from downpour.host.child import LastWill

@@ -24,7 +24,7 @@ from downpour.cluster.threads import THREADS
 from downpour.host.paths import Credentials, known_secrets
 
 if TYPE_CHECKING:
-    from downpour.cluster.manager.manager import Manager
+    from downpour.cluster.manager.process import Manager
     from downpour.cluster.worker.agent import WorkerAgent
 
 log = logging.getLogger(__name__)

@@ -21,8 +21,13 @@ from downpour.base.values import merged
 from downpour.cluster.launchers.base import Ended, Launcher, LaunchPlan
 from downpour.cluster.launchers.cluster import PlacedCluster
 from downpour.cluster.launchers.kinds import LauncherKind
-from downpour.cluster.launchers.ray_actor import WorkerProcess
-from downpour.cluster.launchers.ray_nodes import NodeWatch, RayOptions, reach, refuse_forgotten
+from downpour.cluster.launchers.ray_nodes import (
+    NodeWatch,
+    RayOptions,
+    WorkerProcess,
+    reach,
+    refuse_forgotten,
+)
 from downpour.cluster.worker.options import WorkerOptions
 from downpour.host.extras import require
 from downpour.host.process import kept_handlers

@@ -12,13 +12,14 @@ from downpour.base.errors import LaunchError
 from downpour.base.values import merged, missing
 from downpour.cluster.launchers.base import Launcher, LaunchPlan
 from downpour.cluster.launchers.cluster import PlacedCluster
-from downpour.cluster.launchers.hosts import Host, read_hosts
 from downpour.cluster.launchers.kinds import LauncherKind
 from downpour.cluster.launchers.slurm import reachable_host
 from downpour.cluster.launchers.ssh_script import (
+    Host,
     SshOptions,
     command,
     look_at,
+    read_hosts,
     refuse_unfit,
     worker_script,
 )

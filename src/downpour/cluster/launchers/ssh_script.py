@@ -11,6 +11,7 @@ import json
 import re
 import shlex
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,13 +21,108 @@ from uuid import uuid4
 
 from downpour.base.arguments import checked_calls
 from downpour.base.errors import LaunchError, SpecError
-from downpour.base.values import merged
+from downpour.base.values import checked_labels, merged, small_number
 from downpour.base.version import VERSION
-from downpour.cluster.launchers.hosts import Host
 from downpour.cluster.launchers.kinds import manager_host, option
 from downpour.cluster.worker.options import WorkerOptions
-from downpour.host.paths import FILES, TOKEN
+from downpour.host.paths import FILES, TOKEN, read_user_file
 from downpour.host.text import last_line, one_line
+
+SLOTS_MAX = 1000
+_HOST = re.compile(r"[A-Za-z0-9_@.:%\[\]][A-Za-z0-9_@.:%\[\]-]*")
+_VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+_SETTINGS_WORDS = "slots=, python=, shared=, env= or label="
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A machine on which `slots` workers may run, with their settings there.
+
+    `python` is the interpreter that has downpour; `shared` is the shared directory's path there,
+    empty if it is the same; `environment` holds further variables. Workers on it have `labels`,
+    each as KEY=VALUE.
+    """
+
+    name: str
+    slots: int = 1
+    python: str = sys.executable
+    shared: str = ""
+    environment: tuple[tuple[str, str], ...] = ()
+    labels: tuple[str, ...] = ()
+
+
+def read_hosts(path: str) -> tuple[Host, ...]:
+    """Read a file of hosts."""
+    try:
+        text = read_user_file(path).decode()
+    except OSError as error:
+        accepted = f"must be a file with one host per line ({error.strerror})"
+        raise SpecError("hosts", path, accepted) from None
+    except UnicodeDecodeError:
+        raise SpecError("hosts", path, "must be text, in UTF-8") from None
+    return parse_hosts(text, path)
+
+
+def parse_hosts(text: str, path: str) -> tuple[Host, ...]:
+    """Return the hosts of a file's text; `path` is for errors."""
+    hosts: dict[str, Host] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            _add(hosts, shlex.split(line, comments=True))
+        except (ValueError, SpecError) as error:
+            raise SpecError("hosts", f"{path}, line {number}", str(error)) from None
+    if not hosts:
+        raise SpecError("hosts", path, "must name a host")
+    return tuple(hosts.values())
+
+
+def _add(hosts: dict[str, Host], words: list[str]) -> None:
+    """Add the host of a line, unless the line is empty."""
+    if not words:
+        return
+    host = _host(words)
+    if host.name in hosts:
+        raise ValueError(f"{host.name} appears twice; give it slots instead")
+    hosts[host.name] = host
+
+
+def _host(words: list[str]) -> Host:
+    name, *settings = words
+    # A name that begins with a dash would be an option of ssh, and could run any command.
+    if not _HOST.fullmatch(name):
+        raise ValueError(f"{name!r} must be a host that ssh accepts")
+    values: dict[str, str] = {}
+    environment: dict[str, str] = {}
+    labels: list[str] = []
+    for word in settings:
+        key, sign, value = word.partition("=")
+        if not sign or key not in {"slots", "python", "shared", "env", "label"}:
+            raise ValueError(f"{word!r} must be {_SETTINGS_WORDS}")
+        if key == "env":
+            match = _VARIABLE.fullmatch(value)
+            if match is None:
+                raise ValueError(f"env = {value!r} must be NAME=VALUE")
+            environment[match[1]] = match[2]
+        elif key == "label":
+            labels.append(value)
+        elif key in values:
+            raise ValueError(f"{key}= appears twice")
+        else:
+            values[key] = value
+    for key in ("python", "shared"):
+        if key in values and not values[key].startswith("/"):
+            raise ValueError(f"{key} = {values[key]!r} must be an absolute path")
+    slots = _slots(values.pop("slots", "1"))
+    variables = tuple(environment.items())
+    return Host(name, slots, environment=variables, labels=checked_labels(labels), **values)
+
+
+def _slots(text: str) -> int:
+    slots = small_number(text)
+    if slots is None or not 1 <= slots <= SLOTS_MAX:
+        raise ValueError(f"slots = {text[:80]!r} must be a whole number from 1 to {SLOTS_MAX}")
+    return slots
+
 
 SEEN = "downpour-seen: "
 ENDED = "downpour-ended: "
@@ -70,7 +166,7 @@ try:
     seen["version"] = VERSION
     seen["memory_bytes"] = psutil.virtual_memory().available
     if numerics == "yes":
-        from downpour.learning.training.numeric_class import numeric_class
+        from downpour.learning.training.numerics import numeric_class
         seen["numerics"] = str(numeric_class("cpu"))
 except ImportError:
     pass

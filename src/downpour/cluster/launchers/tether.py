@@ -16,8 +16,13 @@ from threading import Lock, Thread
 
 from downpour.base.errors import LaunchError
 from downpour.cluster.launchers.base import Ended, LaunchPlan
-from downpour.cluster.launchers.hosts import SLOTS_MAX, Host
-from downpour.cluster.launchers.ssh_script import CANNOT_RUN, status_in, worker_script
+from downpour.cluster.launchers.ssh_script import (
+    CANNOT_RUN,
+    SLOTS_MAX,
+    Host,
+    status_in,
+    worker_script,
+)
 from downpour.cluster.worker.options import WorkerOptions
 from downpour.host.text import last_line, one_line
 from downpour.learning.devices import devices_for

@@ -27,8 +27,7 @@ from downpour.learning.tasks.loaded import LoadedTask, load
 from downpour.learning.training.evaluation import evaluate_on
 from downpour.learning.training.loaders import Loaders, loaders_for
 from downpour.learning.training.loop import begin_from
-from downpour.learning.training.numeric_class import numeric_class
-from downpour.learning.training.numerics import lack_of_memory
+from downpour.learning.training.numerics import lack_of_memory, numeric_class
 from downpour.learning.training.optimizers import without_effect
 from downpour.learning.training.parameters import (
     Arrays,

@@ -35,7 +35,7 @@ from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.files.store import SharedDirectory, layout
 from downpour.files.store.lease import Leader
-from downpour.learning.shipping.bundle import BadBundle, Bundle, bundle_of
+from downpour.learning.shipping import BadBundle, Bundle, bundle_of
 from downpour.learning.tasks import check_named
 from downpour.learning.training.trainer import trainer_of
 from downpour.learning.user_code import fixed_code, versions_of

@@ -20,8 +20,7 @@ from pathlib import Path
 from downpour.base.devices import CPU
 from downpour.base.errors import DownpourError, SharedDirectoryError
 from downpour.base.version import VERSION
-from downpour.cluster.launchers.hosts import Host
-from downpour.cluster.launchers.ssh_script import Look, SshOptions, look_at
+from downpour.cluster.launchers.ssh_script import Host, Look, SshOptions, look_at
 from downpour.cluster.operations import probes
 from downpour.cluster.operations.probes import (
     SKEW_WARN_SECONDS,

@@ -149,7 +149,7 @@ def _make_agent(
 ) -> tuple[WorkerAgent, WorkerMetrics]:
     # Imported here, because these import torch, and torch reads the settings made before.
     from downpour.cluster.worker.task_runner import TaskRunner
-    from downpour.learning.training.numeric_class import numeric_class
+    from downpour.learning.training.numerics import numeric_class
 
     device = options.device
     numerics = numeric_class(device)

@@ -33,8 +33,7 @@ from downpour.learning.tasks import Data, open_data
 from downpour.learning.tasks.loaded import LoadedTask, load
 from downpour.learning.training.epoch_order import KeptArrays
 from downpour.learning.training.loop import LocalTask, ShardTraining
-from downpour.learning.training.numeric_class import numeric_class
-from downpour.learning.training.numerics import lack_of_memory
+from downpour.learning.training.numerics import lack_of_memory, numeric_class
 from downpour.learning.training.parameters import load_parameters
 from downpour.learning.training.repeating import (
     RULE,

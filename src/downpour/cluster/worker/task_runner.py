@@ -25,7 +25,7 @@ from downpour.core.node.attempt import PATIENCE_SECONDS
 from downpour.core.spec import ResolvedSpec
 from downpour.files.store import SharedDirectory
 from downpour.learning.accelerators import release
-from downpour.learning.shipping.receiving import settle_code
+from downpour.learning.shipping import settle_code
 from downpour.learning.tasks import Reading
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training.loaders import loaders_for

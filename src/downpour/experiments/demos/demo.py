@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from downpour.base.errors import SpecError
-from downpour.cluster.disturbing.disturbances import Disturbances
+from downpour.cluster.disturbances import Disturbances
 from downpour.core.spec import Spec
 from downpour.experiments.client import OnStatus
 from downpour.experiments.running.surroundings import Surroundings

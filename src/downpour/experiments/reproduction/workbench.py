@@ -14,7 +14,7 @@ from pathlib import Path
 
 from downpour.base.values import AttemptId, PublishedFile, Update
 from downpour.cluster.manager import work
-from downpour.cluster.manager.task_messages import task_of
+from downpour.cluster.manager.command_runner import task_of
 from downpour.cluster.manager.workspace import Workspace
 from downpour.cluster.worker.attempt import TaskControl
 from downpour.cluster.worker.task_runner import TaskRunner

@@ -15,8 +15,7 @@ from typing import Protocol
 
 from downpour.base.errors import DownpourError, SpecError
 from downpour.base.states import ExperimentState
-from downpour.cluster.disturbing.disturbances import Disturbances, Kill, Slow
-from downpour.cluster.disturbing.slowing import Slowing
+from downpour.cluster.disturbances import Disturbances, Kill, Slow, Slowing
 from downpour.cluster.launchers import LocalCluster, RunningCluster
 from downpour.core.spec import ResolvedSpec
 from downpour.experiments.client import OnStatus
@@ -79,7 +78,7 @@ class Watching:
             yield None
             return
         from downpour.show.tables.cells import SafeConsole
-        from downpour.show.tables.progress import ProgressDisplay
+        from downpour.show.tables.live import ProgressDisplay
 
         with ProgressDisplay(SafeConsole(stderr=True)) as display:
             yield display.show

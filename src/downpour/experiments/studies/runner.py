@@ -32,7 +32,7 @@ from downpour.experiments.studies.study import (
 from downpour.host.child import Child
 from downpour.network.rpc.messages import Status
 from downpour.record import Result
-from downpour.show.tables.progress import ProgressDisplay
+from downpour.show.tables.live import ProgressDisplay
 
 
 class StudyDisplay:

@@ -32,7 +32,6 @@ from downpour.experiments.trained_model.locating import FIELD, TrainedModel
 from downpour.host.paths import open_user_file, path_of
 from downpour.learning.datasets import SOURCES, Examples, PreparedDataset, open_prepared
 from downpour.learning.datasets.arrays import Npz
-from downpour.learning.datasets.decoding import examples_like, targets_like
 from downpour.learning.datasets.images import (
     IMAGE_SUFFIXES,
     decoded_images,
@@ -40,6 +39,7 @@ from downpour.learning.datasets.images import (
     has_test_part,
     is_image,
 )
+from downpour.learning.datasets.preparation import examples_like, targets_like
 from downpour.learning.models import generators
 from downpour.learning.tasks.agreement import limited
 from downpour.learning.tasks.batches import batch_of

@@ -1,5 +1,12 @@
 """Decodes a dataset once, into a folder that all workers map into memory.
 
+Decoding turns the arrays of any source into the arrays of a prepared dataset. It applies the
+limits, resizes images and lays them out as [n, h, w, c] bytes. A batch of them, seen as
+[b, c, h, w], has torch's channels_last layout without a copy. Numbers become float32 and labels
+int64. Then it computes the statistics for normalization. It refuses a dataset that allows no
+training, with the reason, and an ambiguous one: integers that may be amounts or names, amounts in
+place of class numbers. A merely unusual property becomes a remark.
+
 The folder is named by its content, see `array_folder.py`. So the same examples are the same folder,
 wherever they came from, and an experiment finds its examples again without their source. Beside the
 folders, `sources/` remembers the key of each source, so that a second preparation of unchanged
@@ -12,12 +19,17 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from downpour.base.errors import SpecError, StoreError, did_you_mean
 from downpour.core.spec import Spec
@@ -27,12 +39,236 @@ from downpour.host.paths import FolderLock, is_object_store
 from downpour.learning.datasets.array_folder import damage, flush, read_facts, write_array_folder
 from downpour.learning.datasets.arrays import Factory, Npz
 from downpour.learning.datasets.built_in import Cifar10, Digits, IdxSource
-from downpour.learning.datasets.decoding import decoded
-from downpour.learning.datasets.images import Folder
-from downpour.learning.datasets.prepared import ARRAYS
-from downpour.learning.datasets.source import DataSource, SourceFiles, check_there, fingerprint
+from downpour.learning.datasets.images import Folder, resized
+from downpour.learning.datasets.prepared import ARRAYS, PreparedDataset
+from downpour.learning.datasets.source import (
+    Arrays,
+    DataSource,
+    SourceFiles,
+    check_there,
+    fingerprint,
+)
 
 log = logging.getLogger(__name__)
+
+CLASSES_MAX = 1_000_000
+
+_CHANNELS = (1, 3, 4)
+_EXACT_MAX = 2**24  # float32 holds every integer up to here
+# Integers with gaps are taken for classes if each comes up this often on average, as amounts do
+# not.
+_EXAMPLES_OF_A_CLASS = 4
+
+
+def decoded(arrays: Arrays, spec: Spec) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Bring a source's arrays into the prepared form.
+
+    Returns:
+        What the dataset's `facts.json` states (see `prepared.Stated`), and its arrays.
+
+    `x` is uint8 [n, h, w, c] or float32 [n, ...]. `y` is int64 [n] (class numbers below `classes`)
+    or float32 [n, k] (zeros and ones; `classes` is 0). `mean` and `std` are in the units of `x`,
+    one number a channel of images and one a feature of anything else.
+    """
+    train, test = slice(spec.train_limit), slice(spec.test_limit)
+    train_x = _examples(arrays.train_x[train], arrays.normalize, spec)
+    test_x = _examples(arrays.test_x[test], arrays.normalize, spec)
+    if not len(train_x) or not len(test_x):
+        accepted = f"has {len(train_x)} training and {len(test_x)} test examples, and needs both"
+        raise SpecError("dataset", spec.dataset, "; ".join((accepted, *arrays.remarks)))
+    if train_x.shape[1:] != test_x.shape[1:] or train_x.dtype != test_x.dtype:
+        raise SpecError("dataset", spec.dataset, "training and test examples differ in shape")
+    train_y, test_y = (_targets(y, spec) for y in (arrays.train_y[train], arrays.test_y[test]))
+    if train_y.shape[1:] != test_y.shape[1:]:
+        raise SpecError("dataset", spec.dataset, "training and test labels differ in shape")
+    # From the labels before any limit: it must not change the number of classes.
+    classes = 0 if train_y.ndim == 2 else _class_count(arrays, spec)
+    if classes and train_y.min() == train_y.max():
+        accepted = (
+            f"all {len(train_y)} training examples have class "
+            f"{_name(arrays, int(train_y[0]))}; training needs two classes"
+        )
+        field = "dataset" if spec.train_limit is None else "train_limit"
+        raise SpecError(field, getattr(spec, field), accepted)
+    mean, std = _statistics(train_x, arrays)
+    shape, is_images = list(train_x.shape[1:]), train_x.dtype == np.uint8
+    facts = {
+        "train_samples": len(train_x),
+        "test_samples": len(test_x),
+        "sample_shape": [shape[2], *shape[:2]] if is_images else shape,
+        "classes": classes,
+        "targets_per_sample": 1 if classes else train_y.shape[1],
+        "images": bool(is_images),
+        "mean": mean,
+        "std": std,
+        "normalized": arrays.normalize is not False,
+        "remarks": arrays.remarks + _remarks(train_y, classes, arrays),
+    }
+    return facts, {"train_x": train_x, "train_y": train_y, "test_x": test_x, "test_y": test_y}
+
+
+def examples_like(x: NDArray[Any], dataset: PreparedDataset, spec: Spec) -> NDArray[Any]:
+    """Bring other examples into the form of a prepared dataset's own."""
+    known = dataset.train.x
+    found = _examples(x, dataset.normalized, spec)
+    if found.shape[1:] != known.shape[1:] or found.dtype != known.dtype:
+        accepted = f"its examples are {_in_words(found)}; the network trained on"
+        raise SpecError("dataset", spec.dataset, f"{accepted} {_in_words(known)}")
+    return found
+
+
+def targets_like(y: NDArray[Any], dataset: PreparedDataset, spec: Spec) -> NDArray[Any]:
+    """Bring other labels into the form of a prepared dataset's own."""
+    known, found, classes = dataset.train.y, _targets(y, spec), dataset.facts.classes
+    if found.shape[1:] != known.shape[1:] or (classes and len(found) and found.max() >= classes):
+        wanted = f"classes below {classes}" if classes else f"{known.shape[1]} zeros and ones each"
+        raise SpecError("dataset", spec.dataset, f"its labels must be {wanted}, as in training")
+    return found
+
+
+def _in_words(x: NDArray[Any]) -> str:
+    return f"{x.dtype} {' x '.join(map(str, x.shape[1:]))}"
+
+
+def _examples(x: NDArray[Any], normalize: bool | None, spec: Spec) -> NDArray[Any]:  # noqa: FBT001
+    if x.dtype == np.uint8 and x.ndim in (3, 4):
+        images = _channels_at_end(x, spec)
+        size = spec.image_size
+        if size is not None and images.shape[1:3] != (size, size):
+            images = resized(images, size)
+        return np.ascontiguousarray(images)
+    if spec.image_size is not None:
+        raise SpecError("image_size", spec.image_size, f"dataset '{spec.dataset}' has no images")
+    if x.dtype.kind in "iu":
+        _check_integers(x, spec, normalize=normalize)
+    numbers = np.ascontiguousarray(x, dtype=np.float32)
+    if numbers.ndim < 2:
+        numbers = numbers.reshape(-1, 1)
+    if not np.isfinite(numbers).all():
+        raise SpecError("dataset", spec.dataset, "must hold finite numbers; some are not")
+    return numbers
+
+
+def _check_integers(x: NDArray[Any], spec: Spec, *, normalize: bool | None) -> None:
+    """Refuse integers that may be token ids, which normalization would garble, or too large."""
+    if normalize is None:
+        accepted = (
+            f"its examples are {x.dtype} {list(x.shape)}, which may be amounts or names: "
+            "add normalize = true to normalize each feature, or false to keep them "
+            "unchanged"
+        )
+        raise SpecError("dataset", spec.dataset, accepted)
+    if not normalize and len(x) and max(int(x.max()), -int(x.min())) > _EXACT_MAX:
+        accepted = f"without normalization, integers up to {_EXACT_MAX} are exact in float32"
+        raise SpecError("dataset", spec.dataset, accepted)
+
+
+def _channels_at_end(x: NDArray[np.uint8], spec: Spec) -> NDArray[np.uint8]:
+    if x.ndim == 3:
+        return x[..., None]
+    if x.shape[3] in _CHANNELS:
+        return x
+    if x.shape[1] in _CHANNELS:
+        return x.transpose(0, 2, 3, 1)
+    raise SpecError("dataset", spec.dataset, f"images {x.shape[1:]} need 1, 3 or 4 channels")
+
+
+def _targets(y: NDArray[Any], spec: Spec) -> NDArray[Any]:
+    flat = y.reshape(len(y), -1)
+    if flat.shape[1] == 1:
+        return _class_numbers(flat[:, 0], spec)
+    if not np.isin(flat, (0, 1)).all():
+        raise SpecError("dataset", spec.dataset, "labels [n, k] must be zeros and ones")
+    return np.ascontiguousarray(flat, dtype=np.float32)
+
+
+def _class_numbers(y: NDArray[Any], spec: Spec) -> NDArray[np.int64]:
+    whole = y.dtype.kind in "biu" or (np.isfinite(y).all() and (y == np.floor(y)).all())
+    if not whole or (len(y) and (y.min() < 0 or y.max() >= CLASSES_MAX)):
+        raise SpecError("dataset", spec.dataset, "labels must be class numbers, 0 or above")
+    return np.ascontiguousarray(y, dtype=np.int64)
+
+
+def _class_count(arrays: Arrays, spec: Spec) -> int:
+    """Return the highest class number plus one; refuses amounts that happen to be whole numbers.
+
+    A source that knows its classes is right. Numbers up to which all are there are classes. Others
+    are taken for classes where they are of an integer type and most come up several times.
+    """
+    if arrays.classes:
+        return len(arrays.classes)
+    both = arrays.train_y, arrays.test_y
+    labels = np.concatenate([_class_numbers(y.reshape(-1), spec) for y in both])
+    values = np.unique(labels)
+    classes = int(values[-1]) + 1
+    is_float = any(y.dtype.kind == "f" for y in both)
+    are_few = len(labels) < _EXAMPLES_OF_A_CLASS * len(values)
+    if len(values) < classes and (is_float or are_few):
+        accepted = (
+            f"its labels are {len(values)} different numbers up to {values[-1]} in {len(labels)} "
+            f"examples, which would make {classes} classes: give integers from 0 without "
+            "gaps (Downpour does not learn amounts)"
+        )
+        raise SpecError("dataset", spec.dataset, accepted)
+    return classes
+
+
+def _name(arrays: Arrays, label: int) -> str:
+    return arrays.classes[label] if arrays.classes else str(label)
+
+
+def _remarks(train_y: NDArray[Any], classes: int, arrays: Arrays) -> tuple[str, ...]:
+    if not classes:
+        return ()
+    counts = np.bincount(train_y, minlength=classes)
+    missing = np.flatnonzero(counts == 0)
+    if not len(missing):
+        return ()
+    named = [_name(arrays, label) for label in missing[:5].tolist()]
+    shown = ", ".join(named) + (", …" if len(missing) > 5 else "")
+    return (f"{len(missing)} of {classes} classes have no training examples: {shown}",)
+
+
+def _statistics(x: NDArray[Any], arrays: Arrays) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    if arrays.normalize is False:
+        width = x.shape[-1] if x.dtype == np.uint8 else int(np.prod(x.shape[1:]))
+        return (0.0,) * width, (1.0,) * width
+    if x.dtype != np.uint8:
+        mean, std = x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64)
+    elif arrays.mean is not None and arrays.std is not None:
+        mean, std = np.asarray(arrays.mean) * 255, np.asarray(arrays.std) * 255
+    else:
+        mean, std = _byte_statistics(x)
+    # A feature that never changes has no information: it becomes zero, not infinite.
+    std = np.where(std > 0, std, 1.0)
+    return tuple(mean.ravel().tolist()), tuple(std.ravel().tolist())
+
+
+def _byte_statistics(images: NDArray[np.uint8]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return mean and standard deviation a channel, from exact counts of the 256 values.
+
+    In whole numbers, each rounded once: they are part of the key of the data, and a product of
+    floats has other last digits on another make of processor.
+    """
+    moments = [_moments(images[..., channel]) for channel in range(images.shape[3])]
+    return np.array([mean for mean, _ in moments]), np.array([std for _, std in moments])
+
+
+_BLOCK_VALUES = 1 << 20
+
+
+def _moments(values: NDArray[np.uint8]) -> tuple[float, float]:
+    # A few images at a time, because `bincount` makes eight bytes of each value.
+    block = max(1, _BLOCK_VALUES // max(1, values[:1].size))
+    found = np.zeros(256, np.int64)
+    for start in range(0, len(values), block):
+        found += np.bincount(values[start : start + block].ravel(), minlength=256)
+    counts = found.tolist()
+    count = sum(counts)
+    total = sum(value * times for value, times in enumerate(counts))
+    squares = sum(value * value * times for value, times in enumerate(counts))
+    return total / count, math.sqrt((count * squares - total * total) / count**2)
+
 
 # Part of every name. Raise it with any change of the bytes written for the same source.
 FORMAT = 3

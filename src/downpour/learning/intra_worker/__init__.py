@@ -9,7 +9,6 @@ The batch is cut into parts (`spec.parts`). The processes share the work in one 
 The worker's own process takes the step. The bytes are those of one process that computes everything
 in order. So a worker with a single core can continue a shard that another began with four.
 
-`team.py` is the worker's side, `helper_process.py` a helper as the worker sees it, and `helper.py`
-the program of a helper. `shared_network.py` has the network that they share, and the links between
-them.
+`team.py` is the worker's side, and `helper.py` the program of a helper. `helper_process.py` has a
+helper as the worker sees it, the network that they share, and the links between them.
 """

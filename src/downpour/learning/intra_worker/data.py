@@ -17,9 +17,9 @@ from downpour.learning.intra_worker.helper_process import (
     HelperProcess,
     HelperTask,
     JobPart,
+    SharedNetwork,
     patience_seconds,
 )
-from downpour.learning.intra_worker.shared_network import SharedNetwork
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training import numerics
 from downpour.learning.training.step import BatchPart, StepHelp, TrainingStep, add_gradient

@@ -20,9 +20,13 @@ from downpour.core.families import ARRANGEMENTS
 from downpour.core.spec import Spec
 from downpour.learning.blame import users_errors
 from downpour.learning.intra_worker.data import Arrangement
-from downpour.learning.intra_worker.helper_process import Answer, HelperJob, HelperTask
-from downpour.learning.intra_worker.shared_network import SharedNetwork
-from downpour.learning.shipping.receiving import use
+from downpour.learning.intra_worker.helper_process import (
+    Answer,
+    HelperJob,
+    HelperTask,
+    SharedNetwork,
+)
+from downpour.learning.shipping import use
 from downpour.learning.tasks import open_data
 from downpour.learning.tasks.loaded import load
 from downpour.learning.training import numerics

@@ -15,9 +15,15 @@ from downpour.core.families import ARRANGEMENTS
 from downpour.host.machine import free_memory, own_memory, usable_cores
 from downpour.learning.blame import is_lack_of_memory
 from downpour.learning.intra_worker.data import Arrangement, Division, TeamStep
-from downpour.learning.intra_worker.helper_process import HelperJob, HelperProcess, HelperTask
-from downpour.learning.intra_worker.shared_network import ProcessGone, SharedNetwork, create_memory
-from downpour.learning.shipping.receiving import folder_in_use
+from downpour.learning.intra_worker.helper_process import (
+    HelperJob,
+    HelperProcess,
+    HelperTask,
+    ProcessGone,
+    SharedNetwork,
+    create_memory,
+)
+from downpour.learning.shipping import folder_in_use
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training import numerics
 from downpour.learning.training.step import TrainingStep

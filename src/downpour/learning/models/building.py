@@ -13,9 +13,9 @@ from torch.nn.parameter import is_lazy
 from downpour.base.errors import DownpourError, OutOfMemory, SpecError
 from downpour.base.values import DatasetFacts
 from downpour.core.spec import Spec
+from downpour.learning.accelerators import is_plain
 from downpour.learning.blame import describe_error, is_lack_of_memory, users_errors
 from downpour.learning.models import generators
-from downpour.learning.plain_tensors import is_plain
 
 # The types that parameter files have. bfloat16 is none of them, because numpy has no such type.
 _EXCHANGED = frozenset(

@@ -18,8 +18,7 @@ from downpour.learning.datasets import PreparedDataset
 from downpour.learning.models import generators
 from downpour.learning.tasks import Data
 from downpour.learning.tasks.agreement import TaskData, check_examples
-from downpour.learning.tasks.batches import Columns, batch_of
-from downpour.learning.tasks.feed import Classification
+from downpour.learning.tasks.batches import Classification, Columns, batch_of
 from downpour.learning.tasks.own import examples_of, mistake, overrides, own_task, theirs
 from downpour.learning.tasks.task import Batch, ExampleList, Task
 

@@ -22,10 +22,10 @@ from torch.utils._pytree import tree_leaves
 
 from downpour.base.errors import DownpourError, SpecError
 from downpour.core.spec import Spec
+from downpour.learning.accelerators import is_plain
 from downpour.learning.allowlist import load_factory
 from downpour.learning.blame import describe_error, is_lack_of_memory, users_errors, with_place
 from downpour.learning.models import generators
-from downpour.learning.plain_tensors import is_plain
 from downpour.learning.tasks.batches import read
 from downpour.learning.tasks.task import ExampleList, Task
 

@@ -45,11 +45,10 @@ from downpour.host.machine import (
     own_memory,
     usable_cores,
 )
-from downpour.learning.accelerators import repeatable
+from downpour.learning.accelerators import is_plain, repeatable
 from downpour.learning.blame import users_errors
 from downpour.learning.models import generators
-from downpour.learning.plain_tensors import is_plain
-from downpour.learning.shipping.receiving import folder_in_use, use
+from downpour.learning.shipping import folder_in_use, use
 from downpour.learning.tasks import Reading, open_data
 from downpour.learning.tasks.batches import Indices, batch_of, on_device
 from downpour.learning.tasks.loaded import LoadedTask, load

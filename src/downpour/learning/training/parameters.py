@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from downpour.base.errors import FileCorrupt, NonFinite
-from downpour.learning.plain_tensors import is_plain
+from downpour.learning.accelerators import is_plain
 
 Arrays = dict[str, NDArray[Any]]
 

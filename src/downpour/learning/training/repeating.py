@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from downpour.core.spec import Spec
+from downpour.learning.accelerators import is_plain
 from downpour.learning.blame import describe_error, place_of, users_errors
-from downpour.learning.plain_tensors import is_plain
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training.loop import LocalTask, ShardTraining
 from downpour.learning.training.parameters import Arrays, array_of, parameters_of

@@ -21,8 +21,7 @@ from downpour.base.errors import listed
 from downpour.core.families import ARRANGEMENTS
 from downpour.core.spec import Spec
 from downpour.host.machine import free_memory, told_limit
-from downpour.learning.accelerators import release
-from downpour.learning.plain_tensors import is_plain
+from downpour.learning.accelerators import is_plain, release
 from downpour.learning.tasks.batches import Indices
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.tasks.own import shown

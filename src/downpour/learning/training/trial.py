@@ -32,8 +32,8 @@ from downpour.base.errors import (
 from downpour.base.states import unmeasured
 from downpour.core.spec import Spec
 from downpour.host.machine import told_limit
+from downpour.learning.accelerators import is_plain
 from downpour.learning.blame import users_errors
-from downpour.learning.plain_tensors import is_plain
 from downpour.learning.tasks.batches import Indices
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.tasks.own import overrides, theirs, told

@@ -6,8 +6,7 @@ implements `ManagerService` or `WorkerService` receives values and answers with 
 names of files.
 """
 
-from downpour.network.rpc.client import ManagerClient, WorkerClient
-from downpour.network.rpc.connection import CALL_SECONDS
+from downpour.network.rpc.connection import CALL_SECONDS, ManagerClient, WorkerClient
 from downpour.network.rpc.generated.constants import PROTOCOL
 from downpour.network.rpc.server import listen
 from downpour.network.rpc.services import serve_manager, serve_worker

@@ -16,13 +16,17 @@ import numpy.typing as npt
 
 from downpour.record.result_parts import Estimate, Measure, RoundResult
 from downpour.record.study_result import RunResult, SubgridResult, label
-from downpour.show.figures.drawing import (
+from downpour.show.figures.style import (
+    LIGHT,
     Dot,
     Look,
+    count_from_one,
     draw_bars,
     draw_line,
     draw_whiskers,
+    in_decades,
     is_numeric,
+    keep_per_cent,
     legend,
     looks_of,
     mark_lost,
@@ -31,16 +35,10 @@ from downpour.show.figures.drawing import (
     name_of,
     panels_of,
     place_of,
-    spoken,
-    tell_heights,
-)
-from downpour.show.figures.style import (
-    LIGHT,
-    count_from_one,
-    in_decades,
-    keep_per_cent,
     series,
+    spoken,
     styled,
+    tell_heights,
 )
 from downpour.show.tables.report_tables import final_classes, measured_by, part_of
 

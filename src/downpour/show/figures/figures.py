@@ -25,8 +25,8 @@ from downpour.show.figures.curves import (
     outcome_figure,
     pace_figure,
 )
-from downpour.show.figures.drawing import REPETITIONS_MIN
 from downpour.show.figures.result_figure import MEASURES, measures_of, resource_figure, split_figure
+from downpour.show.figures.style import REPETITIONS_MIN
 from downpour.show.figures.timeline_figure import is_enlarged, timeline_figure
 from downpour.show.tables.report_tables import final_classes, measured_by, part_of, setting_of
 
