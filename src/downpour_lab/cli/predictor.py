@@ -205,29 +205,11 @@ def _print(rows: Sequence[Score | Coverage], *, as_json: bool) -> None:
 
 
 def _table(rows: Sequence[Score | Coverage]) -> Table:
-    from rich import box
-    from rich.table import Table
+    from downpour.show.tables.cells import text_table
 
-    table = Table(
-        title=rows[0].group or None,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=0,
-        header_style="bold",
-    )
     cells = [_cells(row) for row in rows]
-    for name in cells[0]:
-        is_text = name in _TEXTS
-        table.add_column(
-            name,
-            justify="left" if is_text else "right",
-            no_wrap=not is_text,
-            overflow="fold" if is_text else "ellipsis",
-        )
-    for row in cells:
-        table.add_row(*row.values())
-    return table
+    columns = [(name, [row[name] for row in cells]) for name in cells[0]]
+    return text_table(columns, title=rows[0].group or None, names=_TEXTS, is_tight=True)
 
 
 def _cells(row: Score | Coverage) -> dict[str, str]:

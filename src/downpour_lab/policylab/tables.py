@@ -13,16 +13,15 @@ from math import isfinite
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.table import Table
-
 from downpour.record.result_parts import Estimate
 from downpour.show.figures.style import LIGHT, new_figure, styled
+from downpour.show.tables.cells import text_table
 from downpour_lab.policylab.comparison import BASELINE, ORACLES, Trial
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from rich.table import Table
 
 
 _NO_WORK = "oracle"
@@ -121,45 +120,31 @@ def scenario_table(scenario: str, trials: Sequence[Trial]) -> Table:
     last = "accuracy" if accurate else "loss" if trained else "moves"
     measures = [name for name in MEASURES if name == last or name not in _ONE_OF]
     title = f"{scenario}: {jobs} job{'s' * (jobs > 1)}"
-    table = _policy_table(title, [MEASURES[measure][0] for measure in measures])
-    for name, jobs_of_it in by_policy(trials).items():
-        table.add_row(name, *(_cell(jobs_of_it, measure) for measure in measures))
-    return table
-
-
-def _policy_table(title: str, headers: Sequence[str]) -> Table:
-    """Return a table without rows: the policies' names on the left, then numbers."""
-    table = Table(
-        title=title,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        header_style="bold",
-    )
-    table.add_column("policy", no_wrap=True)
-    for header in headers:
-        table.add_column(header, justify="right", no_wrap=True)
-    return table
+    policies = by_policy(trials)
+    columns = [
+        (MEASURES[measure][0], [_cell(jobs_of_it, measure) for jobs_of_it in policies.values()])
+        for measure in measures
+    ]
+    return text_table([("policy", list(policies)), *columns], title=title)
 
 
 def price_table(trials: Sequence[Trial], prices: Prices) -> Table:
     """Return a table of each policy's needs: nodes, memory, written megabytes, and money."""
-    headers = ["stand-\nbys", "memory\nMB", "written,\nMB/round", "cost/\nhour"]
-    table = _policy_table("what it takes", [*headers, f"cost/{_ROUNDS}\nrounds"])
-    for name, jobs in by_policy(trials).items():
-        if name.startswith(_NO_WORK):
-            continue
-        costs = [prices.of(trial) for trial in jobs]
-        mean = {key: sum(cost[key] for cost in costs) / len(costs) for key in costs[0]}
-        table.add_row(
-            name,
-            str(jobs[0].contender.standbys),
-            f"{mean['memory_mb']:,.0f}",
-            f"{mean['written_mb_per_round']:,.0f}",
-            f"{mean['cost_per_hour']:,.2f}",
-            f"{mean['cost_per_1000_rounds']:,.2f}",
-        )
-    return table
+    working = {n: jobs for n, jobs in by_policy(trials).items() if not n.startswith(_NO_WORK)}
+    costs = [[prices.of(trial) for trial in jobs] for jobs in working.values()]
+    columns = {
+        "memory\nMB": ("memory_mb", ",.0f"),
+        "written,\nMB/round": ("written_mb_per_round", ",.0f"),
+        "cost/\nhour": ("cost_per_hour", ",.2f"),
+        f"cost/{_ROUNDS}\nrounds": ("cost_per_1000_rounds", ",.2f"),
+    }
+    means = [
+        (header, [f"{fmean(cost[key] for cost in of_jobs):{written}}" for of_jobs in costs])
+        for header, (key, written) in columns.items()
+    ]
+    standbys = [str(jobs[0].contender.standbys) for jobs in working.values()]
+    first = [("policy", list(working)), ("stand-\nbys", standbys)]
+    return text_table([*first, *means], title="what it takes")
 
 
 def measured(trial: Trial, measure: str) -> float | None:

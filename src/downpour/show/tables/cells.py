@@ -7,7 +7,7 @@ net below them: rich itself removes only a few control characters, and lets an e
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from rich import box
@@ -60,17 +60,24 @@ def seconds(values: Sequence[float | None]) -> list[str | None]:
     return [None if value is None else f"{value:.{decimals}f}" for value in values]
 
 
-def text_table(columns: Sequence[Column], *, is_tight: bool = False) -> Table:
-    """Lay out columns of text; the first is left-aligned if it holds names."""
+def text_table(
+    columns: Sequence[Column],
+    *,
+    title: str | None = None,
+    names: Container[str] = (),
+    is_tight: bool = False,
+) -> Table:
+    """Lay out columns of text; those of `names`, and the first with names, are left-aligned."""
     padding = (0, 0) if is_tight else (0, 1)
-    table = Table(box=box.SIMPLE_HEAD, padding=padding, pad_edge=False, header_style="bold")
+    look: dict[str, Any] = {"title": title, "title_justify": "left", "header_style": "bold"}
+    table = Table(box=box.SIMPLE_HEAD, padding=padding, pad_edge=False, **look)
     shown = [(header, cells) for header, cells in columns if any(c is not None for c in cells)]
     for place, (header, cells) in enumerate(shown):
-        is_name = place == 0 and not all(cell and cell.isdigit() for cell in cells)
+        is_first = place == 0 and not all(cell and cell.isdigit() for cell in cells)
         whole = any(cell and "±" in cell for cell in cells)
         table.add_column(
             header,
-            justify="left" if is_name else "right",
+            justify="left" if is_first or header in names else "right",
             no_wrap=whole,
             overflow="fold",
             min_width=max(
