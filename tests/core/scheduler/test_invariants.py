@@ -79,6 +79,11 @@ def lost_shard(scheduler: Scheduler) -> None:
     one(scheduler)[1]._pending.clear()
 
 
+def forgotten_holder(scheduler: Scheduler) -> None:
+    """Let a round forget that a worker holds a shard."""
+    one(scheduler)[1]._held.remove(1)
+
+
 def idle_and_busy(scheduler: Scheduler) -> None:
     """List a busy worker among the idle."""
     scheduler.state.workers._idle["ann"] = None
@@ -158,6 +163,7 @@ def result_without_an_end(scheduler: Scheduler) -> None:
         (nobody_active, "should be the only open one, but open are one"),
         (wrong_count, "counts 1 published"),
         (lost_shard, r"offers the shards \[\]"),
+        (forgotten_holder, r"holds \[0\]"),
         (idle_and_busy, "does not agree with the workers' states"),
         (early_aggregation, "applies .*, which it does not have"),
         (forgotten_worker, "should run on bob, which does not run it"),

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from hypothesis import example, given
+from hypothesis import strategies as st
+
 from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler.round_view import between_looks
 from downpour.core.stragglers import POLICIES, Action, Handoff, Policy, RoundView
 from downpour.core.stragglers.base import Decide
+from downpour.core.stragglers.outlook import Outlook
 from downpour.core.stragglers.pairing import pair
 from tests.core.scheduler.conftest import Make
+from tests.core.stragglers.rounds import round_of, running
 
 
 def test_where_many_train_a_policy_is_not_asked_after_each_event(make: Make) -> None:
@@ -32,16 +38,34 @@ def test_between_two_looks_a_free_worker_gets_the_next_shard(make: Make) -> None
         assert crowd.assigned == [(shard, f"w{shard % 200}") for shard in range(400)]
 
 
-def test_between_two_looks_a_worker_that_a_shard_is_handed_over_to_is_kept_free(
-    make: Make,
+def test_a_worker_that_a_shard_is_handed_over_to_is_kept_free(make: Make) -> None:
+    """It would have to finish another shard first, and the move would be for nothing.
+
+    So it is at each look, and between two looks at a crowd.
+    """
+    for workers in (8, 200):
+        crowd = Crowd(make, workers, shards=400, between=pair)
+        crowd.moves = [Handoff(shard=0, worker="w0", meant_for="w1", reason="")]
+        crowd.publish(workers - 1)
+        crowd.publish(1)
+        crowd.publish(2)
+        assert [worker for _, worker in crowd.assigned[workers:]] == [f"w{workers - 1}", "w2"]
+
+
+@example(published=[0.0, 0.0, 0.0, 9.0], shares=[])
+@example(published=[1.0, 9.0], shares=[0.1])
+@given(
+    published=st.lists(st.sampled_from([0.0, 1.0, 3.0, 4.0, 9.0]), max_size=9),
+    shares=st.lists(st.sampled_from([0.0, 0.1, 0.9]), max_size=4),
+)
+def test_heartbeats_lead_to_a_look_in_each_twentieth_of_a_usual_task(
+    published: list[float], shares: list[float]
 ) -> None:
-    """It would have to finish another shard first, and the move would be for nothing."""
-    crowd = Crowd(make, 200, shards=400, between=pair)
-    crowd.moves = [Handoff(shard=0, worker="w0", meant_for="w1", reason="")]
-    crowd.publish(199)
-    crowd.publish(1)
-    crowd.publish(2)
-    assert [worker for _, worker in crowd.assigned[200:]] == ["w199", "w2"]
+    """At most ten and at least two a second; many updates alone may show that it is the most."""
+    tasks = [running(f"w{shard}", shard, done) for shard, done in enumerate(shares)]
+    view = round_of(tasks, published=published)
+    usual = Outlook(view).typical_seconds or 0.0
+    assert between_looks(view) == min(0.5, max(0.1, usual / 20))
 
 
 class Crowd:

@@ -198,4 +198,4 @@ def test_a_worker_that_helps_with_long_steps_helps_with_short_ones(
     many = beginning(pending, slow_seconds, steps + more)
     assert given_to(many) >= given_to(few) >= set(FAST)
     choices = [a for a in HANDOFF.decide(many) if hasattr(a, "reason")]
-    assert all(loss >= 0 for loss in hindrances(many, choices).values())  # type: ignore[arg-type]
+    assert all(loss >= 0 for loss in hindrances(many, Outlook(many), choices).values())  # type: ignore[arg-type]

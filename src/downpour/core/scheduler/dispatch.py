@@ -9,7 +9,6 @@ events are frequent, and we limit them, too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import accumulate
 from statistics import median
 from typing import assert_never
@@ -162,8 +161,7 @@ def _assign(
     forecast = _forecast(state, task, action.worker)
     now, samples = state.now_seconds, task.offer.samples
     state.workers.assign(action.worker, attempt, now, samples, forecast)
-    asked = _asked(state, experiment, current, attempt, action.worker, action.reason)
-    assigned = replace(asked, forecast=forecast)
+    assigned = _asked(state, experiment, current, attempt, action.worker, action.reason, forecast)
     state.note(assigned)
     state.do(_assignment(experiment, task, assigned))
 
@@ -175,6 +173,7 @@ def _asked(
     attempt: AttemptId,
     worker: str,
     reason: str,
+    forecast: Forecast | None = None,
 ) -> facts.Assigned:
     """Return all that a worker needs for an attempt."""
     optimizer_state, step = experiment.handed_on(current, attempt.shard)
@@ -189,6 +188,7 @@ def _asked(
         snapshot=current.tasks[attempt.shard].snapshot,
         portion=_portion(current, attempt.shard),
         share=current.tasks[attempt.shard].share,
+        forecast=forecast,
     )
 
 

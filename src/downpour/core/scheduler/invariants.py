@@ -153,6 +153,9 @@ def _round(experiment: Experiment, current: Round) -> Iterator[str]:
         yield f"{who} lets the shards {sorted(current.waiting)} wait, its tasks say {states}"
     if current.any_pending != bool(offered):
         yield f"{who} does not know whether a task is pending"
+    running = [shard for shard, state in enumerate(states) if state is TaskState.RUNNING]
+    if [task.shard for task in current.held] != running:
+        yield f"{who} holds {[task.shard for task in current.held]}, its tasks say {states}"
     former = experiment.round_of(current.number - 1)
     waits = {task.shard for task in former.tasks if not task.is_over} if former else set()
     if experiment.mode.overlaps and former is not None:

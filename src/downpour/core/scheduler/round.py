@@ -172,6 +172,7 @@ class Round:
         for shard in self._pending:
             self._pending_at.setdefault(home(shard), []).append(shard)
         self._waiting: dict[int, float] = {}
+        self._held: set[int] = set()
         self.times = UpdateTimes()
         self._overheads: list[float] = []
 
@@ -249,6 +250,7 @@ class Round:
         if task.life.state is TaskState.PENDING:
             self._no_longer_pending(shard)
         task.life.step("assign")
+        self._held.add(shard)
         attempt = self._attempt(task, task.attempts)
         task.held_by[worker] = attempt
         task.began_at.append(task.offer.saved)
@@ -282,8 +284,7 @@ class Round:
         task.snapshot = None
         task.completion_seconds = at_seconds - task.assigned_at_seconds[attempt.attempt]
         task.startup_seconds = startup_seconds
-        task.held_by.clear()
-        task.leaving.clear()
+        self._let_go(task)
         self.times.add(task.offer.samples, task.working_seconds)
         if (overhead := task.overhead_seconds) is not None:
             insort(self._overheads, overhead)
@@ -307,6 +308,7 @@ class Round:
             task.excused += got_further
             self._blame(task, worker, failure, may_return=gone, got_further=got_further)
         if not task.held_by:
+            self._held.remove(shard)
             self._offer(shard)
 
     def save(self, attempt: AttemptId, snapshot: Snapshot) -> None:
@@ -327,8 +329,7 @@ class Round:
             if task.life.state is TaskState.PENDING:
                 self._no_longer_pending(task.shard)
             task.life.step("drop")
-            task.held_by.clear()
-            task.leaving.clear()
+            self._let_go(task)
             self.dropped += 1
 
     def refuse(self, shard: int, reason: str) -> None:
@@ -356,9 +357,14 @@ class Round:
         self.applied += 1
         return task.update
 
+    @property
+    def held(self) -> list[ShardTask]:
+        """The tasks that workers hold, in shard order; a round may have thousands of others."""
+        return [self.tasks[shard] for shard in sorted(self._held)]
+
     def holders(self) -> tuple[tuple[AttemptId, str], ...]:
         """Return the running attempts and their workers, in shard order."""
-        return tuple((a, worker) for task in self.tasks for worker, a in task.held_by.items())
+        return tuple((a, worker) for task in self.held for worker, a in task.held_by.items())
 
     def unreported(self) -> tuple[tuple[AttemptId, str], ...]:
         """Return the attempts whose updates would still count, and their workers.
@@ -416,6 +422,11 @@ class Round:
         lost_on = task.offer.lost_on - {worker} | ({worker} if welcome else set())
         task.offer = replace(task.offer, failed_on=(*before, worker), lost_on=lost_on)
         self._failed_on[worker] += 1
+
+    def _let_go(self, task: ShardTask) -> None:
+        self._held.discard(task.shard)
+        task.held_by.clear()
+        task.leaving.clear()
 
     def _offer(self, shard: int) -> None:
         insort(self._pending, shard, key=neg)

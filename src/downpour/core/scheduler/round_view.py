@@ -8,9 +8,12 @@ than idle workers, the homes of these shards come next.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
+from typing import Any
 
 from downpour.base.errors import listed
 from downpour.base.states import TaskState
@@ -165,9 +168,14 @@ def is_crowded(state: SchedulerState) -> bool:
 def between_looks(view: RoundView) -> float:
     """Return the seconds until heartbeats lead to a decision again; fewer if tasks are short."""
     shortest, longest = _BETWEEN_LOOKS_SECONDS
+    rising, running = view.published.seconds, len(view.running)
+    least = max(shortest, _BETWEEN_LOOKS_SECONDS_A_TASK * running)
+    # No forecast of the running tasks moves the median of all tasks beyond this place.
+    place = (bisect_right(rising, 0.0) + len(rising) + running) // 2
+    if place < len(rising) and rising[place] / _LOOKS_A_TASK <= least:
+        return min(longest, least)
     usual = Outlook(view).typical_seconds or 0.0
-    affordable = _BETWEEN_LOOKS_SECONDS_A_TASK * len(view.running)
-    return min(longest, max(shortest, affordable, usual / _LOOKS_A_TASK))
+    return min(longest, max(least, usual / _LOOKS_A_TASK))
 
 
 def between_views(view: RoundView) -> float:
@@ -195,7 +203,14 @@ def view_of(
     workers, spec = state.workers, experiment.spec
     enough = len(current.tasks) if spec.shard_needs else current.enough_for(workers.idle)
     pending = current.pending(enough, workers.idle)
-    basic = RoundView(
+    if not policy.watches:
+        more: dict[str, Any] = {}
+    elif between:
+        leaving = [task for task in current.held if task.leaving]
+        more = {"running": _Running(state, experiment.startup_limit_seconds, leaving)}
+    else:
+        more = _watched(state, experiment, current, policy)
+    return RoundView(
         round=current.number,
         at_seconds=state.now_seconds,
         pending=pending,
@@ -205,65 +220,72 @@ def view_of(
         begun=current.begun,
         standbys=spec.standbys,
         barred=barred(state, experiment),
+        **more,
     )
-    if not policy.watches:
-        return basic
-    held = _held(state, current)
-    if between:
-        leaving = (task for task in held if task.leaving)
-        running = _running(state, leaving, experiment.startup_limit_seconds)
-        return replace(basic, running=tuple(running))
-    return replace(
-        basic,
-        running=tuple(_running(state, held, experiment.startup_limit_seconds)),
-        published=current.times,
-        paces={worker.name: worker.pace for worker in workers if worker.pace is not None},
-        speeds={one.name: s for one in state.workers if (s := one.speed(state.now_seconds))},
-        elapsed_seconds=state.now_seconds - (current.started_at_seconds or state.now_seconds),
+
+
+def _watched(
+    state: SchedulerState, experiment: Experiment, current: Round, policy: Policy
+) -> dict[str, Any]:
+    """Return the part of a view that only a policy that watches sees."""
+    workers, now, held = state.workers, state.now_seconds, current.held
+    return {
+        "running": _Running(state, experiment.startup_limit_seconds, held),
+        "moving": any(task.leaving for task in held),
+        "published": current.times,
+        "paces": {worker.name: worker.pace for worker in workers if worker.pace is not None},
+        "speeds": {one.name: speed for one in workers if (speed := one.speed(now))},
+        "elapsed_seconds": now - (current.started_at_seconds or now),
         # This round's overhead counts only while no earlier round has one, because a median over
         # all shards says more.
-        overhead_seconds=experiment.overhead_seconds or current.overhead_seconds,
-        requested=state.wanted_workers - state.joined_since,
-        history={w.name: WorkerHistory(slowness=tuple(w.slowness)) for w in workers if w.slowness},
-        options={**policy.options, **spec.policy_options},
-    )
+        "overhead_seconds": experiment.overhead_seconds or current.overhead_seconds,
+        "requested": state.wanted_workers - state.joined_since,
+        "history": {
+            w.name: WorkerHistory(slowness=tuple(w.slowness)) for w in workers if w.slowness
+        },
+        "options": {**policy.options, **experiment.spec.policy_options},
+    }
 
 
-def _held(state: SchedulerState, current: Round) -> list[ShardTask]:
-    """Return the tasks that workers hold, in shard order; a round may have thousands of others."""
-    running = (worker.running for worker in state.workers if worker.running is not None)
-    tasks = {task.shard: task for task in map(current.find, running) if task is not None}
-    return [tasks[shard] for shard in sorted(tasks)]
+@dataclass(frozen=True, eq=False)
+class _Running(Sequence[RunningTask]):
+    """The attempts at some tasks; it describes them when a policy first looks at one.
 
+    Most decisions only give the next shard to an idle worker, and need no other worker's progress.
+    """
 
-def _running(
-    state: SchedulerState, tasks: Iterable[ShardTask], startup_limit_seconds: float
-) -> Iterator[RunningTask]:
-    for task in tasks:
-        for name, attempt in task.held_by.items():
-            worker = state.workers.get(name)
-            if worker is not None:
-                startup = _startup_seconds(state, worker, startup_limit_seconds)
-                yield _as_running(state, task, worker, attempt, startup)
+    state: SchedulerState
+    startup_limit_seconds: float
+    tasks: Sequence[ShardTask]
 
+    def __len__(self) -> int:
+        return sum(len(task.held_by) for task in self.tasks)
 
-def _startup_seconds(state: SchedulerState, worker: Worker, limit_seconds: float) -> float:
-    """Return how many of the seconds since its assignment a worker has spent on starting."""
-    if worker.is_starting:
-        return min(state.now_seconds - worker.assigned_at_seconds, limit_seconds)
-    return worker.startup_seconds
+    def __iter__(self) -> Iterator[RunningTask]:
+        return iter(self._described)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._described[place]
+
+    @cached_property
+    def _described(self) -> tuple[RunningTask, ...]:
+        return tuple(
+            _as_running(task, worker, attempt, self.state.now_seconds, self.startup_limit_seconds)
+            for task in self.tasks
+            for name, attempt in task.held_by.items()
+            if (worker := self.state.workers.get(name)) is not None
+        )
 
 
 def _as_running(
-    state: SchedulerState,
-    task: ShardTask,
-    worker: Worker,
-    attempt: AttemptId,
-    startup_seconds: float,
+    task: ShardTask, worker: Worker, attempt: AttemptId, now: float, startup_limit_seconds: float
 ) -> RunningTask:
     # We look this up by attempt, because copies of a shard may continue from different snapshots.
     began = task.began_at[attempt.attempt]
-    progress, now = worker.progress, state.now_seconds
+    progress, is_starting = worker.progress, worker.is_starting
+    startup_seconds = worker.startup_seconds
+    if is_starting:
+        startup_seconds = min(now - worker.assigned_at_seconds, startup_limit_seconds)
     started = worker.assigned_at_seconds + startup_seconds
     meant_for, since = task.leaving.get(worker.name, (None, now))
     return RunningTask(
@@ -281,7 +303,7 @@ def _as_running(
         still_seconds=now - max(worker.active_at_seconds, started),
         meant_for=meant_for,
         leaving_seconds=now - since,
-        is_starting=worker.is_starting and now <= started,
+        is_starting=is_starting and now <= started,
     )
 
 

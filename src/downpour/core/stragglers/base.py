@@ -160,15 +160,15 @@ class RoundView:
     because a policy must not wait for them. A policy keeps at least `standbys` workers free for
     shards that fall behind.
 
-    A policy that does not watch sees none of the following. `running` are this round's attempts,
-    and `published` has the times of its updates: `seconds` from assignment to report, and `paces`
-    by sample, in rising order. `paces` forecasts the seconds per sample of a worker that would
-    begin a shard now. `speeds` are samples per second over the last few heartbeats, for workers
-    that have trained in this round. `history` covers earlier rounds. `overhead_seconds` is the time
-    that an attempt spent besides training (loading, publishing, messages) in the previous round; 0
-    if unknown. `elapsed_seconds` counts from the round's first assignment. `requested` is the
-    number of requested workers that have not joined yet. If `options` leaves an option out, the
-    policy's default applies.
+    A policy that does not watch sees none of the following. `running` are this round's attempts;
+    none of them is being handed over unless `moving`. `published` has the times of its updates:
+    `seconds` from assignment to report, and `paces` by sample, in rising order. `paces` forecasts
+    the seconds per sample of a worker that would begin a shard now. `speeds` are samples per second
+    over the last few heartbeats, for workers that have trained in this round. `history` covers
+    earlier rounds. `overhead_seconds` is the time that an attempt spent besides training (loading,
+    publishing, messages) in the previous round; 0 if unknown. `elapsed_seconds` counts from the
+    round's first assignment. `requested` is the number of requested workers that have not joined
+    yet. If `options` leaves an option out, the policy's default applies.
 
     For each shard with its own needs, `barred` holds the workers that lack its labels.
     """
@@ -180,7 +180,8 @@ class RoundView:
     workers: Collection[str]
     shards: int = 0
     begun: bool = True
-    running: tuple[RunningTask, ...] = ()
+    running: Sequence[RunningTask] = ()
+    moving: bool = True
     published: UpdateTimes = field(default_factory=UpdateTimes)
     paces: Mapping[str, Forecast] = field(default_factory=dict)
     history: Mapping[str, WorkerHistory] = field(default_factory=dict)

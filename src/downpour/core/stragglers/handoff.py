@@ -32,7 +32,7 @@ from downpour.core.stragglers.base import (
 )
 from downpour.core.stragglers.contribution import contributions
 from downpour.core.stragglers.outlook import Outlook, expected, number
-from downpour.core.stragglers.pairing import hindrances, pair, waiting_shards, without_hindrances
+from downpour.core.stragglers.pairing import hindrances, pair, waiting_shards
 
 # Most are shares of a usual task, so that they mean the same for tasks of seconds and of hours.
 # We found them by simulating 16 workers and one standby on recorded traces. There, moves to idle
@@ -60,9 +60,9 @@ _HALF_A_PERCENT = 0.005
 class _Moves:
     """The moves of one decision; each worker takes part in one of them at most."""
 
-    def __init__(self, view: RoundView, taken: set[str]) -> None:
+    def __init__(self, view: RoundView, outlook: Outlook, taken: set[str]) -> None:
         self.view = view
-        self.outlook = Outlook(view)
+        self.outlook = outlook
         self.typical = self.outlook.typical_seconds or 0.0
         self.cost = max(self.share("cost"), self.outlook.move_seconds)
         # The gain grows with the cost, because a move after a wrong forecast then costs more, too.
@@ -145,9 +145,15 @@ class _Moves:
 
 
 def _handoff(view: RoundView) -> list[Action]:
-    view = _without_dead_ends(view)
-    assignments = without_hindrances(view, _pairs(view))
-    moves = _Moves(view, {choice.worker for choice in assignments})
+    outlook = Outlook(view)
+    view = _without_dead_ends(view, outlook)
+    hindering = hindrances(view, outlook, pairs := _pairs(view, outlook))
+    assignments = [choice for choice in pairs if choice.worker not in hindering]
+    # Without a spare worker, only an exchange is possible, and only once no shard waits.
+    waits = view.pending or len(view.running) + len(view.published) < view.shards
+    if waits and len(assignments) == len(view.idle):
+        return [*assignments]
+    moves = _Moves(view, outlook, {choice.worker for choice in assignments})
     if moves.typical > 0:
         _go_on_beside_stalled(moves)
         # A shard that waits for a worker gets the next idle one, which no move may take away.
@@ -158,18 +164,19 @@ def _handoff(view: RoundView) -> list[Action]:
     return [*assignments, *moves.actions]
 
 
-def _pairs(view: RoundView) -> list[Assignment]:
+def _pairs(view: RoundView, outlook: Outlook) -> list[Assignment]:
     """Pair the largest shards with the fastest workers: the round ends with the last shard."""
-    biggest = replace(view, pending=tuple(sorted(view.pending, key=lambda t: -t.samples)))
-    return pair(biggest, Outlook(view).fastest_first(view.idle))
+    biggest = sorted(view.pending, key=lambda task: -task.samples)
+    return pair(view, outlook.fastest_first(view.idle), biggest)
 
 
 def _standing_by(view: RoundView) -> dict[str, str]:
     """Say why slow workers stand by."""
-    view = _without_dead_ends(view)
+    outlook = Outlook(view)
+    view = _without_dead_ends(view, outlook)
     return {
         name: f"{name} stands by: at its speed, a shard there would {_cost(loss)}"
-        for name, loss in hindrances(view, _pairs(view)).items()
+        for name, loss in hindrances(view, outlook, _pairs(view, outlook)).items()
     }
 
 
@@ -184,12 +191,14 @@ def _patience_seconds(view: RoundView, typical_seconds: float) -> float:
     return max(share, number(view, OPTIONS, "stalled_seconds"))
 
 
-def _without_dead_ends(view: RoundView) -> RoundView:
+def _without_dead_ends(view: RoundView, outlook: Outlook) -> RoundView:
     """Forget a shard's intended worker if the hand-over stalls, or that worker is busy elsewhere.
 
     In an exchange, one worker may stall or fail after the other has already stopped.
     """
-    patience = _patience_seconds(view, Outlook(view).typical_seconds or 0.0)
+    if not view.moving and all(task.meant_for is None for task in view.pending):
+        return view
+    patience = _patience_seconds(view, outlook.typical_seconds or 0.0)
     coming = set(view.idle)
     running = []
     for task in view.running:

@@ -187,7 +187,10 @@ class Outlook:
         We subtract the error because a shard that begins on a slow worker costs more than a fast
         worker that stands by.
         """
-        return sorted(workers, key=lambda name: -(self.speed(name) or 0.0) * (1 - self.error(name)))
+        names = list(workers)
+        if len(names) > 1:
+            names.sort(key=lambda name: -(self.speed(name) or 0.0) * (1 - self.error(name)))
+        return names
 
     @property
     def move_seconds(self) -> float:

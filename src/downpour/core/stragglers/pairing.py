@@ -32,19 +32,25 @@ from downpour.core.stragglers.base import (
 from downpour.core.stragglers.outlook import Outlook, number, quantile
 
 
-def pair(view: RoundView, order: Sequence[str] | None = None) -> list[Assignment]:
+def pair(
+    view: RoundView,
+    order: Sequence[str] | None = None,
+    pending: Sequence[PendingTask] | None = None,
+) -> list[Assignment]:
     """Assign pending shards to idle workers: failed ones first, then in order.
 
     `order` has the idle workers to choose from, best first; None stands for all of them. It matters
-    more than a shard's home if the shards differ in size.
+    more than a shard's home if the shards differ in size. `pending` has the pending shards in
+    another order than the view's.
     """
     # A worker that will continue a handed-over shard must be idle when that shard is pending.
     promised = _promised(view)
     idle = deque(name for name in (view.idle if order is None else order) if name not in promised)
     room = _room(view)
     assignments: list[Assignment] = []
-    homes = _at_home(view, [*idle][:room], any_size=order is None)
-    for task in sorted(view.pending, key=lambda task: _urgency(task, homes)):
+    offered = view.pending if pending is None else pending
+    homes = _at_home(view, offered, [*idle][:room], any_size=order is None)
+    for task in sorted(offered, key=lambda task: _urgency(task, homes)):
         # If its intended worker has gone, or came back with other labels, any worker may continue
         # from the snapshot.
         meant = task.meant_for
@@ -99,9 +105,11 @@ def _room(view: RoundView) -> int:
 _ALIKE = 1.05
 
 
-def _at_home(view: RoundView, idle: Sequence[str], *, any_size: bool) -> dict[int, str]:
+def _at_home(
+    view: RoundView, pending: Iterable[PendingTask], idle: Sequence[str], *, any_size: bool
+) -> dict[int, str]:
     """Return the shards that go to their homes, at most one for each idle worker."""
-    fresh = [task for task in view.pending if not task.failed_on and task.meant_for is None]
+    fresh = [task for task in pending if not task.failed_on and task.meant_for is None]
     sizes = [task.samples for task in fresh]
     if not fresh or not (any_size or max(sizes) <= _ALIKE * min(sizes)):
         return {}
@@ -122,8 +130,9 @@ def _urgency(task: PendingTask, homes: Collection[int]) -> tuple[bool, bool, boo
 
 def _promised(view: RoundView) -> set[str]:
     """Return the workers that will continue a shard whose hand-over has begun or ended."""
-    meant = [*((t.shard, t.meant_for) for t in view.pending)]
-    meant += ((t.shard, t.meant_for) for t in view.running)
+    meant = [(task.shard, task.meant_for) for task in view.pending]
+    if view.moving:
+        meant += ((task.shard, task.meant_for) for task in view.running)
     return {name for shard, name in meant if name is not None and view.may_train(name, shard)}
 
 
@@ -212,13 +221,9 @@ def waiting_shards(view: RoundView) -> int:
     return view.shards - len({task.shard for task in view.running}) - len(view.published)
 
 
-def without_hindrances(view: RoundView, assignments: Sequence[Assignment]) -> list[Assignment]:
-    """Leave out assignments to slow workers that would make the round end no sooner."""
-    hindering = hindrances(view, assignments)
-    return [choice for choice in assignments if choice.worker not in hindering]
-
-
-def hindrances(view: RoundView, assignments: Sequence[Assignment]) -> dict[str, float]:
+def hindrances(
+    view: RoundView, outlook: Outlook, assignments: Sequence[Assignment]
+) -> dict[str, float]:
     """Return the slow workers that make the round end no sooner, with the share of time lost.
 
     A shard stays assigned if it failed, was handed over, or may train on no fast worker.
@@ -228,7 +233,8 @@ def hindrances(view: RoundView, assignments: Sequence[Assignment]) -> dict[str, 
     this wait costs, the round ends sooner if the shard waits for a fast worker. Without a measured
     speed, as in the first round, a worker gets a shard like any other.
     """
-    outlook = Outlook(view)
+    if not assignments:
+        return {}
     speeds = {name: speed for name in view.speeds if (speed := outlook.speed(name))}
     fastest = max((speed for speed in speeds.values() if speed < inf), default=0.0)
     fast = {name for name, speed in speeds.items() if speed >= SLOW * fastest}
