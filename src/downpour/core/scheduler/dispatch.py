@@ -39,7 +39,6 @@ from downpour.core.stragglers import (
     Assignment,
     Close,
     Handoff,
-    Policy,
     Resize,
     RoundView,
     Waiting,
@@ -92,7 +91,7 @@ def _decide_on(
             state.look_again_at_seconds = view.at_seconds + between_looks(view)
             state.crowded_until_seconds = view.at_seconds + between_views(view)
     actions = decide(view)
-    _tell_who_stands_by(state, experiment, policy, view, actions)
+    _tell_who_stands_by(state, experiment, current, view, actions)
     for action in actions:
         # An action may close the round, but the policy decided the others for an open round.
         if current.complete:
@@ -103,19 +102,20 @@ def _decide_on(
 def _tell_who_stands_by(
     state: SchedulerState,
     experiment: Experiment,
-    policy: Policy,
+    current: Round,
     view: RoundView,
     actions: Sequence[Action],
 ) -> None:
     """Log one line about each worker that gets none of the waiting shards, until that changes."""
-    if policy.standing_by is None or not (view.pending and view.idle and view.speeds):
+    standing_by = state.policies[experiment.spec.policy].standing_by
+    if standing_by is None or not (view.pending and view.idle and view.speeds):
         return
     assigned = sum(isinstance(action, Assignment) for action in actions)
     leaves_some = assigned < min(len(view.pending), len(view.idle))
-    lines = policy.standing_by(view) if leaves_some else {}
+    lines = standing_by(view) if leaves_some else {}
     for name in sorted(lines.keys() - experiment.told_standing_by):
         state.log(lines[name])
-        _explained(state, experiment.name, view.round, name, lines[name])
+        _explained(state, current, name, lines[name])
     experiment.told_standing_by = frozenset(lines)
 
 
@@ -161,9 +161,9 @@ def _assign(
     forecast = _forecast(state, task, action.worker)
     now, samples = state.now_seconds, task.offer.samples
     state.workers.assign(action.worker, attempt, now, samples, forecast)
-    assigned = _asked(state, experiment, current, attempt, action.worker, action.reason, forecast)
-    state.note(assigned)
-    state.do(_assignment(experiment, task, assigned))
+    command = _asked(state, experiment, current, attempt, action.worker, action.reason, forecast)
+    state.note(command.assigned)
+    state.do(command)
 
 
 def _asked(
@@ -174,29 +174,25 @@ def _asked(
     worker: str,
     reason: str,
     forecast: Forecast | None = None,
-) -> facts.Assigned:
-    """Return all that a worker needs for an attempt."""
+) -> do.Assign:
+    """Return the command for an attempt, with all that a worker needs for it."""
+    task = current.tasks[attempt.shard]
     optimizer_state, step = experiment.handed_on(current, attempt.shard)
-    return facts.Assigned(
+    assigned = facts.Assigned(
         cause=state.cause,
         worker=worker,
         attempt=attempt,
-        model=current.tasks[attempt.shard].base or experiment.model,
+        model=task.base or experiment.model,
         optimizer_state=optimizer_state,
         step=step,
         reason=reason,
-        snapshot=current.tasks[attempt.shard].snapshot,
-        portion=_portion(current, attempt.shard),
-        share=current.tasks[attempt.shard].share,
+        snapshot=task.snapshot,
+        portion=_portion(current, task.shard),
+        share=task.share,
         forecast=forecast,
     )
-
-
-def _assignment(experiment: Experiment, task: ShardTask, assigned: facts.Assigned) -> do.Assign:
-    """Return the command for an attempt, with the files that its model is made from."""
     unread = bool(task.failed) and task.failed[-1].kind is FailureKind.STORE
-    leading = leading_to(experiment, assigned.model)
-    return do.Assign(assigned, leading, unread=unread)
+    return do.Assign(assigned, leading_to(experiment, assigned.model), unread=unread)
 
 
 def _ask_again(state: SchedulerState, experiment: Experiment) -> None:
@@ -208,8 +204,8 @@ def _ask_again(state: SchedulerState, experiment: Experiment) -> None:
             # retry and note no fact.
             worker.mentioned_at_seconds = worker.advanced_at_seconds = state.now_seconds
             reason = "asked again: it registered without the attempt"
-            asked = _asked(state, experiment, context.round, worker.running, worker.name, reason)
-            state.do(_assignment(experiment, context.task, asked))
+            current, attempt = context.round, worker.running
+            state.do(_asked(state, experiment, current, attempt, worker.name, reason))
 
 
 def _forecast(state: SchedulerState, task: ShardTask, name: str) -> Forecast | None:
@@ -322,24 +318,18 @@ def _wait(state: SchedulerState, current: Round, action: Waiting) -> None:
         return
     current.explained.add(action.shard)
     _decided(state, current, f"shard {action.shard} stays at {action.worker}: {action.reason}")
-    told = current.experiment, current.number, action.worker, action.reason
-    _explained(state, *told, action.shard)
+    _explained(state, current, action.worker, action.reason, action.shard)
 
 
 def _explained(
-    state: SchedulerState,
-    experiment: str,
-    round_number: int,
-    worker: str,
-    reason: str,
-    shard: int | None = None,
+    state: SchedulerState, current: Round, worker: str, reason: str, shard: int | None = None
 ) -> None:
     """Record why the policy does nothing about a worker, or about a shard that it has."""
     state.note(
         facts.Explained(
             cause=state.cause,
-            experiment=experiment,
-            round=round_number,
+            experiment=current.experiment,
+            round=current.number,
             worker=worker,
             reason=reason,
             shard=shard,

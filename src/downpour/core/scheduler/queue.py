@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from downpour.base.states import Ending, ExperimentState
+from downpour.base.values import Part, PublishedFile
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import facts
@@ -92,16 +93,16 @@ def _test(state: SchedulerState, experiment: Experiment) -> None:
     """Ask for the evaluation of the best model, or the last one, on the test examples."""
     experiment.testing = True
     best, kept = experiment.best, experiment.kept_best
-    model = kept or experiment.model
-    state.do(
-        do.Evaluate(
-            experiment=experiment.name,
-            round=best.round if best is not None and kept else experiment.rounds_done - 1,
-            model=model,
-            part="test",
-            leading=leading_to(experiment, model),
-        )
-    )
+    number = best.round if best is not None and kept else experiment.rounds_done - 1
+    evaluate(state, experiment, number, kept or experiment.model, "test")
+
+
+def evaluate(
+    state: SchedulerState, experiment: Experiment, number: int, model: PublishedFile, part: Part
+) -> None:
+    """Ask the driver to measure the model version of a round."""
+    leading, name = leading_to(experiment, model), experiment.name
+    state.do(do.Evaluate(experiment=name, round=number, model=model, part=part, leading=leading))
 
 
 def publish(state: SchedulerState, experiment: Experiment) -> None:

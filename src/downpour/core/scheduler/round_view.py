@@ -135,8 +135,8 @@ def _waits(state: SchedulerState, experiment: Experiment, current: Round) -> str
 _QUIET = on.HeartbeatReceived, on.Forecasts, on.Evaluated
 _LOOKS_A_TASK = 20
 _BETWEEN_LOOKS_SECONDS = 0.1, 0.5
-# Measured: a decision takes about 25 microseconds for each running task. So these decisions use
-# half a percent of a core.
+# Measured: a decision takes at most 25 microseconds for each running task. So these decisions use
+# no more than half a percent of a core.
 _BETWEEN_LOOKS_SECONDS_A_TASK = 0.005
 # Above this many running tasks, we don't decide after each event, because the cost grew with the
 # square of their number. A round of 500 workers took 68 s of processor time; with this limit, it

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from downpour.base.states import ExperimentState, FailureKind, unmeasured
-from downpour.base.values import PublishedFile
+from downpour.base.states import ExperimentState, Failure, FailureKind, unmeasured
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import dispatch, facts, queue, updates
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.round import TaskKey, files_of
 from downpour.core.scheduler.state import SchedulerState, TaskContext
-from downpour.core.scheduler.steps import Best, leading_to
+from downpour.core.scheduler.steps import Best
 from downpour.core.scheduler.updates import aggregate_if_due
 
 
@@ -46,7 +45,7 @@ def _start(state: SchedulerState, experiment: Experiment, event: on.Prepared) ->
     if experiment.best is not None:
         _note_best(state, experiment, experiment.best)
     for number, model in experiment.evaluating.items():
-        _evaluate(state, experiment, number, model)
+        queue.evaluate(state, experiment, number, model, experiment.part)
     # Without a better model for long enough, an experiment has nothing left to train.
     queue.publish_if_done(state, experiment)
 
@@ -55,7 +54,7 @@ def _go_on(state: SchedulerState, experiment: Experiment) -> None:
     """Ask again for everything that was outstanding when the earlier manager stopped."""
     experiment.ready = True
     for number, model in experiment.evaluating.items():
-        _evaluate(state, experiment, number, model)
+        queue.evaluate(state, experiment, number, model, experiment.part)
     if experiment.rounds:
         # Workers may have published updates that they did not report before they were gone. They
         # may have been gone for so long that we gave up their attempts during the preparation.
@@ -86,24 +85,10 @@ def aggregated(state: SchedulerState, event: on.Aggregated) -> None:
     dispatch.decide(state)  # comes first, so that no worker waits for the removal of files
     for current in over:
         if current.number in experiment.evaluating:
-            _evaluate(state, experiment, current.number, event.model)
+            queue.evaluate(state, experiment, current.number, event.model, experiment.part)
     aggregate_if_due(state, experiment)  # a version that is due should not wait either
     state.discard(experiment.name, spent)
     queue.publish_if_done(state, experiment)
-
-
-def _evaluate(
-    state: SchedulerState, experiment: Experiment, number: int, model: PublishedFile
-) -> None:
-    state.do(
-        do.Evaluate(
-            experiment=experiment.name,
-            round=number,
-            model=model,
-            part=experiment.part,
-            leading=leading_to(experiment, model),
-        )
-    )
 
 
 def aggregation_failed(state: SchedulerState, event: on.AggregationFailed) -> None:
@@ -127,15 +112,7 @@ def _refuse(state: SchedulerState, context: TaskContext, reason: str) -> None:
         return
     _take_back_next(state, context)
     updates.refuse(state, context.experiment, context.round, task.shard, reason)
-    state.note(
-        facts.GivenUp(
-            cause=state.cause,
-            worker=worker,
-            attempt=attempt,
-            failure=FailureKind.STORE,
-            reason=reason,
-        )
-    )
+    updates.note_given_up(state, worker, attempt, Failure(FailureKind.STORE, reason))
     state.discard(context.experiment.name, files_of(update))
     updates.fail_if_hopeless(state, context, reason)
 

@@ -302,17 +302,17 @@ def give_up(
     context = state.find(attempt)
     if context is None:
         return
-    state.note(
-        facts.GivenUp(
-            cause=state.cause,
-            worker=worker,
-            attempt=attempt,
-            failure=failure,
-            reason=reason,
-        )
-    )
+    note_given_up(state, worker, attempt, Failure(failure, reason))
     take_back(state, context.round, attempt.shard, worker, Failure(failure, reason))
     fail_if_hopeless(state, context, reason)
+
+
+def note_given_up(state: SchedulerState, worker: str, attempt: AttemptId, failure: Failure) -> None:
+    """Add the fact that an attempt does not count."""
+    kind, reason, cause = failure.kind, failure.reason, state.cause
+    state.note(
+        facts.GivenUp(cause=cause, worker=worker, attempt=attempt, failure=kind, reason=reason)
+    )
 
 
 def take_back(

@@ -232,11 +232,6 @@ class Outlook:
         measured = self._view.speeds.get(worker)
         return measured.step_seconds if measured is not None else 0.0
 
-    def total_seconds(self, task: RunningTask) -> float | None:
-        """Return the seconds from a running shard's assignment to its update; None if unknown."""
-        left = self.left_seconds(task)
-        return None if left is None else task.elapsed_seconds + left
-
     def seconds_for(self, samples: float, worker: str) -> float:
         """Return the seconds that a worker would take for some samples; infinite if unknown."""
         speed = self.speed(worker)
@@ -244,8 +239,10 @@ class Outlook:
 
     def _whole_seconds(self, task: RunningTask) -> float | None:
         """Return how long the whole task takes at the pace of this attempt at a part of it."""
-        total = self.total_seconds(task)
-        return None if total is None or task.began_at >= 1 else total / (1 - task.began_at)
+        left = self.left_seconds(task)
+        if left is None or task.began_at >= 1:
+            return None
+        return (task.elapsed_seconds + left) / (1 - task.began_at)
 
     def _steady_speed(self, task: RunningTask) -> float | None:
         """Return the speed over an attempt's last reports, if it was measured lately."""
