@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import math
@@ -83,7 +82,8 @@ def export(path: Path, *facts: RecordLine) -> None:
 @given(data=st.data())
 def test_every_fact_survives_json(kind: type[RecordLine], data: st.DataObject) -> None:
     """Kind and fields come back equal from the line they were written to."""
-    chosen = {f.name: BY_TYPE[str(f.type)] for f in dataclasses.fields(kind) if f.type in BY_TYPE}
+    several = (vars(each).get("__annotations__", {}) for each in kind.__mro__)
+    chosen = {f: BY_TYPE[t] for types in several for f, t in types.items() if t in BY_TYPE}
     facts: st.SearchStrategy[Any] = st.builds(kind, **chosen)
     fact = data.draw(facts)
     assert from_fields(json.loads(json.dumps(to_fields(fact), allow_nan=False))) == fact
@@ -257,6 +257,7 @@ def test_a_log_with_a_hole_is_no_record(path: Path) -> None:
         "3",
         '{"kind": "cancelled"}',
         '{"at": 1, "kind": "cancelled"}',
+        '{"at": 1e999, "kind": "cancelled", "reason": "user"}',
         "\ufffd",
     ],
 )
@@ -329,5 +330,5 @@ def test_a_page_is_bounded_in_bytes_but_never_stuck(
 
 def test_a_fact_cannot_be_changed() -> None:
     """What happened, happened."""
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(AttributeError):
         FIRST.worker = "w-2"  # type: ignore[misc]

@@ -88,7 +88,7 @@ def test_every_fact_goes_on_record(kind: type[facts.Fact], data: st.DataObject) 
     [(at_seconds, line)] = told(fact)
     assert at_seconds == 0.0
     shared = {"worker", "reason", "round", "shards", "samples", "value", "lost"}
-    same = shared & set(type(line).__dataclass_fields__) & set(kind.__dataclass_fields__)
+    same = shared & set(line.__struct_fields__) & set(kind.__dataclass_fields__)
     assert [getattr(line, name) for name in same] == [getattr(fact, name) for name in same]
 
 

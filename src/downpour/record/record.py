@@ -9,14 +9,16 @@ journal until then: an earlier file of this name is not ours. No decision depend
 from __future__ import annotations
 
 import json
+import math
 import os
-import re
 import zlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from itertools import accumulate, starmap
+from operator import methodcaller
 from pathlib import Path
 from threading import Lock
+from typing import Union
 
 import msgspec
 
@@ -47,12 +49,12 @@ from downpour.record.view import View
 
 PAGE_LINES_MAX = 1000
 PAGE_BYTES_MAX = 4_000_000
-_BEGIN = re.compile(rb'\{"at": (\d{1,15}\.\d{1,20}), "kind": "([a-z-]+)", ')
-_DECODERS = {
-    kind.encode(): msgspec.json.Decoder(line).decode
-    for kind, line in KINDS.items()
-    if line is not SubmittedLine  # `dated` checks its spec
-}
+_BEGIN = b'{"at": '
+_decode: Callable[[bytes], RecordLine] = msgspec.json.Decoder(
+    Union[
+        *(line for line in KINDS.values() if line is not SubmittedLine)
+    ]  # `dated` checks its spec
+).decode
 _CONCLUSION_BYTES = 1 << 16
 """The end of a journal that holds its last line."""
 
@@ -201,7 +203,7 @@ def read_record(path: Path) -> list[Dated]:
     return [*_known(stream_record(path))]
 
 
-def stream_record(path: Path, without: Collection[bytes] = ()) -> Iterator[MaybeKnown]:
+def stream_record(path: Path, without: Collection[str] = ()) -> Iterator[MaybeKnown]:
     """Yield the lines that `read_record` returns, and keep none of them.
 
     Lines `without` interest, by kind, are not parsed: like kinds that this version does not know,
@@ -217,7 +219,7 @@ def stream_record(path: Path, without: Collection[bytes] = ()) -> Iterator[Maybe
             yield from projected
             return
     with reading(path.parent, path.name), open(open_regular(path), "rb") as record:
-        whole = (text for text in record if text.endswith(b"\n"))
+        whole = filter(methodcaller("endswith", b"\n"), record)
         yield from stream_lines(whole, str(path), without)
 
 
@@ -268,12 +270,13 @@ def parse_lines(lines: Iterable[str], source: str = "record") -> list[Dated]:
 
 
 def stream_lines(
-    lines: Iterable[bytes], source: str = "record", without: Collection[bytes] = ()
+    lines: Iterable[bytes], source: str = "record", without: Collection[str] = ()
 ) -> Iterator[MaybeKnown]:
     """Parse whole lines of a record, as `stream_record` does."""
+    skipped = tuple(f'"kind": "{kind}"'.encode() for kind in without)
     for number, line in enumerate(lines, start=1):
         try:
-            parsed = _parsed(line, without)
+            parsed = _parsed(line, skipped)
         # `json` raises RecursionError for brackets nested by the thousand.
         except (ValueError, RecursionError) as error:
             reason = f"line {number} is not a fact of an experiment"
@@ -283,16 +286,17 @@ def stream_lines(
         yield parsed
 
 
-def _parsed(text: bytes, without: Collection[bytes]) -> MaybeKnown:
-    begin = _BEGIN.match(text)
-    if begin:
-        at, kind = begin.groups()
-        if kind in without:
-            return float(at), None
+def _parsed(text: bytes, skipped: tuple[bytes, ...]) -> MaybeKnown:
+    if text.startswith(_BEGIN):
         # This is ten times as fast as `dated`, which also reads null as NaN, and says why a line is
-        # none.
-        with suppress(KeyError, msgspec.DecodeError, RecursionError):
-            return float(at), _DECODERS[kind](text)
+        # none. `suppress` would take half of the time.
+        try:
+            end = text.index(b", ")
+            at = float(text[len(_BEGIN) : end])
+            if 0.0 <= at < math.inf:
+                return at, None if text.startswith(skipped, end + 2) else _decode(text)
+        except (ValueError, RecursionError):
+            pass
     return dated(json.loads(text.decode(errors="replace")))
 
 

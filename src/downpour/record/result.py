@@ -337,7 +337,7 @@ class Result:
         return [dataclasses.asdict(task) for task in self.tasks]
 
 
-def rows_in(folder: Path, without: Collection[bytes] = ()) -> Rows:
+def rows_in(folder: Path, without: Collection[str] = ()) -> Rows:
     """Read the rows of a record in a folder, without these kinds of lines."""
     return Rows.of(lambda: stream_record(folder / RECORD_NAME, without))
 

@@ -6,7 +6,6 @@ once the round is over.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -15,6 +14,8 @@ from operator import attrgetter
 from pathlib import Path
 from struct import calcsize, iter_unpack, pack
 from typing import Any, NamedTuple, Self, TypeVar, get_args, overload
+
+import msgspec
 
 from downpour.base.devices import AUTO, CPU
 from downpour.base.states import LOSS, ExperimentState, Goal
@@ -46,7 +47,7 @@ from downpour.record.timeline import AttemptSpan, by_begin, span_fields, span_of
 
 _ROUNDS_KEPT = 64
 """Rounds that are over, and about which lines may still come, such as that of a stopped copy."""
-UNUSED = frozenset({b"resources-used", b"explained"})
+UNUSED = frozenset({"resources-used", "explained"})
 """Kinds of lines without which a result is the same."""
 _OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 _OF_UPDATE = {
@@ -285,7 +286,7 @@ def failures_of(tables: Tables) -> tuple[FailureResult, ...]:
         FailureResult(
             epoch=tables.meetings.epoch_of(line.round) + 1,
             update_lost=update_lost,
-            **{**dataclasses.asdict(line), "round": line.round + 1},
+            **{**msgspec.structs.asdict(line), "round": line.round + 1},
         )
         for line, update_lost in tables.failures
     )

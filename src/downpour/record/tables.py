@@ -8,10 +8,11 @@ and times are the record's.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
+
+import msgspec
 
 from downpour.base.states import BLAMELESS, FailureKind
 from downpour.core.spec import Meetings
@@ -382,7 +383,7 @@ class Tables:
         """Merge the versions since the end of another round into one, which ends this round."""
         updates = self.updates(of_round.number)
         samples = sum(update.samples for update in updates)
-        return dataclasses.replace(
+        return msgspec.structs.replace(
             last,
             round=of_round.number,
             bytes=sum(version.bytes for version in self._unclosed),

@@ -8,7 +8,6 @@ needs more than its entry says, the manager writes an `Observed` before the entr
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -155,7 +154,7 @@ def line_of(entry: Journaled) -> RecordLine | None:
     if kind is None:
         return None
     known = _renamed(entry)
-    names = [field.name for field in dataclasses.fields(kind) if field.name not in known]
+    names = [name for name in kind.__struct_fields__ if name not in known]
     return kind(**known, **{name: _found(entry, name) for name in names})
 
 

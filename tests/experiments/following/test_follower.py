@@ -7,6 +7,7 @@ import logging
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -101,7 +102,7 @@ def test_epochs_of_a_resumed_experiment_count_on() -> None:
     at, submitted = record[0]
     assert isinstance(submitted, SubmittedLine)
     spec = {**RESULT.spec, "rounds_before": 7}
-    first = line_text(at, dataclasses.replace(submitted, spec=spec))
+    first = line_text(at, msgspec.structs.replace(submitted, spec=spec))
     log = Log()
     followed([first, *LINES[1:]], LoggerTaker("log", log, ("b-2", "a-1")))
     assert [(epoch.epoch, epoch.round) for epoch in log.epochs] == [(8, 8), (10, 10)]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from downpour.files.logs.log_places import FOLDER, FolderLogs, Level, LogLine
 from downpour.record.record import read_record
