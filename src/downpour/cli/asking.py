@@ -83,12 +83,13 @@ class FoundRecord:
 
         return read_record(self.folder / RECORD_NAME) if self.folder else self.fetched
 
-    @property
-    def result(self) -> Result:
-        """Its result, which needs less memory than its record."""
-        from downpour.record import Result
+    def result(self, *, with_tasks: bool) -> Result:
+        """Return its result, which needs less memory than its record."""
+        from downpour.record.result import Result, rounds_in
 
-        return Result.read(self.folder) if self.folder else Result.from_record(self.fetched)
+        if self.folder is None:
+            return Result.from_record(self.fetched)
+        return Result.read(self.folder) if with_tasks else rounds_in(self.folder)
 
 
 def find(

@@ -244,7 +244,8 @@ def results(options: ResultsOptions, credentials: Credentials) -> None:
         from downpour.show.event_files import write_events
 
         write_events(found.record, options.tensorboard)
-    print_result(found.result, as_json=options.as_json, as_csv=options.as_csv)
+    result = found.result(with_tasks=options.as_json)
+    print_result(result, as_json=options.as_json, as_csv=options.as_csv)
 
 
 def _stay(

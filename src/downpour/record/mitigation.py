@@ -85,8 +85,8 @@ def cost_of(tables: Tables, of_round: RecordedRound) -> Cost | None:
     if not of_round.accepted or not attempts:
         return None
     samples = of_round.samples or shard_samples
-    began = min(attempt.begin for attempt in attempts)
-    updated = (attempt.stop or 0.0 for attempt in of_round.accepted.values())
+    began = min([attempt.begin for attempt in attempts])
+    updated = [attempt.stop or 0.0 for attempt in of_round.accepted.values()]
     tasks = [_seconds(attempt) for attempt in of_round.accepted.values()]
     moving = lost = 0.0
     if len(attempts) > len(tasks) or any(
@@ -102,10 +102,16 @@ def cost_of(tables: Tables, of_round: RecordedRound) -> Cost | None:
             _seconds(one) - useful.get(one.shard, {}).get(one.number, 0.0) for one in attempts
         )
     workers = {one.assigned.worker for one in attempts if one.assigned}
+    seconds = max([*updated, *of_round.dropped.values()]) - began
+    is_plain = sum(map(len, of_round.attempts.values())) == len(tasks)
+    if not is_plain or of_round.samples or of_round.dropped:
+        wait_seconds = _wait_seconds(of_round, began, shard_samples)
+    else:
+        wait_seconds = seconds
     return Cost(
-        seconds=max([*updated, *of_round.dropped.values()]) - began,
+        seconds=seconds,
         ideal_seconds=median(tasks) * ceil(len(of_round.attempts) / len(workers)),
-        wait_seconds=_wait_seconds(of_round, began, shard_samples),
+        wait_seconds=wait_seconds,
         useful_seconds=sum(tasks) - moving,
         lost_seconds=lost + moving,
         samples=sum(samples),
@@ -115,7 +121,7 @@ def cost_of(tables: Tables, of_round: RecordedRound) -> Cost | None:
             of_round.has_hand_overs
             or of_round.samples
             or of_round.dropped
-            or any(attempt.stopped_by in _LEFT for attempt in attempts)
+            or not _LEFT.isdisjoint([attempt.stopped_by for attempt in attempts])
         ),
     )
 
@@ -123,28 +129,29 @@ def cost_of(tables: Tables, of_round: RecordedRound) -> Cost | None:
 def stragglers_of(costs: Collection[Cost]) -> Stragglers:
     """Sum up one epoch or many."""
     known = [cost.wait_seconds for cost in costs if cost.wait_seconds is not None]
-    useful = sum(cost.useful_seconds for cost in costs)
-    samples = sum(cost.samples for cost in costs)
-    dropped = sum(cost.dropped_samples for cost in costs)
+    useful = sum([cost.useful_seconds for cost in costs])
+    samples = sum([cost.samples for cost in costs])
+    dropped = sum([cost.dropped_samples for cost in costs])
     return Stragglers(
-        round_seconds=sum(cost.seconds for cost in costs),
-        ideal_seconds=sum(cost.ideal_seconds for cost in costs),
+        round_seconds=sum([cost.seconds for cost in costs]),
+        ideal_seconds=sum([cost.ideal_seconds for cost in costs]),
         wait_seconds=sum(known) if len(known) == len(costs) else None,
         mitigation=_mitigation(costs),
-        extra_work=sum(cost.lost_seconds for cost in costs) / useful if useful > 0 else None,
+        extra_work=sum([cost.lost_seconds for cost in costs]) / useful if useful > 0 else None,
         gradient_lost=dropped / samples if samples else 0.0,
-        moves=sum(cost.moves for cost in costs),
+        moves=sum([cost.moves for cost in costs]),
     )
 
 
 def _mitigation(costs: Collection[Cost]) -> float | None:
     """Return the saved part of the cost of waiting, over the epochs whose cost is known."""
     known = [(cost, cost.wait_seconds) for cost in costs if cost.wait_seconds is not None]
+    if not any(cost.decided for cost, _ in known):
+        return None
     ideal = sum(cost.ideal_seconds for cost, _ in known)
     saved = sum(wait - cost.seconds for cost, wait in known)
     to_save = sum(wait for _, wait in known) - ideal
-    decided = any(cost.decided for cost, _ in known)
-    return saved / to_save if decided and to_save > _WORTH_SAVING * ideal else None
+    return saved / to_save if to_save > _WORTH_SAVING * ideal else None
 
 
 def _seconds(attempt: RecordedAttempt) -> float:
@@ -194,7 +201,8 @@ def _wait_seconds(
 
 def _would_have_ended(of_round: RecordedRound, shard: int) -> float | None:
     """Say when the first worker that did not fail at a shard would have finished its update."""
-    for _, attempt in sorted(of_round.attempts.get(shard, {}).items()):
+    attempts = of_round.attempts.get(shard, {})
+    for attempt in map(attempts.__getitem__, sorted(attempts)):
         if attempt.stop is None or of_round.accepted.get(shard) is attempt:
             return attempt.stop
         if attempt.stopped_by in _LEFT and attempt.assigned is not None:

@@ -9,12 +9,12 @@ journal until then: an earlier file of this name is not ours. No decision depend
 from __future__ import annotations
 
 import json
-import math
 import os
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from itertools import accumulate, starmap
+from functools import cache
+from itertools import accumulate, islice, starmap
 from operator import methodcaller
 from pathlib import Path
 from threading import Lock
@@ -49,12 +49,8 @@ from downpour.record.view import View
 
 PAGE_LINES_MAX = 1000
 PAGE_BYTES_MAX = 4_000_000
-_BEGIN = b'{"at": '
-_decode: Callable[[bytes], RecordLine] = msgspec.json.Decoder(
-    Union[
-        *(line for line in KINDS.values() if line is not SubmittedLine)
-    ]  # `dated` checks its spec
-).decode
+_TOGETHER = 256
+"""As many lines are parsed at once; this takes half of the time of one after the other."""
 _CONCLUSION_BYTES = 1 << 16
 """The end of a journal that holds its last line."""
 
@@ -273,10 +269,49 @@ def stream_lines(
     lines: Iterable[bytes], source: str = "record", without: Collection[str] = ()
 ) -> Iterator[MaybeKnown]:
     """Parse whole lines of a record, as `stream_record` does."""
-    skipped = tuple(f'"kind": "{kind}"'.encode() for kind in without)
-    for number, line in enumerate(lines, start=1):
+    decoders = _decoders(frozenset(without))
+    number, left = 1, iter(lines)
+    while several := [*islice(left, _TOGETHER)]:
+        text = b"\n".join(several)
         try:
-            parsed = _parsed(line, skipped)
+            parsed = [*zip(*[each.decode_lines(text) for each in decoders], strict=True)]
+        except (ValueError, RecursionError):
+            parsed = []
+        if len(parsed) == len(several):
+            for time, line in parsed:
+                yield time.at, None if isinstance(line, _Skipped) else line
+        else:  # a line is empty or damaged, or has null for NaN
+            yield from _one_by_one(several, number, source, decoders)
+        number += len(several)
+
+
+class _Time(msgspec.Struct, gc=False):
+    at: float
+
+
+class _Skipped(msgspec.Struct, gc=False, tag_field="kind"):
+    """A line that a reader does without."""
+
+
+_Decoders = tuple[msgspec.json.Decoder[_Time], msgspec.json.Decoder[RecordLine | _Skipped]]
+
+
+@cache
+def _decoders(without: frozenset[str]) -> _Decoders:
+    kinds = (
+        msgspec.defstruct("_Skipped", [], bases=(_Skipped,), tag=kind) if kind in without else line
+        for kind, line in KINDS.items()
+        if line is not SubmittedLine  # `dated` checks its spec
+    )
+    return msgspec.json.Decoder(_Time), msgspec.json.Decoder(Union[*kinds])
+
+
+def _one_by_one(
+    lines: Iterable[bytes], first: int, source: str, decoders: _Decoders
+) -> Iterator[MaybeKnown]:
+    for number, text in enumerate(lines, start=first):
+        try:
+            parsed = _parsed(text, *decoders)
         # `json` raises RecursionError for brackets nested by the thousand.
         except (ValueError, RecursionError) as error:
             reason = f"line {number} is not a fact of an experiment"
@@ -286,18 +321,17 @@ def stream_lines(
         yield parsed
 
 
-def _parsed(text: bytes, skipped: tuple[bytes, ...]) -> MaybeKnown:
-    if text.startswith(_BEGIN):
-        # This is ten times as fast as `dated`, which also reads null as NaN, and says why a line is
-        # none. `suppress` would take half of the time.
-        try:
-            end = text.index(b", ")
-            at = float(text[len(_BEGIN) : end])
-            if 0.0 <= at < math.inf:
-                return at, None if text.startswith(skipped, end + 2) else _decode(text)
-        except (ValueError, RecursionError):
-            pass
-    return dated(json.loads(text.decode(errors="replace")))
+def _parsed(
+    text: bytes,
+    times: msgspec.json.Decoder[_Time],
+    facts: msgspec.json.Decoder[RecordLine | _Skipped],
+) -> MaybeKnown:
+    try:
+        time, line = times.decode(text), facts.decode(text)
+    except (ValueError, RecursionError):
+        # This takes ten times as long, reads null as NaN, and says why a line is none.
+        return dated(json.loads(text.decode(errors="replace")))
+    return time.at, None if isinstance(line, _Skipped) else line
 
 
 def _known(lines: Iterable[MaybeKnown]) -> Iterator[Dated]:

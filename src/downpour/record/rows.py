@@ -7,15 +7,17 @@ once the round is over.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 from struct import calcsize, iter_unpack, pack
-from typing import Any, NamedTuple, Self, TypeVar, get_args, overload
+from typing import Any, NamedTuple, Self, TypeVar, cast, get_args, overload
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from downpour.base.devices import AUTO, CPU
 from downpour.base.states import LOSS, ExperimentState, Goal
@@ -43,7 +45,7 @@ from downpour.record.tables import (
     RoundForgottenError,
     Tables,
 )
-from downpour.record.timeline import AttemptSpan, by_begin, span_fields, span_of
+from downpour.record.timeline import AttemptSpan, span_fields, span_of
 
 _ROUNDS_KEPT = 64
 """Rounds that are over, and about which lines may still come, such as that of a stopped copy."""
@@ -59,6 +61,8 @@ _OF_UPDATE = {
     "shortages": "i",
 }
 """The columns of tasks that come from an update, and their types in a `struct`."""
+_BY_BEGIN = 3, 1
+"""The places of a span's begin and shard."""
 _of_update = attrgetter(*_OF_UPDATE)
 
 Row = TypeVar("Row")
@@ -105,6 +109,20 @@ class Packed(Sequence[Row]):
     def __repr__(self) -> str:
         return repr(tuple(self))
 
+    def column(self, place: int) -> npt.NDArray[Any]:
+        """Return the rows' numbers at a place; 0 is the first after the word."""
+        return self._table()[str(place + 1)]
+
+    def sort(self, *places: int) -> None:
+        """Sort the rows by the numbers at these places, the most important one first."""
+        order = np.lexsort([self.column(place) for place in reversed(places)])
+        if (np.diff(order) < 0).any():
+            self._table()[:] = self._table()[order]
+
+    def _table(self) -> npt.NDArray[Any]:
+        columns = [(str(place), code) for place, code in enumerate(self._layout[1:])]
+        return np.frombuffer(self._content, columns)
+
     def _made(self, content: bytes | bytearray) -> Iterator[Row]:
         words, make = [*self._words], self.make
         for place, *numbers in iter_unpack(self._layout, content):
@@ -128,21 +146,21 @@ class Rows:
     """The rows of rounds, tasks and attempts, in this order of the rounds.
 
     `update_bytes` and `step_bytes` are the sizes of the largest update, and of the largest version
-    that is a step.
+    that is a step. `retrained` counts tasks. Without `details`, there are no tasks and no attempts.
     """
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: Tables, *, details: bool = True) -> None:
         self.tables = tables
+        self._details = details
         self.rounds: dict[int, _RoundRow] = {}
         self.tasks: Packed[TaskResult] = Packed("?" + "".join(_OF_UPDATE.values()))
         self.spans: Packed[AttemptSpan] = Packed("iiiddB?")
-        self.update_bytes = self.step_bytes = 0
-        self._in_order, self._begin = True, (-math.inf, 0.0)
+        self.update_bytes = self.step_bytes = self.retrained = 0
 
     @classmethod
-    def of(cls, record: Callable[[], Iterable[MaybeKnown]]) -> Self:
+    def of(cls, record: Callable[[], Iterable[MaybeKnown]], *, details: bool = True) -> Self:
         """Fold a record; we read it again if a line is about a round that was over long ago."""
-        rows = cls(Tables())
+        rows = cls(Tables(), details=details)
         rows.tables.forgotten = rows.rounds
         try:
             for at, line in record():
@@ -151,7 +169,7 @@ class Rows:
                     rows._forget()
             return rows.finished()
         except RoundForgottenError:
-            return cls(Tables.of(record())).finished()
+            return cls(Tables.of(record()), details=details).finished()
 
     def finished(self) -> Self:
         """Add the rounds that are still in the tables, and return this."""
@@ -163,7 +181,8 @@ class Rows:
 
     def attempt_spans(self) -> Sequence[AttemptSpan]:
         """Return the attempts in the order in which they began."""
-        return self.spans if self._in_order else tuple(sorted(self.spans, key=by_begin))
+        self.spans.sort(*_BY_BEGIN)
+        return self.spans
 
     def _forget(self) -> None:
         rounds = self.tables.rounds
@@ -178,13 +197,13 @@ class Rows:
     def _add(self, of_round: RecordedRound) -> None:
         number, version = of_round.number, of_round.version
         updates = [one.updated for _, one in sorted(of_round.accepted.items()) if one.updated]
-        for update in updates:
+        self.update_bytes = max([self.update_bytes, *[update.bytes for update in updates]])
+        self.retrained += len(of_round.retrained & of_round.accepted.keys())
+        for update in updates if self._details else ():
             self.tasks.add(update.worker, update.shard in of_round.retrained, *_of_update(update))
-            self.update_bytes = max(self.update_bytes, update.bytes)
-        for worker, *numbers, outcome, last in span_fields(of_round, self.tables.now):
+        spans = span_fields(of_round, self.tables.now) if self._details else ()
+        for worker, *numbers, outcome, last in spans:
             self.spans.add(worker, *numbers, _OUTCOMES.index(outcome), last)
-            before, self._begin = self._begin, (numbers[3], numbers[1])
-            self._in_order &= before <= self._begin
         if version is not None:
             row = _row(self.tables, of_round, version)
             self.rounds[number] = row._replace(cost=cost_of(self.tables, of_round))
@@ -207,12 +226,12 @@ def _row(tables: Tables, of_round: RecordedRound, version: AggregatedLine) -> _R
     updates = tables.updates(of_round.number)
     return _RoundRow(
         number=of_round.number,
-        samples=sum(update.samples for update in updates),
-        losses=sum(update.samples * update.loss for update in updates),
+        samples=sum([update.samples for update in updates]),
+        losses=sum([update.samples * update.loss for update in updates]),
         loss=version.loss,
         train_seconds=version.train_seconds,
         aggregate_seconds=version.seconds,
-        bytes=sum(update.bytes for update in updates) + version.bytes,
+        bytes=sum([update.bytes for update in updates]) + version.bytes,
     )
 
 
@@ -260,23 +279,34 @@ def epoch_until(tables: Tables, number: int) -> RoundResult:
 
 def _merged(tables: Tables, rows: Sequence[_RoundRow], *, with_costs: bool = False) -> RoundResult:
     """Merge rounds of one epoch into one."""
-    number = rows[-1].number
-    _, evaluated = tables.evaluated.get(number, (0.0, None))
-    samples = sum(row.samples for row in rows)
-    loss = sum(row.losses for row in rows) / (samples or 1)
+    last = rows[-1] if len(rows) == 1 else _summed(rows)
+    _, evaluated = tables.evaluated.get(last.number, (0.0, None))
     costs = [row.cost for row in rows if with_costs and row.cost is not None]
     return RoundResult(
-        epoch=tables.meetings.epoch_of(number) + 1,
-        round=number + 1,
+        epoch=tables.meetings.epoch_of(last.number) + 1,
+        round=last.number + 1,
         metrics=_finite(evaluated.metrics) if evaluated else {},
         class_accuracy=_all_measured(evaluated.class_accuracy) if evaluated else (),
-        train_loss=_measured(rows[0].loss if len(rows) == 1 else loss),
+        train_loss=_measured(last.loss),
         test_loss=_measured(evaluated.loss) if evaluated else None,
+        train_seconds=last.train_seconds,
+        aggregate_seconds=last.aggregate_seconds,
+        evaluate_seconds=evaluated.seconds if evaluated else 0.0,
+        bytes=last.bytes,
+        stragglers=stragglers_of(costs) if costs else None,
+    )
+
+
+def _summed(rows: Sequence[_RoundRow]) -> _RoundRow:
+    samples, losses = sum(row.samples for row in rows), sum(row.losses for row in rows)
+    return _RoundRow(
+        number=rows[-1].number,
+        samples=samples,
+        losses=losses,
+        loss=losses / (samples or 1),
         train_seconds=sum(row.train_seconds for row in rows),
         aggregate_seconds=sum(row.aggregate_seconds for row in rows),
-        evaluate_seconds=evaluated.seconds if evaluated else 0.0,
         bytes=sum(row.bytes for row in rows),
-        stragglers=stragglers_of(costs) if costs else None,
     )
 
 
@@ -331,12 +361,14 @@ def best_of(tables: Tables, folder: Path | None) -> BestModel | None:
     )
 
 
-def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
+# The line's own dictionary and tuple, if we can: a long experiment has one for each round.
+def _finite(metrics: dict[str, float]) -> dict[str, float | None]:
+    if all(map(math.isfinite, metrics.values())):
+        return cast("dict[str, float | None]", metrics)
     return {name: _measured(value) for name, value in metrics.items()}
 
 
 def _all_measured(values: tuple[float, ...]) -> tuple[float | None, ...]:
-    # The line's own tuple, if we can: a long experiment has one for each round.
     return values if all(map(math.isfinite, values)) else tuple(map(_measured, values))
 
 

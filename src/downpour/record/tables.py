@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Literal, Self
 
 import msgspec
@@ -52,8 +53,7 @@ Outcome = Literal["trained", "moved", "stopped", "failed", "open"]
 """How an attempt ended: a `moved` one continued elsewhere, a `stopped` one became needless."""
 
 
-@dataclass(slots=True)
-class RecordedAttempt:
+class RecordedAttempt(msgspec.Struct):
     """One attempt at a shard, and the record's lines about it."""
 
     round: int
@@ -63,8 +63,8 @@ class RecordedAttempt:
     """Its place in the order of all assignments; below 0 if the record lacks its assignment."""
     begin: float = 0.0
     assigned: AssignedLine | None = None
-    foreseen: list[ForeseenLine] = field(default_factory=list)
-    saved: list[tuple[float, SavedLine]] = field(default_factory=list)
+    foreseen: list[ForeseenLine] = msgspec.field(default_factory=list)
+    saved: list[tuple[float, SavedLine]] = msgspec.field(default_factory=list)
     updated: UpdatedLine | None = None
     failed: AttemptFailedLine | None = None
     numeric_class: str = ""
@@ -114,8 +114,8 @@ class RecordedRound:
 
     def assigned(self) -> list[RecordedAttempt]:
         """Return the attempts that a worker got, in the order of their assignments."""
-        attempts = (one for several in self.attempts.values() for one in several.values())
-        return sorted((one for one in attempts if one.assigned), key=lambda one: one.place)
+        several = [one for each in self.attempts.values() for one in each.values() if one.assigned]
+        return sorted(several, key=attrgetter("place"))
 
     def end_of(self, attempt: RecordedAttempt) -> tuple[float | None, Outcome]:
         """Return when an attempt ended, and how; it also ends when it becomes needless."""

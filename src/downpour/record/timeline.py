@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Literal
 
 from downpour.record.record_lines import (
@@ -46,13 +47,14 @@ class AttemptSpan:
     last: bool = False
 
 
+_BEGIN = attrgetter("begin", "shard")
 SpanFields = tuple[str, int, int, int, float, float, Outcome, bool]
 
 
 def span_fields(of_round: RecordedRound, now: float) -> Iterator[SpanFields]:
     """Yield the fields of a round's spans in order, with seconds of the record's clock."""
     last = of_round.last()
-    for attempt in sorted(of_round.assigned(), key=lambda one: (one.begin, one.shard)):
+    for attempt in sorted(of_round.assigned(), key=_BEGIN):
         assert attempt.assigned is not None  # noqa: S101 - as `assigned` says
         end, outcome = of_round.end_of(attempt)
         ended = max(attempt.begin, now if end is None else end)

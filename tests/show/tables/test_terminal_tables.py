@@ -149,7 +149,6 @@ def test_durations_of_a_column_share_their_decimals(
 def test_tasks_that_were_trained_again_are_counted_in_a_line() -> None:
     """Their first updates were lost or damaged."""
     result = Result.from_lines(LINES)
-    task = dataclasses.replace(result.tasks[0], retrained=True)
-    told = dataclasses.replace(result, tasks=(task, *result.tasks[1:]))
+    told = dataclasses.replace(result, retrained=1)
     assert "1 task was trained again" in rendered(result_table(told))
     assert "trained again" not in rendered(result_table(result))

@@ -77,7 +77,7 @@ def result_table(result: Result) -> RenderableType:
         why = "\nThe dropped shards differ in their classes from the others. Accuracy by class:"
         parts += [Text(why), classes_table(result)]
     parts.append(_closing(result))
-    if again := sum(task.retrained for task in result.tasks):
+    if again := result.retrained:
         what = "1 task was" if again == 1 else f"{again} tasks were"
         parts.append(Text(f"{what} trained again: the first update was lost or damaged"))
     lines, more = result.worker_changes[:_CHANGES_MAX], len(result.worker_changes) - _CHANGES_MAX
