@@ -24,6 +24,7 @@ from downpour.record.record import (
     line_text,
     parse_lines,
     read_record,
+    stream_record,
     task_lines,
 )
 from downpour.record.record_lines import (
@@ -97,6 +98,17 @@ def test_a_record_is_projected_until_it_is_exported(path: Path) -> None:
     for segment in segments(path.parent):
         segment.unlink()
     assert read_record(path) == [(0.0, FIRST), (1.0, SECOND)]
+
+
+def test_reading_goes_on_in_the_exported_record(path: Path) -> None:
+    """If the run ends meanwhile and removes its journal."""
+    logged(path.parent, FIRST, SECOND)
+    lines = stream_record(path)
+    assert next(lines) == (0.0, FIRST)
+    export_record(path.parent, RecordReader(path.parent).all_lines())
+    for segment in segments(path.parent):
+        segment.unlink()
+    assert list(lines) == [(1.0, SECOND)]
 
 
 def test_a_record_is_exported_once(path: Path) -> None:

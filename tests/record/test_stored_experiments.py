@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
 from downpour.core.spec import Spec
 from downpour.files.store.layout import RECORD_NAME
+from downpour.record import stored_experiments
 from downpour.record.record import export_record, line_text
 from downpour.record.record_lines import CancelledLine, SubmittedLine
-from downpour.record.result import Result
+from downpour.record.result import Result, rounds_in
 from downpour.record.stored_experiments import experiments_in
+
+RECORDED = Path(__file__).parents[1] / "recorded"
 
 
 def test_records_are_summed_up_and_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
@@ -41,15 +45,22 @@ def test_only_the_last_ones_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
         export_record(tmp_path / name, [line_text(0.0, told)])
         os.utime(tmp_path / name / RECORD_NAME, (1000 - age, 1000 - age))
     read: list[str] = []
-    whole = Result.read
 
-    def noted(folder: Path) -> Result:
+    def noted(folder: Path, without: Collection[str]) -> Result:
         read.append(folder.name)
-        return whole(folder)
+        return rounds_in(folder, without)
 
-    monkeypatch.setattr(Result, "read", noted)
+    monkeypatch.setattr(stored_experiments, "rounds_in", noted)
     assert [one.experiment for one in experiments_in(tmp_path, 2)] == ["middle", "newest"]
     assert read == ["newest", "middle"]
+
+
+def test_a_summary_agrees_with_the_result() -> None:
+    """Although it needs few kinds of lines."""
+    results = [Result.read(record.parent) for record in RECORDED.glob("*/record.jsonl")]
+    expected = {(one.experiment, one.state, len(one.rounds), one.test_loss) for one in results}
+    found = experiments_in(RECORDED)
+    assert {(one.experiment, one.state, one.rounds_done, one.loss) for one in found} == expected
 
 
 def test_a_directory_without_experiments_holds_none(tmp_path: Path) -> None:

@@ -205,18 +205,24 @@ def stream_record(path: Path, without: Collection[str] = ()) -> Iterator[MaybeKn
     Lines `without` interest, by kind, are not parsed: like kinds that this version does not know,
     they are None.
     """
+    given = 0
     if not is_exported(path):
         is_journaled = path.parent.is_dir() and segments(path.parent)
-        projected = list(RecordReader(path.parent).take()) if is_journaled else None
+        try:
+            for line in RecordReader(path.parent).take() if is_journaled else ():
+                yield line
+                given += 1
+        except SharedDirectoryError:
+            if not is_exported(path):
+                raise
         # We look once more, because a run removes its journal when its record exists.
         if not is_exported(path):
-            if projected is None:
+            if not is_journaled:
                 raise FileMissing(str(path))
-            yield from projected
             return
     with reading(path.parent, path.name), open(open_regular(path), "rb") as record:
         whole = filter(methodcaller("endswith", b"\n"), record)
-        yield from stream_lines(whole, str(path), without)
+        yield from islice(stream_lines(whole, str(path), without), given, None)
 
 
 def task_lines(folder: Path, round_number: int, shard: int) -> Iterator[Dated]:

@@ -18,7 +18,13 @@ from downpour.network.rpc.messages import ExperimentSummary, metrics_of
 from downpour.record.journal import segments
 from downpour.record.mirror import fetch_records
 from downpour.record.record import has_record, is_exported
-from downpour.record.result import Result
+from downpour.record.record_lines import KINDS
+from downpour.record.result import Result, rounds_in
+
+_USED = {"submitted", "prepared", "dropped", "aggregated", "measured"}
+_ENDED = {"finished", "failed", "cancelled"}
+_UNUSED = KINDS.keys() - _USED - _ENDED
+"""Kinds of lines without which a summary is the same."""
 
 
 @contextmanager
@@ -50,7 +56,7 @@ def _newest(folder: Path) -> Iterator[ExperimentSummary]:
     changed = {one: _changed(one) for one in folder.glob("*") if one.is_dir() and has_record(one)}
     for one in sorted(changed, key=lambda one: changed[one], reverse=True):
         with suppress(StoreError):
-            yield _summary(Result.read(one))
+            yield _summary(rounds_in(one, _UNUSED))
 
 
 def _changed(folder: Path) -> int:
