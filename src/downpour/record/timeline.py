@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Literal
 
+import msgspec
+
 from downpour.record.record_lines import (
     CancelledLine,
     ContradictedLine,
@@ -30,8 +32,7 @@ from downpour.record.record_lines import (
 from downpour.record.tables import Outcome, RecordedRound, Tables, WorkerChange
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptSpan:
+class AttemptSpan(msgspec.Struct, frozen=True, gc=False):
     """One attempt at a shard; `last` says whether the end of its round waited for it.
 
     Rounds count from 1, shards and attempts from 0.
@@ -65,16 +66,8 @@ def span_fields(of_round: RecordedRound, now: float) -> Iterator[SpanFields]:
 def span_of(start: float, fields: SpanFields) -> AttemptSpan:
     """Return the span of these fields, whose seconds count from the first assignment."""
     worker, number, shard, attempt, begin, end, outcome, last = fields
-    return AttemptSpan(
-        worker=worker,
-        round=number + 1,
-        shard=shard,
-        attempt=attempt,
-        begin_seconds=begin - start,
-        end_seconds=end - start,
-        outcome=outcome,
-        last=last,
-    )
+    seconds = begin - start, end - start
+    return AttemptSpan(worker, number + 1, shard, attempt, *seconds, outcome, last)
 
 
 def attempt_spans(tables: Tables) -> tuple[AttemptSpan, ...]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from matplotlib.patches import Rectangle
+from msgspec.structs import replace
 
 from downpour.core.splitters import ShardCounts
 from downpour.record.result_parts import Measure

@@ -7,6 +7,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from downpour.base.errors import SpecError
@@ -103,7 +104,7 @@ def test_what_a_spec_says_is_only_text(make: Make, tmp_path: Path) -> None:
 def test_no_name_is_a_formula(make: Make, tmp_path: Path) -> None:
     """A worker may be called what TeX could not set: its name is drawn as it is."""
     odd = "$\\frac{a$"
-    spans = tuple(replace(one, worker=odd) for one in make.spans(workers=1))
+    spans = tuple(msgspec.structs.replace(one, worker=odd) for one in make.spans(workers=1))
     run = make.run([0.5], spans=spans, values=(odd,))
     subgrid = make.subgrid(axes=("model",), settings=[(odd,)], runs=[run])
     write_report(make.study(subgrid), tmp_path / "report")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import msgspec
+
 from downpour.show.pages.report import facts_of, html_page
 from downpour.show.tables.report_tables import tables_of
 from tests.show.conftest import Make
@@ -12,7 +14,7 @@ from tests.show.conftest import Make
 
 def test_an_experiment_is_summed_up(make: Make) -> None:
     """How good, how long, who and on what; with what else one wants to know of each."""
-    spans = (replace(make.spans(2)[0], outcome="moved"), *make.spans(2)[1:])
+    spans = (msgspec.structs.replace(make.spans(2)[0], outcome="moved"), *make.spans(2)[1:])
     run = make.run([0.5, 0.75], spans=spans, spec={"model": "mlp", "epochs": 5})
     facts = {fact.name: (fact.value, fact.note) for fact in facts_of(run.result)}
     assert facts == {

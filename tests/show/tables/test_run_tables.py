@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from downpour.core.splitters import ShardCounts
 from downpour.show.tables.report_tables import shards, tables_of, workers
