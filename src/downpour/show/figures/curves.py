@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
@@ -70,9 +71,13 @@ class _Line:
     look: Look
 
 
+_Along = Callable[[Sequence[RoundResult]], Sequence[float]]
+"""Places a run's epochs along the axis."""
+
+
 def learning_figure(subgrid: SubgridResult) -> Figure:
     """Draw the first metric by epoch."""
-    figure = _metric_figure(subgrid, _epoch)
+    figure = _metric_figure(subgrid, _numbers)
     with styled():
         figure.axes[-1].set_xlabel("epoch")
         count_from_one(figure.axes[-1])
@@ -94,7 +99,7 @@ def loss_figure(subgrid: SubgridResult) -> Figure:
         _Curve(lambda e: e.test_loss, {}, has_band=False),
         _Curve(lambda e: e.train_loss, _THIN, has_band=False),
     )
-    panels = _panels(subgrid, [tested, trained], _epoch)
+    panels = _panels(subgrid, [tested, trained], _numbers)
     values = [e.mean for lines in panels.values() for line in lines for _, e in line.dots]
     with styled():
         figure = _drawn(subgrid, panels)
@@ -126,7 +131,7 @@ def _has_course(subgrid: SubgridResult, value: Callable[[RoundResult], float | N
     return max(counts, default=0) > 1
 
 
-def _metric_figure(subgrid: SubgridResult, along: Callable[..., float]) -> Figure:
+def _metric_figure(subgrid: SubgridResult, along: _Along) -> Figure:
     measure = replace(measured_by(subgrid)[0], part=part_of(subgrid))
     curve = _Curve(lambda epoch: measure.shown(epoch.measured(measure.name)), {}, has_band=True)
     with styled():
@@ -139,7 +144,7 @@ def _metric_figure(subgrid: SubgridResult, along: Callable[..., float]) -> Figur
 
 
 def _panels(
-    subgrid: SubgridResult, curves: Iterable[_Curve], along: Callable[..., float]
+    subgrid: SubgridResult, curves: Iterable[_Curve], along: _Along
 ) -> dict[str, list[_Line]]:
     """Return the lines of each panel, by its title."""
     curves, faceted = list(curves), len(subgrid.axes) > 1
@@ -153,27 +158,25 @@ def _panels(
     return panels
 
 
-def _dots(runs: Sequence[RunResult], curve: _Curve, along: Callable[..., float]) -> list[Dot]:
+def _dots(runs: Sequence[RunResult], curve: _Curve, along: _Along) -> list[Dot]:
     dots = []
-    for epoch in range(max(len(run.result.epochs) for run in runs)):
-        there = [run.result.epochs for run in runs if epoch < len(run.result.epochs)]
-        estimate = Estimate.of(curve.value(epochs[epoch]) for epochs in there)
+    courses = [(run.result.epochs, along(run.result.epochs)) for run in runs]
+    for epoch in range(max(len(epochs) for epochs, _ in courses)):
+        there = [course for course in courses if epoch < len(course[0])]
+        estimate = Estimate.of(curve.value(epochs[epoch]) for epochs, _ in there)
         if estimate is not None:
             shown = estimate if curve.has_band else replace(estimate, half_width=None)
-            dots.append((along(there, epoch), shown))
+            dots.append((fmean(places[epoch] for _, places in there), shown))
     return dots
 
 
-def _epoch(_: Sequence[Sequence[RoundResult]], epoch: int) -> float:
-    return float(epoch + 1)
+def _numbers(epochs: Sequence[RoundResult]) -> Sequence[float]:
+    return range(1, len(epochs) + 1)
 
 
-def _seconds(runs: Sequence[Sequence[RoundResult]], epoch: int) -> float:
-    """Return when an epoch ended, averaged over the runs and without evaluation times."""
-    return fmean(
-        sum(each.train_seconds + each.aggregate_seconds for each in epochs[: epoch + 1])
-        for epochs in runs
-    )
+def _seconds(epochs: Sequence[RoundResult]) -> Sequence[float]:
+    """Return when each epoch ended, without evaluation times."""
+    return [*accumulate(each.train_seconds + each.aggregate_seconds for each in epochs)]
 
 
 def _drawn(subgrid: SubgridResult, panels: Mapping[str, Sequence[_Line]]) -> Figure:
