@@ -7,6 +7,7 @@ repeats these rounds. Each measurement has a process of its own:
 - `json`: `json.loads` of each line of the record, and nothing else;
 - `read`: `Result.read`;
 - `results`: the command `downpour results`;
+- `list`: what `downpour list` reads without a manager;
 - `replay`: what a starting manager reads of a journal with checkpoints (`sync`) and without
   (`downpour`);
 - `task`: the scheduler's processor time for a task, by policy and shards.
@@ -76,6 +77,11 @@ READERS = {
         "from downpour.cli import main\n"
         "sys.argv[1:] = ['results', 'one', '--shared', folder + '/../..']\n"
         "main()"
+    ),
+    "list": (
+        "from downpour.record.stored_experiments import experiments_in\n"
+        "from pathlib import Path\n"
+        "experiments_in(Path(folder).parent)"
     ),
     "replay": "import growth\ngrowth.replay(folder)",
 }
@@ -280,7 +286,7 @@ def reading(folder: Path, rounds: Sequence[int], driven: int) -> list[Row]:
     whole.mkdir()
     export_record(whole, RecordReader(original).all_lines())
     rows: list[Row] = []
-    for reader in ("json", "read", "results"):
+    for reader in ("json", "read", "results", "list"):
         measured = []
         for number in rounds:
             place = folder / str(number) / "experiments" / ONE

@@ -52,7 +52,7 @@ BY_TYPE = {
     "dict[str, float]": st.dictionaries(st.text(), finite),
     "tuple[float, ...]": st.lists(finite).map(tuple),
     "tuple[Sample, ...]": st.lists(
-        st.builds(Sample, at_seconds=finite, cpu_share=finite, io_wait=finite)
+        st.builds(Sample, finite, finite, st.integers(0, 2**62), st.integers(0, 99), finite)
     ).map(tuple),
     "dict[str, Any]": st.just(Spec().model_dump(mode="json")),
 }

@@ -25,6 +25,8 @@ SHARD_CLASSES_MAX = 5_000
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 """A number that a column of the live page can hold."""
 Size = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""A number that a message can hold."""
 _MEASURED = "loss", "metrics", "class_accuracy"
 """Fields with numbers that may be NaN or infinite; both are null in JSON, which has neither."""
 LACKS_FIELD = "Object missing required field"
@@ -244,8 +246,8 @@ class Sample(NamedTuple):
 
     at_seconds: float
     cpu_share: float
-    memory_bytes: int
-    threads: int
+    memory_bytes: Long
+    threads: Long
     io_wait: float
 
 

@@ -7,23 +7,21 @@ once the round is over.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from struct import calcsize, iter_unpack, pack
-from typing import Any, NamedTuple, Self, TypeVar, cast, get_args, overload
+from typing import Any, NamedTuple, Self, cast, get_args
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from downpour.base.devices import AUTO, CPU
 from downpour.base.states import LOSS, ExperimentState, Goal
 from downpour.core.spec import Meetings
 from downpour.files.store.layout import BEST_NAME
 from downpour.record.mitigation import Cost, cost_of, stragglers_of
+from downpour.record.packed import Packed
 from downpour.record.record_lines import (
     AggregatedLine,
     CancelledLine,
@@ -64,69 +62,6 @@ _OF_UPDATE = {
 _BY_BEGIN = 3, 1
 """The places of a span's begin and shard."""
 _of_update = attrgetter(*_OF_UPDATE)
-
-Row = TypeVar("Row")
-
-
-class Packed(Sequence[Row]):
-    """Rows of a word and numbers in few bytes each; a row is made when someone asks for it."""
-
-    make: Callable[..., Row]
-    """Makes a row from its word and its numbers."""
-
-    def __init__(self, layout: str) -> None:
-        self._layout = f"=i{layout}"  # not a `Struct`, which can be neither pickled nor copied
-        self._content = bytearray()
-        self._words: dict[str, int] = {}
-
-    def add(self, word: str, *numbers: float) -> None:
-        """Add a row."""
-        place = self._words.setdefault(word, len(self._words))
-        self._content += pack(self._layout, place, *numbers)
-
-    def __len__(self) -> int:
-        return len(self._content) // calcsize(self._layout)
-
-    def __iter__(self) -> Iterator[Row]:
-        return self._made(self._content)
-
-    @overload
-    def __getitem__(self, place: int) -> Row: ...
-    @overload
-    def __getitem__(self, place: slice) -> tuple[Row, ...]: ...
-    def __getitem__(self, place: int | slice) -> Row | tuple[Row, ...]:
-        if isinstance(place, slice):
-            return tuple(self[each] for each in range(len(self))[place])
-        begin = range(len(self))[place] * calcsize(self._layout)
-        return next(self._made(self._content[begin : begin + calcsize(self._layout)]))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and tuple(self) == tuple(other)
-
-    def __hash__(self) -> int:
-        return hash(tuple(self))
-
-    def __repr__(self) -> str:
-        return repr(tuple(self))
-
-    def column(self, place: int) -> npt.NDArray[Any]:
-        """Return the rows' numbers at a place; 0 is the first after the word."""
-        return self._table()[str(place + 1)]
-
-    def sort(self, *places: int) -> None:
-        """Sort the rows by the numbers at these places, the most important one first."""
-        order = np.lexsort([self.column(place) for place in reversed(places)])
-        if (np.diff(order) < 0).any():
-            self._table()[:] = self._table()[order]
-
-    def _table(self) -> npt.NDArray[Any]:
-        columns = [(str(place), code) for place, code in enumerate(self._layout[1:])]
-        return np.frombuffer(self._content, columns)
-
-    def _made(self, content: bytes | bytearray) -> Iterator[Row]:
-        words, make = [*self._words], self.make
-        for place, *numbers in iter_unpack(self._layout, content):
-            yield make(words[place], *numbers)
 
 
 class _RoundRow(NamedTuple):

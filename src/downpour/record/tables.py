@@ -17,6 +17,7 @@ import msgspec
 
 from downpour.base.states import BLAMELESS, FailureKind
 from downpour.core.spec import Meetings
+from downpour.record.packed import Packed
 from downpour.record.record_lines import (
     AggregatedLine,
     AssignedLine,
@@ -36,6 +37,7 @@ from downpour.record.record_lines import (
     RecordLine,
     ResizedLine,
     ResourcesUsedLine,
+    Sample,
     SavedLine,
     SubmittedLine,
     UpdatedLine,
@@ -210,7 +212,8 @@ class Tables:
     """By numeric class, the workers whose updates counted."""
     changes: list[tuple[float, WorkerChange]] = field(default_factory=list)
     """Who came late, left or has other packages, and who was disturbed."""
-    used: list[ResourcesUsedLine] = field(default_factory=list)
+    used: dict[str, Packed[Sample]] = field(default_factory=dict)
+    """The samples of each worker's resources."""
     verification: Verification = field(default_factory=Verification)
     forgotten: Collection[int] = ()
     """Rounds that are over and no longer in `rounds`."""
@@ -296,7 +299,9 @@ class Tables:
             case FinishedLine() | FailedLine() | CancelledLine():
                 self.ended = line
             case ResourcesUsedLine():
-                self.used.append(line)
+                packed = self.used.setdefault(line.worker, Packed("ddqqd"))
+                for sample in line.samples:
+                    packed.add("", *sample)
             case WorkerJoinedLine() | WorkerLeftLine() | OtherPackagesLine() | DisturbedLine():
                 self._change(at, line)
 

@@ -5,8 +5,9 @@ Seconds count from the first assignment, on the manager's clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from typing import Any, Literal
 
@@ -88,16 +89,16 @@ def disturbed_seconds(tables: Tables) -> tuple[float, ...]:
     return tuple(at - tables.start for at in disturbed)
 
 
-def resources(tables: Tables) -> dict[str, list[Sample]]:
+def resources(tables: Tables) -> Mapping[str, Sequence[Sample]]:
     """Return the samples of each worker's resources in order of time."""
-    used: dict[str, list[Sample]] = {}
-    for line in tables.used:
-        for sample in line.samples:
-            since_start = sample._replace(at_seconds=sample.at_seconds - tables.start)
-            used.setdefault(line.worker, []).append(since_start)
-    return {
-        worker: sorted(samples, key=lambda one: one.at_seconds) for worker, samples in used.items()
-    }
+    for samples in tables.used.values():
+        samples.make = partial(_sample, tables.start)
+        samples.sort(0)
+    return tables.used
+
+
+def _sample(start: float, _: str, at: float, *others: Any) -> Sample:
+    return Sample(at - start, *others)
 
 
 def worker_changes(tables: Tables) -> tuple[str, ...]:

@@ -177,7 +177,7 @@ def classes(subgrid: SubgridResult) -> Table:
 
 def resources(subgrid: SubgridResult) -> Table:
     """Return the resources that the processes of each setting used in training, per process."""
-    measures: list[tuple[Column, Callable[[Sequence[Sample]], float]]] = [
+    measures: list[tuple[Column, Callable[[Iterable[Sample]], float]]] = [
         (Column("cpu_cores", "CPU cores", 2), lambda used: fmean(s.cpu_share for s in used)),
         (
             Column("memory_mb", "peak memory MB", 0),
@@ -193,8 +193,10 @@ def resources(subgrid: SubgridResult) -> Table:
     for values, runs_here in subgrid.measured:
         if sampled := [run.resources for run in runs_here if run.resources]:
             processes = Estimate.of(map(len, sampled))
-            samples = [list(chain.from_iterable(used.values())) for used in sampled]
-            estimates = (Estimate.of(map(measure, samples)) for _, measure in measures)
+            estimates = (
+                Estimate.of(measure(chain.from_iterable(used.values())) for used in sampled)
+                for _, measure in measures
+            )
             rows.append((*map(label, values), processes, *estimates))
     columns = Column("processes", "processes", 0), *(column for column, _ in measures)
     title = "a process's resources while it trained"
