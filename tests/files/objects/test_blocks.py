@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from downpour.base.errors import SharedDirectoryError, SpecError
 from downpour.data import Blocks
 from downpour.files.store.bucket import Bucket
 from downpour.files.store.publish import RetryPolicy
+from downpour.files.store.shared_directory import folder_of
 from downpour.learning.blocks import places
 from tests.files.objects.lab import S3Server
 
@@ -86,6 +88,18 @@ def test_a_damaged_or_lost_part_of_the_cache_is_fetched_again(
     assert len(fetched) == 4
 
 
+def test_a_cache_that_cannot_be_written_costs_only_time(
+    url: str, fetched: list[tuple[str, int]], tmp_path: Path
+) -> None:
+    """Such as one on a full disk: a block is fetched again."""
+    blocks = Blocks(url, length=8, memory_megabytes=0)
+    place = folder_of(f"s3://bucket/{tmp_path.name}") / "blocks"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes(b"")
+    assert [int(blocks[index][0][0]) for index in (0, 39, 0)] == [0, 19 * 8, 0]
+    assert len(fetched) == 3
+
+
 def test_the_cache_stays_within_its_bound(
     url: str, fetched: list[tuple[str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,7 +116,10 @@ def test_the_cache_stays_within_its_bound(
 def test_a_task_fetches_ahead_in_its_order_within_a_bound(
     url: str, fetched: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A quarter of the cache is the most that lies before the step; the rest follows the steps."""
+    """A quarter of the cache is the most that lies before the step; the rest follows the steps.
+
+    What the steps have passed is not fetched, and the threads end with the examples.
+    """
     monkeypatch.setattr("downpour.learning.blocks.ahead._FETCHERS", 1)
     monkeypatch.setenv("DOWNPOUR_CACHE", str(4 * 3 * BLOCK))
     blocks = Blocks(url, length=8)
@@ -115,6 +132,13 @@ def test_a_task_fetches_ahead_in_its_order_within_a_bound(
     assert fetched[3:] == [("set/a", 192), ("set/b", 0)]
     blocks.__getitems__(order.tolist())
     assert len(fetched) == 5
+    blocks.expect(np.array([18, 16, 14, 10, 8]))
+    _until(lambda: len(fetched) == 8)
+    blocks.reach(4)
+    _until(lambda: len(fetched) == 9)
+    assert fetched[8:] == [("set/a", 8 * 16)]
+    del blocks
+    _until(lambda: all(one.name != "read ahead" for one in threading.enumerate()))
 
 
 def _until(holds: Callable[[], bool]) -> None:

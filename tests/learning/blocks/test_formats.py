@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,10 @@ def test_a_shard_of_mds_is_a_block(name: str) -> None:
             "bytes": b"\0" * i,
             "big": 10**20 + i,
         }
+    kinds = {"number": "number", "small": "integer", "any": "tensor", "text": "bytes"}
+    row = Blocks(WRITTEN / name, columns=kinds)[1]
+    assert (row["number"], row["small"], row["text"]) == (-4.0, 1, "é".encode())
+    assert row["any"].shape == (2, 2)
 
 
 def test_members_of_a_tar_with_one_key_are_an_example(tmp_path: Path) -> None:
@@ -143,6 +148,18 @@ def test_tokens_are_windows_and_other_files_are_examples(tmp_path: Path, monkeyp
     assert np.array_equal(first["content"], pixels(3).transpose(2, 0, 1))
 
 
+def test_a_batch_of_many_blocks_takes_the_memory_of_one(tmp_path: Path, monkeypatch: Any) -> None:
+    """As in a random order over large blocks; each is closed before the next is opened."""
+    np.zeros(1 << 20, np.uint16).tofile(tmp_path / "train.bin")
+    monkeypatch.setattr("downpour.learning.blocks.plain._BLOCK_BYTES", 1 << 17)
+    blocks = Blocks(tmp_path, length=8, memory_megabytes=0)
+    assert len(blocks.block_ends) == 16
+    tracemalloc.start()
+    blocks.__getitems__(blocks.block_ends - 1)
+    assert tracemalloc.get_traced_memory()[1] < 4 << 17
+    tracemalloc.stop()
+
+
 def cut(path: Path) -> None:
     """End a file in its middle, between two parts of 512 bytes if it has several."""
     size = path.stat().st_size // 2
@@ -154,6 +171,11 @@ def overwrite(path: Path, offset: int) -> None:
     content = bytearray(path.read_bytes())
     content[offset : offset + 8] = b"\xff" * 8
     path.write_bytes(content)
+
+
+def first_example(folder: Path) -> int:
+    """Return where the sizes of the second shard's first example begin."""
+    return int(np.fromfile(folder / "shard.00001.mds", np.uint32)[1])
 
 
 def other_columns(folder: Path) -> None:
@@ -176,6 +198,7 @@ BAD: list[tuple[str, Callable[[Path], object], str]] = [
     ("mds", lambda at: cut(at / "shard.00001.mds"), "but index.json says 4402"),
     ("mds", lambda at: cut(at / "index.json"), "is no index of MDS"),
     ("mds", lambda at: overwrite(at / "shard.00001.mds", 0), "does not hold 4 examples"),
+    ("mds", lambda at: overwrite(at / "shard.00001.mds", first_example(at)), "its columns have"),
     ("tars", lambda at: cut(at / "01.tar"), r"01\.tar'?: is cut"),
     ("pickled", lambda _: None, "column x is encoded as pkl, which is pickled"),
     (

@@ -373,3 +373,21 @@ def test_training_leaves_all_generators_as_they_were(dataset: PreparedDataset) -
     expected = random.Random(4).random(), np.random.RandomState(4).random_sample()
     finished(ShardTraining(load(spec, dataset), Drawing(), task))
     assert (random.random(), np.random.random_sample()) == expected
+
+
+def test_a_resumed_task_fetches_only_what_it_has_left(
+    dataset: PreparedDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And counts what it has read from there on."""
+    first, second = started(dataset, {}), started(dataset, {})
+    first.advance(2)
+    expected: list[int] = []
+    reached: list[int] = []
+    kind = type(load(Spec.make(BASE), dataset).examples("train"))
+    monkeypatch.setattr(kind, "expect", lambda _, some: expected.append(len(some)), raising=False)
+    monkeypatch.setattr(kind, "reach", lambda _, place: reached.append(place), raising=False)
+    second.restore(first.snapshot())
+    second.read_ahead()
+    finished(second)
+    assert expected == [second.samples - first.samples]
+    assert (len(reached), reached[0]) == (second.steps_total - 2, 0)

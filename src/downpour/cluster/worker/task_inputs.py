@@ -94,15 +94,15 @@ class LoadedExperiment(LoadedTasks):
     def begin(self, task: TaskMessage) -> BegunTask:
         """Begin a task where an earlier attempt's snapshot ends, or at the task's beginning."""
         begun = _afresh(self, task)
-        if task.snapshot is None:
-            return begun
-        try:
-            begun.training.restore({**tensors_of(self.snapshots, task.snapshot.file)})
-        except StoreError as error:
-            log.warning("%s begins at its beginning: %s", task.id, error)
-            # Begin a new training, because `restore` may have loaded part of the snapshot before it
-            # failed.
-            return _afresh(self, task)
+        if task.snapshot is not None:
+            try:
+                begun.training.restore({**tensors_of(self.snapshots, task.snapshot.file)})
+            except StoreError as error:
+                log.warning("%s begins at its beginning: %s", task.id, error)
+                # Begin a new training, because `restore` may have loaded part of the snapshot
+                # before it failed.
+                begun = _afresh(self, task)
+        begun.training.read_ahead()
         return begun
 
     def work_of(self, task: TaskMessage, begun: BegunTask) -> Work:
@@ -229,7 +229,6 @@ def _afresh(loaded: LoadedExperiment, task: TaskMessage) -> BegunTask:
     known = kept is not None and kept.optimizer_state == task.optimizer_state
     arrays = kept.arrays if kept and known else _handed_on(loaded, task)
     training = _placed(loaded, part, optimizer_part(arrays))
-    training.read_ahead()
     # Reading a computed start again would take two files, so keep it. A start from one file costs
     # little to read again.
     return BegunTask(training, start if task.step is not None else None)

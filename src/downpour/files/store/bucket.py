@@ -448,6 +448,10 @@ class ObjectFiles:
         return memoryview(content)
 
 
+_SHARE = 16
+"""A full cache gives a part in 16 of its files; we look again when a part of the room is used."""
+
+
 class FileCache:
     """Files of an object store on this machine, named by their checksums; shared by its processes.
 
@@ -458,6 +462,7 @@ class FileCache:
     def __init__(self, folder: Path, limit_bytes: int = CACHE_BYTES_MAX) -> None:
         self._folder = folder
         self._limit_bytes = limit_bytes
+        self._unseen_bytes, self._look_bytes = 0, 0
 
     def find(self, file: PublishedFile) -> memoryview | None:
         """Map a file and verify its size and checksum; None if the cache does not have it."""
@@ -486,7 +491,9 @@ class FileCache:
                 part.replace(path)
             finally:
                 part.unlink(missing_ok=True)
-            self._make_room()
+            self._unseen_bytes += len(content)
+            if self._unseen_bytes > self._look_bytes:
+                self._make_room()
 
     def _path(self, checksum: str) -> Path | None:
         # The checksum came in a message, and names a file here.
@@ -495,9 +502,14 @@ class FileCache:
     def _make_room(self) -> None:
         with os.scandir(self._folder) as found:
             files = [(each.stat().st_mtime, each.stat().st_size, each.path) for each in found]
+        files = sorted(one for one in files if one[1])  # without locks, which are empty
         left_bytes = sum(size_bytes for _, size_bytes, _ in files)
-        for _, size_bytes, path in sorted(files):
-            if left_bytes <= self._limit_bytes:
-                return
+        spare = len(files) // _SHARE if left_bytes > self._limit_bytes else 0
+        for number, (_, size_bytes, path) in enumerate(files):
+            if left_bytes <= self._limit_bytes and number >= spare:
+                break
             Path(path).unlink(missing_ok=True)
             left_bytes -= size_bytes
+        # To look at many small files takes longer than to fetch one. Others add files, too.
+        self._unseen_bytes = 0
+        self._look_bytes = (self._limit_bytes - left_bytes) // _SHARE

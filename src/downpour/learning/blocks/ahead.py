@@ -12,37 +12,46 @@ from contextlib import suppress
 from threading import Condition, Thread
 from typing import NamedTuple
 
+from downpour.learning.blocks.layouts import Block
+
 _FETCHERS = 8
 
 
 class Need(NamedTuple):
-    """A block that a task needs: the first place in its order, and its size."""
+    """A block that a task needs, and the first place in its order that does."""
 
     place: int
-    block: int
-    size_bytes: int
+    block: Block
+
+    @property
+    def size_bytes(self) -> int:
+        """What is to be fetched."""
+        return self.block.end - self.block.begin
 
 
 class ReadAhead:
-    """Fetches needs, in ascending order of their places; `fetch` gets the number of a block."""
+    """Fetches needs, in ascending order of their places."""
 
     def __init__(
-        self, needs: Sequence[Need], fetch: Callable[[int], object], ahead_bytes: int
+        self, needs: Sequence[Need], fetch: Callable[[Block], object], ahead_bytes: int
     ) -> None:
         self._needs = needs
         self._fetch = fetch
         self._ahead_bytes = ahead_bytes
-        self._next, self._reached = 0, 0
+        self._next, self._reached, self._held_bytes = 0, 0, 0
         self._changed = Condition()
         for _ in range(min(_FETCHERS, len(needs))):
             # A daemon, because a request may wait for its store longer than a process for its end.
             Thread(target=self._work, name="read ahead", daemon=True).start()
 
     def reach(self, place: int) -> None:
-        """Say that the examples before a place have been read."""
+        """Say that the examples before a place have been read; what only they need is too late."""
         with self._changed:
-            while self._reached < self._next and self._needs[self._reached].place < place:
+            while self._reached < len(self._needs) and self._needs[self._reached].place < place:
+                if self._reached < self._next:
+                    self._held_bytes -= self._needs[self._reached].size_bytes
                 self._reached += 1
+            self._next = max(self._next, self._reached)
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -61,9 +70,10 @@ class ReadAhead:
             self._changed.wait_for(lambda: self._next == len(self._needs) or self._has_room())
             if self._next == len(self._needs):
                 return None
+            need = self._needs[self._next]
             self._next += 1
-            return self._needs[self._next - 1]
+            self._held_bytes += need.size_bytes
+            return need
 
     def _has_room(self) -> bool:
-        ahead = self._needs[self._reached : self._next]
-        return not ahead or sum(need.size_bytes for need in ahead) < self._ahead_bytes
+        return self._next == self._reached or self._held_bytes < self._ahead_bytes

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -14,8 +15,8 @@ from numpy.typing import NDArray
 
 from downpour.base.errors import SpecError
 from downpour.learning.blocks.ahead import Need, ReadAhead
-from downpour.learning.blocks.layouts import KINDS, OpenBlock, Wanted, layout_of
-from downpour.learning.blocks.places import Buffer, cache_bytes, place_of, refusal
+from downpour.learning.blocks.layouts import KINDS, Block, OpenBlock, Wanted, layout_of
+from downpour.learning.blocks.places import Buffer, Place, cache_bytes, place_of, refusal
 
 _MEGABYTE = 1 << 20
 _READERS = 8
@@ -42,7 +43,8 @@ class Blocks:
         length: tokens in a window; the files are then plain integers of `dtype` without a header,
             and an example is (x, y), int64 [length], of which y is x one token later.
         dtype: the integers' type by its name in numpy.
-        memory_megabytes: how much of opened blocks a process keeps. It keeps one in any case.
+        memory_megabytes: how much of opened blocks a process keeps. Beside these, it has one open
+            while it reads, or eight that it fetches from a bucket at once.
 
     Attributes:
         block_ends: the index that follows each block's last example [blocks].
@@ -50,6 +52,8 @@ class Blocks:
     Raises:
         SpecError: no such files, or damage; from `[i]`: names the file, and the example.
     """
+
+    _ahead: ReadAhead | None = None
 
     def __init__(
         self,
@@ -71,9 +75,11 @@ class Blocks:
         if not len(counts):
             raise SpecError("address", str(address), "its files hold no examples")
         self._transform = transform
-        self._ahead: ReadAhead | None = None
         self._opened: OrderedDict[int, OpenBlock] = OrderedDict()
-        self._room = memory_megabytes * _MEGABYTE
+        self._room_bytes, self._used_bytes = memory_megabytes * _MEGABYTE, 0
+
+    def __del__(self) -> None:
+        self._expect_nothing()
 
     @property
     def fingerprint(self) -> str:
@@ -91,17 +97,19 @@ class Blocks:
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Return some examples; each of their blocks is read once."""
+        """Return some examples; each of their blocks is read once, and rows block by block."""
         chosen = np.asarray(indices, np.int64)
         if len(chosen) and not (-len(self) <= chosen.min() and chosen.max() < len(self)):
             raise IndexError(f"{len(self)} examples have none of index {indices}")
         chosen = chosen % len(self)
         numbers = np.searchsorted(self.block_ends, chosen, side="right").tolist()
-        opened = self._open(list(dict.fromkeys(numbers)))
-        rows = [
-            self._row(number, opened[number], int(index))
-            for number, index in zip(numbers, chosen.tolist(), strict=True)
-        ]
+        places: dict[int, list[int]] = {}
+        for place, number in enumerate(numbers):
+            places.setdefault(number, []).append(place)
+        rows: list[Any] = [None] * len(chosen)
+        for number, opened in self._open(list(places)):
+            for place in places[number]:
+                rows[place] = self._row(number, opened, int(chosen[place]))
         return rows if self._transform is None else [self._transform(row) for row in rows]
 
     def expect(self, indices: NDArray[np.int64]) -> None:
@@ -109,24 +117,29 @@ class Blocks:
 
         Only a bucket's blocks are fetched. Each call replaces what was expected before.
         """
-        if self._ahead is not None:
-            self._ahead.close()
-            self._ahead = None
+        self._expect_nothing()
         if not self._place.is_remote:
             return
         numbers = np.searchsorted(self.block_ends, indices, side="right")
         present, places = np.unique(numbers, return_index=True)
         order = np.argsort(places, kind="stable")
         needs = [
-            Need(place, number, self._blocks[number].end - self._blocks[number].begin)
+            Need(place, self._blocks[number])
             for place, number in zip(places[order].tolist(), present[order].tolist(), strict=True)
         ]
-        self._ahead = ReadAhead(needs, self._content, cache_bytes() // _AHEAD_SHARE)
+        # Its threads do not hold these examples, so that who drops them ends the threads.
+        fetch = partial(_content, self._place)
+        self._ahead = ReadAhead(needs, fetch, cache_bytes() // _AHEAD_SHARE)
 
     def reach(self, place: int) -> None:
         """Say that the expected examples before a place have been read."""
         if self._ahead is not None:
             self._ahead.reach(place)
+
+    def _expect_nothing(self) -> None:
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
 
     def _row(self, number: int, opened: OpenBlock, index: int) -> Any:
         block = self._blocks[number]
@@ -140,30 +153,33 @@ class Blocks:
             where = f"{block.key}, block {number}, row {row}"
             raise refusal(where, f"cannot be decoded: {reason}") from None
 
-    def _open(self, numbers: list[int]) -> dict[int, OpenBlock]:
-        """Open blocks, and keep as many as there is room for."""
+    def _open(self, numbers: list[int]) -> Iterator[tuple[int, OpenBlock]]:
+        """Yield blocks, those first that are open, and keep as many as there is room for."""
         missing = [number for number in numbers if number not in self._opened]
-        opened = {number: self._opened[number] for number in numbers if number in self._opened}
-        if self._place.is_remote and len(missing) > 1:
-            with ThreadPoolExecutor(_READERS) as readers:
-                opened |= dict(zip(missing, readers.map(self._read, missing), strict=True))
-        else:
-            opened |= {number: self._read(number) for number in missing}
-        for number in numbers:
-            self._opened[number] = opened[number]
+        for number in [number for number in numbers if number in self._opened]:
             self._opened.move_to_end(number)
-        while (
-            len(self._opened) > 1 and sum(one.nbytes for one in self._opened.values()) > self._room
-        ):
-            self._opened.popitem(last=False)
-        return opened
+            yield number, self._opened[number]
+        at_once = _READERS if self._place.is_remote else 1
+        for start in range(0, len(missing), at_once):
+            some = missing[start : start + at_once]
+            for number, opened in zip(some, self._read(some), strict=True):
+                self._opened[number] = opened
+                self._used_bytes += opened.nbytes
+                while self._used_bytes > self._room_bytes and len(self._opened) > 1:
+                    self._used_bytes -= self._opened.popitem(last=False)[1].nbytes
+                yield number, opened
 
-    def _read(self, number: int) -> OpenBlock:
-        return self._layout.open(self._blocks[number], self._content(number))
+    def _read(self, numbers: list[int]) -> list[OpenBlock]:
+        blocks = [self._blocks[number] for number in numbers]
+        if len(blocks) == 1:
+            return [self._layout.open(blocks[0], _content(self._place, blocks[0]))]
+        with ThreadPoolExecutor(_READERS) as readers:
+            contents = readers.map(partial(_content, self._place), blocks)
+            return list(readers.map(self._layout.open, blocks, contents))
 
-    def _content(self, number: int) -> Buffer:
-        block = self._blocks[number]
-        return self._place.read(block.key, block.begin, block.end)
+
+def _content(place: Place, block: Block) -> Buffer:
+    return place.read(block.key, block.begin, block.end)
 
 
 def _named(columns: Sequence[str] | Mapping[str, str] | None) -> dict[str, str] | None:

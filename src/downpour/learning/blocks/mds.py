@@ -9,7 +9,7 @@ behind a codec.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -25,6 +25,8 @@ from downpour.learning.blocks.places import Buffer, Place, refusal
 _CODECS = {"gz": "gzip", "br": "brotli", "zstd": "zstd", "bz2": "bz2"}
 _VERSION = 2
 _WORD = 4
+_OF_BYTES = ("bytes", "image", "text", "json")
+"""The kinds that are made of a value as it is in the file."""
 
 
 class Mds:
@@ -86,8 +88,22 @@ class Mds:
         )
         if not is_sound:
             raise refusal(block.key, f"does not hold {block.count} examples, as its index says")
-        sizes = dict(zip(shard["column_names"], shard["column_sizes"], strict=True))
-        return _OpenShard(content, ends, self._encodings, sizes, self._columns)
+        columns = [
+            (name, size or 0, self._reading(name))
+            for name, size in zip(shard["column_names"], shard["column_sizes"], strict=True)
+        ]
+        return _OpenShard(memoryview(content), ends, columns)
+
+    def _reading(self, name: str) -> Callable[[bytes], Any] | None:
+        """Return how to read a column's bytes; None if it is not wanted."""
+        if name not in self._columns:
+            return None
+        kind, _, form = self._encodings[name].partition(":")
+        wanted = self._columns[name]
+        if wanted in _OF_BYTES:
+            return KINDS[wanted]
+        read = _READERS[kind]
+        return lambda value: KINDS[wanted](read(value, form))
 
 
 def _decompressed(key: str, shard: Mapping[str, Any], content: Buffer) -> Buffer:
@@ -106,30 +122,30 @@ def _decompressed(key: str, shard: Mapping[str, Any], content: Buffer) -> Buffer
 
 @dataclass(frozen=True, slots=True)
 class _OpenShard:
-    content: Buffer
+    content: memoryview
     ends: NDArray[np.int64]
-    encodings: Mapping[str, str]
-    sizes: Mapping[str, int | None]
-    columns: Mapping[str, str]
+    columns: list[tuple[str, int, Callable[[bytes], Any] | None]]
+    """Their names, their sizes in bytes or 0 if the examples tell, and how to read them."""
 
     @property
     def nbytes(self) -> int:
         return len(self.content)
 
     def row(self, number: int) -> Row:
-        at, sizes = int(self.ends[number]), dict(self.sizes)
-        for name, size in sizes.items():
+        at, end = self.ends[number : number + 2].tolist()
+        sizes = []
+        for _, size, _ in self.columns:
             if not size:
-                sizes[name] = int.from_bytes(self.content[at : at + _WORD], "little")
+                size = int.from_bytes(self.content[at : at + _WORD], "little")  # noqa: PLW2901
                 at += _WORD
+            sizes.append(size)
+        if at + sum(sizes) != end:
+            raise ValueError(f"its columns have {sum(sizes)} bytes of {end - at}")
         row = {}
-        for name, size in sizes.items():
-            value = bytes(self.content[at : at + (size or 0)])
-            at += size or 0
-            if name in self.columns:
-                kind, _, rest = self.encodings[name].partition(":")
-                wanted = self.columns[name]
-                row[name] = KINDS[wanted](value) if wanted else _READERS[kind](value, rest)
+        for (name, _, read), size in zip(self.columns, sizes, strict=True):
+            if read is not None:
+                row[name] = read(bytes(self.content[at : at + size]))
+            at += size
         return row
 
 

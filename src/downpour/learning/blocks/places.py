@@ -12,7 +12,7 @@ import mmap
 import os
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from hashlib import sha256
@@ -33,6 +33,7 @@ Buffer = bytes | memoryview
 
 _RETRIES = RetryPolicy(seconds=120.0)
 _LOCKS = 64
+_LOCK_SECONDS = 60.0
 _DIGEST_BYTES = 16
 
 
@@ -102,16 +103,20 @@ class _Folder:
             with (self._folder / key).open("rb") as file:
                 if _described(os.fstat(file.fileno())) != self.files[key]:
                     raise refusal(key, "has changed since it was opened")
-                content = os.pread(file.fileno(), end - begin, begin)
+                file.seek(begin)
+                content = file.read(end - begin)
         except OSError as error:
             raise refusal(key, f"cannot be read: {error.strerror}") from None
         return _whole(key, content, begin, end)
 
     def note(self, name: str, content: bytes) -> None:
+        part = self._folder / f"{name}.{uuid.uuid4().hex}"
         with suppress(OSError):
-            part = self._folder / f"{name}.{uuid.uuid4().hex}"
-            part.write_bytes(content)
-            part.replace(self._folder / name)
+            try:
+                part.write_bytes(content)
+                part.replace(self._folder / name)
+            finally:
+                part.unlink(missing_ok=True)
 
     def noted(self, name: str) -> bytes | None:
         with suppress(OSError):
@@ -191,8 +196,12 @@ class BlockCache(FileCache):
         kept = self.get(name)
         if kept is not None and len(kept) == size_bytes:
             return kept
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with FolderLock(self._folder / f".lock-{int(name[:8], 16) % _LOCKS}"):
+        with ExitStack() as held:
+            # Without a lock if the disk is full, or if a process that fetches has been stopped.
+            with suppress(OSError):
+                self._folder.mkdir(parents=True, exist_ok=True)
+                lock = self._folder / f".lock-{int(name[:8], 16) % _LOCKS}"
+                held.enter_context(FolderLock(lock, timeout=_LOCK_SECONDS))
             kept = self.get(name)  # another process may have fetched it meanwhile
             if kept is not None and len(kept) == size_bytes:
                 return kept
@@ -212,7 +221,8 @@ class BlockCache(FileCache):
 
     def put(self, name: str, content: bytes) -> None:
         """Keep bytes under a name, in place of those before."""
-        (self._folder / name).unlink(missing_ok=True)
+        with suppress(OSError):
+            (self._folder / name).unlink()
         self.keep(name, content + xxhash.xxh3_128_digest(content))
 
 

@@ -134,6 +134,7 @@ class ShardTraining:
         self._counted = torch.zeros_like(self._loss_sum)
         self._steps_done = 0
         self._ahead: ReadsAhead | None = None
+        self._ahead_from = 0
         self._loaders = loaders
         if loaders is not None:
             loaders.begin(self._requests)
@@ -150,12 +151,12 @@ class ShardTraining:
         return orders.get(key, stop, partial(self._made_order, stop))
 
     def read_ahead(self) -> None:
-        """Let the examples fetch what this task will read, if they can."""
+        """Let the examples fetch what the rest of this task will read, if they can."""
         examples = self._loaded.examples("train")
         if isinstance(examples, ReadsAhead):
             self._ahead = examples
-            places = map(self._place_after, (0, self._part.steps))
-            examples.expect(self._order[slice(*places)])
+            self._ahead_from = self._place_after(self._steps_done)
+            examples.expect(self._order[self._ahead_from : self._place_after(self._part.steps)])
 
     def _made_order(self, stop: int) -> Indices:
         count, task = self._loaded.count("train"), self._task
@@ -252,7 +253,7 @@ class ShardTraining:
         if self._loaders is not None:
             self._loaders.reach(self._steps_done)
         if self._ahead is not None:
-            self._ahead.reach(self._place_after(self._steps_done) - self._place_after(0))
+            self._ahead.reach(self._place_after(self._steps_done) - self._ahead_from)
         step.seed()
         self._optimizers.set_rate(self._rate_factor())
         loss = train_step(step, self._optimizers, self._helpers, self._alone)
