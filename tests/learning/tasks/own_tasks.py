@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.data import IterableDataset
 
 from downpour import Task
 
@@ -377,6 +378,29 @@ class Generated(Plane):
 
     def examples(self, part: str) -> Any:
         return iter(super().examples(part))
+
+
+class Indexed(IterableDataset[Any]):
+    """A stream with an index, as those of litdata and mosaicml-streaming are."""
+
+    def __init__(self, examples: list[Any]) -> None:
+        self._examples = examples
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._examples)
+
+    def __len__(self) -> int:
+        return len(self._examples)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._examples[index]
+
+
+class Recorded(Plane):
+    """Examples of such a stream."""
+
+    def examples(self, part: str) -> Any:
+        return Indexed(super().examples(part))
 
 
 class EndlessAtTheEnd(Plane):

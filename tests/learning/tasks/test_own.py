@@ -305,6 +305,11 @@ def test_a_step_is_the_same_whether_it_opens_the_examples_or_not(tmp_path: Path,
     assert len(bytes_of) == 1
 
 
+def test_a_stream_that_has_an_index_has_examples(tmp_path: Path) -> None:
+    """PyTorch calls it a stream, but its rows can be read in any order."""
+    tried(tmp_path, "Recorded")
+
+
 def test_validation_examples_of_a_task_are_training_examples(tmp_path: Path) -> None:
     """With augmentation, drawn alike at every evaluation."""
     task = loaded(tmp_path, "Noisy")

@@ -193,16 +193,17 @@ def _looked_at(spec: Spec) -> tuple[dict[str, Any], dict[str, NDArray[np.int64]]
 
 def _remedy(examples: object) -> str:
     """Say what to return instead of an object without examples by index; empty if it may have."""
-    from torch.utils.data import DataLoader, IterableDataset
+    from torch.utils.data import DataLoader, Dataset
 
     if isinstance(examples, DataLoader):
         return "return its dataset; batch_size and collate() make the batches"
     if isinstance(examples, tuple | dict):
         # Of (x, y) the length is 2, and training would go on with two examples of the wrong shape.
         return "torch.utils.data.TensorDataset(x, y) makes one from columns"
-    has_index = all(hasattr(examples, name) for name in ("__len__", "__getitem__"))
-    if isinstance(examples, IterableDataset) or not has_index:
-        return "record a stream to a list or a file to give it an index"
+    # torch's streams inherit an index that only raises; litdata's and mosaicml's have their own.
+    index = getattr(type(examples), "__getitem__", Dataset.__getitem__)
+    if index is Dataset.__getitem__ or not hasattr(examples, "__len__"):
+        return "record a stream to a list, or open its files with downpour.data.Blocks"
     return ""
 
 
