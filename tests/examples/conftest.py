@@ -22,6 +22,7 @@ FOLDER = Path(__file__).parents[2] / "examples" / "tasks"
 SMALL: dict[str, dict[str, Any]] = {
     "char_gpt": {"sentences": 60, "block": 16, "width": 16, "heads": 2, "layers": 1},
     "diabetes": {},
+    "hub_digits": {},
     "lora_gpt2": {"sentences": 60, "block": 16, "width": 16, "heads": 2, "layers": 1, "rank": 2},
     "mnist": {},
     "resnet18": {},

@@ -46,7 +46,8 @@ def plain_training(task: Task, spec: Spec) -> Trained:
         model.train()
         if spec.optimizer_state == "reset":
             optimizer.state.clear()
-        order = batch_order(spec, np.arange(count), None, epoch, 0)
+        ends = getattr(examples, "block_ends", None)
+        order = batch_order(spec, np.arange(count), None, epoch, 0, block_ends=ends)
         total, seen = 0.0, 0
         for step in range(steps):
             _seed(step_seed(step, task_seed(spec.seed, epoch, 0)))
