@@ -8,8 +8,7 @@ repeats these rounds. Each measurement has a process of its own:
 - `read`: `Result.read`;
 - `results`: the command `downpour results`;
 - `list`: what `downpour list` reads without a manager;
-- `replay`: what a starting manager reads of a journal with checkpoints (`sync`) and without
-  (`downpour`);
+- `replay`: what a starting manager reads of a journal, in step (`sync`) and not (`downpour`);
 - `task`: the scheduler's processor time for a task, by policy and shards.
 
 `seconds` are processor time, and `mb` is the peak of the process's memory. `us_a_task` and
@@ -278,7 +277,7 @@ def laws(rows: list[dict[str, Any]]) -> list[Row]:
 
 
 def reading(folder: Path, rounds: Sequence[int], driven: int) -> list[Row]:
-    """Measure the readers of a record, and the replay of a synchronous journal."""
+    """Measure the readers of a record."""
     original = folder / "sync" / "experiments" / ONE
     driven = min(driven, *rounds)
     drive(original, driven, WORKERS, "sync")

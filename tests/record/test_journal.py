@@ -13,12 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from downpour.base.errors import FileCorrupt, SharedDirectoryError
-from downpour.base.states import Evaluation, ExperimentState, FailureKind
+from downpour.base.states import Evaluation, ExperimentState, Failure, FailureKind, TaskState
 from downpour.base.values import AttemptId, PublishedFile, Update
 from downpour.core.node.journal import Line
 from downpour.core.scheduler import Checkpoint, Journaled, Observed, TakenUp, facts
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler.replay import DurableTask
+from downpour.core.scheduler.round import TaskKey
 from downpour.core.scheduler.steps import Best
+from downpour.core.stragglers import PendingTask
 from downpour.record.journal import KINDS, Journal, read_journal, segments
 from tests.specs import plain_spec
 
@@ -34,12 +37,42 @@ UPDATE = Update(
     publish_seconds=1e-300,
     optimizer_state=FILE,
 )
+TASK = DurableTask(
+    state=TaskState.PUBLISHED,
+    offer=PendingTask(shard=0, samples=1, failed_on=("ann",), saved=0.25),
+    samples=3,
+    share=0.5,
+    assigned_to=["ann", "bob"],
+    began_at=[0.0, 0.25],
+    failed=[Failure(FailureKind.LOST, "silent")],
+    furthered={0},
+    excused=1,
+    first_to_count=1,
+    held_by={"cid": ATTEMPT},
+    snapshot=None,
+    base=FILE,
+    base_version=2,
+    worker="bob",
+    attempt=ATTEMPT,
+    update=UPDATE,
+    assigned_at_seconds=[0.5, 0.1 + 0.2],
+    completion_seconds=1.5,
+    startup_seconds=0.5,
+)
 CHECKPOINT = Checkpoint(
     experiment="one",
+    version=5,
     rounds_done=3,
-    models=(FILE, FILE),
-    optimizer_states=((0, FILE),),
-    evaluating=((2, FILE),),
+    tasks=[[TASK], []],
+    arrived=[TaskKey(3, 0)],
+    arrived_at_seconds=[1.8],
+    models=[FILE, FILE],
+    outer=None,
+    optimizer_states={0: FILE},
+    steps={},
+    own={1: FILE},
+    evaluating={2: FILE},
+    evaluated_versions={3},
     evaluated_round=1,
     last_evaluation=None,
     best=Best(round=1, value=0.1, model=FILE),
@@ -296,7 +329,7 @@ def test_replay_begins_at_a_checkpoint(tmp_path: Path) -> None:
     found = read_journal(tmp_path)
     assert [line.entry for line in found] == [*ONE_OF_EACH[:2], CHECKPOINT, ONE_OF_EACH[2]]
     assert [line.order for line in found] == [1, 2, 7, 8]
-    assert [line.number for line in found] == [1, 2, 7, 8]
+    assert [line.number for line in found] == [1, 2, 6, 7]
     following = Journal(tmp_path, 2, found)
     following.begin_anew(9, 9.0, CHECKPOINT)
     following.commit()
@@ -304,7 +337,7 @@ def test_replay_begins_at_a_checkpoint(tmp_path: Path) -> None:
     for path in former:  # not read any more, so a start takes as long with a longer story
         path.unlink()
         path.mkdir()
-    assert [line.number for line in read_journal(tmp_path)] == [1, 2, 10]
+    assert [line.number for line in read_journal(tmp_path)] == [1, 2, 8]
 
 
 def test_a_checkpoint_that_does_not_count_is_passed_by(tmp_path: Path) -> None:
@@ -315,7 +348,8 @@ def test_a_checkpoint_that_does_not_count_is_passed_by(tmp_path: Path) -> None:
     earlier.commit()
     later = Journal(tmp_path, 2, read_journal(tmp_path), cluster="here")
     later.commit()
-    earlier.begin_anew(5, 5.0, CHECKPOINT)
+    earlier.append(5, 5.0, ONE_OF_EACH[4])
+    earlier.begin_anew(6, 6.0, CHECKPOINT)
     earlier.commit()
     found = read_journal(tmp_path)
     assert [line.entry for line in found] == [*ONE_OF_EACH[:4], TakenUp()]

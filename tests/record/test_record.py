@@ -40,6 +40,7 @@ from downpour.record.record_lines import (
 )
 from downpour.record.view import observed
 from downpour.show.dashboard.sources import RecordSource
+from tests.record.test_journal import CHECKPOINT, ONE_OF_EACH
 
 FIRST = AssignedLine(round=0, shard=1, attempt=0, worker="w-1", reason="the only idle worker")
 SECOND = WorkerLeftLine(worker="w-1", reason="no heartbeat for 10 s", lost=False)
@@ -251,12 +252,19 @@ def test_lines_of_a_replaced_manager_are_not_read(path: Path) -> None:
 
 
 def test_a_log_with_a_hole_is_no_record(path: Path) -> None:
-    """A reader of an altered journal learns where it is altered, and gets no half of it."""
-    logged(path.parent, FIRST, SECOND, FIRST)
-    [segment] = segments(path.parent)
+    """A reader learns where the journal is altered, though replay may begin behind that."""
+    journal = Journal(path.parent, 1)
+    for order, entry in enumerate(ONE_OF_EACH[:3], start=1):
+        journal.append(order, 1.0, entry)
+    journal.commit()
+    journal.begin_anew(4, 1.0, CHECKPOINT)
+    journal.append(5, 1.0, ONE_OF_EACH[3])
+    journal.commit()
+    segment = segments(path.parent)[0]
     whole = segment.read_bytes().splitlines(keepends=True)
-    segment.write_bytes(whole[0] + whole[2])
-    with pytest.raises(FileCorrupt, match="entry 2 is missing or altered"):
+    segment.write_bytes(whole[0] + whole[1])
+    assert len(read_journal(path.parent)) == 4
+    with pytest.raises(FileCorrupt, match="entry 3 is missing or altered"):
         read_record(path)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from downpour.base.states import ExperimentState
 from downpour.base.values import PublishedFile, Update
 from downpour.core.node.journal import Line
-from downpour.core.scheduler import Checkpoint, Journaled, TakenUp, facts
+from downpour.core.scheduler import Journaled, TakenUp, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec
@@ -27,6 +27,7 @@ from downpour.record.record_lines import (
 )
 from downpour.record.view import View, aggregating, observed
 from tests.record.lines import joined, prepared
+from tests.record.test_journal import CHECKPOINT
 from tests.specs import plain_spec
 
 FILE = PublishedFile(name="model-1", size_bytes=7, checksum="abc")
@@ -165,13 +166,4 @@ def test_an_end_is_told(ending: str, model: PublishedFile | None, line: RecordLi
 
 def test_a_checkpoint_tells_people_nothing() -> None:
     """It is for replay."""
-    checkpoint = Checkpoint(
-        experiment="one",
-        rounds_done=3,
-        models=(FILE,),
-        optimizer_states=(),
-        evaluating=(),
-        evaluated_round=1,
-        last_evaluation=None,
-    )
-    assert told(checkpoint) == []
+    assert told(CHECKPOINT) == []

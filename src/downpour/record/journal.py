@@ -271,7 +271,7 @@ def lines_from(segment: Path, offset: int) -> tuple[list[Line], int]:
         content = file.read(PIECE_BYTES)
         # We read a line to its end even if it is longer than a piece.
         content += file.readline() if len(content) == PIECE_BYTES else b""
-    return list(_lines(content)), offset + content.rfind(b"\n") + 1
+    return list(_lines(content, segment)), offset + content.rfind(b"\n") + 1
 
 
 def lines_with(segment: Path, words: bytes) -> Iterator[Line]:
@@ -279,7 +279,7 @@ def lines_with(segment: Path, words: bytes) -> Iterator[Line]:
     with reading(segment.parent, segment.name), open(open_regular(segment), "rb") as file:
         for text in file:
             if words in text:
-                yield from _lines(text)
+                yield from _lines(text, segment)
 
 
 def first_number(segment: Path) -> int | None:
@@ -329,7 +329,7 @@ def _read(segment: Path) -> Part:
     ):
         content = file.read()
         os.fsync(file.fileno())
-    return term_of(segment), list(_lines(content))
+    return term_of(segment), list(_lines(content, segment))
 
 
 def term_of(segment: Path) -> int:
@@ -351,8 +351,8 @@ def lacks_fields(error: Exception) -> bool:
     return any(each["type"] == "missing" for each in found)
 
 
-def _lines(content: bytes) -> Iterator[Line]:
-    """Parse the lines that are whole; the others do not count."""
+def _lines(content: bytes, segment: Path) -> Iterator[Line]:
+    """Parse the lines of a segment that are whole; the others do not count."""
     # We leave out a damaged line here; the code that orders lines refuses a journal that lacks one
     # before others.
     for text in whole_lines(content):
@@ -360,21 +360,21 @@ def _lines(content: bytes) -> Iterator[Line]:
             body = msgspec.json.decode(text)
         except msgspec.DecodeError:
             body = json.loads(text)  # ten times as slow, but it knows NaN
-        yield _line(body)
+        yield _line(body, segment)
 
 
-def _line(body: dict[str, Any]) -> Line:
+def _line(body: dict[str, Any], segment: Path) -> Line:
     try:
         entry = _ADAPTERS[body["kind"]].validate_python(body["entry"])
     except (KeyError, ValidationError, SpecError) as error:
         # The line is whole, so an entry that is not valid here was valid where it was written.
         build = f"{'an older' if lacks_fields(error) else 'another'} build of Downpour"
-        raise FileCorrupt("journal", f"{build} wrote entry {body.get('number')}") from error
+        raise FileCorrupt(segment.name, f"{build} wrote entry {body.get('number')}") from error
     return Line(
         number=body["number"],
         order=body["order"],
         at_seconds=body["at"],
         entry=entry,
         cluster=body.get("cluster", ""),
-        head=tuple(map(_line, body.get("head", ()))),
+        head=tuple(_line(one, segment) for one in body.get("head", ())),
     )

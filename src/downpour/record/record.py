@@ -164,8 +164,8 @@ class RecordReader:
                 return
             if line.number > self._next:
                 raise FileCorrupt("journal", f"entry {self._next} is missing or altered")
-            # If a manager doubts that a line is durable, it repeats the line in the next segment.
-            if line.number == self._next:
+            # A manager repeats lines that it doubts, and a checkpoint has its neighbor's number.
+            if line.number == self._next and not line.head:
                 self._next += 1
                 yield line
 

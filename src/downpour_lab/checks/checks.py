@@ -102,10 +102,11 @@ class RecordCheck(Observer):
 
     def _look(self, name: str, versions: int, story: Sequence[Line]) -> None:
         journal, view = self._disk.journal(name), View()
-        heads = max((len(line.head) for line in story), default=0)
-        replayed = list(story[heads:])  # without the lines that the checkpoint repeats
+        heads = max((len(line.head) + 1 for line in story if line.head), default=0)
+        replayed = list(story[heads:])  # without the checkpoint, and the lines that it repeats
         self._expect(
-            journal[-len(replayed) :] == replayed, f"{name} is not replayed from its journal"
+            journal[len(journal) - len(replayed) :] == replayed,
+            f"{name} is not replayed from its journal",
         )
         lines = [line for each in journal for _, line in view.take(each)]
         self.check_lines(name, versions, lines)

@@ -11,7 +11,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from downpour.base.values import PublishedFile, Update
 from downpour.cluster.manager.aggregation import contribution
@@ -73,6 +75,12 @@ class JournalCheck(Observer, ABC):
         self._whole = comparisons.of(Promise.REFUSES)
         self._disk = disk
         self._specs = specs
+        self._reached: dict[str, Any] = {}
+
+    def _count_on(self, counts: dict[str, Any], entry: Checkpoint) -> None:
+        """Give a core the counts of the one that made the checkpoint."""
+        name, version = entry.experiment, entry.models[-1].name
+        counts[name] = _copied(self._reached.setdefault(version, _copied(counts[name])))
 
     def recovered(self, core: Scheduler, stories: Stories) -> None:
         """Count again from the journals: what the earlier manager did not journal is lost."""
@@ -130,6 +138,10 @@ class JournalCheck(Observer, ABC):
         if digest is not None:
             right = digest == wanted
             self._holds(right, f"{file.name} of {experiment} is not what it should be")
+
+
+def _copied(count: Any) -> Any:
+    return replace(count, **{each.name: copy(getattr(count, each.name)) for each in fields(count)})
 
 
 class CountingCheck(JournalCheck):
@@ -198,9 +210,7 @@ class CountingCheck(JournalCheck):
             case on.Aggregated():
                 self._aggregated(self._tally(core, entry.experiment), entry)
             case Checkpoint():
-                version = self.version_of(entry.experiment, entry.models[-1])
-                self._once(version.number == entry.rounds_done, f"{entry} is of another round")
-                self._tally(core, entry.experiment).go_on(version)
+                self._count_on(self._tallies[core], entry)
             case _:
                 pass
 
@@ -440,6 +450,8 @@ class PushCheck(JournalCheck):
                 kept = [shard for _, shard in entry.parts] if ledger.mode.elastic else []
                 for shard, file in zip(kept, entry.own, strict=True):
                     self._compare(name, file, ledger.own[shard])
+            case Checkpoint():
+                self._count_on(ledgers, entry)
             case _:
                 pass
 

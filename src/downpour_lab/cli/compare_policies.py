@@ -143,11 +143,6 @@ def progress(total: int) -> Iterator[Callable[[str, str], Show]]:
         yield begin
 
 
-def is_experiment(traces: Path) -> bool:
-    """Whether this is an experiment's ID rather than a trace file."""
-    return len(traces.parts) == 1 and traces.suffix != ".npz" and not traces.exists()
-
-
 def compare_run(options: CompareOptions, credentials: Credentials) -> None:
     """Simulate an experiment under its own policy and mode and all others, and print the times."""
     from downpour.predictor import make, read_trained
@@ -273,7 +268,8 @@ def compare_policies(
     table shows how long the experiment would have taken with each policy and each mode.
     """
     refuse_both(json=options.as_json, csv=options.as_csv)
-    if is_experiment(options.traces):
+    traces = options.traces
+    if len(traces.parts) == 1 and traces.suffix != ".npz" and not traces.exists():
         of_traces = {each.name for each in fields(options)} - _OF_BOTH - _OF_AN_ID
         refuse_unused(context, of_traces, "is for traces; an ID has its own conditions")
         compare_run(options, credentials)

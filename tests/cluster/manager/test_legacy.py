@@ -292,7 +292,7 @@ def age(folder: Path) -> None:
     [
         (lose_the_model, "its last lines are missing: it needs model-000000"),
         (lose_the_first_line, "left out: journal: entry 1 is missing"),
-        (age, "journal: an older build of Downpour wrote entry 1"),
+        (age, "journal-000001-0001.jsonl: an older build of Downpour wrote entry 1"),
     ],
 )
 def test_a_damaged_experiment_is_left_out_alone(

@@ -142,16 +142,28 @@ def test_each_task_counts_once_though_a_journal_lost_its_end(
 
 
 @pytest.mark.slow
-def test_a_long_story_is_replayed_from_its_last_checkpoint(tmp_path: Path) -> None:
-    """The next manager reads little; the record has all of it."""
+@pytest.mark.parametrize(
+    ("mode", "harm", "most"),
+    [
+        ("sync", bytes, 50),
+        ("downpour", bytes, 50),
+        ("downpour", lambda content: content.replace(b'"checkpoint"', b'"x"'), 100),
+    ],
+)
+def test_a_long_story_is_replayed_from_its_last_checkpoint(
+    tmp_path: Path, mode: str, harm: Callable[[bytes], bytes], most: int
+) -> None:
+    """The next manager reads little, also if the last one is damaged; the record has all of it."""
     enough = Event()
     first = started_in(tmp_path)
     first.join("one", diligent_until(120, enough))
-    experiment = first.submit(shards=1, epochs=130, evaluate_every=0)
+    experiment = first.submit(mode=mode, shards=1, epochs=130, evaluate_every=0)
     assert enough.wait(PATIENCE_SECONDS)
     first.close()
-    lines = read_journal(first.shared.experiment_path(experiment))
-    assert len(lines) < 3 * 50
+    folder = first.shared.experiment_path(experiment)
+    for segment in segments(folder)[-1:]:
+        segment.write_bytes(harm(segment.read_bytes()))
+    assert len(read_journal(folder)) < 3 * most
     second = started_in(tmp_path)
     second.join("one")
     second.result_of(experiment)

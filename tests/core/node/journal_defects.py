@@ -6,6 +6,7 @@ from typing import Any
 
 from downpour.base.errors import StoreError
 from downpour.core.node.journal import JournalWriter
+from downpour.core.scheduler import Checkpoint
 
 
 class WritesOnAfterAFailure(JournalWriter):
@@ -42,6 +43,15 @@ class ForgetsAtACheckpoint(JournalWriter):
         super()._turn_over()
 
 
+class CountsCheckpoints(JournalWriter):
+    """Gives a checkpoint a number of its own, so that a damaged one is missing."""
+
+    def begin_anew(self, order: int, at_seconds: float, entry: Checkpoint) -> None:
+        """Skip a number."""
+        self._next_line += 1
+        super().begin_anew(order, at_seconds, entry)
+
+
 class SaysNothingAtFirst(JournalWriter):
     """Takes a journal up and writes no line, so an earlier manager may write on."""
 
@@ -55,5 +65,6 @@ DEFECTS: tuple[type[JournalWriter], ...] = (
     WritesOnAfterAFailure,
     ForgetsWhatWasNotSynced,
     ForgetsAtACheckpoint,
+    CountsCheckpoints,
     SaysNothingAtFirst,
 )

@@ -399,13 +399,12 @@ class Surroundings(RuleBasedStateMachine):
         event = kind(at_seconds=self.now_seconds, **facts)
         output = self.scheduler.handle(event)
         self.history.append((event, output))
-        anew = checkpoint(self.scheduler.state, event, output.facts)
         for entry in entries(event, output.facts):
-            if entry is event and anew is not None and len(self.history) % 2:
-                self._begin_anew(anew)
-            else:
-                self.kept.append((self.now_seconds, entry))
-                self.replica.replay(self.now_seconds, entry)
+            self.kept.append((self.now_seconds, entry))
+            self.replica.replay(self.now_seconds, entry)
+        active = self.scheduler.state.active
+        if active is not None and active.round is not None and len(self.history) % 4 == 0:
+            self._begin_anew(checkpoint(active))
         if isinstance(event, on.UpdatePublished) and event.attempt in self.judge.assigned:
             self.reports.append(event)
         self.judge.see(self.scheduler, event, output)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
 from downpour.base.values import TrialSums
-from downpour.core.scheduler import Entry, Scheduler, checkpoint, durable, entries, facts
+from downpour.core.node.journal import Journaling, JournalWriter
+from downpour.core.scheduler import Checkpoint, Entry, Scheduler, durable, entries, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.steps import Best
@@ -50,7 +53,7 @@ def test_a_shard_that_failed_too_often_has_failed_without_the_conclusion(kept: K
     """With the same reason, and the next experiment has its turn."""
     kept.happen(on.WorkerLost(at_seconds=1.0, worker="ann", reason="silent"))
     assert [type(entry) for entry in kept.entries[-2:]] == [facts.GivenUp, facts.Concluded]
-    assert durable(kept.core.state)[0].state == "failed"
+    assert kept.core.state.experiments["e"].life.state == "failed"
     assert durable(kept.replayed(-1).state) == durable(kept.core.state)
     assert durable(kept.replayed(len(kept.entries)).state) == durable(kept.core.state)
 
@@ -148,23 +151,30 @@ def test_the_best_of_a_resumed_experiment_survives_a_restart(kept: Kept, make: M
     assert done.last_evaluation == make.evaluation(loss=0.5)
 
 
-@pytest.mark.parametrize(
-    ("fields", "may_begin"), [({}, True), ({"mode": "fedasync"}, False), ({"overlap": 1}, False)]
-)
-def test_replay_may_begin_with_a_round_of_shards_in_step(
-    make: Make, fields: dict[str, object], *, may_begin: bool
-) -> None:
-    """Between other rounds, no moment is without tasks; a repeated event begins no round."""
-    core = Scheduler()
-    spec = make.spec(shards=1, epochs=3, **fields)
-    attempt, update = make.attempt("e", 0, 0, 0), make.update("u")
-    done = on.Aggregated(at_seconds=1.0, experiment="e", round=0, model=make.file("m1"))
-    core.handle(on.ExperimentSubmitted(at_seconds=0.0, experiment="e", spec=spec))
-    core.handle(on.WorkerJoined(at_seconds=0.0, worker="ann"))
-    core.handle(make.prepared("e", (1,)))
-    core.handle(on.UpdatePublished(at_seconds=1.0, worker="ann", attempt=attempt, update=update))
-    made = [checkpoint(core.state, done, core.handle(done).facts) for _ in range(2)]
-    assert [one is not None for one in made] == [may_begin, False]
+def test_the_lines_outnumber_the_tasks_in_checkpoints(make: Make) -> None:
+    """However far a shard is ahead of the slowest one."""
+    core, tasks = Scheduler(), 0
+    journal = JournalWriter(Mock(), 1)
+    journaling = Journaling({"e": journal}.get, checkpoint_rounds=12)
+
+    def happen(event: on.Event) -> None:
+        nonlocal tasks
+        kept = journaling.keep(core, event, core.handle(event).facts)
+        checkpoints = [one.entry for one in kept if isinstance(one.entry, Checkpoint)]
+        tasks += sum(len(each) for one in checkpoints for each in one.tasks)
+
+    spec = make.spec(mode="fedasync", shards=2, epochs=999)
+    happen(on.ExperimentSubmitted(at_seconds=0.0, experiment="e", spec=spec))
+    happen(make.prepared("e", (1, 1)))
+    for worker in ("ann", "bob"):
+        happen(on.WorkerJoined(at_seconds=0.0, worker=worker))
+    for number in range(200):
+        attempt, update = make.attempt("e", number, 0, 0), make.update(f"u{number}")
+        model = make.file(f"m{number + 1}")
+        happen(on.UpdatePublished(at_seconds=0.0, worker="ann", attempt=attempt, update=update))
+        happen(on.Aggregated(at_seconds=0.0, experiment="e", round=number, model=model))
+    _, lines = journal.under_way
+    assert 0 < tasks < len(lines)
 
 
 def test_the_steps_that_processes_repeat_survive_a_restart(kept: Kept, make: Make) -> None:

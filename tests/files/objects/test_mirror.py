@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from obstore.store import MemoryStore
 
 from downpour.base.errors import SharedDirectoryError
-from downpour.base.values import PublishedFile
 from downpour.core.node.journal import Line
-from downpour.core.scheduler import Checkpoint, facts
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler import facts
 from downpour.files.store import SharedDirectory
 from downpour.files.store.bucket import Bucket
 from downpour.files.store.layout import RECORD_NAME
@@ -32,9 +31,9 @@ from downpour.record.mirror import (
 )
 from downpour.record.record import RecordReader, read_record
 from tests.files.objects.cloud import URL, Cloud
+from tests.record.test_journal import CHECKPOINT
 from tests.specs import plain_spec
 
-FILE = PublishedFile(name="model-1", size_bytes=7, checksum="0" * 32)
 SUBMITTED = on.ExperimentSubmitted(
     at_seconds=0.0, experiment="one", spec=plain_spec(shards=2, split="class")
 )
@@ -217,17 +216,7 @@ def test_objects_are_put_together(cloud: Cloud, monkeypatch: pytest.MonkeyPatch)
         journal.commit()
         assert len(objects(cloud)) <= 5
     assert len(lines_on(second)) == 19
-    anew = Checkpoint(
-        experiment="one",
-        rounds_done=3,
-        models=(FILE,),
-        optimizer_states=(),
-        evaluating=(),
-        evaluated_round=1,
-        last_evaluation=None,
-        best=None,
-    )
-    journal.begin_anew(20, 20.0, anew)
+    journal.begin_anew(20, 20.0, CHECKPOINT)
     journal.commit()
     journal.append(21, 21.0, DROPPED)
     journal.commit()
@@ -279,20 +268,7 @@ def test_the_bucket_holds_every_durable_entry_after_any_failure(
     for step in steps:
         number += 1
         if step == "anew":
-            journal.begin_anew(
-                number,
-                float(number),
-                Checkpoint(
-                    experiment="one",
-                    rounds_done=number,
-                    models=(FILE,),
-                    optimizer_states=(),
-                    evaluating=(),
-                    evaluated_round=0,
-                    last_evaluation=None,
-                    best=None,
-                ),
-            )
+            journal.begin_anew(number, float(number), CHECKPOINT)
         else:
             journal.append(number, float(number), DROPPED)
         Failing.away, Failing.makes_them = step in {"away", "lost answer"}, step == "lost answer"

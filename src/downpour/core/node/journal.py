@@ -10,8 +10,10 @@ terms. So a manager that takes up a journal writes a line at once (`TakenUp`). A
 may not know of its successor and still append lines, but these do not count.
 
 A checkpoint begins a segment, too, and its line carries the submission and the preparation. Replay
-begins there, so a manager that starts reads only the last segments (`since_checkpoint`). All lines
-together yield the record that people read (`in_order`, `record/view.py`).
+begins there, so a manager that starts reads only the last segments (`since_checkpoint`). Its line
+has the number of the line before it. So if it is damaged, no line is missing, and replay begins at
+an earlier one. All other lines together yield the record that people read (`in_order`,
+`record/view.py`).
 
 This module does not know where segments are stored: `record/journal.py` keeps them on a disk, and
 the simulator keeps them in memory.
@@ -37,6 +39,7 @@ from downpour.core.scheduler import (
     must_last,
 )
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler.experiment import Experiment
 
 Segment = tuple[int, int]
 """The term of the manager that wrote the segment, and the segment's number in that term, from 1."""
@@ -82,6 +85,8 @@ class SegmentStorage(Protocol):
 class JournalWriter:
     """Appends to one experiment's journal, under one manager's term; not thread-safe.
 
+    `replayed` counts the lines that a later manager would replay.
+
     Args:
         storage: the storage of its segments.
         term: the manager's term, so that no two managers write to one segment.
@@ -102,6 +107,7 @@ class JournalWriter:
         self._cluster = cluster
         self._head = [self._marked(line) for line in lines if isinstance(line.entry, _HEAD)]
         self._next_line = lines[-1].number + 1 if lines else 1
+        self.replayed = len(lines)
         self._last_segment = 0
         self._segment: Segment | None = None
         self._unwritten: list[Line] = []
@@ -112,12 +118,15 @@ class JournalWriter:
     def append(self, order: int, at_seconds: float, entry: Journaled) -> None:
         """Add an entry, which the next `commit` makes durable."""
         line = self._add(order, at_seconds, entry)
+        self.replayed += 1
         if isinstance(entry, _HEAD):
             self._head.append(line)
 
     def begin_anew(self, order: int, at_seconds: float, entry: Checkpoint) -> None:
         """Begin a segment with a checkpoint; from now on, replay begins there."""
         self._turn_over()
+        self._next_line -= 1
+        self.replayed = 0
         # Each manager that takes up the experiment adds a `Prepared`, which repeats the first one.
         self._add(order, at_seconds, entry, tuple(self._head[:2]))
 
@@ -172,7 +181,7 @@ def in_order(parts: Iterable[Part]) -> list[Line]:
     Args:
         parts: the segments, in reading order.
     """
-    return _unbroken(_counting(parts), 1)
+    return _unbroken(_counting(parts)[0], 1)
 
 
 def since_checkpoint(parts: Iterable[Part]) -> list[Line]:
@@ -182,19 +191,21 @@ def since_checkpoint(parts: Iterable[Part]) -> list[Line]:
         parts: the last segments, in reading order; all segments if no checkpoint among them counts
             (`has_checkpoint`).
     """
-    by_number = _counting(parts)
-    first = max((number for number, line in by_number.items() if line.head), default=1)
-    lines = _unbroken(by_number, first)
-    return [*lines[0].head, *lines] if lines else []
+    by_number, checkpoints = _counting(parts)
+    last = max(checkpoints, default=0)
+    lines = _unbroken(by_number, last + 1)
+    return [*checkpoints[last].head, checkpoints[last], *lines] if last else lines
 
 
 def has_checkpoint(parts: Iterable[Part]) -> bool:
     """Whether replay needs no segment before these."""
-    return any(line.head for line in _counting(parts).values())
+    return bool(_counting(parts)[1])
 
 
-def _counting(parts: Iterable[Part]) -> dict[int, Line]:
+def _counting(parts: Iterable[Part]) -> tuple[dict[int, Line], dict[int, Line]]:
+    """Return the lines that count, and the checkpoints among them apart, by number."""
     by_number: dict[int, Line] = {}
+    checkpoints: dict[int, Line] = {}
     latest = 0
     for term, lines in parts:
         # A later term voids all entries from its first number on.
@@ -202,8 +213,10 @@ def _counting(parts: Iterable[Part]) -> dict[int, Line]:
             latest = term
             first = lines[0].number
             by_number = {number: line for number, line in by_number.items() if number < first}
-        by_number.update((line.number, line) for line in lines)
-    return by_number
+            checkpoints = {number: line for number, line in checkpoints.items() if number < first}
+        for line in lines:
+            (checkpoints if line.head else by_number)[line.number] = line
+    return by_number, checkpoints
 
 
 def _unbroken(by_number: dict[int, Line], first: int) -> list[Line]:
@@ -277,8 +290,8 @@ class Journaling:
                     self._append(core, experiment, entry)
             elif isinstance(entry, Journaled):
                 kept += self._append(core, entry.experiment, entry)
-                if entry is event and kept:
-                    kept += self._checkpoint(core, event, happened)
+        if isinstance(event, on.Aggregated):
+            kept += self._checkpoint(core, event.experiment)
         return kept
 
     def _append(self, core: Scheduler, experiment: str, entry: Journaled) -> list[Kept]:
@@ -294,18 +307,25 @@ class Journaling:
             self._concluded.add(experiment)
         return [Kept(order, entry)] if isinstance(entry, Entry) else []
 
-    def _checkpoint(
-        self, core: Scheduler, event: on.Event, happened: Sequence[facts.Fact]
-    ) -> list[Kept]:
-        """Add a checkpoint if one is due; the assignments of the new round follow it."""
-        anew = checkpoint(core.state, event, happened)
-        if anew is None or anew.rounds_done % self._checkpoint_rounds:
+    def _checkpoint(self, core: Scheduler, name: str) -> list[Kept]:
+        """Add a checkpoint if one is due."""
+        experiment, journal = core.state.active_as(name), self._journal_of(name)
+        if experiment is None or experiment.round is None or journal is None:
             return []
-        journal = self._journal_of(anew.experiment)
-        assert journal is not None  # noqa: S101 - the event was appended to it
-        order = next(self._order)
+        if not self._is_due(experiment, journal.replayed):
+            return []
+        order, anew = next(self._order), checkpoint(experiment)
         journal.begin_anew(order, core.state.now_seconds, anew)
         return [Kept(order, anew)]
+
+    def _is_due(self, experiment: Experiment, lines: int) -> bool:
+        if experiment.spec.in_step:
+            return experiment.rounds_done % self._checkpoint_rounds == 0
+        # A checkpoint holds all open tasks, and more of them the further the shards are apart. So a
+        # longer one waits for more lines; else the journal would be made of checkpoints.
+        shards = experiment.spec.shards
+        tasks = shards * len(experiment.rounds)
+        return lines >= self._checkpoint_rounds * (2 * shards + tasks / 12)
 
     @property
     def touched(self) -> Sequence[str]:

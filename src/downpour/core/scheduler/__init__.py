@@ -5,7 +5,6 @@ from __future__ import annotations
 from downpour.core.scheduler.core import Scheduler
 from downpour.core.scheduler.replay import (
     Checkpoint,
-    DurableExperiment,
     Entry,
     Journaled,
     Observed,
@@ -19,7 +18,6 @@ from downpour.core.scheduler.state import Output, SchedulerOptions, SchedulerSta
 
 __all__ = [
     "Checkpoint",
-    "DurableExperiment",
     "Entry",
     "Journaled",
     "Observed",

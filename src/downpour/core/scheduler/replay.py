@@ -13,35 +13,78 @@ for people, and replay skips them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, assert_never
 
 from downpour.base.states import Evaluation, ExperimentState, Failure, TaskState
-from downpour.base.values import AttemptId, PublishedFile, Snapshot, TrialSums, Update
+from downpour.base.values import AttemptId, PublishedFile, Snapshot, Update
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import facts, queue, updates
 from downpour.core.scheduler.experiment import Experiment
-from downpour.core.scheduler.round import Round, ShardTask
+from downpour.core.scheduler.round import Round, ShardTask, TaskKey
 from downpour.core.scheduler.state import SchedulerState
 from downpour.core.scheduler.steps import Best
+from downpour.core.stragglers import PendingTask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DurableTask:
+    """The parts of a task in an open round that a restart must preserve; names of `ShardTask`."""
+
+    state: TaskState
+    offer: PendingTask
+    samples: int
+    share: float
+    assigned_to: list[str]
+    began_at: list[float]
+    failed: list[Failure]
+    furthered: set[int]
+    excused: int
+    first_to_count: int
+    held_by: dict[str, AttemptId]
+    snapshot: Snapshot | None
+    base: PublishedFile | None
+    base_version: int
+    worker: str | None
+    attempt: AttemptId | None
+    update: Update | None
+    # Times change no result.
+    assigned_at_seconds: list[float] = field(compare=False)
+    completion_seconds: float = field(compare=False)
+    startup_seconds: float = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """The state of an experiment at the beginning of a round.
+    """The state of a running experiment after an event; most names are those of `Experiment`.
 
     With the experiment's submission and preparation, replay begins here and needs no earlier entry.
+    `tasks` are those of each open round. The tasks that have `arrived` are in order.
     """
 
     experiment: str
+    version: int
     rounds_done: int
-    models: tuple[PublishedFile, ...]
-    optimizer_states: tuple[tuple[int, PublishedFile], ...]
-    evaluating: tuple[tuple[int, PublishedFile], ...]
+    tasks: list[list[DurableTask]]
+    arrived: list[TaskKey]
+    arrived_at_seconds: list[float] = field(compare=False)
+    models: list[PublishedFile]
+    outer: PublishedFile | None
+    optimizer_states: dict[int, PublishedFile]
+    steps: dict[int, PublishedFile]
+    own: dict[int, PublishedFile]
+    evaluating: dict[int, PublishedFile]
+    evaluated_versions: set[int]
     evaluated_round: int
     last_evaluation: Evaluation | None
-    best: Best | None = None
-    outer: PublishedFile | None = None
+    best: Best | None
+
+
+_OF_TASK = frozenset(each.name for each in fields(DurableTask)) - {"state", "offer"}
+_OF_EXPERIMENT = frozenset(each.name for each in fields(Checkpoint)) - {
+    *("experiment", "tasks", "arrived", "arrived_at_seconds")
+}
 
 
 EntryEvent = on.ExperimentSubmitted | on.Prepared | on.Aggregated | on.Evaluated | on.ModelPublished
@@ -84,38 +127,30 @@ def entries(event: on.Event, happened: Sequence[facts.Fact]) -> Iterator[Entry]:
             yield fact
 
 
-def checkpoint(
-    state: SchedulerState, event: on.Event, happened: Sequence[facts.Fact]
-) -> Checkpoint | None:
-    """Return an experiment's checkpoint if the event has just begun a round, else None.
-
-    Replay then needs no entry before the checkpoint, not even the event; the facts follow it.
-    """
-    experiment = (
-        state.experiments.get(event.experiment) if isinstance(event, on.Aggregated) else None
-    )
-    # If shards are rounds apart, rounds begin before all earlier ones are over. So no moment is
-    # without tasks, and `replay` needs the whole journal.
-    if experiment is None or experiment.round is None or not experiment.spec.in_step:
-        return None
-    if experiment.mode.overlaps:
-        return None
-    assigned = sum(isinstance(fact, facts.Assigned) for fact in happened)
-    if experiment.round.published or assigned != sum(t.attempts for t in experiment.round.tasks):
-        # The round had begun earlier, so a checkpoint would forget its assignments and updates. The
-        # event was a repeated one, for a round that is over.
-        return None
+def checkpoint(experiment: Experiment) -> Checkpoint:
+    """Return the state from which replay can continue an experiment."""
+    kept = _copied(experiment, _OF_EXPERIMENT)
+    # The scheduler asks only about versions that it keeps.
+    oldest = experiment.version - len(experiment.models)
+    kept["evaluated_versions"] = {n for n in experiment.evaluated_versions if n > oldest}
     return Checkpoint(
         experiment=experiment.name,
-        rounds_done=experiment.rounds_done,
-        models=tuple(experiment.models),
-        optimizer_states=tuple(sorted(experiment.optimizer_states.items())),
-        evaluating=tuple(sorted(experiment.evaluating.items())),
-        evaluated_round=experiment.evaluated_round,
-        last_evaluation=experiment.last_evaluation,
-        best=experiment.best,
-        outer=experiment.outer,
+        tasks=[[_projected(task) for task in current.tasks] for current in experiment.rounds],
+        arrived=list(experiment.arrived),
+        arrived_at_seconds=list(experiment.arrived.values()),
+        **kept,
     )
+
+
+def _projected(task: ShardTask) -> DurableTask:
+    # The others matter to workers that a restarted scheduler does not know yet.
+    offer = replace(task.offer, lost_on=frozenset(), meant_for=None, home=None)
+    return DurableTask(state=task.life.state, offer=offer, **_copied(task, _OF_TASK))
+
+
+def _copied(source: object, names: Iterable[str]) -> dict[str, Any]:
+    values = ((name, getattr(source, name)) for name in names)
+    return {name: copy(v) if isinstance(v, list | dict | set) else v for name, v in values}
 
 
 def must_last(state: SchedulerState, entry: Journaled) -> bool:
@@ -137,52 +172,17 @@ def must_last(state: SchedulerState, entry: Journaled) -> bool:
     return not spec.in_step or state.policies[spec.policy].shortens
 
 
-@dataclass(frozen=True, slots=True)
-class DurableTask:
-    """The parts of a task in the current round that a restart must preserve."""
-
-    state: TaskState
-    samples: int
-    attempts: int
-    failed_on: tuple[str, ...]
-    failures: int
-    held_by: tuple[tuple[str, AttemptId], ...]
-    snapshot: Snapshot | None
-    published_by: tuple[str | None, AttemptId | None]
-    update: Update | None
+_OUTSIDE_ROUNDS = ("reason", "dataset", "frozen", "trial", "shard_samples", "tested", "result")
 
 
-@dataclass(frozen=True, slots=True)
-class DurableExperiment:
-    """The parts of an experiment that a restart must preserve."""
-
-    name: str
-    state: ExperimentState
-    reason: str
-    dataset: str | None
-    frozen: PublishedFile | None
-    trial: TrialSums | None
-    shard_samples: tuple[int, ...]
-    rounds_done: int
-    models: tuple[PublishedFile, ...]
-    outer: PublishedFile | None
-    optimizer_states: tuple[tuple[int, PublishedFile], ...]
-    steps: tuple[tuple[int, PublishedFile], ...]
-    own: tuple[tuple[int, PublishedFile], ...]
-    evaluating: tuple[int, ...]
-    evaluated_round: int
-    last_evaluation: Evaluation | None
-    best: Best | None
-    tested: Evaluation | None
-    result: PublishedFile | None
-    tasks: tuple[DurableTask, ...]
-
-
-def durable(state: SchedulerState) -> tuple[DurableExperiment, ...]:
+def durable(state: SchedulerState) -> tuple[tuple[Any, ...], ...]:
     """Return the state that a restart must preserve, in the order of submission."""
     # We leave out workers, timeouts and speeds: the scheduler relearns them, and they change no
     # result.
-    return tuple(_projected(experiment) for experiment in state.experiments.values())
+    return tuple(
+        (each.life.state, _copied(each, _OUTSIDE_ROUNDS), checkpoint(each))
+        for each in state.experiments.values()
+    )
 
 
 def apply(state: SchedulerState, at_seconds: float, entry: EntryFact | Checkpoint) -> None:
@@ -209,7 +209,7 @@ def apply(state: SchedulerState, at_seconds: float, entry: EntryFact | Checkpoin
         case facts.Concluded():
             _conclude(state, entry)
         case Checkpoint():
-            _go_to(state.experiments[entry.experiment], entry)
+            _go_to(state.experiments[entry.experiment], entry, at_seconds)
         case _:
             assert_never(entry)
 
@@ -251,17 +251,24 @@ def _conclude(state: SchedulerState, entry: facts.Concluded) -> None:
         queue.conclude(state, experiment, entry.ending, entry.reason)
 
 
-def _go_to(experiment: Experiment, entry: Checkpoint) -> None:
-    experiment.rounds_done = experiment.version = entry.rounds_done
-    experiment.models = list(entry.models)
-    experiment.outer = entry.outer
-    experiment.optimizer_states = dict(entry.optimizer_states)
-    experiment.evaluating = dict(entry.evaluating)
-    experiment.evaluated_round = entry.evaluated_round
-    experiment.last_evaluation = entry.last_evaluation
-    experiment.best = entry.best
-    experiment.rounds, experiment.arrived = [], {}
-    experiment.start_rounds()
+def _go_to(experiment: Experiment, entry: Checkpoint, at_seconds: float) -> None:
+    for name, value in _copied(entry, _OF_EXPERIMENT).items():
+        setattr(experiment, name, value)
+    experiment.version_at_seconds = at_seconds
+    experiment.arrived = dict(zip(entry.arrived, entry.arrived_at_seconds, strict=True))
+    experiment.rounds = []
+    for tasks in entry.tasks:
+        experiment.start_round()
+        current = experiment.rounds[-1]
+        sizes = tuple(task.samples for task in tasks)
+        if sizes != experiment.shard_samples:
+            current.resize(sizes)
+        for task, kept in zip(current.tasks, tasks, strict=True):
+            task.life.state, task.offer = kept.state, kept.offer
+            for name, value in _copied(kept, _OF_TASK).items():
+                setattr(task, name, value)
+        current.recount()
+        current.last_update_at_seconds = at_seconds
 
 
 def _round_of(state: SchedulerState, attempt: AttemptId) -> Round:
@@ -275,42 +282,3 @@ def _current(state: SchedulerState, experiment: str, number: int) -> Round:
     if current is None:
         raise ValueError(f"round {number} of {experiment} has not begun, or is over")
     return current
-
-
-def _projected(experiment: Experiment) -> DurableExperiment:
-    return DurableExperiment(
-        name=experiment.name,
-        state=experiment.life.state,
-        reason=experiment.reason,
-        dataset=experiment.dataset,
-        frozen=experiment.frozen,
-        trial=experiment.trial,
-        shard_samples=experiment.shard_samples,
-        rounds_done=experiment.rounds_done,
-        models=tuple(experiment.models),
-        outer=experiment.outer,
-        optimizer_states=tuple(sorted(experiment.optimizer_states.items())),
-        steps=tuple(sorted(experiment.steps.items())),
-        own=tuple(sorted(experiment.own.items())),
-        evaluating=tuple(sorted(experiment.evaluating)),
-        evaluated_round=experiment.evaluated_round,
-        last_evaluation=experiment.last_evaluation,
-        best=experiment.best,
-        tested=experiment.tested,
-        result=experiment.result,
-        tasks=tuple(map(_projected_task, experiment.open_tasks())),
-    )
-
-
-def _projected_task(task: ShardTask) -> DurableTask:
-    return DurableTask(
-        state=task.life.state,
-        samples=task.offer.samples,
-        attempts=task.attempts,
-        failed_on=task.offer.failed_on,
-        failures=task.failures,
-        held_by=tuple(sorted(task.held_by.items())),
-        snapshot=task.snapshot,
-        published_by=(task.worker, task.attempt),
-        update=task.update,
-    )

@@ -176,6 +176,21 @@ class Round:
         self.times = UpdateTimes()
         self._overheads: list[float] = []
 
+    def recount(self) -> None:
+        """Count again, and offer what is pending, after its tasks have been restored."""
+        for task in self.tasks:
+            if task.held_by:
+                self._held.add(task.shard)
+            if task.life.state is not TaskState.PENDING:
+                self._no_longer_pending(task.shard)
+            self._failed_on.update(task.offer.failed_on)
+            self.applied += task.life.state is TaskState.APPLIED
+            self.dropped += task.life.state is TaskState.DROPPED
+            if task.update is not None:
+                self._count(task)
+        begun = [task.assigned_at_seconds[0] for task in self.tasks if task.attempts]
+        self.started_at_seconds = min(begun, default=None)
+
     @property
     def complete(self) -> bool:
         """Whether every task is published or dropped."""
@@ -285,11 +300,15 @@ class Round:
         task.completion_seconds = at_seconds - task.assigned_at_seconds[attempt.attempt]
         task.startup_seconds = startup_seconds
         self._let_go(task)
+        self._count(task)
+        self.last_update_at_seconds = at_seconds
+
+    def _count(self, task: ShardTask) -> None:
+        """Count a task that has an update."""
         self.times.add(task.offer.samples, task.working_seconds)
         if (overhead := task.overhead_seconds) is not None:
             insort(self._overheads, overhead)
         self.published += 1
-        self.last_update_at_seconds = at_seconds
 
     def give_up(
         self, shard: int, worker: str, failure: Failure | None, *, gone: bool = False

@@ -262,8 +262,12 @@ class Spec(SpecFields):
 
     @property
     def hands_on(self) -> bool:
-        """Whether a shard's task leaves a state for the shard's next task."""
-        return self.optimizer_state == "keep" or self.keeps_error
+        """Whether a shard's task leaves a state for the shard's next task.
+
+        The state is the optimizer's, or the part of the update that its codec did not send.
+        """
+        keeps_error = self.compression != "none" and CODECS[self.compression].feedback is not None
+        return self.optimizer_state == "keep" or keeps_error
 
     @property
     def shards_go_on(self) -> bool:
@@ -274,11 +278,6 @@ class Spec(SpecFields):
     def update_codec(self) -> str:
         """The codec of updates; an overlapping shard continues from the difference that it made."""
         return "float32" if self.overlap and self.compression == "none" else self.compression
-
-    @property
-    def keeps_error(self) -> bool:
-        """Whether a shard keeps what its codec did not send, and adds it in its next task."""
-        return self.compression != "none" and CODECS[self.compression].feedback is not None
 
     @property
     def publishes_steps(self) -> bool:

@@ -274,7 +274,10 @@ def _exchange(moves: _Moves) -> None:
         after = [
             (_after_seconds(moves, late, other), place)
             for place, (_, other) in enumerate(movable[first:], first)
-            if _differ(moves, late, other) and _may_exchange(moves.view, late, other)
+            if _differ(moves, late, other)
+            # Each of the two workers must have what the other's shard needs.
+            and moves.view.may_train(late.worker, other.shard)
+            and moves.view.may_train(other.worker, late.shard)
         ]
         ends, place = min(after, default=(inf, 0))
         if ends == inf:
@@ -317,11 +320,6 @@ def _differ(moves: _Moves, late: RunningTask, other: RunningTask) -> bool:
     slow, fast = (moves.outlook.speeds[task.worker] for task in (late, other))
     gap = (1 - late.done) * late.samples - (1 - other.done) * other.samples
     return fast > slow * moves.option("speed_gap") and gap >= moves.gap * late.samples
-
-
-def _may_exchange(view: RoundView, late: RunningTask, other: RunningTask) -> bool:
-    """Whether each of two workers has what the other's shard needs."""
-    return view.may_train(late.worker, other.shard) and view.may_train(other.worker, late.shard)
 
 
 def _no_sooner(saved_seconds: float, gain_seconds: float) -> str:
