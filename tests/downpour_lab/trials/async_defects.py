@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 from downpour.base.values import AttemptId
-from downpour.core.scheduler import Output, Scheduler
+from downpour.core.scheduler import Checkpoint, Journaled, Output, Scheduler
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.round import Round, TaskKey
@@ -46,7 +47,7 @@ def _assign_another_share(
 
 
 class Patched(Scheduler):
-    """A core that handles each event with some of `Experiment`'s methods replaced by `instead`."""
+    """A core with some of `Experiment`'s methods replaced by `instead`, also when it replays."""
 
     instead: Mapping[str, Any] = {}
 
@@ -54,6 +55,11 @@ class Patched(Scheduler):
         """Handle an event with the defect."""
         with patch.multiple(Experiment, **self.instead):
             return super().handle(event)
+
+    def replay(self, at_seconds: float, entry: Journaled) -> None:
+        """Replay an entry with the defect."""
+        with patch.multiple(Experiment, **self.instead):
+            super().replay(at_seconds, entry)
 
 
 class _ForgetsTheBase(Patched):
@@ -66,6 +72,23 @@ class ForgetsTheBase(SimulatedManager):
     def make_core(self) -> Scheduler:
         """Make the core that does so."""
         return _ForgetsTheBase()
+
+
+class _ForgetsWithACheckpoint(Scheduler):
+    def replay(self, at_seconds: float, entry: Journaled) -> None:
+        """Take in a checkpoint without the bases of its tasks."""
+        if isinstance(entry, Checkpoint):
+            tasks = [[replace(task, base=None) for task in tasks] for tasks in entry.tasks]
+            entry = replace(entry, tasks=tasks)
+        super().replay(at_seconds, entry)
+
+
+class ForgetsWithACheckpoint(SimulatedManager):
+    """Forgets which versions the open tasks began from, where replay begins with a checkpoint."""
+
+    def make_core(self) -> Scheduler:
+        """Make the core that does so."""
+        return _ForgetsWithACheckpoint()
 
 
 class _DecidesSharesAnew(Patched):

@@ -103,6 +103,7 @@ PLANTED = (
         named="downpour",
         seed=73,
     ),
+    Planted(async_defects.ForgetsWithACheckpoint, "gives another state", Promise.REPLAYS, seed=62),
     Planted(async_defects.DecidesSharesAnew, "% of shard", Promise.BYTES, named="dylu", seed=53),
     Planted(
         async_defects.BeginsFromTheCentre,
