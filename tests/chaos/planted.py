@@ -15,6 +15,7 @@ from typing import Any
 from downpour.base.values import AttemptId
 from downpour.cli import main as downpour
 from downpour.cluster.manager import command_runner, work
+from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import dispatch, facts
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.round import Round, TaskKey
@@ -69,11 +70,12 @@ def older_base() -> None:
         experiment: Experiment,
         current: Round,
         attempt: AttemptId,
-        *rest: str,
-    ) -> facts.Assigned:
+        *rest: Any,
+    ) -> do.Assign:
         made = asked(state, experiment, current, attempt, *rest)
         is_due = attempt.round % 5 == 1 and attempt.shard == 1
-        return replace(made, model=experiment.models[-2]) if is_due else made
+        older = replace(made.assigned, model=experiment.models[-2]) if is_due else made.assigned
+        return replace(made, assigned=older)
 
     dispatch._asked = older  # type: ignore[assignment]
 

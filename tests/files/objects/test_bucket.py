@@ -15,7 +15,8 @@ from obstore.store import MemoryStore, ObjectStore, S3Store
 
 from downpour.base.errors import FileMissing, SharedDirectoryError, SpecError
 from downpour.files.store import bucket as bucket_module
-from downpour.files.store.bucket import Bucket, FileCache, KeyTakenError, ObjectFiles
+from downpour.files.store.bucket import Bucket, KeyTakenError
+from downpour.files.store.object_files import FileCache, ObjectFiles
 from downpour.files.store.publish import RetryPolicy
 from downpour.host.paths import checked_url
 from tests.files.objects.lab import ForgetfulS3, MoodyS3, S3Server, environment
@@ -58,7 +59,7 @@ def test_an_object_is_what_was_put(
     assert bucket.names("a") == ["one", "two"]
     bucket.fetch("a/two", tmp_path / "fetched")
     assert (tmp_path / "fetched").read_bytes() == b"22"
-    monkeypatch.setattr(bucket_module, "_PIECE_BYTES", 2)
+    monkeypatch.setattr(bucket_module, "PIECE_BYTES", 2)
     moved: list[int] = []
     assert bucket.get("a/deeper/three", moved.append) == b"333"
     assert moved == [2, 1]
@@ -134,7 +135,7 @@ def test_a_large_object_has_as_long_as_its_bytes_need(
     set_env: SetEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The timeout of small requests would end its upload, each time that it begins anew."""
-    monkeypatch.setattr(bucket_module, "_PIECE_BYTES", 2)
+    monkeypatch.setattr(bucket_module, "PIECE_BYTES", 2)
     monkeypatch.setattr(bucket_module, "_CLIENT", {"timeout": "100ms"})
     with MoodyS3(seconds=0.3) as server:
         set_env(environment(server.endpoint))
@@ -193,7 +194,7 @@ def test_a_large_file_arrives_in_parts_that_count(
         monkeypatch.setattr(obstore, "copy", copy)
         raise FileNotFoundError("no such upload")
 
-    monkeypatch.setattr(bucket_module, "_PIECE_BYTES", part)
+    monkeypatch.setattr(bucket_module, "PIECE_BYTES", part)
     monkeypatch.setattr(bucket_module, "_PART_BYTES", part)
     monkeypatch.setattr(obstore, "copy", unanswered)
     moved: list[int] = []
@@ -221,7 +222,7 @@ def test_a_store_that_copies_to_taken_keys_gets_a_large_file_whole(
         if error is not None:
             raise error
 
-    monkeypatch.setattr(bucket_module, "_PIECE_BYTES", 2)
+    monkeypatch.setattr(bucket_module, "PIECE_BYTES", 2)
     monkeypatch.setattr(obstore, "copy", copied)
     bucket, moved = Bucket("s3://memory", MemoryStore()), list[int]()
     store = ObjectFiles(bucket, "folder", FileCache(tmp_path), RetryPolicy(seconds=0), moved.append)

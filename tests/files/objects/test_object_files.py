@@ -11,7 +11,8 @@ from obstore.store import MemoryStore
 
 from downpour.base.errors import FileCorrupt, FileMissing
 from downpour.base.values import PublishedFile
-from downpour.files.store.bucket import Bucket, FileCache, ObjectFiles
+from downpour.files.store.bucket import Bucket
+from downpour.files.store.object_files import FileCache, ObjectFiles
 from downpour.files.store.publish import RetryPolicy
 
 

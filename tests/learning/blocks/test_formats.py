@@ -23,7 +23,8 @@ from PIL import Image
 from torch.utils.data import default_collate
 
 from downpour.base.errors import SpecError
-from downpour.data import Blocks, TokenWindows
+from downpour.data import TokenWindows
+from downpour.learning.blocks.examples import Blocks
 
 WRITTEN = Path(__file__).parent / "written"
 COUNT = 12
@@ -155,7 +156,7 @@ def test_a_batch_of_many_blocks_takes_the_memory_of_one(tmp_path: Path, monkeypa
     blocks = Blocks(tmp_path, length=8, memory_megabytes=0)
     assert len(blocks.block_ends) == 16
     tracemalloc.start()
-    blocks.__getitems__(blocks.block_ends - 1)
+    blocks.__getitems__((blocks.block_ends - 1).tolist())
     assert tracemalloc.get_traced_memory()[1] < 4 << 17
     tracemalloc.stop()
 

@@ -138,7 +138,7 @@ def test_an_epoch_reads_a_block_within_one_window(
     """Whatever part of the blocks a shard has, it has at most eight of them open at a time."""
     ends = np.cumsum(counts)
     indices = np.arange(0, ends[-1], share)
-    order = batch_order(spec_of("shuffled"), indices, None, epoch, 0, None, ends)
+    order = batch_order(spec_of("shuffled"), indices, None, epoch, 0, None, ends, 8)
     assert np.array_equal(np.sort(order), indices)
     blocks = np.searchsorted(ends, order, side="right").tolist()
     present = list(dict.fromkeys(blocks))
@@ -153,7 +153,7 @@ def test_blocks_come_in_another_order_in_each_epoch() -> None:
     """And so do the examples of a window, which are not sorted."""
     ends = np.arange(10, 1000, 10)
     first, second = (
-        batch_order(spec_of("shuffled"), np.arange(990), None, epoch, 0, None, ends)
+        batch_order(spec_of("shuffled"), np.arange(990), None, epoch, 0, None, ends, 8)
         for epoch in (0, 1)
     )
     assert set((first[:80] // 10).tolist()) != set((second[:80] // 10).tolist())

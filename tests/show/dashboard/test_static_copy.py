@@ -117,7 +117,7 @@ def test_hostile_names_stay_text() -> None:
 
 
 def _fields(line: SubmittedLine) -> dict[str, Any]:
-    return {name: getattr(line, name) for name in SubmittedLine.__slots__}
+    return {name: getattr(line, name) for name in SubmittedLine.__struct_fields__}
 
 
 def test_a_copy_of_a_large_record_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A shared directory in an object store, and an experiment's objects as files.
+"""A shared directory in an object store.
 
 All of these stores promise that an object appears whole, and never in part. *Created if absent*
 takes the place of a file system's links: if several writers create a key, exactly one succeeds. If
@@ -11,11 +11,10 @@ files, so `check_conditions` refuses such a store.
 
 from __future__ import annotations
 
-import mmap
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,23 +22,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import xxhash
-
 from downpour.base.errors import (
-    FileCorrupt,
     FileMissing,
     SharedDirectoryError,
     SpecError,
     StoreError,
 )
-from downpour.base.values import PublishedFile
 from downpour.files.store.base import (
     Buffer,
     Moved,
-    check_bare_name,
-    check_content,
-    check_size,
-    described,
     unnoticed,
 )
 from downpour.files.store.publish import RetryPolicy
@@ -61,10 +52,10 @@ _WRITER = "downpour-writer"
 _PROBE = ".doctor-"
 _CONFLICT_SECONDS = 2.0
 """How long to retry a conflict; then it counts as an outage, which callers may wait for."""
-_PIECE_BYTES = 2**25
+PIECE_BYTES = 2**25
 _PART_BYTES = 2**23
 """How much one request of an upload in parts carries; S3 takes no less than 5 MiB."""
-_UNNAMED = ".unnamed"
+UNNAMED = ".unnamed"
 # Error codes in the body of servers' answers, and their meaning for the user.
 _SAID = {
     "<Code>NoSuchBucket": "no such bucket",
@@ -196,7 +187,7 @@ class Bucket:
     def _store_for(self, content: bytes | Path) -> ObjectStore:
         """Return the store whose timeout suits the size of an object."""
         size = content.stat().st_size if isinstance(content, Path) else len(content)
-        return self.uploads if self.uploads and size > _PIECE_BYTES else self.objects
+        return self.uploads if self.uploads and size > PIECE_BYTES else self.objects
 
     def get(self, key: str, moved: Moved = unnoticed) -> bytes:
         """Return an object's bytes."""
@@ -223,12 +214,12 @@ class Bucket:
 
     def _pieces(self, key: str, found: Any, moved: Moved = unnoticed) -> Iterator[Buffer]:
         size_bytes = found.meta["size"]
-        if size_bytes <= _PIECE_BYTES:
+        if size_bytes <= PIECE_BYTES:
             yield memoryview(found.bytes())
             moved(size_bytes)
             return
-        for begin in range(0, size_bytes, _PIECE_BYTES):
-            end = min(begin + _PIECE_BYTES, size_bytes)
+        for begin in range(0, size_bytes, PIECE_BYTES):
+            end = min(begin + PIECE_BYTES, size_bytes)
             only: Any = {"range": (begin, end), "if_match": found.meta["e_tag"]}
             yield memoryview(self.objects.get(key, options=only).bytes())
             moved(end - begin)
@@ -339,177 +330,3 @@ def _first_line(error: BaseException) -> str:
     line = re.sub(r"Error performing (list request: Error performing )?", "", line)
     line = re.sub(r" in \d\S*s(, after .*?s)? +- ", ": ", line)
     return line.partition("<")[0].strip(" :") or type(error).__name__
-
-
-CACHE_BYTES_MAX = 8 * 2**30
-
-
-class ObjectFiles:
-    """The files of one experiment, as objects under one folder of a bucket.
-
-    The twin of `DirectoryStore` for clusters without a shared folder. This machine keeps fetched
-    and published files by checksum (`FileCache`). So its processes together fetch a file once, and
-    readers get a memory map of it, as for a local file.
-    """
-
-    def __init__(
-        self,
-        bucket: Bucket,
-        folder: str,
-        cache: FileCache,
-        retry_policy: RetryPolicy,
-        moved: Moved = unnoticed,
-    ) -> None:
-        self._bucket = bucket
-        self._folder = folder
-        self._cache = cache
-        self._retry_policy = retry_policy
-        self._moved = moved
-
-    def put_new(self, name: str, chunks: Sequence[Buffer]) -> PublishedFile:
-        """Publish the chunks as a new object; see `Store.put_new`."""
-        content = b"".join(chunks)
-        file, retried = described(name, content), self._retry_policy.call_through_outage
-        key, mark = self._key(file.name), uuid.uuid4().hex
-        if len(content) <= _PIECE_BYTES or not retried(self._bucket.names_once):
-            retried(partial(self._bucket.put_new, key, content, mark=mark))
-            self._moved(len(content))
-        else:
-            # Only a whole object can be created on a condition, and it would show no progress.
-            unnamed = f"{self._folder}/{_UNNAMED}/{mark}"
-            try:
-                retried(partial(self._bucket.put, unnamed, content, self._moved))
-                retried(partial(self._bucket.name_new, unnamed, key, content))
-            finally:
-                with suppress(StoreError):
-                    self._bucket.remove(unnamed)
-        self._cache.keep(file.checksum, content)
-        return file
-
-    def link(self, file: PublishedFile, name: str) -> PublishedFile:
-        """Publish an object under a second name; see `Store.link`.
-
-        We send it again, because few stores can copy an object only if its new name is free.
-        """
-        return self.put_new(name, [self.read(file)])
-
-    def view(self, file: PublishedFile) -> memoryview:
-        """Check a file's size and return its bytes; see `Store.view`."""
-        return self._bytes(file, verified=False)
-
-    def read(self, file: PublishedFile) -> memoryview:
-        """Check a file's size and checksum and return its bytes; see `Store.read`."""
-        return self._bytes(file, verified=True)
-
-    def read_unchecked(self, name: str, *, limit_bytes: int) -> bytes:
-        """Return the first bytes of a file if only its name is known."""
-        key = self._key(name)
-        return self._retry_policy.call(partial(self._bucket.get, key))[:limit_bytes]
-
-    def describe(self, name: str) -> PublishedFile:
-        """Return the size and checksum of a file if only its name is known."""
-        key = self._key(name)
-        return described(name, self._retry_policy.call(partial(self._bucket.get, key)))
-
-    def list(self) -> list[str]:
-        """Return the names of all published files, sorted."""
-        look = partial(self._bucket.names, self._folder)
-        return self._retry_policy.call_through_outage(look)
-
-    def delete(self, name: str) -> None:
-        """Remove a file, if it exists. Views of it stay valid, and the cached copy stays, too."""
-        self._bucket.remove(self._key(name))
-
-    def remove_leftovers(self) -> None:
-        """Remove the objects that dead publishers did not name."""
-        for key in self._bucket.keys(f"{self._folder}/{_UNNAMED}"):
-            self._bucket.remove(key)
-
-    def _key(self, name: str) -> str:
-        return f"{self._folder}/{check_bare_name(name)}"
-
-    def _bytes(self, file: PublishedFile, *, verified: bool) -> memoryview:
-        key = self._key(file.name)
-        kept = self._cache.find(file)
-        if kept is not None:
-            return kept
-        return self._retry_policy.call(partial(self._fetched, key, file, verified=verified))
-
-    def _fetched(self, key: str, file: PublishedFile, *, verified: bool) -> memoryview:
-        content = self._bucket.get(key, self._moved)
-        check_size(file, len(content))
-        try:
-            check_content(file, content)
-        except FileCorrupt:
-            if verified:
-                raise
-        else:
-            self._cache.keep(file.checksum, content)
-        return memoryview(content)
-
-
-_SHARE = 16
-"""A full cache gives a part in 16 of its files; we look again when a part of the room is used."""
-
-
-class FileCache:
-    """Files of an object store on this machine, named by their checksums; shared by its processes.
-
-    Once the files together have more than `limit_bytes`, we remove those used longest ago. We can
-    fetch all of them again, so we sync none of them and ignore failures of the cache.
-    """
-
-    def __init__(self, folder: Path, limit_bytes: int = CACHE_BYTES_MAX) -> None:
-        self._folder = folder
-        self._limit_bytes = limit_bytes
-        self._unseen_bytes, self._look_bytes = 0, 0
-
-    def find(self, file: PublishedFile) -> memoryview | None:
-        """Map a file and verify its size and checksum; None if the cache does not have it."""
-        path = self._path(file.checksum)
-        if path is None or file.size_bytes == 0:
-            return None
-        with suppress(OSError), path.open("rb") as held:
-            if os.fstat(held.fileno()).st_size == file.size_bytes:
-                view = memoryview(mmap.mmap(held.fileno(), 0, prot=mmap.PROT_READ))
-                if xxhash.xxh3_128_hexdigest(view) == file.checksum:
-                    os.utime(path)
-                    return view
-                view.release()
-        return None
-
-    def keep(self, checksum: str, content: bytes) -> None:
-        """Keep bytes of this checksum, unless the cache already has them."""
-        path = self._path(checksum)
-        if path is None or path.exists():
-            return
-        with suppress(OSError):
-            self._folder.mkdir(exist_ok=True)
-            part = self._folder / f".{uuid.uuid4().hex}"
-            try:
-                part.write_bytes(content)
-                part.replace(path)
-            finally:
-                part.unlink(missing_ok=True)
-            self._unseen_bytes += len(content)
-            if self._unseen_bytes > self._look_bytes:
-                self._make_room()
-
-    def _path(self, checksum: str) -> Path | None:
-        # The checksum came in a message, and names a file here.
-        return self._folder / checksum if checksum.isalnum() and checksum.isascii() else None
-
-    def _make_room(self) -> None:
-        with os.scandir(self._folder) as found:
-            files = [(each.stat().st_mtime, each.stat().st_size, each.path) for each in found]
-        files = sorted(one for one in files if one[1])  # without locks, which are empty
-        left_bytes = sum(size_bytes for _, size_bytes, _ in files)
-        spare = len(files) // _SHARE if left_bytes > self._limit_bytes else 0
-        for number, (_, size_bytes, path) in enumerate(files):
-            if left_bytes <= self._limit_bytes and number >= spare:
-                break
-            Path(path).unlink(missing_ok=True)
-            left_bytes -= size_bytes
-        # To look at many small files takes longer than to fetch one. Others add files, too.
-        self._unseen_bytes = 0
-        self._look_bytes = (self._limit_bytes - left_bytes) // _SHARE

@@ -24,8 +24,9 @@ from pathlib import Path
 
 from downpour.base.errors import FileMissing, OtherDirectory, SharedDirectoryError, StoreError
 from downpour.files.store.base import Moved, Store, check_bare_name, unnoticed
-from downpour.files.store.bucket import Bucket, FileCache, KeyTakenError, ObjectFiles
+from downpour.files.store.bucket import Bucket, KeyTakenError
 from downpour.files.store.directory import DirectoryStore, names_in
+from downpour.files.store.object_files import FileCache, ObjectFiles
 from downpour.files.store.presence import Presence, announce
 from downpour.files.store.publish import (
     TEMPORARY_PREFIX,

@@ -12,7 +12,7 @@ from contextlib import suppress
 from threading import Condition, Thread
 from typing import NamedTuple
 
-from downpour.learning.blocks.layouts import Block
+from downpour.learning.blocks.formats import Block
 
 _FETCHERS = 8
 

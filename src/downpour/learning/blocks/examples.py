@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from hashlib import sha256
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,13 @@ from numpy.typing import NDArray
 
 from downpour.base.errors import SpecError
 from downpour.learning.blocks.ahead import Need, ReadAhead
-from downpour.learning.blocks.layouts import KINDS, Block, OpenBlock, Wanted, layout_of
-from downpour.learning.blocks.places import Buffer, Place, cache_bytes, place_of, refusal
+from downpour.learning.blocks.formats import KINDS, Block, BlockFormat, OpenBlock, Wanted
+from downpour.learning.blocks.places import BlockPlace, Buffer, cache_bytes, place_of, refusal
 
 _MEGABYTE = 1 << 20
 _READERS = 8
+_WINDOW_BYTES = 256 * _MEGABYTE
+_WINDOW_BLOCKS = 8
 _AHEAD_SHARE = 4
 """How much of the cache is for what is fetched ahead: one part in four, as a machine may have
 several workers."""
@@ -48,6 +51,7 @@ class Blocks:
 
     Attributes:
         block_ends: the index that follows each block's last example [blocks].
+        window_blocks: how many blocks an epoch mixes at a time: 256 MiB of them, and at least 8.
 
     Raises:
         SpecError: no such files, or damage; from `[i]`: names the file, and the example.
@@ -68,12 +72,14 @@ class Blocks:
     ) -> None:
         self._place = place_of(address, files)
         wanted = Wanted(columns=_named(columns), length=length, dtype=dtype)
-        self._layout = layout_of(self._place, wanted)
-        self._blocks = [block for block in self._layout.blocks if block.count]
+        self._format = _format_of(self._place, wanted)
+        self._blocks = [block for block in self._format.blocks if block.count]
         counts = np.array([block.count for block in self._blocks], np.int64)
         self.block_ends: NDArray[np.int64] = np.cumsum(counts)
         if not len(counts):
             raise SpecError("address", str(address), "its files hold no examples")
+        block_bytes = sum(block.end - block.begin for block in self._blocks) // len(self._blocks)
+        self.window_blocks = max(_WINDOW_BLOCKS, _WINDOW_BYTES // max(1, block_bytes))
         self._transform = transform
         self._opened: OrderedDict[int, OpenBlock] = OrderedDict()
         self._room_bytes, self._used_bytes = memory_megabytes * _MEGABYTE, 0
@@ -172,13 +178,13 @@ class Blocks:
     def _read(self, numbers: list[int]) -> list[OpenBlock]:
         blocks = [self._blocks[number] for number in numbers]
         if len(blocks) == 1:
-            return [self._layout.open(blocks[0], _content(self._place, blocks[0]))]
+            return [self._format.open(blocks[0], _content(self._place, blocks[0]))]
         with ThreadPoolExecutor(_READERS) as readers:
             contents = readers.map(partial(_content, self._place), blocks)
-            return list(readers.map(self._layout.open, blocks, contents))
+            return list(readers.map(self._format.open, blocks, contents))
 
 
-def _content(place: Place, block: Block) -> Buffer:
+def _content(place: BlockPlace, block: Block) -> Buffer:
     return place.read(block.key, block.begin, block.end)
 
 
@@ -191,3 +197,27 @@ def _named(columns: Sequence[str] | Mapping[str, str] | None) -> dict[str, str] 
             known = ", ".join(sorted(one for one in KINDS if one))
             raise SpecError("columns", f"{name}: {kind}", f"must be one of {known}")
     return kinds
+
+
+def _format_of(place: BlockPlace, wanted: Wanted) -> BlockFormat:
+    """Return the format of a place's files, by their names."""
+    suffixes = {PurePosixPath(key).suffix.lower() for key in place.files}
+    if wanted.length is not None:
+        from downpour.learning.blocks.plain import Tokens
+
+        return Tokens(place, wanted)
+    if any(PurePosixPath(key).name == "index.json" for key in place.files):
+        from downpour.learning.blocks.mds import Mds
+
+        return Mds(place, wanted)
+    if ".parquet" in suffixes:
+        from downpour.learning.blocks.parquet import Parquet
+
+        return Parquet(place, wanted)
+    if suffixes == {".tar"}:
+        from downpour.learning.blocks.tars import Tars
+
+        return Tars(place, wanted)
+    from downpour.learning.blocks.plain import Files
+
+    return Files(place, wanted)

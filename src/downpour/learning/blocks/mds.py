@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 
 from downpour.host.extras import require
-from downpour.learning.blocks.layouts import KINDS, PICKLED, Block, Row, Wanted, image, pixels
-from downpour.learning.blocks.places import Buffer, Place, refusal
+from downpour.learning.blocks.formats import KINDS, PICKLED, Block, Row, Wanted, image, pixels
+from downpour.learning.blocks.places import BlockPlace, Buffer, refusal
 
 _CODECS = {"gz": "gzip", "br": "brotli", "zstd": "zstd", "bz2": "bz2"}
 _VERSION = 2
@@ -32,7 +32,7 @@ _OF_BYTES = ("bytes", "image", "text", "json")
 class Mds:
     """The shards of all `index.json` of a place."""
 
-    def __init__(self, place: Place, wanted: Wanted) -> None:
+    def __init__(self, place: BlockPlace, wanted: Wanted) -> None:
         self.blocks: list[Block] = []
         self._shards: dict[str, Mapping[str, Any]] = {}
         for key in place.files:
@@ -50,7 +50,7 @@ class Mds:
                 is_pickled = self._encodings[name] == "pkl"
                 raise refusal(first_key, f"{accepted}, which {PICKLED}" if is_pickled else accepted)
 
-    def _read_index(self, place: Place, key: str) -> None:
+    def _read_index(self, place: BlockPlace, key: str) -> None:
         folder = PurePosixPath(key).parent
         try:
             index = json.loads(bytes(place.read(key, 0, place.files[key].size_bytes)))

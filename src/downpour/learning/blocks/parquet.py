@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from downpour.host.extras import require
-from downpour.learning.blocks.layouts import KINDS, Block, Row, Wanted
-from downpour.learning.blocks.places import Buffer, Place, RangeFile, refusal
+from downpour.learning.blocks.formats import KINDS, Block, Row, Wanted
+from downpour.learning.blocks.places import BlockPlace, Buffer, RangeFile, refusal
 
 _FOOTER_BYTES = 1 << 16
 _READERS = 16
@@ -26,7 +26,7 @@ _READERS = 16
 class Parquet:
     """The row groups of all `.parquet` files of a place, which have one schema."""
 
-    def __init__(self, place: Place, wanted: Wanted) -> None:
+    def __init__(self, place: BlockPlace, wanted: Wanted) -> None:
         require("Blocks of Parquet", "blocks")
         keys = [key for key in place.files if key.lower().endswith(".parquet")]
         with ThreadPoolExecutor(_READERS) as readers:
@@ -65,7 +65,7 @@ class Parquet:
         return _OpenGroup(table.combine_chunks(), self._columns)
 
 
-def _footer(place: Place, key: str) -> Any:
+def _footer(place: BlockPlace, key: str) -> Any:
     from pyarrow import ArrowException
     from pyarrow.parquet import read_metadata
 

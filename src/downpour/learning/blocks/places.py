@@ -23,7 +23,8 @@ import xxhash
 
 from downpour.base.errors import SpecError
 from downpour.base.options import CACHE_VARIABLE, cache_of
-from downpour.files.store.bucket import Bucket, FileCache, Found
+from downpour.files.store.bucket import Bucket, Found
+from downpour.files.store.object_files import FileCache
 from downpour.files.store.publish import RetryPolicy
 from downpour.files.store.shared_directory import folder_of
 from downpour.host.paths import FolderLock, is_object_store
@@ -45,7 +46,7 @@ class File:
     tag: str
 
 
-class Place(Protocol):
+class BlockPlace(Protocol):
     """A folder or bucket; `files` are by their path below it, sorted."""
 
     address: str
@@ -72,9 +73,9 @@ def refusal(where: str, accepted: str) -> SpecError:
     return SpecError("blocks", where, accepted)
 
 
-def place_of(address: str | os.PathLike[str], pattern: str) -> Place:
+def place_of(address: str | os.PathLike[str], pattern: str) -> BlockPlace:
     """List the files at an address whose paths match a pattern of `fnmatch`."""
-    place: Place
+    place: BlockPlace
     if is_object_store(address):
         place = _Store(str(address), pattern)
     else:

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from downpour.base.errors import SpecError
-from downpour.learning.blocks.layouts import KINDS, Block, Row, Wanted, kind_of_file
-from downpour.learning.blocks.places import Buffer, Place, refusal
+from downpour.learning.blocks.formats import KINDS, Block, Row, Wanted, kind_of_file
+from downpour.learning.blocks.places import BlockPlace, Buffer, refusal
 
 _BLOCK_BYTES = 1 << 22
 
@@ -19,7 +19,7 @@ _BLOCK_BYTES = 1 << 22
 class Files:
     """A file is a block and an example: its `content`, decoded by its name, and its `path`."""
 
-    def __init__(self, place: Place, wanted: Wanted) -> None:
+    def __init__(self, place: BlockPlace, wanted: Wanted) -> None:
         self._columns = wanted.chosen({"content": "", "path": "text"})
         self.blocks = [Block(key, 0, file.size_bytes, 1) for key, file in place.files.items()]
         for key in place.files:
@@ -55,7 +55,7 @@ class Tokens:
     block holds whole windows, and one token of the next.
     """
 
-    def __init__(self, place: Place, wanted: Wanted) -> None:
+    def __init__(self, place: BlockPlace, wanted: Wanted) -> None:
         self._length = wanted.length or 0
         if self._length < 1:
             raise SpecError("length", wanted.length, "must be at least 1")

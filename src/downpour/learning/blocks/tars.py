@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from downpour.learning.blocks.layouts import KINDS, Block, Row, Wanted, kind_of_file
-from downpour.learning.blocks.places import Buffer, Place, RangeFile, refusal
+from downpour.learning.blocks.formats import KINDS, Block, Row, Wanted, kind_of_file
+from downpour.learning.blocks.places import BlockPlace, Buffer, RangeFile, refusal
 
 _BLOCK_BYTES = 1 << 23
 _HEADER_BYTES = 1 << 12
@@ -27,7 +27,7 @@ _READERS = 16
 class Tars:
     """The examples of all tars of a place, in blocks of some megabytes."""
 
-    def __init__(self, place: Place, wanted: Wanted) -> None:
+    def __init__(self, place: BlockPlace, wanted: Wanted) -> None:
         self._wanted = wanted
         with ThreadPoolExecutor(_READERS) as readers:
             found = list(readers.map(lambda key: _indexed(place, key), place.files))
@@ -62,7 +62,7 @@ class _OpenTar:
         return {name: KINDS[kind](read[name]) for name, kind in kinds.items()}
 
 
-def _indexed(place: Place, key: str) -> list[Block]:
+def _indexed(place: BlockPlace, key: str) -> list[Block]:
     """Return a tar's blocks, from our note of it if the tar is still the same."""
     file, name = place.files[key], _note(key)
     try:
@@ -83,7 +83,7 @@ def _note(key: str) -> str:
     return f"{folder}{slash}.{name}.blocks"
 
 
-def _blocks(place: Place, key: str) -> Iterator[Block]:
+def _blocks(place: BlockPlace, key: str) -> Iterator[Block]:
     size = place.files[key].size_bytes
     if any(place.read(key, max(0, size - _END_BYTES), size)):
         raise refusal(key, "is cut, or no tar file: it does not end in zeros")

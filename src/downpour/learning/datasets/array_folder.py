@@ -1,8 +1,8 @@
 """A folder of flat arrays that never changes; its content gives its name.
 
 Its name, the *key*, ends in a checksum of its `facts.json`, which holds the checksum of each array.
-So the key determines every byte. No process trusts the folder. Each verifies the arrays
-that it uses, large ones block by block (`digests.py`), and reports a missing, short or altered array
+So the key determines every byte. No process trusts the folder. Each verifies the arrays that it
+uses, large ones block by block (`digests.py`), and reports a missing, short or altered array
 instead of training on it. A writer holds a lock, writes the folder under a temporary name, flushes
 it to the disk, and renames it: it appears whole or not at all.
 

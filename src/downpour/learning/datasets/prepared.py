@@ -164,6 +164,7 @@ class PreparedDataset:
     normalized: bool = True
     remarks: tuple[str, ...] = ()
     block_ends = None  # the arrays are mapped, so nothing is read as a block
+    window_blocks = 1
 
     @property
     def images(self) -> bool:

@@ -34,6 +34,8 @@ EXAMPLES_MAX = 2**31 - 1
 _MANY = 100_000_000
 _DIVIDING_BYTES = 20
 """For each example, what dividing them into shards takes for a moment."""
+_WINDOW_BLOCKS = 8
+"""How many blocks an epoch mixes at a time, if the examples do not say it."""
 _LOOKED_AT = 16
 """How many examples are compared: the first, the last, and some between."""
 
@@ -43,15 +45,16 @@ class TaskData:
     """The facts about a task's examples without reading them; `sketches` are by part and index.
 
     `labels` has shape (train_samples,), int64, or is None if examples have no classes.
-    `block_ends` [blocks], int64, are the indices that follow the blocks of training examples; None
-    if the order does not depend on blocks. `files` are the fingerprints of the files of each part,
-    if its examples tell them.
+    `block_ends` [blocks], int64, are the indices that follow the blocks of training examples, of
+    which an epoch mixes `window_blocks` at a time; None if the order does not depend on blocks.
+    `files` are the fingerprints of the files of each part, if its examples tell them.
     """
 
     facts: DatasetFacts
     labels: NDArray[np.int64] | None
     sketches: Mapping[str, Mapping[int, list[Any]]]
     block_ends: NDArray[np.int64] | None = None
+    window_blocks: int = 1
     files: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -65,6 +68,9 @@ class TaskData:
     def remarks(self) -> tuple[str, ...]:
         """Remarks on unusual properties, for people, one line each."""
         count = self.facts.train_samples
+        if self.block_ends is not None and _is_sorted(self):
+            mixed = f"{self.window_blocks} of {len(self.block_ends)} blocks"
+            return (f'an epoch mixes {mixed}, and a class lies in few: order = "random" mixes all',)
         if count < _MANY:
             return ()
         size = f"{8 * count / 1e9:.2g} GB"
@@ -72,6 +78,19 @@ class TaskData:
         return (
             f"the indices of {count:,} training examples take {where}; train_limit takes fewer",
         )
+
+
+def _is_sorted(data: TaskData) -> bool:
+    """Whether blocks hold less than half of the classes that they would in random order."""
+    labels, ends = data.labels, data.block_ends
+    if labels is None or ends is None or len(ends) <= data.window_blocks:
+        return False
+    classes, counts = data.facts.classes, np.diff(ends, prepend=0)
+    numbers = np.repeat(np.arange(len(ends)), counts)
+    found = len(np.unique(numbers * classes + labels[: ends[-1]]))
+    shares, size = np.bincount(labels) / len(labels), counts.mean()
+    expected = len(ends) * (1 - (1 - shares) ** size).sum()
+    return bool(2 * found < expected)
 
 
 def open_task_data(root: Path, key: str) -> TaskData:
@@ -86,6 +105,7 @@ def open_task_data(root: Path, key: str) -> TaskData:
             classes=int(stated["classes"]),
             targets_per_sample=0,
         )
+        window_blocks = int(stated["window_blocks"])
         sketches = {
             part: {int(index): list(one) for index, one in stated["sketches"][part].items()}
             for part in ("train", "test")
@@ -100,6 +120,7 @@ def open_task_data(root: Path, key: str) -> TaskData:
         labels=labels,
         sketches=sketches,
         block_ends=ends if len(ends) else None,
+        window_blocks=window_blocks,
         files=files,
     )
 
@@ -174,11 +195,12 @@ def _looked_at(spec: Spec) -> tuple[dict[str, Any], dict[str, NDArray[np.int64]]
     from downpour.learning.tasks.own import examples_of, own_task
 
     task = own_task(spec)
-    counts, sketches, ends, files = {}, {}, {}, {}
+    counts, sketches, ends, files, windows = {}, {}, {}, {}, {}
     for part in ("train", "test"):
         examples = examples_of(task, spec, part)
         counts[part], sketches[part], ends[part] = _part(task, spec, part, examples)
         files[part] = getattr(examples, "fingerprint", "")
+        windows[part] = int(getattr(examples, "window_blocks", _WINDOW_BLOCKS))
     labels = _labels(task, spec, counts["train"])
     facts = {
         "task": spec.task,
@@ -187,6 +209,7 @@ def _looked_at(spec: Spec) -> tuple[dict[str, Any], dict[str, NDArray[np.int64]]
         "classes": int(labels.max()) + 1 if len(labels) else 0,
         "sketches": sketches,
         "files": files,
+        "window_blocks": windows["train"],
     }
     return facts, {"labels": labels, "block_ends": ends["train"]}
 

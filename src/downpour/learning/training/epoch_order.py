@@ -8,7 +8,7 @@ differs from its share by a whole example, and every index appears exactly once.
 from (seed, epoch, shard) alone.
 
 Examples that lie in blocks are shuffled in two steps: their blocks, and then the examples within
-each window of 8 blocks. So an epoch reads a block once, and has few of them open at a time.
+each window of some blocks. So an epoch reads a block once, and has few of them open at a time.
 
 A task trains a part of it. If an epoch has `meet` meetings, the m-th task trains the m-th of `meet`
 consecutive, nearly equal slices of the epoch's batches. So each example is trained once an epoch,
@@ -39,7 +39,6 @@ from downpour.learning.datasets.source import random_order
 Indices = NDArray[np.int64]
 
 _SHUFFLED, _BALANCED, _TIES, _BLOCKS = 1, 2, 4, 5
-_WINDOW = 8
 
 _KEPT_BYTES = 2**28
 
@@ -75,6 +74,7 @@ def batch_order(
     shard: int,
     first: int | None = None,
     block_ends: Indices | None = None,
+    window_blocks: int = 1,
 ) -> Indices:
     """Return the shard's indices in the order of training; `samples_in` tells the batches' bounds.
 
@@ -82,7 +82,7 @@ def batch_order(
     the `first` places of the order are enough, the rest takes no memory.
     """
     if block_ends is not None:
-        return indices[_by_blocks(indices, block_ends, spec.seed, epoch, shard)]
+        return indices[_by_blocks(indices, block_ends, window_blocks, spec.seed, epoch, shard)]
     if spec.batches == "shuffled":
         words = _SHUFFLED, spec.seed, epoch, shard
         return indices[random_order(len(indices), *words, first=first)]
@@ -101,11 +101,11 @@ def batch_order(
     return order[_stratified(classes, tie_order, np.diff(bounds))]
 
 
-def _by_blocks(indices: Indices, ends: Indices, *words: int) -> Indices:
+def _by_blocks(indices: Indices, ends: Indices, window: int, *words: int) -> Indices:
     """Return places in `indices` in the order of their windows, and in random order within each."""
     present, places = np.unique(np.searchsorted(ends, indices, side="right"), return_inverse=True)
     windows = np.empty(len(present), np.int64)
-    windows[random_order(len(present), _BLOCKS, *words)] = np.arange(len(present)) // _WINDOW
+    windows[random_order(len(present), _BLOCKS, *words)] = np.arange(len(present)) // window
     order = random_order(len(indices), _SHUFFLED, *words)
     return order[np.argsort(windows[places[order]], kind="stable")]
 

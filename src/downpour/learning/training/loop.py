@@ -164,9 +164,8 @@ class ShardTraining:
         if len(indices) and not 0 <= indices.min() <= indices.max() < count:
             raise FileCorrupt("indices", f"must be from 0 to {count - 1}")
         data = self._loaded.data
-        return batch_order(
-            self._spec, indices, data.labels, self._epoch, task.shard, stop, data.block_ends
-        )
+        about = self._epoch, task.shard, stop, data.block_ends, data.window_blocks
+        return batch_order(self._spec, indices, data.labels, *about)
 
     @property
     def steps_done(self) -> int:

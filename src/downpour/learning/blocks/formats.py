@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from downpour.base.errors import SpecError
-from downpour.learning.blocks.places import Buffer, Place, refusal
+from downpour.learning.blocks.places import Buffer, refusal
 
 Row = Any
 """An example: its columns by name; a window of tokens is a pair."""
@@ -40,7 +40,7 @@ class OpenBlock(Protocol):
         """Return an example by its number in the block."""
 
 
-class Layout(Protocol):
+class BlockFormat(Protocol):
     """The blocks of a place's files, in the order of their examples."""
 
     blocks: list[Block]
@@ -122,27 +122,3 @@ class Wanted:
             if name not in kinds:
                 raise SpecError("columns", name, f"there are {', '.join(sorted(kinds))}")
         return {name: kind or kinds[name] for name, kind in self.columns.items()}
-
-
-def layout_of(place: Place, wanted: Wanted) -> Layout:
-    """Return the layout of a place's files, by their names."""
-    suffixes = {PurePosixPath(key).suffix.lower() for key in place.files}
-    if wanted.length is not None:
-        from downpour.learning.blocks.plain import Tokens
-
-        return Tokens(place, wanted)
-    if any(PurePosixPath(key).name == "index.json" for key in place.files):
-        from downpour.learning.blocks.mds import Mds
-
-        return Mds(place, wanted)
-    if ".parquet" in suffixes:
-        from downpour.learning.blocks.parquet import Parquet
-
-        return Parquet(place, wanted)
-    if suffixes == {".tar"}:
-        from downpour.learning.blocks.tars import Tars
-
-        return Tars(place, wanted)
-    from downpour.learning.blocks.plain import Files
-
-    return Files(place, wanted)
