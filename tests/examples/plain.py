@@ -46,8 +46,8 @@ def plain_training(task: Task, spec: Spec) -> Trained:
         model.train()
         if spec.optimizer_state == "reset":
             optimizer.state.clear()
-        ends = getattr(examples, "block_ends", None)
-        order = batch_order(spec, np.arange(count), None, epoch, 0, block_ends=ends)
+        blocks = getattr(examples, "block_ends", None), getattr(examples, "window_blocks", 1)
+        order = batch_order(spec, np.arange(count), None, epoch, 0, None, *blocks)
         total, seen = 0.0, 0
         for step in range(steps):
             _seed(step_seed(step, task_seed(spec.seed, epoch, 0)))
