@@ -40,6 +40,7 @@ USUAL = (
     "sampling",
     "recovery",
     "growth",
+    "blocks",
 )
 LONG = (
     "finished",

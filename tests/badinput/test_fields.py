@@ -43,6 +43,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "shards": (f"{WHOLE} of at least 1 and at most 100000", "0", "-1", "100001", "2.0", "'four'"),
     "split": ("dirichlet(ALPHA)", "'iid'", "'dirichlet'", "'dirichlet(0)'", "'dirichlet(x)'"),
     "batches": ("shuffled or balanced", "'random'", "32", "''"),
+    "order": ("auto, random or blocks", "'block'", "1", "''", "true"),
     "batch_size": (f"{WHOLE} of at least 1", "0", "-32", "1000001", "32.0", "'32'"),
     "last_batch": ("even or rest", "'drop'", "true", "0", "''"),
     "epochs": (f"{WHOLE} of at least 1", "0", "-1", "1000001", "1.5", "'3'", "true", "inf"),

@@ -12,15 +12,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from filelock import Timeout
 from pydantic import TypeAdapter, ValidationError
 
 from downpour.base.errors import LaunchError, SharedDirectoryError
-from downpour.files.store.lease import Leader
 from downpour.host.paths import FolderLock, is_held
-from downpour.network.rpc.messages import Status
+
+if TYPE_CHECKING:
+    from downpour.files.store.lease import Leader
+    from downpour.network.rpc.messages import Status
 
 FORMAT = 1
 DESCRIPTION, STOP, _LOCK = "cluster.json", "cluster.stop", "cluster.lock"
