@@ -343,8 +343,8 @@ class SimulatedTaskFlow(TaskFlow):
         """The time before which no snapshot is due."""
         return self._made_loop.snapshot_due_at_seconds if self._made_loop is not None else inf
 
-    def _loop(self, control: TaskControl, every_seconds: float, at_seconds: float) -> StepLoop:
-        self._made_loop = self._step_loop(control, every_seconds, at_seconds)
+    def _loop(self, control: TaskControl, *seconds: float) -> StepLoop:
+        self._made_loop = self._step_loop(control, *seconds)
         return self._made_loop
 
 

@@ -223,6 +223,33 @@ def test_snapshots_cost_a_small_share_of_the_time(
     assert found * cost_seconds <= 0.0055 * 1000
 
 
+class Timed(TaskControl):
+    """Takes a second for each step, and a minute for each part of a file; counts its snapshots."""
+
+    saves = 0
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Let time pass."""
+        super().__setattr__(name, value)
+        clock = getattr(self, "clock", None)
+        if isinstance(clock, Clock):
+            clock.now += (name == "steps_done") + 60 * (name == "moved_bytes" and bool(value))
+            self.__dict__["saves"] = self.saves + (name == "snapshot" and value is not None)
+
+
+def test_a_worker_saves_no_task_that_is_short_beside_publishing(trainable: Trainable) -> None:
+    """Except its first, when it does not know yet how long publishing takes."""
+    clock, runner = Clock(), TaskRunner(trainable.shared, "cpu")
+    runner._clock = clock
+    counts = []
+    for number in range(2):
+        task = replace(trainable.task, id=replace(trainable.task.id, attempt=number))
+        control = Timed(task.id, clock=clock)
+        runner.run(task, control)
+        counts.append(control.saves)
+    assert counts == [1, 0]
+
+
 def test_a_full_directory_costs_the_snapshot_only(trainable: Trainable) -> None:
     """Training goes on without, and the next one is tried in its time."""
     clock = Clock()

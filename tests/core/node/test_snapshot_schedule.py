@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.base.values import AttemptId
-from downpour.core.node.attempt import HeldAttempt, SnapshotSchedule
+from downpour.base.values import AttemptId, PublishedFile, Snapshot
+from downpour.core.node.attempt import HeldAttempt, PublishingPace, SnapshotSchedule
 
 
 def training() -> HeldAttempt:
@@ -18,9 +18,9 @@ def training() -> HeldAttempt:
     return held
 
 
-@given(st.floats(0.1, 100.0), st.floats(0.0, 10.0))
+@given(st.floats(0.1, 100.0), st.floats(0.0, 4.0))
 def test_saving_costs_half_a_percent_of_the_time_at_most(every: float, cost: float) -> None:
-    """However long one takes."""
+    """However long one takes, up to the time from which they would be too rare."""
     pace, now, spent = SnapshotSchedule(every, 0.0), 0.0, 0.0
     for _ in range(20):
         now = max(now, pace.due_at_seconds)
@@ -31,13 +31,32 @@ def test_saving_costs_half_a_percent_of_the_time_at_most(every: float, cost: flo
     assert spent <= 0.0051 * pace.due_at_seconds
 
 
-def test_a_slow_snapshot_delays_the_next_one() -> None:
-    """By two hundred times what it took; a quick one by the interval."""
+@pytest.mark.parametrize(
+    ("took", "until_next"), [(0.01, 10.0), (1.0, 200.0), (15.0, 1610.0), (60.0, 3220.0)]
+)
+def test_a_slow_snapshot_delays_the_next_one(took: float, until_next: float) -> None:
+    """By two hundred times what it took, less for a very slow one; a quick one by the interval."""
     pace = SnapshotSchedule(10.0, 0.0)
-    pace.saved(100.0, 101.0)
-    assert pace.due_at_seconds == 101.0 + 200.0
-    pace.saved(301.0, 301.01)
-    assert pace.due_at_seconds == 301.01 + 10.0
+    pace.saved(100.0, 100.0 + took)
+    assert pace.due_at_seconds == pytest.approx(100.0 + took + until_next, abs=1.0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "state_bytes", "first"),
+    [(15.0, None, 300.0), (15.0, 1500, 900.0), (15.0, 100, 300.0), (0.1, None, 10.0)],
+)
+def test_the_first_snapshot_waits_for_its_expected_cost(
+    seconds: float, state_bytes: int | None, first: float
+) -> None:
+    """At most a twentieth of the time: the last result of 500 bytes says how long it will take."""
+    state = None
+    if state_bytes is not None:
+        file = PublishedFile(name="state", size_bytes=state_bytes, checksum="0" * 32)
+        state = Snapshot(file=file, steps_done=1, steps_total=2)
+    pace = PublishingPace()
+    pace.published(99.0, 500, state)
+    pace.published(seconds, 500, None)
+    assert SnapshotSchedule(10.0, 0.0, pace.snapshot_seconds).due_at_seconds == pytest.approx(first)
 
 
 def test_where_none_are_asked_for_there_are_none() -> None:

@@ -18,11 +18,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import Lock, Timer
 
-from downpour.base.errors import (
-    DownpourError,
-    IncompatiblePeer,
-    Unreachable,
-)
+from downpour.base.errors import DownpourError, IncompatiblePeer, Unreachable
 from downpour.base.states import Failure
 from downpour.base.values import (
     AttemptId,
@@ -60,12 +56,7 @@ from downpour.files.store import SharedDirectory
 from downpour.learning.blame import is_of_users_code, users_errors
 from downpour.network.discovery.waiting import manager_may_come
 from downpour.network.rpc import PROTOCOL, Address, ManagerClient
-from downpour.network.rpc.messages import (
-    Heartbeat,
-    Registration,
-    TaskMessage,
-    WorkerInfo,
-)
+from downpour.network.rpc.messages import Heartbeat, Registration, TaskMessage, WorkerInfo
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from downpour.base.errors import (
 )
 from downpour.base.states import FailureKind
 from downpour.base.values import PublishedFile, Snapshot, Update
-from downpour.core.node.attempt import HeldAttempt, NextStep, StepLoop
+from downpour.core.node.attempt import HeldAttempt, NextStep, PublishingPace, StepLoop
 from downpour.core.spec import Spec
 from downpour.files.store import (
     Array,
@@ -182,6 +182,7 @@ class LoadedTasks(ABC):
     """The same files, retried for less."""
     snapshot_every: float
     models: ModelReader
+    pace: PublishingPace = field(default_factory=PublishingPace)
     differs: tuple[str, ...] = ()
     """The packages of which this machine has another version."""
     trial: str = ""
@@ -269,7 +270,7 @@ class TaskFlow(ABC):
 
     def __init__(
         self,
-        loop_class: Callable[[TaskControl, float, float], StepLoop] = StepLoop,
+        loop_class: Callable[[TaskControl, float, float, float], StepLoop] = StepLoop,
         sleep: Callable[[float], object] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
         token: Callable[[int], str] = secrets.token_hex,
@@ -290,7 +291,8 @@ class TaskFlow(ABC):
         control.begin(begun.training.steps_done, begun.training.steps_total)
         loaded_at = self._clock()
         snapshots = Snapshots(loaded.snapshots, control, self._token)
-        loop = self._loop_class(control, loaded.snapshot_every, loaded_at)
+        expected_seconds = loaded.pace.snapshot_seconds
+        loop = self._loop_class(control, loaded.snapshot_every, loaded_at, expected_seconds)
         try:
             with blaming_packages(loaded.differs):
                 while True:
@@ -310,6 +312,9 @@ class TaskFlow(ABC):
         trained_at = self._clock()
         work = loaded.work_of(task, begun)
         file, optimizer_state = publish_work(loaded.store, task.id, work, self._token(3))
+        publish_seconds = self._clock() - trained_at
+        written = file.size_bytes + (optimizer_state.size_bytes if optimizer_state else 0)
+        loaded.pace.published(publish_seconds, written, control.snapshot)
         loaded.keep(work, file, optimizer_state)
         return Update(
             file=file,
@@ -319,7 +324,7 @@ class TaskFlow(ABC):
             load_seconds=loaded_at - began,
             train_seconds=trained_at - loaded_at,
             optimizer_state=optimizer_state,
-            publish_seconds=self._clock() - trained_at,
+            publish_seconds=publish_seconds,
             processes=loaded.processes,
             shortages=loaded.shortages,
             trial=loaded.trial,

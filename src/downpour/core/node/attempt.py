@@ -146,6 +146,26 @@ task can do without a snapshot, and a longer wait would cost as much time as the
 
 _COST_SHARE = 0.005
 """The largest share of the training time: saving may make a shard end half a percent later."""
+_FIRST_COST_SHARE = 0.05
+"""An attempt's first may cost more: without it, a lost worker counts as a failed attempt."""
+_FAILS_EVERY_SECONDS = 24 * 3600.0
+"""For snapshots so slow that half a percent makes them too rare. If one takes c seconds, intervals
+of √(2 · c · this) lose the least time (Young, 1974)."""
+
+
+@dataclass(slots=True)
+class PublishingPace:
+    """How long a worker probably publishes a snapshot: as long as an experiment's last update."""
+
+    snapshot_seconds: float = 0.0
+    _snapshot_bytes: int = 0
+
+    def published(self, seconds: float, size_bytes: int, snapshot: Snapshot | None) -> None:
+        """Record a task's result, and the last snapshot of its attempt."""
+        if snapshot is not None:
+            self._snapshot_bytes = snapshot.file.size_bytes
+        # A snapshot also has the optimizer's state, which a result may lack.
+        self.snapshot_seconds = seconds * max(1.0, self._snapshot_bytes / size_bytes)
 
 
 class SnapshotSchedule:
@@ -158,11 +178,15 @@ class SnapshotSchedule:
     Args:
         every_seconds: the least time between two snapshots; 0: no snapshots.
         at_seconds: when the training begins.
+        expected_seconds: how long the first one will probably take.
     """
 
-    def __init__(self, every_seconds: float, at_seconds: float) -> None:
+    def __init__(
+        self, every_seconds: float, at_seconds: float, expected_seconds: float = 0.0
+    ) -> None:
         self._every_seconds = every_seconds
-        self.due_at_seconds = at_seconds + every_seconds if every_seconds else math.inf
+        first = max(every_seconds, expected_seconds / _FIRST_COST_SHARE)
+        self.due_at_seconds = at_seconds + first if every_seconds else math.inf
 
     def is_due(self, held: HeldAttempt, at_seconds: float) -> bool:
         """Whether to publish a snapshot now.
@@ -178,7 +202,9 @@ class SnapshotSchedule:
         """Record how long the last snapshot took, published or not."""
         # A slow or failing directory automatically makes snapshots rarer.
         took = ended_at_seconds - began_at_seconds
-        self.due_at_seconds = ended_at_seconds + max(self._every_seconds, took / _COST_SHARE)
+        rarest = math.sqrt(2 * took * _FAILS_EVERY_SECONDS)
+        interval = max(self._every_seconds, min(took / _COST_SHARE, rarest))
+        self.due_at_seconds = ended_at_seconds + interval
 
 
 class NextStep(Enum):
@@ -199,15 +225,15 @@ class NextStep(Enum):
 class StepLoop:
     """Decides, before each step of one attempt, what comes next.
 
-    Args:
-        held: the attempt; threads and signal handlers may ask it to stop at any time.
-        snapshot_every_seconds: the least time between two snapshots; 0: no snapshots.
-        at_seconds: when the training begins.
+    Threads and signal handlers may ask the attempt to stop at any time. `SnapshotSchedule` explains
+    the seconds.
     """
 
-    def __init__(self, held: HeldAttempt, snapshot_every_seconds: float, at_seconds: float) -> None:
+    def __init__(
+        self, held: HeldAttempt, every: float, at_seconds: float, expected: float = 0.0
+    ) -> None:
         self._held = held
-        self._schedule = SnapshotSchedule(snapshot_every_seconds, at_seconds)
+        self._schedule = SnapshotSchedule(every, at_seconds, expected)
         self._saves_since = at_seconds
 
     @property
