@@ -194,6 +194,7 @@ ELSEWHERE = {
     "docs/how-to/more-workers.md": "needs MNIST, as tests/cluster/docker has it",
     "docs/how-to/object-stores.md": "needs a bucket, as tests/files/objects has it",
     "docs/how-to/placement.md": "needs Slurm, as tests/cluster/slurm has it",
+    "docs/how-to/large-data.md": "installs, and needs a bucket: tests/files/objects/test_blocks.py",
     "docs/how-to/ray.md": "needs a Ray cluster, as tests/cluster/ray_cluster has it",
     "docs/how-to/slurm.md": "needs Slurm, as tests/cluster/slurm has it",
     "docs/results/convlstm.md": "takes minutes; tests/experiments/studies has a smaller one",
