@@ -26,6 +26,7 @@ from torch import Tensor
 
 from downpour.base.errors import SpecError
 from downpour.host.machine import expect_random_reads
+from downpour.learning.blocks.plain import token_type, window
 from downpour.learning.datasets.images import (
     check_every_class,
     class_folders,
@@ -34,9 +35,6 @@ from downpour.learning.datasets.images import (
     resized,
 )
 from downpour.learning.datasets.source import local_path
-
-__all__ = ["ImageFolder", "TokenWindows", "transforms"]
-
 
 log = logging.getLogger(__name__)
 
@@ -158,16 +156,11 @@ class TokenWindows:
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         if not -len(self) <= index < len(self):
             raise IndexError(f"window {index} of {len(self)}")
-        start = index % len(self) * self._stride
-        window = torch.from_numpy(self._tokens[start : start + self._length + 1].astype(np.int64))
-        return window[:-1], window[1:]
+        return window(self._tokens, index % len(self) * self._stride, self._length)
 
 
 def _mapped(path: Path, dtype: str) -> NDArray[Any]:
-    try:
-        size = np.dtype(dtype).itemsize
-    except TypeError:
-        raise SpecError("dtype", dtype, "must name a type of integers, such as uint16") from None
+    size = token_type(dtype).itemsize
     try:
         count = path.stat().st_size
         if not count or count % size:

@@ -110,6 +110,16 @@ def test_a_shard_of_mds_is_a_block(name: str) -> None:
     assert row["any"].shape == (2, 2)
 
 
+def test_a_merged_index_names_no_shard_twice(tmp_path: Path) -> None:
+    """As mosaicml-streaming merges them: the parts keep theirs, and examples count once."""
+    shutil.copytree(WRITTEN / "mds", tmp_path / "part")
+    merged = json.loads((tmp_path / "part" / "index.json").read_text())
+    for shard in merged["shards"]:
+        shard["raw_data"]["basename"] = f"part/{shard['raw_data']['basename']}"
+    (tmp_path / "index.json").write_text(json.dumps(merged))
+    assert Blocks(tmp_path).block_ends.tolist() == [4, 8, 12]
+
+
 def test_members_of_a_tar_with_one_key_are_an_example(tmp_path: Path) -> None:
     """The second opening finds the blocks in a note, which a changed tar makes void."""
     shutil.copytree(WRITTEN / "tars", tmp_path / "tars")
@@ -191,6 +201,11 @@ def undecodable(folder: Path) -> None:
     pq.write_table(pa.Table.from_pylist(rows, schema=table().schema), folder / "train-0.parquet")
 
 
+def overstated(index: Path) -> None:
+    """Let it promise more examples than a shard has words."""
+    index.write_text(index.read_text().replace('"samples": 4', '"samples": 4000'))
+
+
 BAD: list[tuple[str, Callable[[Path], object], str]] = [
     ("pq", lambda at: cut(at / "train-1.parquet"), r"train-1\.parquet'?: is no Parquet file"),
     ("pq", other_columns, r"train-1\.parquet'?: its columns differ from those of train-0"),
@@ -199,6 +214,7 @@ BAD: list[tuple[str, Callable[[Path], object], str]] = [
     ("mds", lambda at: cut(at / "shard.00001.mds"), "but index.json says 4402"),
     ("mds", lambda at: cut(at / "index.json"), "is no index of MDS"),
     ("mds", lambda at: overwrite(at / "shard.00001.mds", 0), "does not hold 4 examples"),
+    ("mds", lambda at: overstated(at / "index.json"), "does not hold 4000 examples"),
     ("mds", lambda at: overwrite(at / "shard.00001.mds", first_example(at)), "its columns have"),
     ("tars", lambda at: cut(at / "01.tar"), r"01\.tar'?: is cut"),
     ("pickled", lambda _: None, "column x is encoded as pkl, which is pickled"),
@@ -250,6 +266,7 @@ def test_a_note_that_lies_is_named(tmp_path: Path) -> None:
         ({"columns": {"text": "video"}}, "must be one of bytes, image, "),
         ({"length": 0}, "must be at least 1"),
         ({"length": 8, "dtype": "word"}, "must name a type of integers"),
+        ({"length": 8, "dtype": "float32"}, "must name a type of integers"),
     ],
 )
 def test_a_mistake_is_refused(options: dict[str, Any], said: str) -> None:

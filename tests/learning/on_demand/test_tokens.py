@@ -60,7 +60,7 @@ def test_tokens_without_a_window_are_refused(tmp_path: Path) -> None:
         ),
         (tmp_path / "few.bin", 8, "uint16", "has 8 tokens, but a window needs 8 and one more"),
         (tmp_path / "few.bin", 8, "word", "must name a type of integers"),
-        (tmp_path / "few.bin", 2, "float32", "must be a row of integers"),
+        (tmp_path / "few.bin", 2, "float32", "must name a type of integers"),
         (tmp_path / "few.bin", 0, "uint16", "length = 0: must be at least 1"),
         ([[1, 2, 3]], 1, "uint16", "must be a row of integers"),
     ]

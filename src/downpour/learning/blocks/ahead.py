@@ -10,30 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Condition, Thread
-from typing import NamedTuple
 
 from downpour.learning.blocks.formats import Block
 
 _FETCHERS = 8
 
 
-class Need(NamedTuple):
-    """A block that a task needs, and the first place in its order that does."""
-
-    place: int
-    block: Block
-
-    @property
-    def size_bytes(self) -> int:
-        """What is to be fetched."""
-        return self.block.end - self.block.begin
-
-
 class ReadAhead:
-    """Fetches needs, in ascending order of their places."""
+    """Fetches `needs`: blocks, each with the first place in a task's order that needs it."""
 
     def __init__(
-        self, needs: Sequence[Need], fetch: Callable[[Block], object], ahead_bytes: int
+        self,
+        needs: Sequence[tuple[int, Block]],
+        fetch: Callable[[Block], object],
+        ahead_bytes: int,
     ) -> None:
         self._needs = needs
         self._fetch = fetch
@@ -47,9 +37,9 @@ class ReadAhead:
     def reach(self, place: int) -> None:
         """Say that the examples before a place have been read; what only they need is too late."""
         with self._changed:
-            while self._reached < len(self._needs) and self._needs[self._reached].place < place:
+            while self._reached < len(self._needs) and self._needs[self._reached][0] < place:
                 if self._reached < self._next:
-                    self._held_bytes -= self._needs[self._reached].size_bytes
+                    self._held_bytes -= self._needs[self._reached][1].size_bytes
                 self._reached += 1
             self._next = max(self._next, self._reached)
             self._changed.notify_all()
@@ -61,19 +51,19 @@ class ReadAhead:
             self._changed.notify_all()
 
     def _work(self) -> None:
-        while (need := self._taken()) is not None:
+        while (block := self._taken()) is not None:
             with suppress(Exception):  # who reads the block finds the reason, and tries again
-                self._fetch(need.block)
+                self._fetch(block)
 
-    def _taken(self) -> Need | None:
+    def _taken(self) -> Block | None:
         with self._changed:
             self._changed.wait_for(lambda: self._next == len(self._needs) or self._has_room())
             if self._next == len(self._needs):
                 return None
-            need = self._needs[self._next]
+            block = self._needs[self._next][1]
             self._next += 1
-            self._held_bytes += need.size_bytes
-            return need
+            self._held_bytes += block.size_bytes
+            return block
 
     def _has_room(self) -> bool:
         return self._next == self._reached or self._held_bytes < self._ahead_bytes

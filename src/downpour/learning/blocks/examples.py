@@ -15,9 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from downpour.base.errors import SpecError
-from downpour.learning.blocks.ahead import Need, ReadAhead
+from downpour.learning.blocks.ahead import ReadAhead
 from downpour.learning.blocks.formats import KINDS, Block, BlockFormat, OpenBlock, Wanted
+from downpour.learning.blocks.mds import Mds
+from downpour.learning.blocks.parquet import Parquet
 from downpour.learning.blocks.places import BlockPlace, Buffer, cache_bytes, place_of, refusal
+from downpour.learning.blocks.plain import Files, Tokens
+from downpour.learning.blocks.tars import Tars
 
 _MEGABYTE = 1 << 20
 _READERS = 8
@@ -78,7 +82,7 @@ class Blocks:
         self.block_ends: NDArray[np.int64] = np.cumsum(counts)
         if not len(counts):
             raise SpecError("address", str(address), "its files hold no examples")
-        block_bytes = sum(block.end - block.begin for block in self._blocks) // len(self._blocks)
+        block_bytes = sum(block.size_bytes for block in self._blocks) // len(self._blocks)
         self.window_blocks = max(_WINDOW_BLOCKS, _WINDOW_BYTES // max(1, block_bytes))
         self._transform = transform
         self._opened: OrderedDict[int, OpenBlock] = OrderedDict()
@@ -130,7 +134,7 @@ class Blocks:
         present, places = np.unique(numbers, return_index=True)
         order = np.argsort(places, kind="stable")
         needs = [
-            Need(place, self._blocks[number])
+            (place, self._blocks[number])
             for place, number in zip(places[order].tolist(), present[order].tolist(), strict=True)
         ]
         # Its threads do not hold these examples, so that who drops them ends the threads.
@@ -203,21 +207,9 @@ def _format_of(place: BlockPlace, wanted: Wanted) -> BlockFormat:
     """Return the format of a place's files, by their names."""
     suffixes = {PurePosixPath(key).suffix.lower() for key in place.files}
     if wanted.length is not None:
-        from downpour.learning.blocks.plain import Tokens
-
         return Tokens(place, wanted)
     if any(PurePosixPath(key).name == "index.json" for key in place.files):
-        from downpour.learning.blocks.mds import Mds
-
         return Mds(place, wanted)
     if ".parquet" in suffixes:
-        from downpour.learning.blocks.parquet import Parquet
-
         return Parquet(place, wanted)
-    if suffixes == {".tar"}:
-        from downpour.learning.blocks.tars import Tars
-
-        return Tars(place, wanted)
-    from downpour.learning.blocks.plain import Files
-
-    return Files(place, wanted)
+    return Tars(place, wanted) if suffixes == {".tar"} else Files(place, wanted)

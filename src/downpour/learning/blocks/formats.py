@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -28,16 +28,17 @@ class Block:
     end: int
     count: int
 
-
-class OpenBlock(Protocol):
-    """A block in memory."""
-
     @property
-    def nbytes(self) -> int:
-        """What it takes in memory."""
+    def size_bytes(self) -> int:
+        """What is to be read."""
+        return self.end - self.begin
 
-    def row(self, number: int) -> Row:
-        """Return an example by its number in the block."""
+
+class OpenBlock(NamedTuple):
+    """A block in memory: how much it takes, and an example by its number in it."""
+
+    nbytes: int
+    row: Callable[[int], Row]
 
 
 class BlockFormat(Protocol):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -19,7 +18,16 @@ import torch
 from numpy.typing import NDArray
 
 from downpour.host.extras import require
-from downpour.learning.blocks.formats import KINDS, PICKLED, Block, Row, Wanted, image, pixels
+from downpour.learning.blocks.formats import (
+    KINDS,
+    PICKLED,
+    Block,
+    OpenBlock,
+    Row,
+    Wanted,
+    image,
+    pixels,
+)
 from downpour.learning.blocks.places import BlockPlace, Buffer, refusal
 
 _CODECS = {"gz": "gzip", "br": "brotli", "zstd": "zstd", "bz2": "bz2"}
@@ -27,6 +35,9 @@ _VERSION = 2
 _WORD = 4
 _OF_BYTES = ("bytes", "image", "text", "json")
 """The kinds that are made of a value as it is in the file."""
+
+_Columns = list[tuple[str, int, Callable[[bytes], Any] | None]]
+"""Their names, their sizes in bytes or 0 if the examples tell, and how to read them."""
 
 
 class Mds:
@@ -65,19 +76,21 @@ class Mds:
                 if place.files[name].size_bytes != block.end:
                     size = place.files[name].size_bytes
                     raise refusal(name, f"has {size} bytes, but {key} says {block.end}")
+                if name not in self._shards:  # a merged index names those of others again
+                    self.blocks.append(block)
                 self._shards[name] = shard
-                self.blocks.append(block)
         except (ValueError, KeyError, TypeError) as error:
             raise refusal(key, f"is no index of MDS: {type(error).__name__} {error}") from None
         if not self.blocks:
             raise refusal(key, "names no shards")
 
-    def open(self, block: Block, content: Buffer) -> _OpenShard:
+    def open(self, block: Block, content: Buffer) -> OpenBlock:
         """Return a shard; its places must be those of the index."""
         shard = self._shards[block.key]
         if shard["zip_data"]:
             content = _decompressed(block.key, shard, content)
-        offsets = np.frombuffer(content[: _WORD * (block.count + 2)], "<u4")
+        whole_bytes = len(content) // _WORD * _WORD
+        offsets = np.frombuffer(content[: min(_WORD * (block.count + 2), whole_bytes)], "<u4")
         ends = offsets[1:].astype(np.int64)
         is_sound = (
             len(offsets) == block.count + 2
@@ -92,7 +105,8 @@ class Mds:
             (name, size or 0, self._reading(name))
             for name, size in zip(shard["column_names"], shard["column_sizes"], strict=True)
         ]
-        return _OpenShard(memoryview(content), ends, columns)
+        view = memoryview(content)
+        return OpenBlock(len(view), lambda number: _row(view, ends[number : number + 2], columns))
 
     def _reading(self, name: str) -> Callable[[bytes], Any] | None:
         """Return how to read a column's bytes; None if it is not wanted."""
@@ -120,33 +134,22 @@ def _decompressed(key: str, shard: Mapping[str, Any], content: Buffer) -> Buffer
         raise refusal(key, f"cannot be decompressed: {' '.join(str(error).split())}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class _OpenShard:
-    content: memoryview
-    ends: NDArray[np.int64]
-    columns: list[tuple[str, int, Callable[[bytes], Any] | None]]
-    """Their names, their sizes in bytes or 0 if the examples tell, and how to read them."""
-
-    @property
-    def nbytes(self) -> int:
-        return len(self.content)
-
-    def row(self, number: int) -> Row:
-        at, end = self.ends[number : number + 2].tolist()
-        sizes = []
-        for _, size, _ in self.columns:
-            if not size:
-                size = int.from_bytes(self.content[at : at + _WORD], "little")  # noqa: PLW2901
-                at += _WORD
-            sizes.append(size)
-        if at + sum(sizes) != end:
-            raise ValueError(f"its columns have {sum(sizes)} bytes of {end - at}")
-        row = {}
-        for (name, _, read), size in zip(self.columns, sizes, strict=True):
-            if read is not None:
-                row[name] = read(bytes(self.content[at : at + size]))
-            at += size
-        return row
+def _row(content: memoryview, bounds: NDArray[np.int64], columns: _Columns) -> Row:
+    at, end = bounds.tolist()
+    sizes = []
+    for _, size, _ in columns:
+        if not size:
+            size = int.from_bytes(content[at : at + _WORD], "little")  # noqa: PLW2901
+            at += _WORD
+        sizes.append(size)
+    if at + sum(sizes) != end:
+        raise ValueError(f"its columns have {sum(sizes)} bytes of {end - at}")
+    row = {}
+    for (name, _, read), size in zip(columns, sizes, strict=True):
+        if read is not None:
+            row[name] = read(bytes(content[at : at + size]))
+        at += size
+    return row
 
 
 def _array(value: bytes, form: str) -> torch.Tensor:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import io
 import json
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from downpour.host.extras import require
-from downpour.learning.blocks.formats import KINDS, Block, Row, Wanted
+from downpour.learning.blocks.formats import KINDS, Block, OpenBlock, Wanted
 from downpour.learning.blocks.places import BlockPlace, Buffer, RangeFile, refusal
 
 _FOOTER_BYTES = 1 << 16
@@ -45,7 +44,7 @@ class Parquet:
                 self.blocks.append(block)
         self._columns = wanted.chosen(_kinds(self._schema))
 
-    def open(self, block: Block, content: Buffer) -> _OpenGroup:
+    def open(self, block: Block, content: Buffer) -> OpenBlock:
         """Decode a row group to columns."""
         from pyarrow import ArrowException, PythonFile
         from pyarrow.parquet import ParquetFile
@@ -58,11 +57,17 @@ class Parquet:
             opened = ParquetFile(file, metadata=self._footers[block.key])
             table = opened.read_row_group(
                 self._groups[block], columns=list(self._columns), use_threads=False
-            )
+            ).combine_chunks()
         except (ArrowException, OSError) as error:
             reason = " ".join(str(error).split())
             raise refusal(block.key, f"row group {self._groups[block]}: {reason}") from None
-        return _OpenGroup(table.combine_chunks(), self._columns)
+        return OpenBlock(
+            table.nbytes,
+            lambda number: {
+                name: _read(table.column(name)[number], kind)
+                for name, kind in self._columns.items()
+            },
+        )
 
 
 def _footer(place: BlockPlace, key: str) -> Any:
@@ -84,15 +89,11 @@ def _footer(place: BlockPlace, key: str) -> Any:
 
 def _range(group: Any) -> tuple[int, int]:
     """Return where the bytes of a row group begin and end."""
-    begins, ends = [], []
-    for number in range(group.num_columns):
-        column = group.column(number)
-        places = [column.data_page_offset]
-        if column.dictionary_page_offset:
-            places.append(column.dictionary_page_offset)
-        begins.append(min(places))
-        ends.append(min(places) + column.total_compressed_size)
-    return min(begins), max(ends)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    # If there is a dictionary, it precedes the data.
+    begins = [one.dictionary_page_offset or one.data_page_offset for one in columns]
+    sizes = (one.total_compressed_size for one in columns)
+    return min(begins), max(begin + size for begin, size in zip(begins, sizes, strict=True))
 
 
 def _kinds(schema: Any) -> dict[str, str]:
@@ -122,20 +123,6 @@ def _is_array(kind: Any) -> bool:
         inner = inner.value_type
     is_number = types.is_integer(inner) or types.is_floating(inner) or types.is_boolean(inner)
     return inner is not kind and bool(is_number)
-
-
-@dataclass(frozen=True, slots=True)
-class _OpenGroup:
-    table: Any
-    columns: dict[str, str]
-
-    @property
-    def nbytes(self) -> int:
-        return int(self.table.nbytes)
-
-    def row(self, number: int) -> Row:
-        values = {name: self.table.column(name)[number] for name in self.columns}
-        return {name: _read(value, self.columns[name]) for name, value in values.items()}
 
 
 def _read(value: Any, kind: str) -> Any:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from downpour.base.errors import SpecError
-from downpour.learning.blocks.formats import KINDS, Block, Row, Wanted, kind_of_file
+from downpour.learning.blocks.formats import KINDS, Block, OpenBlock, Wanted, kind_of_file
 from downpour.learning.blocks.places import BlockPlace, Buffer, refusal
 
 _BLOCK_BYTES = 1 << 22
@@ -20,32 +21,18 @@ class Files:
     """A file is a block and an example: its `content`, decoded by its name, and its `path`."""
 
     def __init__(self, place: BlockPlace, wanted: Wanted) -> None:
-        self._columns = wanted.chosen({"content": "", "path": "text"})
         self.blocks = [Block(key, 0, file.size_bytes, 1) for key, file in place.files.items()]
-        for key in place.files:
-            kind_of_file(key)
+        self._kinds = {
+            key: wanted.chosen({"content": kind_of_file(key), "path": "text"})
+            for key in place.files
+        }
 
-    def open(self, block: Block, content: Buffer) -> _OpenFile:
+    def open(self, block: Block, content: Buffer) -> OpenBlock:
         """Return the one example."""
-        return _OpenFile(block.key, bytes(content), self._columns)
-
-
-@dataclass(frozen=True, slots=True)
-class _OpenFile:
-    key: str
-    content: bytes
-    columns: dict[str, str]
-
-    @property
-    def nbytes(self) -> int:
-        return len(self.content)
-
-    def row(self, number: int) -> Row:
-        row = {"path": self.key, "content": self.content} if number == 0 else {}
-        kinds = {**self.columns}
-        if "content" in kinds:
-            kinds["content"] = kinds["content"] or kind_of_file(self.key)
-        return {name: KINDS[kind](row[name]) for name, kind in kinds.items()}
+        row, kinds = {"path": block.key, "content": bytes(content)}, self._kinds[block.key]
+        return OpenBlock(
+            len(content), lambda _: {name: KINDS[kinds[name]](row[name]) for name in kinds}
+        )
 
 
 class Tokens:
@@ -59,11 +46,7 @@ class Tokens:
         self._length = wanted.length or 0
         if self._length < 1:
             raise SpecError("length", wanted.length, "must be at least 1")
-        try:
-            self._dtype = np.dtype(wanted.dtype)
-        except TypeError:
-            accepted = "must name a type of integers, such as uint16"
-            raise SpecError("dtype", wanted.dtype, accepted) from None
+        self._dtype = token_type(wanted.dtype)
         size = self._dtype.itemsize
         whole = max(1, _BLOCK_BYTES // (self._length * size))
         self.blocks = []
@@ -78,21 +61,23 @@ class Tokens:
                 end = begin + (count * self._length + 1) * size
                 self.blocks.append(Block(key, begin, end, count))
 
-    def open(self, block: Block, content: Buffer) -> _OpenTokens:  # noqa: ARG002 - they are alike
+    def open(self, block: Block, content: Buffer) -> OpenBlock:  # noqa: ARG002 - they are alike
         """Return the windows of a block."""
-        return _OpenTokens(np.frombuffer(content, self._dtype), self._length)
+        tokens = np.frombuffer(content, self._dtype)
+        return OpenBlock(
+            tokens.nbytes, lambda number: window(tokens, number * self._length, self._length)
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class _OpenTokens:
-    tokens: NDArray[Any]
-    length: int
+def token_type(name: str) -> np.dtype[Any]:
+    """Return the type of the integers in a file of tokens, by its name in numpy."""
+    with suppress(TypeError):
+        if (found := np.dtype(name)).kind in "iu":
+            return found
+    raise SpecError("dtype", name, "must name a type of integers, such as uint16")
 
-    @property
-    def nbytes(self) -> int:
-        return self.tokens.nbytes
 
-    def row(self, number: int) -> Row:
-        start = number * self.length
-        window = torch.from_numpy(self.tokens[start : start + self.length + 1].astype(np.int64))
-        return window[:-1], window[1:]
+def window(tokens: NDArray[Any], start: int, length: int) -> tuple[Tensor, Tensor]:
+    """Return a window of tokens [n] and the same window one token later, both int64 [length]."""
+    found = torch.from_numpy(tokens[start : start + length + 1].astype(np.int64))
+    return found[:-1], found[1:]

@@ -12,10 +12,9 @@ import json
 import tarfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 
-from downpour.learning.blocks.formats import KINDS, Block, Row, Wanted, kind_of_file
+from downpour.learning.blocks.formats import KINDS, Block, OpenBlock, Row, Wanted, kind_of_file
 from downpour.learning.blocks.places import BlockPlace, Buffer, RangeFile, refusal
 
 _BLOCK_BYTES = 1 << 23
@@ -33,7 +32,7 @@ class Tars:
             found = list(readers.map(lambda key: _indexed(place, key), place.files))
         self.blocks = [block for blocks in found for block in blocks]
 
-    def open(self, block: Block, content: Buffer) -> _OpenTar:
+    def open(self, block: Block, content: Buffer) -> OpenBlock:
         """Return a part of a tar, which must have as many examples as our note says."""
         members = [one for _, one in _examples(block.key, io.BytesIO(content))]
         if len(members) != block.count:
@@ -42,23 +41,11 @@ class Tars:
                 f"{block.count}: remove {_note(block.key)}"
             )
             raise refusal(block.key, accepted)
-        return _OpenTar(content, members, self._wanted)
+        return OpenBlock(len(content), lambda number: self._row(content, members[number]))
 
-
-@dataclass(frozen=True, slots=True)
-class _OpenTar:
-    content: Buffer
-    members: list[dict[str, tuple[int, int]]]
-    wanted: Wanted
-
-    @property
-    def nbytes(self) -> int:
-        return len(self.content)
-
-    def row(self, number: int) -> Row:
-        places = self.members[number]
-        kinds = self.wanted.chosen({name: kind_of_file(f"x.{name}") for name in places})
-        read = {name: bytes(self.content[slice(*places[name])]) for name in kinds}
+    def _row(self, content: Buffer, places: dict[str, tuple[int, int]]) -> Row:
+        kinds = self._wanted.chosen({name: kind_of_file(f"x.{name}") for name in places})
+        read = {name: bytes(content[slice(*places[name])]) for name in kinds}
         return {name: KINDS[kind](read[name]) for name, kind in kinds.items()}
 
 
@@ -122,10 +109,8 @@ def _examples(
                 if not members:
                     begin, known = member.offset, (folder, stem)
                 kind_of_file(f"{key}/{last}")
-                members[column.lower()] = (
-                    member.offset_data,
-                    member.offset_data + member.size,
-                )
+                data = member.offset_data
+                members[column.lower()] = data, data + member.size
     except tarfile.TarError as error:
         raise refusal(key, f"is no tar file: {error}") from None
     if members:
