@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from downpour.experiments.trained_model.locating import resumed
     from downpour.host.paths import Credentials
     from downpour.learning.allowlist import allow
-    from downpour.learning.tasks import Task
+    from downpour.learning.tasks.task import Task
     from downpour.show.notebook import Result
     from downpour_lab.policylab.comparison import compare_policies
 

@@ -1,12 +1,8 @@
 """Ships a task's own code to the workers, as one file in the experiment's folder: a bundle.
 
 Two managers make the same JSON of the same files, so its SHA-256 names the content. The compressed
-bytes may differ between builds of zlib, and nothing depends on them. A reader trusts nothing: it
-inflates no more than a bundle may hold, and checks the SHA-256, the form and each path.
-
-A worker's own files count where they are the ones that were submitted. Else it takes the bundle,
-if it accepts code, keeps it in a folder of this machine, and has imports find it there. In either
-case, `check_code` compares the files with the experiment's digests before the worker imports any.
+bytes may differ between builds of zlib, and nothing depends on them. docs/internals/decisions.md
+("Code travels as one bundle") lists the limits and what a reader checks.
 """
 
 from __future__ import annotations
@@ -208,9 +204,8 @@ def bundle_of(spec: Spec) -> Bundle | None:
 def _folder_of(spec: Spec, digest: str, store: Store) -> Path:
     """Return this machine's folder with the files of an experiment's bundle.
 
-    The folder appears whole or not at all. We verify it before each use, because a person may have
-    edited it, and replace an edited one. A folder without use for a month is removed. If a process
-    cannot write to the machine's own folder, as in some containers, it has a temporary one.
+    We verify it before each use, because a person may have edited it. If a process cannot write to
+    the machine's own folder, as in some containers, it has a temporary one.
     """
     own = own_folder() / "code"
     try:
@@ -233,7 +228,12 @@ def _unpacked(place: Path, spec: Spec, digest: str, store: Store) -> Path:
     folder = place / digest
     with FolderLock(place / f".{digest}.lock"):
         there = _held(folder)
-        bundle = there if there is not None and there.digest == digest else _read(digest, store)
+        if there is not None and there.digest == digest:
+            bundle = there
+        else:
+            name = layout.bundle_name(digest)
+            packed = store.read_unchecked(name, limit_bytes=PACKED_BYTES_MAX + 1)
+            bundle = Bundle.unpacked(packed, digest)
         bundle.check(spec.code)
         if bundle is there:
             note_use(folder)
@@ -241,11 +241,6 @@ def _unpacked(place: Path, spec: Spec, digest: str, store: Store) -> Path:
             remove_unused(path for path in place.iterdir() if path != folder)
             _write(bundle, folder)
     return folder
-
-
-def _read(digest: str, store: Store) -> Bundle:
-    packed = store.read_unchecked(layout.bundle_name(digest), limit_bytes=PACKED_BYTES_MAX + 1)
-    return Bundle.unpacked(packed, digest)
 
 
 def _held(folder: Path) -> Bundle | None:

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from downpour.base.errors import FileCorrupt
 from downpour.base.values import DatasetFacts
 from downpour.core.spec import Spec
-from downpour.learning.tasks import Task, TaskData
+from downpour.learning.tasks.agreement import TaskData
 from downpour.learning.tasks.loaded import LoadedTask
+from downpour.learning.tasks.task import Task
 from downpour.learning.training.optimizers import OPTIMIZERS, Optimizers
 
 FACTS = DatasetFacts(

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from downpour.base.values import DatasetFacts
 from downpour.core.spec import Spec
-from downpour.learning.tasks import Task, TaskData
+from downpour.learning.tasks.agreement import TaskData
 from downpour.learning.tasks.loaded import LoadedTask
+from downpour.learning.tasks.task import Task
 from downpour.learning.training.optimizers import Position, rate_factor
 
 DATA = TaskData(

@@ -32,7 +32,8 @@ from downpour.learning.blame import describe_error
 from downpour.learning.datasets import PreparedDataset
 from downpour.learning.datasets.array_folder import FACTS_FILE, parsed_facts, read_facts
 from downpour.learning.datasets.prepared import without_examples
-from downpour.learning.tasks import Data, TaskData, prepare_data
+from downpour.learning.tasks import Data, prepare_data
+from downpour.learning.tasks.agreement import TaskData
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.tasks.loaded import load as load_task
 from downpour.learning.training.loop import begin_from, lacking

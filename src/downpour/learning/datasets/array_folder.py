@@ -190,7 +190,7 @@ def write_array_folder(
     digests = {name: block_digests(_content(array)) for name, array in arrays.items()}
     described = {name: _described(array, digests[name]) for name, array in arrays.items()}
     text = json.dumps({**facts, "arrays": described}, indent=1).encode()
-    key = f"{prefix}-{_facts_checksum(text)}"
+    key = f"{prefix}-{xxhash.xxh3_64_hexdigest(text)}"
     with FolderLock(root / f".{key}.lock"):
         # Looked at under the lock, because another process may have made it while this one waited.
         if key not in names_in(root) or damage(root, key, arrays) is not None:
@@ -251,19 +251,15 @@ def _make(
         for path in partial_folder.iterdir():
             flush(path)
         sync_directory(partial_folder)
-        _put_aside(folder)
+        # A damaged one is not removed, because workers may have mapped its files.
+        if folder.name in names_in(folder.parent):
+            aside = folder.with_name(f".{folder.name}.damaged")
+            shutil.rmtree(aside, ignore_errors=True)
+            folder.rename(aside)
         partial_folder.rename(folder)
         sync_directory(folder.parent)
     finally:
         shutil.rmtree(partial_folder, ignore_errors=True)
-
-
-def _put_aside(folder: Path) -> None:
-    """Rename a damaged folder; not removed, because workers may have mapped its files."""
-    aside = folder.with_name(f".{folder.name}.damaged")
-    if folder.name in names_in(folder.parent):
-        shutil.rmtree(aside, ignore_errors=True)
-        folder.rename(aside)
 
 
 def _write(folder: Path, name: str, array: NDArray[Any], digests: bytes) -> None:
@@ -296,7 +292,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
     name = f"{folder.name}/{FACTS_FILE}"
     with _found(folder, FACTS_FILE), open(open_regular(folder / FACTS_FILE), "rb") as file:
         text = file.read()
-    if not folder.name.endswith(f"-{_facts_checksum(text)}"):
+    if not folder.name.endswith(f"-{xxhash.xxh3_64_hexdigest(text)}"):
         raise FileCorrupt(name, "has changed since the dataset was prepared")
     return parsed_facts(text, name)
 
@@ -310,10 +306,6 @@ def parsed_facts(text: bytes, name: str) -> dict[str, Any]:
     if not isinstance(stated, dict):
         raise FileCorrupt(name, "should hold an object")
     return stated
-
-
-def _facts_checksum(text: bytes) -> str:
-    return xxhash.xxh3_64_hexdigest(text)
 
 
 def _content(array: NDArray[Any]) -> memoryview:
@@ -360,21 +352,17 @@ def _array_in(file: Path, stated: dict[str, Any]) -> _Mapped:
         raise ValueError("has no checksum")
     size = math.prod(stated["shape"]) * np.dtype(stated["dtype"]).itemsize
     try:
-        return _of_own_copy(file, stated, size)
+        copy = own_copy(file, stated["checksum"], size)
+        with suppress(ValueError, EOFError):
+            mapped = _mapped(copy)
+            if mapped.described == stated:
+                return mapped
+        copy.unlink(missing_ok=True)  # it has changed since it was unpacked
+        return _mapped(own_copy(file, stated["checksum"], size))
     except NoCopy as error:
         log.warning("%s: no copy on this machine, %s; reading it into memory", file.name, error)
         array = in_memory(file, size)
         return _Mapped(array, _described(array, block_digests(_content(array))))
-
-
-def _of_own_copy(file: Path, stated: dict[str, Any], size: int) -> _Mapped:
-    copy = own_copy(file, stated["checksum"], size)
-    with suppress(ValueError, EOFError):
-        mapped = _mapped(copy)
-        if mapped.described == stated:
-            return mapped
-    copy.unlink(missing_ok=True)  # it has changed since it was unpacked
-    return _mapped(own_copy(file, stated["checksum"], size))
 
 
 def _mapped(path: Path, digests: Path | None = None) -> _Mapped:

@@ -212,7 +212,6 @@ def _naming(path: Path) -> Iterator[None]:
         raise SpecError(_FIELD, path.name, f"cannot be read: {reason}") from None
 
 
-_TUPLE = ("x", "y", "x_test", "y_test")
 _FILES = "files"
 
 
@@ -242,7 +241,7 @@ class Factory:
 def _made(spec: Spec) -> Arrays:
     made = _called(spec)
     if isinstance(made, tuple) and len(made) in (2, 4):
-        made = dict(zip(_TUPLE, made, strict=False))
+        made = dict(zip((*_PLAIN, *_TEST), made, strict=False))
     if not isinstance(made, Mapping):
         accepted = f"must return a dictionary of {ACCEPTED}, or a tuple of 2 or 4 arrays"
         raise SpecError("dataset", spec.dataset, accepted)

@@ -10,9 +10,7 @@ place of class numbers. A merely unusual property becomes a remark.
 The folder is named by its content, see `array_folder.py`. So the same examples are the same folder,
 wherever they came from, and an experiment finds its examples again without their source. Beside the
 folders, `sources/` remembers the key of each source, so that a second preparation of unchanged
-files returns at once. A process holds a lock, writes the folder under a temporary name, flushes it
-to the disk, and renames it. So the folder appears whole or not at all, however many processes start
-together or die in between.
+files returns at once.
 """
 
 from __future__ import annotations
@@ -45,8 +43,8 @@ from downpour.learning.datasets.source import (
     Arrays,
     DataSource,
     SourceFiles,
-    check_there,
     fingerprint,
+    found_at,
 )
 
 log = logging.getLogger(__name__)
@@ -293,7 +291,7 @@ def check_source(spec: Spec, data_dir: Path | None = None) -> None:
         raise SpecError("data_dir", str(data_dir), "no such folder")
     source = _source(spec)
     if is_object_store(spec.data_path):
-        check_there("data_path", spec.data_path or "")
+        found_at("data_path", spec.data_path or "")
     else:
         source.check(spec, data_dir)
     if spec.dataset_options and spec.dataset in SOURCES:

@@ -54,22 +54,6 @@ class Stated(BaseModel):
         """Whether the examples are images."""
         return self.arrays["train_x"].dtype == "|u1"
 
-    @property
-    def known(self) -> DatasetFacts:
-        """The facts that the rest of the program gets."""
-        return DatasetFacts(
-            train_samples=self.train_samples,
-            test_samples=self.test_samples,
-            sample_shape=tuple(self.sample_shape),
-            classes=self.classes,
-            targets_per_sample=self.targets_per_sample,
-        )
-
-    def empty(self, name: str) -> np.ndarray[Any, np.dtype[Any]]:
-        """Return an array of no examples, of the kind of an array."""
-        stated = self.arrays[name]
-        return np.empty((0, *stated.shape[1:]), np.dtype(stated.dtype))
-
 
 def checked(fields: Mapping[str, Any], names: Iterable[str], name: str) -> Stated:
     """Return what a `facts.json` says of the arrays with these names.
@@ -200,8 +184,10 @@ def open_prepared(datasets_root: Path, key: str) -> PreparedDataset:
 def without_examples(stated: Mapping[str, Any], name: str) -> PreparedDataset:
     """Return a dataset of no examples, of the kind that a `facts.json` describes."""
     facts = checked(stated, ARRAYS, name)
+    kinds = {part: facts.arrays[part] for part in ARRAYS}
     try:
-        return _dataset(facts, {part: facts.empty(part) for part in ARRAYS}, {})
+        empty = {part: np.empty((0, *one.shape[1:]), one.dtype) for part, one in kinds.items()}
+        return _dataset(facts, empty, {})
     except ValueError as error:  # larger than numpy can count
         raise FileCorrupt(f"{name}/{FACTS_FILE}", f"misses or garbles {error}") from None
 
@@ -211,7 +197,13 @@ def _dataset(
 ) -> PreparedDataset:
     shape = (-1,) if facts.images else facts.sample_shape
     return PreparedDataset(
-        facts=facts.known,
+        facts=DatasetFacts(
+            train_samples=facts.train_samples,
+            test_samples=facts.test_samples,
+            sample_shape=tuple(facts.sample_shape),
+            classes=facts.classes,
+            targets_per_sample=facts.targets_per_sample,
+        ),
         train=Examples(x=arrays["train_x"], y=arrays["train_y"], blocks=blocks.get("train_x")),
         test=Examples(x=arrays["test_x"], y=arrays["test_y"], blocks=blocks.get("test_x")),
         mean=np.asarray(facts.mean, float).reshape(shape),

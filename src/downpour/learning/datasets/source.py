@@ -58,24 +58,20 @@ def local_path(field: str, given: str | os.PathLike[str]) -> Path:
     return folder / name
 
 
-def check_there(field: str, url: str) -> None:
-    """Raise SpecError if a URL names no object and no folder; nothing is fetched."""
-    found_at(field, url)
-
-
 def found_at(field: str, url: str) -> tuple[Bucket, str, list[Found]]:
-    """Return the bucket of a URL, the name there, and the object of that name or all below it."""
+    """Return the bucket of a URL, the name there, and the object of that name or all below it.
+
+    Raises SpecError if there is none; nothing is fetched.
+    """
     require(f"{field} = '{url}'", "objects")
     parent, _, name = checked_url(field, url).rpartition("/")
     if parent.endswith("/"):  # of the two behind the scheme
         raise SpecError(field, url, "must name an object or a folder in the bucket")
     with naming(field, url):
         bucket = Bucket.at(parent)
+        # Some programs make empty objects that end in a slash, for folders.
         found = [
-            one
-            for one in bucket.found(name)
-            # Some programs make empty objects that end in a slash, for folders.
-            if not one.key.endswith("/") and {"", ".", ".."}.isdisjoint(one.key.split("/"))
+            one for one in bucket.found(name) if {"", ".", ".."}.isdisjoint(one.key.split("/"))
         ]
     # A folder may have an object of its name beside it in a store, and cannot on a disk.
     single = [one for one in found if one.key == name]

@@ -13,9 +13,10 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import compress
 from socket import socket, socketpair
 from typing import Any, Self, TextIO
 
@@ -73,7 +74,6 @@ class SharedNetwork:
         # A sparse buffer, say, stays each side's own: it is constant.
         shared = filter(is_plain, (*network.parameters(), *network.buffers()))
         state, size = _placed(shared, 0)
-        self._gradients: list[list[Tensor]] = []
         rows: list[list[_Place]] = []
         for _ in range(gradients):
             row, size = _placed(self._trained, size)
@@ -112,13 +112,8 @@ class SharedNetwork:
 
     def add(self, number: int) -> None:
         """Add the gradients in one of the places to the network's."""
-        reached = self._reached[number].tolist()
         mine, theirs = [], []
-        for value, view, is_reached in zip(
-            self._trained, self._gradients[number], reached, strict=True
-        ):
-            if not is_reached:
-                continue
+        for value, view in self._reached_in(number):
             if value.grad is None:
                 value.grad = view.clone(memory_format=torch.preserve_format)
             else:
@@ -137,12 +132,14 @@ class SharedNetwork:
 
         For parameters that no other process has a gradient of.
         """
+        for value, view in self._reached_in(number):
+            value.grad = view
+
+    def _reached_in(self, number: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the parameters that have a gradient in one of the places, with that."""
         reached = self._reached[number].tolist()
-        for value, view, is_reached in zip(
-            self._trained, self._gradients[number], reached, strict=True
-        ):
-            if is_reached:
-                value.grad = view
+        pairs = zip(self._trained, self._gradients[number], strict=True)
+        return compress(pairs, reached)
 
     def _view(self, place: _Place) -> Tensor:
         bytes_ = self._memory[place.offset : place.offset + place.like.nbytes].view(
@@ -180,9 +177,8 @@ class HelperTask(JsonLine):
     data_key: str
     gradients: int  # how many the shared memory has a place for
     share: Mapping[str, Any] = field(default_factory=dict)  # what the arrangement tells this helper
-    descriptors: list[int] = field(
-        default_factory=list
-    )  # further ones that the helper is given, named in `share`
+    # further ones that the helper is given, named in `share`
+    descriptors: list[int] = field(default_factory=list)
     code: str = ""  # the folder of the bundle that its worker imports from; empty: of none
 
 

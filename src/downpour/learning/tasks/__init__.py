@@ -17,7 +17,6 @@ from downpour.learning import datasets
 from downpour.learning.allowlist import check_factory, source_file
 from downpour.learning.datasets import PreparedDataset
 from downpour.learning.tasks.agreement import TaskData, alike, open_task_data, task_data_key
-from downpour.learning.tasks.task import Task
 
 Data = PreparedDataset | TaskData
 """The facts about a spec's examples: counts, labels, and the built-in task's examples too."""
@@ -29,18 +28,6 @@ class Reading(NamedTuple):
     datasets: Path
     key: str
     loaders: int | None
-
-
-__all__ = [
-    "Data",
-    "Reading",
-    "Task",
-    "TaskData",
-    "check_named",
-    "check_same_data",
-    "open_data",
-    "prepare_data",
-]
 
 
 def check_named(spec: Spec, data_dir: Path | None = None) -> None:

@@ -129,17 +129,14 @@ def alike(one: TaskData, other: TaskData) -> bool:
     """Say whether two can be of the same examples, looked at on two machines."""
     from downpour.learning.tasks.own import resemble
 
-    if one.facts != other.facts or not np.array_equal(_labels_of(one), _labels_of(other)):
+    labels = np.asarray(one.labels), np.asarray(other.labels)  # either may be None
+    if one.facts != other.facts or not np.array_equal(*labels):
         return False
     return all(
         one.sketches[part].keys() == sketches.keys()
         and all(resemble(one.sketches[part][index], sketch) for index, sketch in sketches.items())
         for part, sketches in other.sketches.items()
     )
-
-
-def _labels_of(data: TaskData) -> NDArray[np.int64]:
-    return np.empty(0, np.int64) if data.labels is None else data.labels
 
 
 def task_data_key(spec: Spec, root: Path, begun_with: str | None) -> str:
@@ -246,15 +243,14 @@ def _part(
         count = len(examples)
     if count < 1:
         raise mistake(spec, task, "examples", f'examples("{part}") is empty')
-    if limited(count, spec, part) > EXAMPLES_MAX:
+    used = limited(count, spec, part)
+    if used > EXAMPLES_MAX:
         accepted = f'examples("{part}") has {count} examples; at most {EXAMPLES_MAX} are possible'
         raise mistake(spec, task, "examples", accepted)
     if part == "train":
-        what = f"dividing {limited(count, spec, part):,} examples "
-        shape = (limited(count, spec, part),)
-        check_room(shape, _DIVIDING_BYTES, field="train_limit", value=spec.train_limit, what=what)
-    last = limited(count, spec, part) - 1
-    indices = np.unique(np.linspace(0, last, _LOOKED_AT).astype(int)).tolist()
+        what, limit = f"dividing {used:,} examples ", spec.train_limit
+        check_room((used,), _DIVIDING_BYTES, field="train_limit", value=limit, what=what)
+    indices = np.unique(np.linspace(0, used - 1, _LOOKED_AT).astype(int)).tolist()
     with theirs(spec, f'cannot read an example of "{part}"', task.examples):
         sketches = {index: sketched(examples, part, index) for index in indices}
         if not spec.repeatable:

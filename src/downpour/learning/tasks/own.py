@@ -134,10 +134,7 @@ def _check_arguments(task: Task, method: str, count: int, name: str) -> None:
     except ValueError:  # some callables do not tell their arguments
         return
     except TypeError as error:
-        wanted = inspect.signature(getattr(Task, method)).replace(
-            return_annotation=inspect.Signature.empty
-        )
-        names = ", ".join(wanted.parameters)
+        names = ", ".join(inspect.signature(getattr(Task, method)).parameters)
         accepted = f"{method}() must take ({names}): {error}"
         raise SpecError("task", name, with_place(accepted, called)) from None
 

@@ -94,11 +94,7 @@ def _requests(batches: Sequence[Indices], part: str, begin: int) -> Iterator[Bat
 
 
 class Sums:
-    """Measurements on some batches, added up by name.
-
-    Args:
-        loaded: the task that measures it, for errors.
-    """
+    """Measurements of a task on some batches, added up by name."""
 
     def __init__(self, loaded: LoadedTask) -> None:
         self._loaded = loaded
@@ -107,19 +103,13 @@ class Sums:
     def add(self, measured: Mapping[str, Any], examples: int) -> None:
         """Add a batch's means, or its pairs of sum and count."""
         for name, value in measured.items():
-            is_pair = isinstance(value, tuple) and len(value) == 2
-            total, count = value if is_pair else (value, None)
-            number = self._number(name, total)
-            # A mean of a batch counts by the batch's examples.
-            pair = (
-                (number * examples, torch.tensor(float(examples)))
-                if count is None
-                else (number, self._number(name, count))
-            )
-            so_far = self._totals.get(name)
-            self._totals[name] = (
-                pair if so_far is None else (so_far[0] + pair[0], so_far[1] + pair[1])
-            )
+            if isinstance(value, tuple) and len(value) == 2:
+                total, count = (self._number(name, one) for one in value)
+            else:  # a mean of a batch counts by the batch's examples
+                total, count = self._number(name, value) * examples, torch.tensor(float(examples))
+            if name in self._totals:
+                total, count = total + self._totals[name][0], count + self._totals[name][1]
+            self._totals[name] = total, count
 
     def means(self) -> dict[str, float | tuple[float, ...]]:
         """Return the means: a number, or one for each class."""

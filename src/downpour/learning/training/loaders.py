@@ -1,13 +1,9 @@
 """Loader processes: they prepare a task's next batches, to the same bytes as without them.
 
 A worker knows all batches of its task, and the position seeds the draws for each. So any number of
-processes can prepare any batch. A loader also returns where its draws have left the generators, and
-the step goes on from there. The worker itself reads a batch that a loader cannot read or send, so
-an error appears where it would without loaders. A manager's evaluations have loaders, too.
-
-The processes, their queues and the pinned memory are those of `torch.utils.data.DataLoader`. Each
-process makes the task from its spec, so nothing of the user's has to be sent there, and no file is
-read by two processes through one descriptor.
+processes can prepare any batch. The worker itself reads a batch that a loader cannot read or send,
+so an error appears where it would without loaders. The processes, their queues and the pinned
+memory are those of `torch.utils.data.DataLoader`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Training on one shard in one round, as a value that advances.
 
 It can stop after any step, and gives its whole state (parameters, buffers, optimizer, position,
-loss) as arrays. Another process of the same numeric class that restores them continues with the
-same bytes as if nothing had happened. It knows nothing of files, messages or time. Everything else
-is a function of the position. The order of examples follows from (seed, epoch, shard), and the
-learning rate from the epoch and the step. All generators are seeded before each step from (seed,
-round, shard, step). Discard the value after an exception.
+loss) as arrays, from which another process of the same numeric class continues. Everything else is
+a function of the position. It knows nothing of files, messages or time. Discard the value after an
+exception.
 """
 
 from __future__ import annotations
@@ -254,7 +252,13 @@ class ShardTraining:
         if self._ahead is not None:
             self._ahead.reach(self._place_after(self._steps_done) - self._ahead_from)
         step.seed()
-        self._optimizers.set_rate(self._rate_factor())
+        position = Position(
+            epoch=self._epoch,
+            epochs=self._spec.meetings.epochs_in_all,
+            step=self._part.before + self._steps_done,
+            steps=self._part.of_epoch,
+        )
+        self._optimizers.set_rate(rate_factor(self._loaded, position))
         loss = train_step(step, self._optimizers, self._helpers, self._alone)
         if loss.dim():  # a sum and a count
             self._loss_sum.add_(loss[0])
@@ -272,15 +276,6 @@ class ShardTraining:
         for number in range(step, self.steps_total):
             for part in batch_parts(self._batch(number), self._spec.parts):
                 yield BatchRequest(self._randomness.seed, number, part.number, part.indices)
-
-    def _rate_factor(self) -> float:
-        position = Position(
-            epoch=self._epoch,
-            epochs=self._spec.meetings.epochs_in_all,
-            step=self._part.before + self._steps_done,
-            steps=self._part.of_epoch,
-        )
-        return rate_factor(self._loaded, position)
 
     def _place_after(self, steps: int) -> int:
         """Return where in the epoch's order the examples after these steps begin."""

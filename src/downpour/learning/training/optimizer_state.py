@@ -369,8 +369,6 @@ def _seen(value: Any, names: Mapping[int, str], depth: int = 0) -> str:
 
 def _content(value: Tensor) -> str:
     try:
-        return xxhash.xxh3_128_hexdigest(array_of(value, copy=False).data)
-    except (TypeError, RuntimeError) as error:
-        if is_lack_of_memory(error):
-            raise
+        return xxhash.xxh3_128_hexdigest(_plain_array(value, copy=False).data)
+    except Unwritable:
         return type(value).__name__

@@ -84,10 +84,6 @@ def _is_frozen(value: Tensor) -> bool:
     return isinstance(value, nn.Parameter) and not value.requires_grad
 
 
-def _is_trained(value: Tensor) -> bool:
-    return isinstance(value, nn.Parameter) and value.requires_grad
-
-
 def _load(state: Mapping[str, Tensor], arrays: Mapping[str, NDArray[Any]]) -> None:
     if state.keys() != arrays.keys():
         odd = ", ".join(sorted(state.keys() ^ arrays.keys())[:3])
@@ -125,7 +121,8 @@ def moved_constant(
 
 def infinite_constants(model: nn.Module) -> Arrays:
     """Return copies of untrained tensors that hold infinities or NaN, such as causal masks."""
-    untrained = {name: value for name, value in _state(model).items() if not _is_trained(value)}
+    state = _state(model).items()
+    untrained = {n: v for n, v in state if not (isinstance(v, nn.Parameter) and v.requires_grad)}
     odd = (n for n, value in untrained.items() if not is_finite(array_of(value, copy=False)))
     return {name: array_of(untrained[name]) for name in odd}
 

@@ -1,10 +1,9 @@
 """Steps that every process of an experiment must train to the same bytes.
 
 The manager decides their checksums at submission. Another process repeats them and compares. Its
-process, its environment and its unseeded generators are other ones anyway. It also changes three
-circumstances. First, it trains another task on the same examples, so all that is kept at first use
-differs. Second, it trains the steps once under another clock. Third, it trains them once more with
-the counters of the user's modules further on.
+process, its environment and its unseeded generators are other ones anyway. It also repeats them
+after another task on the same examples, so that all that is kept at first use differs, under
+another clock, and with the counters of the user's modules further on.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from downpour.learning.accelerators import is_plain
 from downpour.learning.blame import describe_error, place_of, users_errors
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training.loop import LocalTask, ShardTraining
-from downpour.learning.training.parameters import Arrays, array_of, parameters_of
+from downpour.learning.training.parameters import array_of, parameters_of
 from downpour.learning.training.step import in_words
 
 log = logging.getLogger(__name__)
@@ -146,13 +145,13 @@ class _Clock:
 
 def state_of(training: ShardTraining) -> dict[str, str]:
     """Return what a training would go on from."""
-    return sums_of(training.snapshot(copy=False))
+    return {name: _sum(array) for name, array in training.snapshot(copy=False).items()}
 
 
-def sums_of(arrays: Arrays, part: str = "") -> dict[str, str]:
-    """Return a sum of each array, by the part that it is of and its name."""
-    prefix = f"{part}/" if part else ""
-    return {f"{prefix}{name}": _sum(array) for name, array in arrays.items()}
+def begun(network: nn.Module) -> dict[str, str]:
+    """Return the part of `state_of` that a network has before its training."""
+    arrays = parameters_of(network, copy=False)
+    return {f"model/{name}": _sum(array) for name, array in arrays.items()}
 
 
 def _sum(array: NDArray[Any]) -> str:
@@ -281,7 +280,7 @@ def from_short(checksums: Sequence[str]) -> Looks:
 
 def _trained(loaded: LoadedTask, shard: int = 0) -> Looks:
     network = loaded.drawn()
-    looks = [sums_of(parameters_of(network, copy=False), "model")]
+    looks = [begun(network)]
     few = min(_STEPS * loaded.spec.batch_size, loaded.count("train"))
     task = LocalTask(indices=np.arange(few), round=0, shard=shard)
     training = ShardTraining(loaded, network, task)

@@ -2,9 +2,7 @@
 
 The first time, both steps are in one network, which then trains another task, as a worker's does.
 The second time, the state after the first step goes through a snapshot into a network that was just
-built. Examples, batches, layout and seeds are those of the first round. So a network that cannot
-train fails here, with the line of the user's code. A result that depends on anything but
-parameters, buffers and seeds differs between the two.
+built. A result that depends on anything but parameters, buffers and seeds differs between the two.
 """
 
 from __future__ import annotations
@@ -13,8 +11,8 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -44,10 +42,10 @@ from downpour.learning.training.loop import LocalTask, ShardTraining
 from downpour.learning.training.parameters import Arrays, load_parameters, parameters_of
 from downpour.learning.training.repeating import (
     aside,
+    begun,
     buffer_versions,
     frozen_sums,
     state_of,
-    sums_of,
 )
 from downpour.learning.training.step import (
     StepCost,
@@ -94,7 +92,10 @@ def check_trains(
     """
     if not any(map(len, shards)):
         return None
-    _check_own_step(loaded)
+    processes = loaded.spec.inside.processes
+    if processes > 1 and loaded.has_own_step:
+        accepted = "must be 1, because the task's step() does everything itself"
+        raise SpecError("inside.processes", processes, accepted)
     trial = _Trial(loaded, shards, start)
     try:
         with numerics.lack_of_memory(), theirs(loaded.spec, "cannot be trained"):
@@ -116,13 +117,6 @@ def check_trains(
     return trial.cost
 
 
-def _check_own_step(loaded: LoadedTask) -> None:
-    processes = loaded.spec.inside.processes
-    if processes > 1 and loaded.has_own_step:
-        accepted = "must be 1, because the task's step() does everything itself"
-        raise SpecError("inside.processes", processes, accepted)
-
-
 def report(spec: Spec, what: str) -> None:
     """Refuse a training whose bytes differ, unless the spec or the device excuses it."""
     field, name = spec.trained_code
@@ -132,13 +126,8 @@ def report(spec: Spec, what: str) -> None:
     log.warning("%s %s %s", field, name, what)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
-    """The state at a moment, as checksums by name, and the likely cause of a difference in it."""
-
-    moment: str
-    cause: str
-    sums: dict[str, str]
+_Look = tuple[str, str, dict[str, str]]
+"""A moment, the likely cause of a difference in it, and its state as checksums by name."""
 
 
 def _form(arrays: Arrays, name: str) -> str:
@@ -173,12 +162,12 @@ class _Trial:
         self._check_frozen(frozen, frozen_sums(network))
         changed = [name for name, value in aside(network).items() if before.get(name) != value]
         del network
-        for look, sums in zip(straight_on, self._cut(), strict=True):
-            odd = [name for name, digest in look.sums.items() if sums.get(name) != digest]
+        for (moment, cause, known), sums in zip(straight_on, self._cut(), strict=True):
+            odd = [name for name, digest in known.items() if sums.get(name) != digest]
             if odd:
-                named = changed and look.cause == _BEFORE
+                named = changed and cause == _BEFORE
                 what = f" ({', '.join(changed[:3])} changes)" if named else ""
-                return f"{in_words(odd)} {look.moment}{what}; {look.cause}"
+                return f"{in_words(odd)} {moment}{what}; {cause}"
         return ""
 
     def _check_frozen(self, before: Mapping[str, str], after: Mapping[str, str]) -> None:
@@ -225,17 +214,17 @@ class _Trial:
             raise SpecError("inside.processes", self._spec.inside.processes, accepted)
 
     def _straight_on(self, network: nn.Module) -> Iterator[_Look]:
-        yield _Look(moment="before the first step", cause=_ELSEWHERE, sums=_begun(network))
+        yield "before the first step", _ELSEWHERE, begun(network)
         versions = buffer_versions(network)
         training = self._one_step(self._first(network))
         self._check_form(network)
         self._check_parts(network, versions)
-        yield _Look(moment="after one step", cause=_ELSEWHERE, sums=state_of(training))
+        yield "after one step", _ELSEWHERE, state_of(training)
         self._timed_step(training, network)
         self._check_form(network)
-        yield _Look(moment="once it was handed over", cause=_BEFORE, sums=state_of(training))
+        yield "once it was handed over", _BEFORE, state_of(training)
         del training
-        yield _Look(moment="in the next task", cause=_BEFORE, sums=self._next_task(network))
+        yield "in the next task", _BEFORE, self._next_task(network)
 
     def cut(self) -> None:
         """Refuse a network that the spec's arrangement cannot cut."""
@@ -251,12 +240,12 @@ class _Trial:
         size, count = self._spec.evaluate_batch or self._spec.batch_size, self._loaded.count("test")
         last = count - (count % size or size)
         chosen = np.unique(np.r_[0 : min(size, count), last:count])
-        before = _begun(self._network)
+        before = begun(self._network)
         found = evaluate_on(self._network, self._loaded, chosen)
         if not math.isfinite(found.loss):
             told = "the loss on the test examples is NaN or infinite"
             raise self._loaded.mistake("loss", told)
-        after = _begun(self._network)
+        after = begun(self._network)
         changed = [name for name, digest in before.items() if after.get(name) != digest]
         if changed:
             method = "metrics" if overrides(self._loaded.task, "metrics") else "loss"
@@ -299,7 +288,7 @@ class _Trial:
 
     def _cut(self) -> Iterator[dict[str, str]]:
         network = self._loaded.network()
-        yield _begun(network)
+        yield begun(network)
         training = self._one_step(self._first(network))
         yield state_of(training)
         # The memory of the network and the optimizer, of which nothing else is left.
@@ -361,10 +350,6 @@ class _Trial:
             raise SpecError(*self._spec.trained_code, accepted) from error
 
 
-def _begun(network: nn.Module) -> dict[str, str]:
-    return sums_of(parameters_of(network, copy=False), "model")
-
-
 _TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}
 """How much gradients may differ by rounding, as a share of their length."""
 _EXAMPLES_MAX = 8
@@ -382,12 +367,15 @@ def parts_differ(loaded: LoadedTask, network: nn.Module, indices: Indices) -> st
     few = indices[: max(2, min(_EXAMPLES_MAX, -(-len(indices) // spec.parts)))]
     if spec.parts == 1 or len(few) < 2:
         return ""
-    with _forgetting(loaded, network):
-        network.train()
-        apart = _difference(loaded, network, few)
-        if apart > _TOLERANCE[spec.precision] and _draws(loaded, network, few):
-            network.eval()
+    with numerics.settings(spec):
+        try:
+            network.train()
             apart = _difference(loaded, network, few)
+            if apart > _TOLERANCE[spec.precision] and _draws(loaded, network, few):
+                network.eval()
+                apart = _difference(loaded, network, few)
+        finally:
+            network.zero_grad()
     if apart <= _TOLERANCE[spec.precision]:
         return ""
     field = "accumulate" if spec.accumulate > 1 else "inside.processes"
@@ -395,16 +383,6 @@ def parts_differ(loaded: LoadedTask, network: nn.Module, indices: Indices) -> st
         f"{field} = {spec.parts} is not the same step as a whole batch: gradients differ by "
         f"{apart:.2g} of their length; loss() can return (sum, count) if it is no mean of examples"
     )
-
-
-@contextmanager
-def _forgetting(loaded: LoadedTask, network: nn.Module) -> Iterator[None]:
-    """Return a context with a step's settings; gradients are forgotten."""
-    with numerics.settings(loaded.spec):
-        try:
-            yield
-        finally:
-            network.zero_grad()
 
 
 def _difference(loaded: LoadedTask, network: nn.Module, few: Indices) -> float:
