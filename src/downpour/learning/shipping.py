@@ -185,11 +185,7 @@ def _files_in(content: bytes) -> dict[str, bytes]:
 
 
 def bundle_of(spec: Spec) -> Bundle | None:
-    """Return the bundle of a spec's projects; None if it names no code of a project.
-
-    Args:
-        spec: with the digests of its code, as they were fixed.
-    """
+    """Return the bundle of a spec's projects; None if it names no code of a project."""
     projects = (project_of(field, name) for field, name in spec.factories.items())
     files: dict[str, bytes] = {}
     for project in projects:

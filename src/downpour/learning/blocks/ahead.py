@@ -20,10 +20,7 @@ class ReadAhead:
     """Fetches `needs`: blocks, each with the first place in a task's order that needs it."""
 
     def __init__(
-        self,
-        needs: Sequence[tuple[int, Block]],
-        fetch: Callable[[Block], object],
-        ahead_bytes: int,
+        self, needs: Sequence[tuple[int, Block]], fetch: Callable[[Block], object], ahead_bytes: int
     ) -> None:
         self._needs = needs
         self._fetch = fetch

@@ -75,8 +75,12 @@ class Blocks:
         memory_megabytes: int = 512,
     ) -> None:
         self._place = place_of(address, files)
-        wanted = Wanted(columns=_named(columns), length=length, dtype=dtype)
-        self._format = _format_of(self._place, wanted)
+        wanted = _named(columns)
+        self._format: BlockFormat = (
+            _format_of(self._place, wanted)
+            if length is None
+            else Tokens(self._place, length, dtype)
+        )
         self._blocks = [block for block in self._format.blocks if block.count]
         counts = np.array([block.count for block in self._blocks], np.int64)
         self.block_ends: NDArray[np.int64] = np.cumsum(counts)
@@ -206,8 +210,6 @@ def _named(columns: Sequence[str] | Mapping[str, str] | None) -> dict[str, str] 
 def _format_of(place: BlockPlace, wanted: Wanted) -> BlockFormat:
     """Return the format of a place's files, by their names."""
     suffixes = {PurePosixPath(key).suffix.lower() for key in place.files}
-    if wanted.length is not None:
-        return Tokens(place, wanted)
     if any(PurePosixPath(key).name == "index.json" for key in place.files):
         return Mds(place, wanted)
     if ".parquet" in suffixes:

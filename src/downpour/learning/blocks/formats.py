@@ -30,7 +30,7 @@ class Block:
 
     @property
     def size_bytes(self) -> int:
-        """What is to be read."""
+        """How long it is in its file."""
         return self.end - self.begin
 
 
@@ -104,22 +104,15 @@ def kind_of_file(name: str) -> str:
     return by_suffix.get(suffix, "bytes")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What the user asked for: the columns and their kinds, and the form of tokens.
+Wanted = Mapping[str, str] | None
+"""The columns that the user asked for, with their kinds: "" leaves one to the format. None: all."""
 
-    `columns` None: all of them. A kind of "" is what the format suggests.
-    """
 
-    columns: Mapping[str, str] | None = None
-    length: int | None = None
-    dtype: str = "uint16"
-
-    def chosen(self, kinds: Mapping[str, str]) -> dict[str, str]:
-        """Return the wanted ones of a format's columns, with the kind of each."""
-        if self.columns is None:
-            return dict(kinds)
-        for name in self.columns:
-            if name not in kinds:
-                raise SpecError("columns", name, f"there are {', '.join(sorted(kinds))}")
-        return {name: kind or kinds[name] for name, kind in self.columns.items()}
+def chosen(wanted: Wanted, kinds: Mapping[str, str]) -> dict[str, str]:
+    """Return the wanted ones of a format's columns, with the kind of each."""
+    if wanted is None:
+        return dict(kinds)
+    for name in wanted:
+        if name not in kinds:
+            raise SpecError("columns", name, f"there are {', '.join(sorted(kinds))}")
+    return {name: kind or kinds[name] for name, kind in wanted.items()}

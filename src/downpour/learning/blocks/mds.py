@@ -18,16 +18,8 @@ import torch
 from numpy.typing import NDArray
 
 from downpour.host.extras import require
-from downpour.learning.blocks.formats import (
-    KINDS,
-    PICKLED,
-    Block,
-    OpenBlock,
-    Row,
-    Wanted,
-    image,
-    pixels,
-)
+from downpour.learning.blocks import formats
+from downpour.learning.blocks.formats import KINDS, PICKLED, Block, OpenBlock, Row, Wanted, chosen
 from downpour.learning.blocks.places import BlockPlace, Buffer, refusal
 
 _CODECS = {"gz": "gzip", "br": "brotli", "zstd": "zstd", "bz2": "bz2"}
@@ -54,7 +46,7 @@ class Mds:
             if shard["column_encodings"] != first["column_encodings"]:
                 raise refusal(key, f"its columns differ from those of {first_key}")
         self._encodings = dict(zip(first["column_names"], first["column_encodings"], strict=True))
-        self._columns = wanted.chosen(dict.fromkeys(self._encodings, ""))
+        self._columns = chosen(wanted, dict.fromkeys(self._encodings, ""))
         for name in self._columns:
             if self._encodings[name].partition(":")[0] not in _READERS:
                 accepted = f"column {name} is encoded as {self._encodings[name]}"
@@ -177,7 +169,7 @@ def _raw_image(value: bytes, _: str) -> torch.Tensor:
 
     width, height, length = np.frombuffer(value[:12], "<u4").tolist()
     mode = value[12 : 12 + length].decode()
-    return pixels(Image.frombytes(mode, (width, height), value[12 + length :]))
+    return formats.pixels(Image.frombytes(mode, (width, height), value[12 + length :]))
 
 
 _ARRAY_TYPES = {
@@ -200,8 +192,8 @@ _READERS: Mapping[str, Any] = {
     "str_int": lambda value, _: int(value),
     "str_float": lambda value, _: float(value),
     "json": lambda value, _: json.loads(value),
-    "jpeg": lambda value, _: image(value),
-    "png": lambda value, _: image(value),
+    "jpeg": lambda value, _: formats.image(value),
+    "png": lambda value, _: formats.image(value),
     "pil": _raw_image,
     "ndarray": _array,
     **{

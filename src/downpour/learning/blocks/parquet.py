@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from downpour.host.extras import require
-from downpour.learning.blocks.formats import KINDS, Block, OpenBlock, Wanted
+from downpour.learning.blocks.formats import KINDS, Block, OpenBlock, Wanted, chosen
 from downpour.learning.blocks.places import BlockPlace, Buffer, RangeFile, refusal
 
 _FOOTER_BYTES = 1 << 16
@@ -42,7 +42,7 @@ class Parquet:
                 block = Block(key, begin, end, footer.row_group(number).num_rows)
                 self._groups[block] = number
                 self.blocks.append(block)
-        self._columns = wanted.chosen(_kinds(self._schema))
+        self._columns = chosen(wanted, _kinds(self._schema))
 
     def open(self, block: Block, content: Buffer) -> OpenBlock:
         """Decode a row group to columns."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from downpour.base.errors import SpecError
-from downpour.learning.blocks.formats import KINDS, Block, OpenBlock, Wanted, kind_of_file
+from downpour.learning.blocks.formats import KINDS, Block, OpenBlock, Wanted, chosen, kind_of_file
 from downpour.learning.blocks.places import BlockPlace, Buffer, refusal
 
 _BLOCK_BYTES = 1 << 22
@@ -23,7 +23,7 @@ class Files:
     def __init__(self, place: BlockPlace, wanted: Wanted) -> None:
         self.blocks = [Block(key, 0, file.size_bytes, 1) for key, file in place.files.items()]
         self._kinds = {
-            key: wanted.chosen({"content": kind_of_file(key), "path": "text"})
+            key: chosen(wanted, {"content": kind_of_file(key), "path": "text"})
             for key in place.files
         }
 
@@ -42,23 +42,22 @@ class Tokens:
     block holds whole windows, and one token of the next.
     """
 
-    def __init__(self, place: BlockPlace, wanted: Wanted) -> None:
-        self._length = wanted.length or 0
-        if self._length < 1:
-            raise SpecError("length", wanted.length, "must be at least 1")
-        self._dtype = token_type(wanted.dtype)
+    def __init__(self, place: BlockPlace, length: int, dtype: str) -> None:
+        if length < 1:
+            raise SpecError("length", length, "must be at least 1")
+        self._length, self._dtype = length, token_type(dtype)
         size = self._dtype.itemsize
-        whole = max(1, _BLOCK_BYTES // (self._length * size))
+        whole = max(1, _BLOCK_BYTES // (length * size))
         self.blocks = []
         for key, file in place.files.items():
             if file.size_bytes % size:
-                accepted = f"its {file.size_bytes} bytes do not divide into {wanted.dtype}"
+                accepted = f"its {file.size_bytes} bytes do not divide into {dtype}"
                 raise refusal(key, accepted)
-            windows = (file.size_bytes // size - 1) // self._length
+            windows = (file.size_bytes // size - 1) // length
             for first in range(0, windows, whole):
                 count = min(whole, windows - first)
-                begin = first * self._length * size
-                end = begin + (count * self._length + 1) * size
+                begin = first * length * size
+                end = begin + (count * length + 1) * size
                 self.blocks.append(Block(key, begin, end, count))
 
     def open(self, block: Block, content: Buffer) -> OpenBlock:  # noqa: ARG002 - they are alike

@@ -14,7 +14,15 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from downpour.learning.blocks.formats import KINDS, Block, OpenBlock, Row, Wanted, kind_of_file
+from downpour.learning.blocks.formats import (
+    KINDS,
+    Block,
+    OpenBlock,
+    Row,
+    Wanted,
+    chosen,
+    kind_of_file,
+)
 from downpour.learning.blocks.places import BlockPlace, Buffer, RangeFile, refusal
 
 _BLOCK_BYTES = 1 << 23
@@ -44,7 +52,7 @@ class Tars:
         return OpenBlock(len(content), lambda number: self._row(content, members[number]))
 
     def _row(self, content: Buffer, places: dict[str, tuple[int, int]]) -> Row:
-        kinds = self._wanted.chosen({name: kind_of_file(f"x.{name}") for name in places})
+        kinds = chosen(self._wanted, {name: kind_of_file(f"x.{name}") for name in places})
         read = {name: bytes(content[slice(*places[name])]) for name in kinds}
         return {name: KINDS[kind](read[name]) for name, kind in kinds.items()}
 

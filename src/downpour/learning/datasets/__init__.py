@@ -9,11 +9,4 @@ only `images.py` uses it, to resize.
 from downpour.learning.datasets.preparation import SOURCES, check_source, prepare
 from downpour.learning.datasets.prepared import Examples, PreparedDataset, open_prepared
 
-__all__ = [
-    "SOURCES",
-    "Examples",
-    "PreparedDataset",
-    "check_source",
-    "open_prepared",
-    "prepare",
-]
+__all__ = ["SOURCES", "Examples", "PreparedDataset", "check_source", "open_prepared", "prepare"]

@@ -25,7 +25,7 @@ import re
 import shutil
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -79,16 +79,6 @@ def pays(content: NDArray[np.uint8]) -> bool:
     begins = np.linspace(0, len(content) - _SAMPLE_BYTES, _SAMPLES, dtype=np.int64)
     sample = b"".join(content[begin : begin + _SAMPLE_BYTES].tobytes() for begin in begins)
     return len(zlib.compress(sample, _LEVEL)) * _TIMES_MIN < len(sample)
-
-
-def pack(path: Path, header: bytes, content: NDArray[np.uint8]) -> None:
-    """Write a file that unpacks to a header and some bytes; the same bytes give the same file."""
-    with (
-        path.open("wb") as file,
-        gzip.GzipFile("", "wb", _LEVEL, file, mtime=0) as packed,
-    ):
-        packed.write(header)
-        packed.write(content.data)
 
 
 def own_copy(packed: Path, checksum: str, content_bytes: int) -> Path:
@@ -268,13 +258,14 @@ def _write(folder: Path, name: str, array: NDArray[Any], digests: bytes) -> None
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
     content = array.reshape(-1).view(np.uint8)
-    if pays(content):
-        pack(folder / f"{name}.npy{ENDING}", header.getvalue(), content)
-        return
-    with (folder / f"{name}.npy").open("wb") as file:
+    is_packed = pays(content)
+    with ExitStack() as files:
+        file: Any = files.enter_context((folder / f"{name}.npy{ENDING * is_packed}").open("wb"))
+        if is_packed:  # without a name and a time, so that the same bytes give the same file
+            file = files.enter_context(gzip.GzipFile("", "wb", _LEVEL, file, mtime=0))
         file.write(header.getvalue())
         file.write(content.data)
-    if len(content) > WHOLE_BYTES:
+    if len(content) > WHOLE_BYTES and not is_packed:
         (folder / f"{name}{_DIGESTS}").write_bytes(digests)
 
 

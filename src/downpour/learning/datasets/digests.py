@@ -118,20 +118,12 @@ class VerifiedBlocks:
     def _read(self, blocks: Sequence[int] | NDArray[Any]) -> Iterator[bytes]:
         """Yield the digest of each block."""
         window = bytearray(min(BLOCK_BYTES, self._bytes))
-        with open(open_regular(self._path), "rb", buffering=0) as file:
+        with open(open_regular(self._path), "rb") as file:
             if _identity_in(file) != self._same:  # then we have mapped another file
                 raise FileCorrupt(self._shown, "has been replaced since it was opened")
             for block in blocks:
                 file.seek(self._offset + int(block) * BLOCK_BYTES)
-                yield xxhash.xxh3_128_digest(memoryview(window)[: _filled(file, window)])
-
-
-def _filled(file: Any, window: bytearray) -> int:
-    """Read until the window is full or the file ends; return the number of bytes."""
-    count = 0
-    while count < len(window) and (more := file.readinto(memoryview(window)[count:])):
-        count += more
-    return count
+                yield xxhash.xxh3_128_digest(memoryview(window)[: file.readinto(window)])
 
 
 @lru_cache(maxsize=256)

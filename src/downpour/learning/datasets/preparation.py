@@ -39,13 +39,7 @@ from downpour.learning.datasets.arrays import Factory, Npz
 from downpour.learning.datasets.built_in import Cifar10, Digits, IdxSource
 from downpour.learning.datasets.images import Folder, resized
 from downpour.learning.datasets.prepared import ARRAYS, PreparedDataset
-from downpour.learning.datasets.source import (
-    Arrays,
-    DataSource,
-    SourceFiles,
-    fingerprint,
-    found_at,
-)
+from downpour.learning.datasets.source import Arrays, DataSource, SourceFiles, fingerprint, found_at
 
 log = logging.getLogger(__name__)
 
@@ -236,26 +230,21 @@ def _statistics(x: NDArray[Any], arrays: Arrays) -> tuple[tuple[float, ...], tup
     elif arrays.mean is not None and arrays.std is not None:
         mean, std = np.asarray(arrays.mean) * 255, np.asarray(arrays.std) * 255
     else:
-        mean, std = _byte_statistics(x)
+        mean, std = np.array([_moments(x[..., channel]) for channel in range(x.shape[3])]).T
     # A feature that never changes has no information: it becomes zero, not infinite.
     std = np.where(std > 0, std, 1.0)
     return tuple(mean.ravel().tolist()), tuple(std.ravel().tolist())
-
-
-def _byte_statistics(images: NDArray[np.uint8]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return mean and standard deviation a channel, from exact counts of the 256 values.
-
-    In whole numbers, each rounded once: they are part of the key of the data, and a product of
-    floats has other last digits on another make of processor.
-    """
-    moments = [_moments(images[..., channel]) for channel in range(images.shape[3])]
-    return np.array([mean for mean, _ in moments]), np.array([std for _, std in moments])
 
 
 _BLOCK_VALUES = 1 << 20
 
 
 def _moments(values: NDArray[np.uint8]) -> tuple[float, float]:
+    """Return mean and standard deviation, from exact counts of the 256 values.
+
+    In whole numbers, each rounded once: they are part of the key of the data, and a product of
+    floats has other last digits on another make of processor.
+    """
     # A few images at a time, because `bincount` makes eight bytes of each value.
     block = max(1, _BLOCK_VALUES // max(1, values[:1].size))
     found = np.zeros(256, np.int64)

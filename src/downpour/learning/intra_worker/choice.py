@@ -91,12 +91,8 @@ def settled(
 ) -> Spec:
     """Return a spec that says how a worker trains inside its machine, measured if it was open.
 
-    Args:
-        spec: the experiment's spec.
-        workers: how many share this machine's cores.
-        datasets: the folder of prepared data, to which these are added if they are missing.
-        data_dir: is searched for the files of well-known datasets.
-        tell: is called with a line for each candidate that was measured, and one for the choice.
+    Data that are not in `datasets` yet are prepared there. `tell` is called with a line for each
+    candidate that was measured, and one for the choice.
     """
     if spec.inside.how != "auto":
         return spec

@@ -96,12 +96,7 @@ def blocks(count: int, processes: int) -> list[list[int]]:
 
 
 class DataParallel:
-    """The worker's side: it computes the first parts, and adds up all in their order.
-
-    Args:
-        loaded: its spec says how many parts there are.
-        processes: how many share them.
-    """
+    """The worker's side: it computes the first parts, and adds up all in their order."""
 
     def __init__(self, loaded: LoadedTask, _: nn.Module, processes: int) -> None:
         self._processes = processes

@@ -58,15 +58,10 @@ class _Place:
 
 
 class SharedNetwork:
-    """Puts a network's tensors into shared memory.
+    """Puts a network's tensors into shared memory; its parameters and buffers become views of it.
 
-    Both sides build the same network, so both find the same places in it.
-
-    Args:
-        network: its parameters and buffers become views of the memory.
-        memory: a file descriptor of memory, see `memory.create_memory`.
-        gradients: how many gradients have a place after the tensors; what is never written of them
-            takes no memory.
+    Both sides build the same network, so both find the same places in it. So many `gradients` have
+    a place after the tensors; what is never written of them takes no memory.
     """
 
     def __init__(self, network: nn.Module, memory: int, gradients: int) -> None:
@@ -261,12 +256,7 @@ class HelperProcess:
 
     @classmethod
     def start(cls, memory: int, work: HelperTask) -> HelperProcess:
-        """Start a helper, which imports torch and builds the network meanwhile.
-
-        Args:
-            memory: the descriptor of the network's memory.
-            work: what it trains.
-        """
+        """Start a helper, which imports torch and builds the network meanwhile."""
         mine, its = socketpair()
         with its:
             words = ["-m", "downpour.learning.intra_worker.helper", str(its.fileno()), str(memory)]

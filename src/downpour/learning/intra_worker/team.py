@@ -38,13 +38,8 @@ class Team:
     then computes the whole step on its own, to the same bytes. There are as many as memory has room
     for; when it does not suffice for a step, half as many processes go on from there.
 
-    Args:
-        loaded: the task; its spec says how many processes it is for, and what each has.
-        network: the network, at its place in memory; it moves into shared memory.
-        datasets: the folder of prepared data.
-        data_key: the data's name in it.
-        processes: how many there are with the worker's own at most, from 2 to as many as it is
-            for.
+    The network moves into shared memory. `processes` is how many there are with the worker's own at
+    most, from 2 to as many as the spec says.
     """
 
     def __init__(
@@ -132,10 +127,7 @@ class Team:
             return None
         self.steps_helped += 1
         job = HelperJob(
-            number=self.steps_helped,
-            task_seed=step.randomness.seed,
-            step=step.number,
-            parts=[],
+            number=self.steps_helped, task_seed=step.randomness.seed, step=step.number, parts=[]
         )
         together = TeamStep(helpers=self._helpers, network=self._shared, job=job, step=step)
         try:

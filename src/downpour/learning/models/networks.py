@@ -111,11 +111,7 @@ def digits_cnn(sample_shape: tuple[int, ...], num_classes: int) -> nn.Module:
 
 
 def mnist_cnn(
-    sample_shape: tuple[int, ...],
-    num_classes: int,
-    *,
-    dropout: float = 0.25,
-    dropout2: float = 0.5,
+    sample_shape: tuple[int, ...], num_classes: int, *, dropout: float = 0.25, dropout2: float = 0.5
 ) -> nn.Module:
     """The network of the ECE751 report's Table I: 1,199,882 parameters on MNIST.
 

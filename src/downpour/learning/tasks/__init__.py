@@ -46,11 +46,7 @@ def prepare_data(
 ) -> str:
     """Return the key of the spec's data under `root`, making its folder where it is missing.
 
-    Args:
-        spec: names the dataset, or the task.
-        root: where such folders are.
-        data_dir: is searched for the files of well-known datasets.
-        begun_with: the key that an experiment goes on with.
+    `begun_with` is the key that an experiment goes on with; see `datasets.prepare`.
     """
     if spec.task is None:
         return datasets.prepare(spec, root, data_dir, begun_with)

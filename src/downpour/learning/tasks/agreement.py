@@ -96,7 +96,7 @@ def _is_sorted(data: TaskData) -> bool:
 def open_task_data(root: Path, key: str) -> TaskData:
     """Open the folder of a task's data."""
     opened = open_array_folder(root, key, _ARRAYS)
-    stated = opened.facts
+    stated, ends = opened.facts, opened.arrays["block_ends"]
     try:
         facts = DatasetFacts(
             train_samples=int(stated["train_samples"]),
@@ -105,24 +105,19 @@ def open_task_data(root: Path, key: str) -> TaskData:
             classes=int(stated["classes"]),
             targets_per_sample=0,
         )
-        window_blocks = int(stated["window_blocks"])
-        sketches = {
-            part: {int(index): list(one) for index, one in stated["sketches"][part].items()}
-            for part in ("train", "test")
-        }
-        files = {part: str(stated["files"][part]) for part in ("train", "test")}
+        return TaskData(
+            facts=facts,
+            labels=opened.arrays["labels"] if facts.classes else None,
+            sketches={
+                part: {int(index): list(one) for index, one in stated["sketches"][part].items()}
+                for part in ("train", "test")
+            },
+            block_ends=ends if len(ends) else None,
+            window_blocks=int(stated["window_blocks"]),
+            files={part: str(stated["files"][part]) for part in ("train", "test")},
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FileCorrupt(key, f"misses or garbles {error}") from None
-    labels = opened.arrays["labels"] if facts.classes else None
-    ends = opened.arrays["block_ends"]
-    return TaskData(
-        facts=facts,
-        labels=labels,
-        sketches=sketches,
-        block_ends=ends if len(ends) else None,
-        window_blocks=window_blocks,
-        files=files,
-    )
 
 
 def alike(one: TaskData, other: TaskData) -> bool:
@@ -158,12 +153,7 @@ def check_examples(
 ) -> None:
     """Check that this machine's examples of a part are those of the manager.
 
-    Args:
-        spec: names the task.
-        data: what the manager has found.
-        part: "train" or "test".
-        examples: what there is here.
-        number: which of the manager's sketches to compare; absent: all of them.
+    Of the manager's sketches, `number` says which one to compare; absent: all of them.
     """
     from downpour.learning.tasks.own import resemble, sketched
 

@@ -24,12 +24,9 @@ from downpour.learning.tasks.task import Batch, ExampleList, Task
 
 
 def load(spec: Spec, data: Data, begun: Callable[[nn.Module], None] | None = None) -> LoadedTask:
-    """Make the task of a spec.
+    """Make the task of a spec; the device `auto` becomes this machine's best.
 
-    Args:
-        spec: names the task. If its device is `auto`, it becomes this machine's best.
-        data: the facts about its examples.
-        begun: sets a network that was just built to where training begins, if not as drawn.
+    `begun` sets a network that was just built to where training begins, if not as drawn.
     """
     if spec.device == AUTO:
         spec = spec.replace(device=devices_here().best)
@@ -42,11 +39,7 @@ class LoadedTask:
     """A task with its data and its spec, which has a device of this machine; see `load`."""
 
     def __init__(
-        self,
-        spec: Spec,
-        task: Task,
-        data: Data,
-        begun: Callable[[nn.Module], None] | None = None,
+        self, spec: Spec, task: Task, data: Data, begun: Callable[[nn.Module], None] | None = None
     ) -> None:
         self.spec = spec
         self.task = task

@@ -28,12 +28,7 @@ from downpour.learning.tasks.batches import Indices
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.tasks.task import ReadsAhead
 from downpour.learning.training import numerics
-from downpour.learning.training.epoch_order import (
-    KeptArrays,
-    batch_order,
-    part_of,
-    samples_in,
-)
+from downpour.learning.training.epoch_order import KeptArrays, batch_order, part_of, samples_in
 from downpour.learning.training.loaders import BatchRequest, Loaders
 from downpour.learning.training.optimizers import Optimizers, Position, rate_factor
 from downpour.learning.training.parameters import (
@@ -354,14 +349,7 @@ def begin_from(
     file's tensors that the network lacks. So the body of a network can begin from another one's
     while its head is new. Floats are converted to the network's own type; nothing else is.
 
-    Args:
-        model: The network, with its own initial parameters.
-        tensors: What the file holds, by name.
-        source: What the user calls the file.
-        field: Where the user names it.
-
-    Returns:
-        What people should know, a line each: what the file lacks, and what it holds besides.
+    The user calls the file `source`, and names it in `field`.
     """
     state = model.state_dict(keep_vars=True)
     shared = state.keys() & tensors.keys()

@@ -179,12 +179,7 @@ class Randomness:
 
     They are seeded again before each step, so their state is a function of the position and no part
     of a snapshot. That costs about 10 us for torch; Python's and numpy's, which only users' code
-    draws from, cost tens.
-
-    Args:
-        seed: everything follows from it.
-        device: where the task is trained.
-        beyond_torch: whether Python's and numpy's generators are this task's as well.
+    draws from, cost tens. They are this task's only if it draws `beyond_torch`.
     """
 
     def __init__(self, seed: int, device: str, *, beyond_torch: bool = False) -> None:

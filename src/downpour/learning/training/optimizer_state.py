@@ -46,13 +46,7 @@ class Unwritable(TypeError):
 
 
 class OptimizerState:
-    """Reads and writes the state of some optimizers.
-
-    Args:
-        by_name: the optimizers, just made.
-        model: their network.
-        loaded: the task, for errors.
-    """
+    """Reads and writes the state of some optimizers, which were just made."""
 
     def __init__(
         self, by_name: Mapping[str, Optimizer], model: nn.Module, loaded: LoadedTask

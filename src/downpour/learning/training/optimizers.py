@@ -271,10 +271,6 @@ class Optimizers:
     """The optimizers of one network, by name, and what its parameters are trained with.
 
     A task's own may be several; the spec's is called "optimizer".
-
-    Args:
-        loaded: the task, which may choose its own groups of parameters and optimizers.
-        model: the network.
     """
 
     def __init__(self, loaded: LoadedTask, model: nn.Module) -> None:
@@ -284,9 +280,9 @@ class Optimizers:
         self.by_name = _by_name(loaded, groups)
         _check_all_trained(self.by_name, model, loaded)
         self._groups = [group for one in self.by_name.values() for group in one.param_groups]
-        self._rates = [float(group["lr"]) for group in self._groups]
-        for group, rate in zip(self._groups, self._rates, strict=True):
-            group["lr"] = rate
+        for group in self._groups:
+            group["lr"] = float(group["lr"])
+        self._rates = [group["lr"] for group in self._groups]
         self._state = OptimizerState(self.by_name, model, loaded)
         self._apply(1.0)
 

@@ -2,8 +2,8 @@
 
 The manager decides their checksums at submission. Another process repeats them and compares. Its
 process, its environment and its unseeded generators are other ones anyway. It also repeats them
-after another task on the same examples, so that all that is kept at first use differs, under
-another clock, and with the counters of the user's modules further on.
+under another clock, with the counters of the user's modules further on, and after another task on
+the same examples. So all that is kept at first use differs.
 """
 
 from __future__ import annotations

@@ -100,11 +100,8 @@ def train_step(step: TrainingStep, optimizers: Optimizers, *ways: StepHelp | Non
     """Take a step; returns its loss.
 
     That is the mean over examples, or the sum and the count [2] if the task counts something else.
-
-    Args:
-        step: the step, whose generators are seeded.
-        optimizers: they change the network's parameters.
-        ways: how to compute the gradient, the first that can; finally, part after part.
+    The step's generators are seeded. The gradient is computed by the first of `ways` that can do
+    it, and otherwise part after part.
     """
     loaded, model = step.loaded, step.model
     if loaded.has_own_step:

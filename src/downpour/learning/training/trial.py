@@ -82,10 +82,7 @@ def check_trains(
     logs that and refuses nothing, because workers may have more. Bytes that differ on a GPU, or in
     a training that the spec does not call repeatable, are only logged.
 
-    Args:
-        loaded: the task, with the spec that is tried.
-        shards: the indices of its examples, a shard each.
-        start: the parameters and buffers that its networks begin with; they hold still meanwhile.
+    The networks begin with the parameters and buffers of `start`, which hold still meanwhile.
 
     Returns:
         What a step costs; None if no step was taken.
