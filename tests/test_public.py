@@ -15,7 +15,7 @@ from downpour import data, extending, launchers
 PUBLIC: dict[ModuleType, str] = {
     downpour: "Client Credentials DownpourError Inside Outer Result Spec Task __version__ allow "
     "compare_policies load_model replay resumed run",
-    data: "ImageFolder TokenWindows local_path transforms",
+    data: "Blocks ImageFolder TokenWindows local_path transforms",
     extending: "Action Aggregator Assignment Close Codec Contribution ExperimentEvent Handoff "
     "LoggedRun Logger Mode ModeKind Policy Resize RoundResult RoundView SplitRequest Splitter "
     "Waiting Withdrawal WorkerRequest",

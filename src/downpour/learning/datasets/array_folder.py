@@ -1,15 +1,12 @@
 """A folder of flat arrays that never changes; its content gives its name.
 
 Its name, the *key*, ends in a checksum of its `facts.json`, which holds the checksum of each array.
-So the key determines every byte. No process trusts the folder. Each verifies the arrays that it
-uses, large ones block by block (`digests.py`), and reports a missing, short or altered array
-instead of training on it. A writer holds a lock, writes the folder under a temporary name, flushes
-it to the disk, and renames it: it appears whole or not at all.
+So the key determines every byte. A writer holds a lock, writes the folder under a temporary name,
+flushes it to the disk, and renames it: it appears whole or not at all.
 
-Workers on slow links read the examples through the shared folder. If compression pays, that folder
-holds an array as `train_x.npy.gz`, and each machine unpacks it once into its own folder. All
-processes of the machine map that copy into memory. A copy is named by its content's checksum.
-MNIST's images shrink 4.3 times. Packing them takes 0.36 s and unpacking 0.16 s (47 MB, one core).
+If compression pays, an array is in `train_x.npy.gz`, and each machine unpacks it once into its own
+folder, which all its processes map into memory. MNIST's images shrink 4.3 times. Packing them takes
+0.36 s and unpacking 0.16 s (47 MB, one core).
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """Verifies an array's file block by block, when a block is first used.
 
-The checksum of an array is the digest of its blocks' digests. A large array has these beside it, in
-`train_x.digests`. So a process that reads an eighth of a dataset of large examples verifies hardly
-more, and none reads a whole dataset before its first step.
-
-A block is read, not mapped. So it does not count as the process's memory, and a failure of a file
-server is an exception here. In a mapped page it would be a fault.
+The checksum of an array is the digest of its blocks' digests. A block is read, not mapped. So it
+does not count as the process's memory, and a failure of a file server is an exception here. In a
+mapped page it would be a fault.
 """
 
 from __future__ import annotations
@@ -118,12 +115,20 @@ class VerifiedBlocks:
     def _read(self, blocks: Sequence[int] | NDArray[Any]) -> Iterator[bytes]:
         """Yield the digest of each block."""
         window = bytearray(min(BLOCK_BYTES, self._bytes))
-        with open(open_regular(self._path), "rb") as file:
+        with open(open_regular(self._path), "rb", buffering=0) as file:
             if _identity_in(file) != self._same:  # then we have mapped another file
                 raise FileCorrupt(self._shown, "has been replaced since it was opened")
             for block in blocks:
                 file.seek(self._offset + int(block) * BLOCK_BYTES)
-                yield xxhash.xxh3_128_digest(memoryview(window)[: file.readinto(window)])
+                yield xxhash.xxh3_128_digest(memoryview(window)[: _filled(file, window)])
+
+
+def _filled(file: Any, window: bytearray) -> int:
+    """Read until the window is full or the file ends; return the number of bytes."""
+    count = 0
+    while count < len(window) and (more := file.readinto(memoryview(window)[count:])):
+        count += more
+    return count
 
 
 @lru_cache(maxsize=256)

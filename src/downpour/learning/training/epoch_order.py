@@ -10,14 +10,9 @@ from (seed, epoch, shard) alone.
 Examples that lie in blocks are shuffled in two steps: their blocks, and then the examples within
 each window of some blocks. So an epoch reads a block once, and has few of them open at a time.
 
-A task trains a part of it. If an epoch has `meet` meetings, the m-th task trains the m-th of `meet`
-consecutive, nearly equal slices of the epoch's batches. So each example is trained once an epoch,
-for any `meet`.
-
-The last batch is as large as the others, to one example: all sizes are even. With `last_batch` =
-`rest`, it has the remaining examples, as in PyTorch's DataLoader. A few examples then move the
-parameters as far as a whole batch does, just before they are averaged and evaluated
-(docs/results/more-workers.md).
+If an epoch has `meet` meetings, the m-th task trains the m-th of `meet` consecutive, nearly equal
+slices of the epoch's batches. The last batch is as large as the others, to one example. With
+`last_batch` = `rest`, it has the remaining examples, as in PyTorch's DataLoader.
 
 A single example that is left over joins the batch before it: batch normalization has no variance of
 one example. So the number of steps is the same for all sizes.
