@@ -7,26 +7,17 @@ cluster of it. A `LauncherKind` gives it a name and options (`downpour.extending
 
 from __future__ import annotations
 
-from downpour.cluster.launchers import (
-    ComposeOptions,
-    Ended,
-    Engine,
-    InlineCluster,
-    Launcher,
-    LauncherKind,
-    LaunchPlan,
-    LocalCluster,
-    PlacedCluster,
-    RayOptions,
-    RunningCluster,
-    SlurmOptions,
-    SshOptions,
-    on_compose,
-    on_ray,
-    on_slurm,
-    on_ssh,
-    option,
-)
+from downpour.cluster.launchers.base import Ended, Engine, Launcher, LaunchPlan, RunningCluster
+from downpour.cluster.launchers.cluster import LocalCluster, PlacedCluster
+from downpour.cluster.launchers.compose import ComposeOptions, on_compose
+from downpour.cluster.launchers.inline import InlineCluster
+from downpour.cluster.launchers.kinds import LauncherKind, option
+from downpour.cluster.launchers.ray import on_ray
+from downpour.cluster.launchers.ray_nodes import RayOptions
+from downpour.cluster.launchers.slurm import on_slurm
+from downpour.cluster.launchers.slurm_script import SlurmOptions
+from downpour.cluster.launchers.ssh import on_ssh
+from downpour.cluster.launchers.ssh_script import SshOptions
 
 __all__ = [
     "ComposeOptions",

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from downpour.cluster.launchers import LaunchPlan, LocalCluster
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
 from downpour.core.spec import Spec
+from downpour.launchers import LaunchPlan, LocalCluster
 from downpour.record.record import export_record, line_text
 from downpour.record.record_lines import CancelledLine, SubmittedLine
 from tests.conftest import Allow

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from downpour.cluster.launchers import LaunchPlan, LocalCluster
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.experiments.studies import Grid, StudyFolder, read_folder, run_study
+from downpour.launchers import LaunchPlan, LocalCluster
 from tests.experiments.studies.conftest import GRID, SEARCH, FakeBackend, Silence
 
 pytestmark = pytest.mark.usefixtures("forked_clusters")

@@ -19,10 +19,10 @@ from rich.console import Console
 
 import downpour
 from downpour.base.errors import DownpourError
-from downpour.cluster.launchers import LaunchPlan, LocalCluster
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.experiments.trained_model.locating import find
 from downpour.experiments.trained_model.predicting import predict
+from downpour.launchers import LaunchPlan, LocalCluster
 from downpour.record.result_parts import mixture_of
 from downpour.show.tables.live import status_view
 

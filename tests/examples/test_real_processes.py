@@ -9,9 +9,9 @@ import psutil
 import pytest
 
 from downpour import Client, Spec, run
-from downpour.cluster.launchers import LocalCluster
 from downpour.experiments.running.surroundings import Surroundings
 from downpour.experiments.running.training import embed
+from downpour.launchers import LocalCluster
 from downpour.network.rpc.messages import Status
 from downpour.record import Result
 from tests.chaos.stage import Process

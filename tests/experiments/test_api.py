@@ -16,7 +16,6 @@ from safetensors.numpy import load_file
 
 import downpour
 from downpour.base.errors import DeadlineExceeded, ExperimentFailed, NotBegun, SpecError
-from downpour.cluster.launchers import LaunchPlan, LocalCluster
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.core.families import AGGREGATORS, CODECS, POLICIES
 from downpour.core.resolve import resolve
@@ -24,6 +23,7 @@ from downpour.experiments.client import spec_of
 from downpour.experiments.running import training
 from downpour.experiments.running.surroundings import Surroundings
 from downpour.experiments.running.training import embed
+from downpour.launchers import LaunchPlan, LocalCluster
 from downpour.learning.accelerators import devices_here
 from downpour.network.rpc.messages import Status
 

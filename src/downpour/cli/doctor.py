@@ -17,7 +17,7 @@ from downpour.base.options import argument, option
 from downpour.cli import common
 from downpour.cli.parameters import command
 from downpour.cli.printing import err, out, print_json, say
-from downpour.cluster.launchers.ssh_script import SshOptions, read_hosts
+from downpour.cluster.launchers.ssh_script import SshOptions, look_at, read_hosts
 from downpour.host.extras import require
 from downpour.host.paths import Credentials
 
@@ -93,10 +93,11 @@ def _reports(file: str | None, ssh_config: str | None, shared: Path | str) -> li
     hosts = read_hosts(file)
     if not isinstance(shared, Path) or not shared.is_dir():
         raise SpecError("hosts", file, f"cannot be compared, because {shared} is no folder here")
-    from downpour.cluster.operations.doctor import examine
+    from downpour.cluster.operations.doctor import judge
 
     with err().status(f"checking {len(hosts)} hosts"):
-        return examine(hosts, SshOptions(ssh_config=ssh_config or ""), shared.absolute())
+        options = SshOptions(ssh_config=ssh_config or "")
+        return judge(look_at(hosts, options, shared.absolute(), numerics=True))
 
 
 def _findings(shared: Path | str, manager: str, credentials: Credentials) -> Mapping[str, Finding]:

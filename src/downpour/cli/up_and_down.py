@@ -20,7 +20,7 @@ from downpour.cli.dashboard import page_socket, page_url
 from downpour.cli.launch_options import LaunchOptions, dry_run, workers
 from downpour.cli.parameters import command
 from downpour.cli.printing import err, note, out, print_json, say
-from downpour.cluster.launchers import LaunchPlan
+from downpour.cluster.launchers.base import LaunchPlan
 from downpour.cluster.launchers.cluster_files import ClusterFiles, ClusterInfo
 from downpour.cluster.launchers.launching import Launching
 from downpour.cluster.launchers.ssh_script import SshOptions, read_hosts

@@ -38,10 +38,7 @@ class DutyCycle:
     """Decides how long a process runs and stands still, to reach a share of its full speed.
 
     A thread that wakes late makes a stretch too long. The next stretches make up for it, so the
-    share is right over time.
-
-    Args:
-        speed: the share of the time in which the process runs, above 0 and below 1.
+    share is right over time. The process runs for `speed` of the time, above 0 and below 1.
     """
 
     def __init__(self, speed: float) -> None:

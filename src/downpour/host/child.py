@@ -106,11 +106,7 @@ class LastWill:
 
     The shell has a separate session and reads from a pipe whose other end this process holds. The
     pipe ends with this process, however the process ends; then the shell runs its script. It takes
-    1 MB.
-
-    Args:
-        script: the shell script.
-        environment: the shell's whole environment; None: this process's.
+    1 MB. Without an `environment`, it has that of this process.
     """
 
     def __init__(self, script: str, environment: Mapping[str, str] | None = None) -> None:

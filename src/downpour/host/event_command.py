@@ -47,14 +47,10 @@ def checked_command(text: str) -> str:
 
 
 class EventCommand:
-    """Runs a command for each event that a person may want to act on.
+    """Runs a command, as `checked_command` returns it, for each event that a person may act on.
 
     A call returns when the command has ended. We log a command that fails, and kill and log one
     that exceeds its limit. We also kill one that still runs when this process ends.
-
-    Args:
-        command: As `checked_command` returns it.
-        limit_seconds: How long it may run.
     """
 
     def __init__(self, command: str, limit_seconds: float = LIMIT_SECONDS) -> None:

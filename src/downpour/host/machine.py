@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import resource
 import shutil
 import sys
@@ -41,9 +42,6 @@ def _quotas() -> Iterator[int]:
             quota_us, period_us = (group / "cpu.max").read_text().split()
             yield ceil(int(quota_us) / int(period_us))
 
-
-_FIRST = 1000
-"""The highest score: the kernel kills such a process before any other."""
 
 _MARGIN = 0.05
 """The share of free memory to leave for page tables, sockets, and files being written."""
@@ -100,7 +98,7 @@ def kills() -> int:
 def let_be_killed_first(pid: int) -> None:
     """Let the kernel kill process `pid` before others if memory runs out (Linux)."""
     with suppress(OSError):  # it has ended, or the file does not exist
-        (_PROC / str(pid) / "oom_score_adj").write_text(str(_FIRST))
+        (_PROC / str(pid) / "oom_score_adj").write_text("1000")  # the highest score
 
 
 def fail_instead_of_dying() -> tuple[int, int] | None:
@@ -182,12 +180,9 @@ def _groups() -> Iterator[tuple[Path, _Names]]:
 
 
 def _number(file: Path, key: str) -> int:
-    """Return the number after a key in a file of lines."""
-    for line in file.read_text().splitlines():
-        words = line.split()
-        if words and words[0] == key:
-            return int(words[1])
-    raise ValueError(key)
+    """Return the number after a key in a file of lines; raises ValueError without the key."""
+    (number,) = re.findall(rf"^{key}\s+(\d+)", file.read_text(), re.MULTILINE)
+    return int(number)
 
 
 _DAY_SECONDS = 86_400

@@ -166,12 +166,8 @@ _Value = TypeVar("_Value")
 class Background(Generic[_Value]):
     """Calls a function with one value after another; `take` never waits for it.
 
-    We log a function's error once, with its name. The function still gets later values.
-
-    Args:
-        name: The function's name in the log.
-        function: Takes a value; may raise anything.
-        waiting_max: How many values may wait before the function misses further ones.
+    We log a function's error once, with its `name`. The function still gets later values, but
+    misses one that comes while `waiting_max` values wait.
     """
 
     def __init__(

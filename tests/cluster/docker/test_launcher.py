@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from downpour.cluster.launchers import ComposeOptions, on_compose
 from downpour.core.spec import Spec
 from downpour.experiments.running.surroundings import Surroundings
 from downpour.experiments.running.training import embed
+from downpour.launchers import ComposeOptions, on_compose
 from tests.cluster.docker.conftest import ROOT, docker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

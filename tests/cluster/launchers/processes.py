@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from downpour.base.errors import LaunchError
-from downpour.cluster.launchers import Ended, LaunchPlan
 from downpour.cluster.worker.options import WorkerOptions
+from downpour.launchers import Ended, LaunchPlan
 
 
 class Processes:

@@ -23,11 +23,11 @@ from pathlib import Path
 import pytest
 
 import downpour
-from downpour.cluster.launchers import Launcher
 from downpour.core.spec import Spec
 from downpour.experiments.running.surroundings import Surroundings
 from downpour.experiments.running.training import embed
 from downpour.files.store import SharedDirectory
+from downpour.launchers import Launcher
 from downpour.network.rpc.messages import Status
 from downpour.record.record import read_record
 from downpour.record.record_lines import AggregatedLine

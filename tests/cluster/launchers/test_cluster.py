@@ -21,10 +21,10 @@ import downpour
 from downpour import Client, Credentials, Spec
 from downpour.base.errors import LaunchError
 from downpour.base.states import ExperimentState
-from downpour.cluster.launchers import Ended, InlineCluster, LaunchPlan, LocalCluster, PlacedCluster
 from downpour.cluster.launchers.cluster import KEPT, PAUSES_SECONDS, new_log
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.worker.options import WorkerOptions
+from downpour.launchers import Ended, InlineCluster, LaunchPlan, LocalCluster, PlacedCluster
 from downpour.network.rpc.messages import Status
 from tests.cluster.launchers.processes import Processes
 from tests.conftest import Allow

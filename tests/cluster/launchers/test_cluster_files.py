@@ -12,11 +12,12 @@ from threading import Event, Thread
 import pytest
 
 from downpour.base.errors import LaunchError, SharedDirectoryError
-from downpour.cluster.launchers import Ended, InlineCluster, Launcher, LaunchPlan, kind_of
+from downpour.cluster.launchers import kind_of
 from downpour.cluster.launchers.cluster_files import ClusterFiles, ClusterInfo, StopRequest
 from downpour.cluster.launchers.supervisor import SupervisedPlan, Supervisor, stop
 from downpour.cluster.launchers.tether import LocalEngine
 from downpour.cluster.manager.options import ManagerOptions
+from downpour.launchers import Ended, InlineCluster, Launcher, LaunchPlan
 
 CLUSTER = ClusterInfo(on="local", hostname="n1", pid=7, workers=("worker-1",))
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from downpour.base.errors import LaunchError
-from downpour.cluster.launchers import ComposeEngine, ComposeOptions, LaunchPlan
-from downpour.cluster.launchers.compose import command, variables
+from downpour.cluster.launchers.compose import ComposeEngine, command, variables
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.host.paths import Credentials
+from downpour.launchers import ComposeOptions, LaunchPlan
 
 NONE = Credentials()
 ROOT = Path(__file__).parents[3]

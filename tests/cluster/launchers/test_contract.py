@@ -13,7 +13,11 @@ import pytest
 import downpour
 from downpour import Result
 from downpour.base.errors import LaunchError
-from downpour.cluster.launchers import (
+from downpour.cluster.manager.options import ManagerOptions
+from downpour.core.spec import Spec
+from downpour.experiments.running.surroundings import Surroundings
+from downpour.experiments.running.training import embed
+from downpour.launchers import (
     ComposeOptions,
     InlineCluster,
     Launcher,
@@ -29,10 +33,6 @@ from downpour.cluster.launchers import (
     on_slurm,
     on_ssh,
 )
-from downpour.cluster.manager.options import ManagerOptions
-from downpour.core.spec import Spec
-from downpour.experiments.running.surroundings import Surroundings
-from downpour.experiments.running.training import embed
 from tests.cluster.docker.conftest import ROOT, compose_command, engine, image  # noqa: F401 - fixtures
 from tests.cluster.launchers.processes import Processes
 from tests.cluster.ray_cluster.conftest import lasting_nodes  # noqa: F401 - a fixture

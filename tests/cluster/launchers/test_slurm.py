@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from downpour.base.errors import LaunchError, SpecError
-from downpour.cluster.launchers import LaunchPlan, SlurmEngine, SlurmOptions
+from downpour.cluster.launchers.slurm import SlurmEngine
 from downpour.cluster.launchers.slurm_script import ArrayTask, overriding, parse, script, seconds_of
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.worker.options import WorkerOptions
 from downpour.host.paths import Credentials
+from downpour.launchers import LaunchPlan, SlurmOptions
 
 WORKER = WorkerOptions(
     shared="/lab/100% mine",

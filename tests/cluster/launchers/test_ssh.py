@@ -12,8 +12,7 @@ import pytest
 
 from downpour.base.errors import LaunchError, SpecError
 from downpour.base.version import VERSION
-from downpour.cluster.launchers import LaunchPlan, SshEngine, SshOptions
-from downpour.cluster.launchers.ssh import address_seen
+from downpour.cluster.launchers.ssh import SshEngine, address_seen
 from downpour.cluster.launchers.ssh_script import (
     Host,
     Look,
@@ -31,6 +30,7 @@ from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.worker.options import WorkerOptions
 from downpour.host.paths import Credentials
 from downpour.host.text import last_line
+from downpour.launchers import LaunchPlan, SshOptions
 
 HOST = Host("n1", python="/venv/bin/python", shared="/mnt/our lab", environment=(("A", "b c"),))
 WORKER = WorkerOptions(

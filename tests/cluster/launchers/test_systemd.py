@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from downpour.base.errors import LaunchError, SpecError
-from downpour.cluster.launchers import LaunchPlan, systemd
+from downpour.cluster.launchers import systemd
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.host.paths import Credentials
+from downpour.launchers import LaunchPlan
 from tests.conftest import Allow
 
 ENDING = """\

@@ -11,10 +11,12 @@ import pytest
 
 import downpour
 from downpour.base.errors import LaunchError, SpecError
-from downpour.cluster.launchers import LaunchPlan, RayOptions, kind_of, on_ray
+from downpour.cluster.launchers import kind_of
+from downpour.cluster.launchers.ray import on_ray
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.experiments.running.surroundings import Surroundings
 from downpour.experiments.running.training import embed
+from downpour.launchers import LaunchPlan, RayOptions
 from downpour.network.rpc.messages import Status
 from tests.cluster.ray_cluster.conftest import NEVER, SOON, Nodes
 

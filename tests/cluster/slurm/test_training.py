@@ -10,10 +10,10 @@ import pytest
 
 import downpour
 from downpour.base.errors import ProtocolError
-from downpour.cluster.launchers import SlurmOptions, on_slurm
 from downpour.core.spec import Spec
 from downpour.experiments.running.surroundings import Surroundings
 from downpour.experiments.running.training import embed
+from downpour.launchers import SlurmOptions, on_slurm
 from downpour.network.rpc.messages import Status
 from tests.cluster.slurm.lab import NODES, Lab, until
 

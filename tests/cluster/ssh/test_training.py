@@ -10,9 +10,9 @@ import pytest
 import downpour
 from downpour.base.errors import LaunchError
 from downpour.cli import run_command
-from downpour.cluster.launchers import LaunchPlan, SshOptions, on_ssh
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.core.spec import Spec
+from downpour.launchers import LaunchPlan, SshOptions, on_ssh
 from downpour.network.rpc.messages import Status
 from tests.cluster.ssh.lab import HOSTS, Lab, until
 

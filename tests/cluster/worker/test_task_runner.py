@@ -234,7 +234,7 @@ def test_a_file_of_indices_is_read_once(shared: SharedDirectory, task: TaskMessa
     It needs neither the file nor its name, and mistakes no other indices or experiment for these.
     Another worker names the file that is altered or gone.
     """
-    store, packed = shared.store("any"), pack_indices(np.arange(100))
+    store, (width, packed) = shared.store("any"), pack_indices(np.arange(100))
     spec, twin = (
         Spec.from_toml(content(shared, task.spec).decode()),
         shared.create_experiment("twin"),
@@ -244,8 +244,8 @@ def test_a_file_of_indices_is_read_once(shared: SharedDirectory, task: TaskMessa
         name: at.put_new("spec-2.toml", [spec.replace(meet=2, seed=seed).to_toml().encode()])
         for seed, (name, at) in enumerate({"any": store, "twin": twin}.items())
     }
-    file = store.put_new("indices-0", [packed.data])
-    held = IndicesFile(width_bytes=packed.width_bytes, count=packed.count, file=file)
+    file = store.put_new("indices-0", [packed])
+    held = IndicesFile(width_bytes=width, count=100, file=file)
 
     def trained(runner: TaskRunner, indices: Indices, round_: int, name: str = "any") -> str:
         number = replace(task.id, experiment=name, round=round_)

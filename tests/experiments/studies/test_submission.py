@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from downpour.base.errors import SpecError, Unreachable
-from downpour.cluster.launchers import LaunchPlan, LocalCluster
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
 from downpour.experiments.client import Client
 from downpour.experiments.studies import Grid, read_folder
 from downpour.experiments.studies.backends import submitted
 from downpour.experiments.studies.folder import holder
+from downpour.launchers import LaunchPlan, LocalCluster
 from tests.experiments.studies.conftest import Interruption
 from tests.experiments.studies.test_detached import COMMAND, wait_for
 

@@ -13,20 +13,19 @@ from downpour.network.rpc.messages import pack_indices, unpack_indices
 @given(st.lists(st.integers(0, 2**63 - 1)))
 def test_indices_survive(indices: list[int]) -> None:
     """Whatever is packed is unpacked, in its order."""
-    packed = pack_indices(np.array(indices, dtype=np.int64))
-    unpacked = unpack_indices(packed.width_bytes, packed.count, packed.data)
-    assert unpacked.tolist() == indices
+    width, packed = pack_indices(np.array(indices, dtype=np.int64))
+    assert unpack_indices(width, len(indices), packed).tolist() == indices
 
 
 @pytest.mark.parametrize(("top", "width"), [(0, 2), (65535, 2), (65536, 4), (2**32, 8)])
 def test_the_width_is_the_smallest_that_fits(top: int, width: int) -> None:
     """Two, four or eight bytes, by the largest index."""
-    assert pack_indices(np.array([0, top])).width_bytes == width
+    assert pack_indices(np.array([0, top]))[0] == width
 
 
 def test_bytes_are_little_endian() -> None:
     """The layout is the same on every machine."""
-    assert pack_indices(np.array([1, 258])).data == b"\x01\x00\x02\x01"
+    assert pack_indices(np.array([1, 258]))[1] == b"\x01\x00\x02\x01"
 
 
 @pytest.mark.parametrize(

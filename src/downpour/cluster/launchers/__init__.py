@@ -3,45 +3,8 @@
 from __future__ import annotations
 
 from downpour.base.family import Family, Member
-from downpour.cluster.launchers.base import Ended, Engine, Launcher, LaunchPlan, RunningCluster
-from downpour.cluster.launchers.cluster import LocalCluster, PlacedCluster
-from downpour.cluster.launchers.compose import ComposeEngine, ComposeOptions, on_compose
-from downpour.cluster.launchers.inline import InlineCluster
-from downpour.cluster.launchers.kinds import LauncherKind, option
-from downpour.cluster.launchers.ray import RayEngine, on_ray
-from downpour.cluster.launchers.ray_nodes import RayOptions
-from downpour.cluster.launchers.slurm import SlurmEngine, on_slurm
-from downpour.cluster.launchers.slurm_script import SlurmOptions
-from downpour.cluster.launchers.ssh import SshEngine, on_ssh
-from downpour.cluster.launchers.ssh_script import SshOptions
-
-__all__ = [
-    "LAUNCHERS",
-    "ComposeEngine",
-    "ComposeOptions",
-    "Ended",
-    "Engine",
-    "InlineCluster",
-    "LaunchPlan",
-    "Launcher",
-    "LauncherKind",
-    "option",
-    "LocalCluster",
-    "PlacedCluster",
-    "RayEngine",
-    "RayOptions",
-    "RunningCluster",
-    "SlurmEngine",
-    "SlurmOptions",
-    "SshEngine",
-    "SshOptions",
-    "launcher_of",
-    "kind_of",
-    "on_compose",
-    "on_ray",
-    "on_slurm",
-    "on_ssh",
-]
+from downpour.cluster.launchers.base import Launcher
+from downpour.cluster.launchers.kinds import LauncherKind
 
 LAUNCHERS = Family(
     "on",

@@ -64,11 +64,7 @@ LASTING_SECONDS = 60.0
 
 
 class Restarts:
-    """The restarts of one process; `count` is their number since it last ran for long.
-
-    Args:
-        now: returns seconds since some fixed moment.
-    """
+    """The restarts of one process; `count` is their number since it last ran for long."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.count = 0

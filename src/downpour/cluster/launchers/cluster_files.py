@@ -160,11 +160,7 @@ class ClusterProcess:
 
 
 def cluster_processes(
-    cluster: ClusterInfo | None,
-    leader: Leader | None,
-    status: Status | None,
-    *,
-    is_kept: bool,
+    cluster: ClusterInfo | None, leader: Leader | None, status: Status | None, *, is_kept: bool
 ) -> Iterator[ClusterProcess]:
     """Yield the supervisor, the manager, and the workers.
 

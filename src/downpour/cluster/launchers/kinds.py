@@ -100,9 +100,5 @@ class LauncherKind:
         return None if self.options is None else self.options(**values)
 
     def launcher(self, options: Mapping[str, Any]) -> Launcher:
-        """Return a launcher with the given options.
-
-        Raises:
-            SpecError: see `given`.
-        """
+        """Return a launcher with the given options; raises as `given` does."""
         return self.make(self.given(options))

@@ -16,7 +16,8 @@ from pydantic import TypeAdapter, ValidationError
 from downpour.base.errors import SpecError, did_you_mean
 from downpour.base.options import option_words, options_of
 from downpour.base.values import merged, missing
-from downpour.cluster.launchers import LAUNCHERS, Launcher, LaunchPlan, kind_of
+from downpour.cluster.launchers import LAUNCHERS, kind_of
+from downpour.cluster.launchers.base import Launcher, LaunchPlan
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.core.spec import Spec
 from downpour.files.spec_file import read_launch
@@ -116,12 +117,7 @@ def refuse_unmet(spec: Spec, on: str, options: Mapping[str, Any], labels: Sequen
             raise SpecError(name, lacking[0], accepted)
 
 
-_WORDS = {
-    str: "text",
-    float: "a number",
-    int: "a whole number",
-    list[str]: "a list of strings",
-}
+_WORDS = {str: "text", float: "a number", int: "a whole number", list[str]: "a list of strings"}
 
 
 def checked_table(table: Mapping[str, Any], file: Path, *, takes_workers: bool) -> dict[str, Any]:

@@ -274,8 +274,5 @@ def _end_of(reference: Any) -> Ended:
 
 
 KIND = LauncherKind(
-    title="Ray",
-    options=RayOptions,
-    make=on_ray,
-    labels=lambda options: [options.place],
+    title="Ray", options=RayOptions, make=on_ray, labels=lambda options: [options.place]
 )

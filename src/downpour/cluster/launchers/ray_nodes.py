@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
-from socket import create_connection
 from typing import Any
 
 from downpour.base.arguments import checked_calls
@@ -244,7 +243,7 @@ def _connect(address: str) -> str:
     from downpour.network.rpc import parse_address  # the command's help must not wait for it
 
     place = parse_address(address, field="ray_address", default_port=_RAY_PORT)
-    create_connection((place.host, place.port), _FIRST_CONNECT_SECONDS).close()
+    socket.create_connection((place.host, place.port), _FIRST_CONNECT_SECONDS).close()
     return str(place)
 
 

@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 from downpour.base.arguments import checked_calls
@@ -195,15 +196,8 @@ def overriding(script_text: str) -> set[str]:
     """Return the environment variables with which sbatch would override a script's options."""
     options = re.findall(r"^#SBATCH '?--([a-z-]+)", script_text, re.MULTILINE)
     usual = {f"SBATCH_{option.upper().replace('-', '_')}" for option in options}
-    return (
-        usual
-        | {_VARIABLES[option] for option in options if option in _VARIABLES}
-        | {
-            "SBATCH_NO_REQUEUE",
-            "SBATCH_TEST_ONLY",
-            "SBATCH_WAIT",
-        }
-    )
+    unusual = {_VARIABLES[option] for option in options if option in _VARIABLES}
+    return usual | unusual | {"SBATCH_NO_REQUEUE", "SBATCH_TEST_ONLY", "SBATCH_WAIT"}
 
 
 def number_of(name: str) -> int:
@@ -330,11 +324,8 @@ def cancelling(comment: str) -> str:
 
 def _cells(line: str) -> list[str]:
     """Cut a line by the widths of its columns, because reasons may contain spaces."""
-    cells, begin = [], 0
-    for width in _COLUMNS.values():
-        cells.append(line[begin : begin + width].strip())
-        begin += width
-    return cells
+    ends = list(accumulate(_COLUMNS.values(), initial=0))
+    return [line[begin:end].strip() for begin, end in pairwise(ends)]
 
 
 def _exit_status(code: str) -> int | None:

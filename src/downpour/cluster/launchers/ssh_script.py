@@ -31,7 +31,6 @@ from downpour.host.text import last_line, one_line
 SLOTS_MAX = 1000
 _HOST = re.compile(r"[A-Za-z0-9_@.:%\[\]][A-Za-z0-9_@.:%\[\]-]*")
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
-_SETTINGS_WORDS = "slots=, python=, shared=, env= or label="
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +67,16 @@ def parse_hosts(text: str, path: str) -> tuple[Host, ...]:
     hosts: dict[str, Host] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         try:
-            _add(hosts, shlex.split(line, comments=True))
+            if words := shlex.split(line, comments=True):
+                host = _host(words)
+                if host.name in hosts:
+                    raise ValueError(f"{host.name} appears twice; give it slots instead")  # noqa: TRY301
+                hosts[host.name] = host
         except (ValueError, SpecError) as error:
             raise SpecError("hosts", f"{path}, line {number}", str(error)) from None
     if not hosts:
         raise SpecError("hosts", path, "must name a host")
     return tuple(hosts.values())
-
-
-def _add(hosts: dict[str, Host], words: list[str]) -> None:
-    """Add the host of a line, unless the line is empty."""
-    if not words:
-        return
-    host = _host(words)
-    if host.name in hosts:
-        raise ValueError(f"{host.name} appears twice; give it slots instead")
-    hosts[host.name] = host
 
 
 def _host(words: list[str]) -> Host:
@@ -97,7 +90,7 @@ def _host(words: list[str]) -> Host:
     for word in settings:
         key, sign, value = word.partition("=")
         if not sign or key not in {"slots", "python", "shared", "env", "label"}:
-            raise ValueError(f"{word!r} must be {_SETTINGS_WORDS}")
+            raise ValueError(f"{word!r} must be slots=, python=, shared=, env= or label=")
         if key == "env":
             match = _VARIABLE.fullmatch(value)
             if match is None:

@@ -1,11 +1,10 @@
 """Experiments that no manager continues: the entries that `downpour list` shows for them.
 
-The manager reads ended experiments from one file, `ended-TERM.jsonl`, so that a start does not read
-thousands of journals. The manager of that term writes the file, with a line for each experiment
-(`record/journal.py`). The file only saves time: if it is missing or damaged, the
-manager reads the journals instead. Each manager writes a new file with everything that it knows.
-Later managers read only the file of the highest term, because a manager that does not know of its
-successor may still write to an older file.
+The ended ones are in one file, `ended-TERM.jsonl`, so that a start does not read thousands of
+journals. It only saves time: if it is missing or damaged, the manager reads the journals instead.
+Each manager writes a new file with everything that it knows. Later managers read only the file of
+the highest term, because a manager that does not know of its successor may still write to an older
+file.
 
 The archive lists experiments that cannot continue, with the reason, and leaves their files alone.
 """

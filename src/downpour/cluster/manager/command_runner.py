@@ -102,13 +102,9 @@ def indices_of(
     if indices.nbytes <= (_SENT_BYTES_MAX if portion is None else PACKED_BYTES_MAX):
         return indices
     # Two threads may get here for copies of a shard; the end of the experiment removes both files.
-    packed = pack_indices(indices)
-    name = layout.indices_name(shard, space.token(3))
-    space.index_files[key] = IndicesFile(
-        width_bytes=packed.width_bytes,
-        count=packed.count,
-        file=space.store.put_new(name, [packed.data]),
-    )
+    width, packed = pack_indices(indices)
+    file = space.store.put_new(layout.indices_name(shard, space.token(3)), [packed])
+    space.index_files[key] = IndicesFile(width_bytes=width, count=indices.size, file=file)
     return space.index_files[key]
 
 

@@ -7,10 +7,8 @@ is done when the consequences of the event are durable; a caller that acknowledg
 for it. `ask` reads the core's state in the same thread. After `stop`, the driver refuses both,
 because a caller would wait for a thread that has ended.
 
-The driver is fail-stop. A caller's mistake never becomes an event, because the handlers refuse it
-first. So any exception here leaves the core in an unknown state, and ends the manager. It
-acknowledges and does nothing more, and the next manager continues from the journal. Only a question
-may fail, because it changes nothing; its caller gets the error.
+The driver is fail-stop: any exception here leaves the core in an unknown state, and ends the
+manager. Only a question may fail, because it changes nothing; its caller gets the error.
 """
 
 from __future__ import annotations
@@ -34,13 +32,7 @@ from downpour.cluster.manager.roster import Roster
 from downpour.cluster.manager.workspace import Workspace
 from downpour.cluster.threads import THREADS, Threads
 from downpour.core.node.journal import CHECKPOINT_ROUNDS, Journaling, JournalWriter
-from downpour.core.node.manager import (
-    BATCH_MAX_EVENTS,
-    Asked,
-    ManagerNode,
-    Posted,
-    Step,
-)
+from downpour.core.node.manager import BATCH_MAX_EVENTS, Asked, ManagerNode, Posted, Step
 from downpour.core.scheduler import Entry, Output, Scheduler, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on

@@ -162,11 +162,7 @@ class ConnectionMonitor:
             self.check(worker, entry)
 
     def check(self, worker: str, entry: RosterEntry) -> None:
-        """Call a worker back, and lose it if the call is refused.
-
-        A live worker opens a new connection, and a worker that answers late may be busy or cut off.
-        The heartbeat timeout decides then.
-        """
+        """Call a worker back, and lose it if the call is refused."""
         if self._is_refused(entry.address) and self.roster.is_dead(worker, entry):
             self.lost(worker, f"its connection ended and {entry.address} does not answer")
 

@@ -15,11 +15,7 @@ from pathlib import Path
 from threading import Lock
 
 from downpour.base.devices import trained_on
-from downpour.base.errors import (
-    Refused,
-    SpecError,
-    StoreError,
-)
+from downpour.base.errors import Refused, SpecError, StoreError
 from downpour.base.version import VERSION
 from downpour.cluster.manager import status as views
 from downpour.cluster.manager.archive import Archive
@@ -29,7 +25,7 @@ from downpour.cluster.manager.roster import Roster
 from downpour.cluster.manager.start_file import with_checksums
 from downpour.cluster.manager.status import KnownContributions
 from downpour.cluster.manager.worker_calls import WorkerCalls
-from downpour.cluster.manager.workspace import Workspace, Workspaces, open_workspace
+from downpour.cluster.manager.workspace import Workspaces, open_workspace
 from downpour.core.resolve import decided_in, resolve
 from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec, Spec
@@ -142,19 +138,18 @@ class ManagerHandler(WorkerCalls):
         resolved = with_checksums(resolved, self._shared, known=known)
         experiment = f"{resolved.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{request}"
         # Add it before the event, because the submission is the first entry of its journal.
-        self._spaces.add(self._opened(experiment, resolved, bundle))
+        of_run = self._options.embedded
+        self._spaces.add(
+            open_workspace(
+                self._shared, experiment, resolved, self._leader, of_run=of_run, bundle=bundle
+            )
+        )
         event = on.ExperimentSubmitted(
             at_seconds=self._now, experiment=experiment, spec=resolved, version=VERSION
         )
         self._driver.post(event).result()
         log.info("%s submitted: %d shards, %d rounds", experiment, resolved.shards, resolved.rounds)
         return experiment
-
-    def _opened(self, experiment: str, resolved: ResolvedSpec, bundle: Bundle | None) -> Workspace:
-        of_run = self._options.embedded
-        return open_workspace(
-            self._shared, experiment, resolved, self._leader, of_run=of_run, bundle=bundle
-        )
 
     def _check_device(self, asked: Spec) -> None:
         """Refuse a device that no registered worker has; without workers, accept any device."""
@@ -209,9 +204,11 @@ class ManagerHandler(WorkerCalls):
     def cancel(self, experiment: str) -> None:
         """Cancel an experiment; one that has ended stays as it is."""
         self._check_known(experiment)
-        event = on.ExperimentCancelled(
-            at_seconds=self._now, experiment=experiment, reason="cancelled by request"
-        )
+        self._cancel(experiment, "cancelled by request")
+
+    def _cancel(self, experiment: str, reason: str) -> None:
+        now = self._now
+        event = on.ExperimentCancelled(at_seconds=now, experiment=experiment, reason=reason)
         self._driver.post(event).result()
 
     def disturbed(self, experiment: str, who: str, what: str) -> None:
@@ -223,9 +220,7 @@ class ManagerHandler(WorkerCalls):
     def cancel_all(self, reason: str) -> None:
         """Cancel every experiment."""
         for experiment in self._driver.ask(lambda core: list(core.state.experiments)):
-            self._driver.post(
-                on.ExperimentCancelled(at_seconds=self._now, experiment=experiment, reason=reason)
-            ).result()
+            self._cancel(experiment, reason)
 
     def results(self, experiment: str, from_line: int, wait_seconds: float) -> RecordPage:
         """Return lines of an experiment's record, waiting for one if there is none yet."""

@@ -107,12 +107,16 @@ def _copies(
     return tuple(copies)
 
 
-def left_behind(spec: Spec, model: Path, version: int) -> LeftBehind:
-    """Return the files next to a model version, for a spec that continues from it.
+def _left_beside(spec: Spec, shared: SharedDirectory) -> LeftBehind:
+    """Return the files next to the model version that a spec continues from.
 
     If a relevant field differs, such as the number of shards, or if a file is missing, this returns
     no files. Then all shards start without states.
     """
+    found = _version_of(spec, shared) if spec.shards_go_on else None
+    if found is None:
+        return LeftBehind()
+    model, version = found[0], found[1].version
     former_spec = read_spec(model.with_name(layout.SPEC_NAME))
     if any(getattr(former_spec, name) != getattr(spec, name) for name in _DEPENDS_ON):
         return LeftBehind()
@@ -324,17 +328,15 @@ def with_checksums(spec: ResolvedSpec, shared: SharedDirectory, *, known: bool) 
     if spec.init_from is None:
         return spec
     model = spec.init_checksum if known else start_of(spec, shared).checksum
-    outer, states = _outer_beside(spec, shared), _left_beside(spec, shared).checksum()
-    _check_same(spec, "outer_checksum", outer.checksum if outer else None)
-    _check_same(spec, "states_checksum", states)
-    best = _best_before(spec, shared)
-    _check_same(spec, "best_checksum", best.checksum() if best else None)
-    return spec.replace(
-        init_checksum=model,
-        outer_checksum=outer.checksum if outer else None,
-        states_checksum=states,
-        best_checksum=best.checksum() if best else None,
-    )
+    outer, best = _outer_beside(spec, shared), _best_before(spec, shared)
+    found = {
+        "outer_checksum": outer.checksum if outer else None,
+        "states_checksum": _left_beside(spec, shared).checksum(),
+        "best_checksum": best.checksum() if best else None,
+    }
+    for name, checksum in found.items():
+        _check_same(spec, name, checksum)
+    return spec.replace(init_checksum=model, **found)
 
 
 def _check_same(spec: Spec, field: str, found: str | None) -> None:
@@ -365,7 +367,7 @@ def first_outer_state(
 def handed_on(
     spec: ResolvedSpec, shared: SharedDirectory, store: Store, as_version: AsVersion
 ) -> HandedOn:
-    """Publish what an ended experiment leaves, see `left_behind` and `best_before`."""
+    """Publish what an ended experiment leaves, see `_left_beside` and `best_before`."""
     handed = NOTHING_HANDED_ON
     if spec.states_checksum is not None:
         left = _left_beside(spec, shared)
@@ -386,12 +388,6 @@ def _version_of(spec: Spec, shared: SharedDirectory) -> tuple[Path, layout.Model
     model = find_model(spec.init_from, shared, field="init_from")
     parsed = layout.parse_name(model.name)
     return (model, parsed) if isinstance(parsed, layout.ModelName) else None
-
-
-def _left_beside(spec: Spec, shared: SharedDirectory) -> LeftBehind:
-    """Return the states next to the model version that a spec continues from."""
-    found = _version_of(spec, shared) if spec.shards_go_on else None
-    return left_behind(spec, found[0], found[1].version) if found is not None else LeftBehind()
 
 
 def _best_before(spec: ResolvedSpec, shared: SharedDirectory) -> BestBefore | None:

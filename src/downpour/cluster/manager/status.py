@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from statistics import median
 
@@ -59,17 +59,15 @@ def status(
         experiment=summary(shown) if shown else None,
         tasks=tuple(_task(core, task, usual, update_bytes) for task in tasks),
         wanted_workers=core.state.wanted_workers,
-        decisions=tuple(_decisions(core, shown)) if shown else (),
+        decisions=tuple(
+            f"{one.at_seconds - shown.submitted_at_seconds:.1f} s, {one.text}"
+            for one in core.state.decisions
+            if shown and one.experiment == shown.name
+        ),
         numeric_class=numeric_class,
         hostname=socket.gethostname(),
         pid=os.getpid(),
     )
-
-
-def _decisions(core: Scheduler, shown: Experiment) -> Iterator[str]:
-    for decision in core.state.decisions:
-        if decision.experiment == shown.name:
-            yield f"{decision.at_seconds - shown.submitted_at_seconds:.1f} s, {decision.text}"
 
 
 def summary(experiment: Experiment) -> ExperimentSummary:

@@ -1,10 +1,8 @@
 """Continues the experiments of earlier managers of this directory, each one separately.
 
-The manager continues a folder under `experiments/` if the journal shows that a manager of this
-cluster wrote it, in this folder. So it never continues a copy, another cluster's folder, or a run's
-own, which only that run continues (`recover_run`). If an experiment cannot continue, the manager
-leaves it out, lists it with the reason, and does not touch its files. It removes files that only an
-earlier manager knew of.
+It never continues a copy, another cluster's folder, or a run's own, which only that run continues
+(`recover_run`). It does not touch the files of an experiment that cannot continue, and removes
+files that only an earlier manager knew of.
 """
 
 from __future__ import annotations

@@ -118,13 +118,7 @@ class Issued:
     machines: tuple[Certified, ...]
 
 
-def issue(
-    names: Sequence[str],
-    folder: Path,
-    *,
-    days: int,
-    now: datetime | None = None,
-) -> Issued:
+def issue(names: Sequence[str], folder: Path, *, days: int, now: datetime | None = None) -> Issued:
     """Make a certificate and a key for each machine, and the authority if there is none yet.
 
     Args:

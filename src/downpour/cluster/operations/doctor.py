@@ -20,7 +20,7 @@ from pathlib import Path
 from downpour.base.devices import CPU
 from downpour.base.errors import DownpourError, SharedDirectoryError
 from downpour.base.version import VERSION
-from downpour.cluster.launchers.ssh_script import Host, Look, SshOptions, look_at
+from downpour.cluster.launchers.ssh_script import Look
 from downpour.cluster.operations import probes
 from downpour.cluster.operations.probes import (
     SKEW_WARN_SECONDS,
@@ -59,13 +59,8 @@ class HostReport:
         return next((v for v in (Verdict.FAILED, Verdict.WARNING) if v in verdicts), Verdict.GOOD)
 
 
-def examine(hosts: Sequence[Host], options: SshOptions, shared: Path) -> list[HostReport]:
-    """Look at all hosts at once; returns a report on each, in order."""
-    return judge(look_at(hosts, options, shared, numerics=True))
-
-
 def judge(looks: Sequence[Look]) -> list[HostReport]:
-    """List the problems that the looks at hosts have shown."""
+    """Return a report on each host that we have looked at, in order."""
     classes = Counter(look.numerics for look in looks if look.numerics)
     usual = max(classes, key=lambda numerics: classes[numerics], default="")
     return [HostReport(look, tuple(_problems(look, usual))) for look in looks]

@@ -164,11 +164,7 @@ def space(folder: Path) -> Finding:
 def clock(folder: Path) -> Finding:
     """The file server's clock is near this machine's."""
     before = time.time()
-    with (folder / "now").open("wb") as file:
-        file.write(b"x")
-        file.flush()
-        os.fsync(file.fileno())
-        there = os.fstat(file.fileno()).st_mtime
+    there = _write(folder / "now", b"x")
     after = time.time()
     skew = there - min(max(there, before), after)
     seen = f"the file server is {abs(skew):.1f} s {'ahead' if skew > 0 else 'behind'}"
@@ -200,11 +196,13 @@ def _median_ms(act: Callable[[int], object]) -> float:
     return median(taken)
 
 
-def _write(path: Path, block: bytes) -> None:
+def _write(path: Path, block: bytes) -> float:
+    """Write a durable file; returns when that was, by the file system's clock."""
     with path.open("wb") as file:
         file.write(block)
         file.flush()
         os.fsync(file.fileno())
+        return os.fstat(file.fileno()).st_mtime
 
 
 def _holder(path: Path) -> subprocess.Popen[bytes]:
@@ -340,11 +338,7 @@ def bucket_speed(bucket: Bucket) -> Finding:
                 bucket.remove(key)
     write, read = (_BLOCK_BYTES / 1e6 / (took / 1e3) for took in (write_ms, read_ms))
     seen = f"publish {publish_ms:.1f} ms, write {write:.0f} MB/s, read {read:.0f} MB/s"
-    figures = {
-        "publish_ms": publish_ms,
-        "write_mb_per_second": write,
-        "read_mb_per_second": read,
-    }
+    figures = {"publish_ms": publish_ms, "write_mb_per_second": write, "read_mb_per_second": read}
     if publish_ms > BUCKET_PUBLISH_WARN_MS:
         return doubtful(seen, "every update and model waits that long", **figures)
     return good(seen, **figures)

@@ -15,12 +15,7 @@ import torch
 from downpour.base.devices import trained_on
 from downpour.base.errors import UnfitWorker
 from downpour.cluster.worker.attempt import ModelReader, TaskFlow
-from downpour.cluster.worker.task_inputs import (
-    LoadedExperiment,
-    built,
-    opened,
-    tensors_of,
-)
+from downpour.cluster.worker.task_inputs import LoadedExperiment, built, opened, tensors_of
 from downpour.core.node.attempt import PATIENCE_SECONDS
 from downpour.core.spec import ResolvedSpec
 from downpour.files.store import SharedDirectory

@@ -12,8 +12,9 @@ from typing import Any
 
 from downpour.base.devices import AUTO
 from downpour.base.errors import ExperimentFailed, NotBegun, SpecError
-from downpour.cluster.launchers import LaunchPlan, PlacedCluster, RunningCluster, launcher_of
-from downpour.cluster.launchers.cluster import START_SECONDS, fork_server
+from downpour.cluster.launchers import launcher_of
+from downpour.cluster.launchers.base import LaunchPlan, RunningCluster
+from downpour.cluster.launchers.cluster import START_SECONDS, PlacedCluster, fork_server
 from downpour.cluster.launchers.forking import ForkServerProcess
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.start_file import start_of

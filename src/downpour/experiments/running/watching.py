@@ -16,7 +16,8 @@ from typing import Protocol
 from downpour.base.errors import DownpourError, SpecError
 from downpour.base.states import ExperimentState
 from downpour.cluster.disturbances import Disturbances, Kill, Slow, Slowing
-from downpour.cluster.launchers import LocalCluster, RunningCluster
+from downpour.cluster.launchers.base import RunningCluster
+from downpour.cluster.launchers.cluster import LocalCluster
 from downpour.core.spec import ResolvedSpec
 from downpour.experiments.client import OnStatus
 from downpour.experiments.following import (

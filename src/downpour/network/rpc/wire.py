@@ -283,7 +283,7 @@ def _write_indices(indices: Indices) -> Any:
     if isinstance(indices, IndicesFile):
         file = writer(PublishedFile)(indices.file)
         return ttypes.Indices(width_bytes=indices.width_bytes, count=indices.count, file=file)
-    packed = pack_indices(indices)
-    if len(packed.data) > PACKED_BYTES_MAX:
-        raise ValueError(f"{packed.count} indices are too many for a message: send a file")
-    return ttypes.Indices(width_bytes=packed.width_bytes, count=packed.count, packed=packed.data)
+    width, packed = pack_indices(indices)
+    if len(packed) > PACKED_BYTES_MAX:
+        raise ValueError(f"{indices.size} indices are too many for a message: send a file")
+    return ttypes.Indices(width_bytes=width, count=indices.size, packed=packed)
