@@ -72,9 +72,7 @@ class DutyCycle:
 class Slowing:
     """Slows a worker in a separate thread, until `close`.
 
-    Args:
-        slow: the worker, and how slow it is.
-        process_of: returns the worker's current process; None while it has none.
+    `process_of` returns the worker's current process; None while it has none.
     """
 
     def __init__(self, slow: Slow, process_of: Callable[[str], int | None]) -> None:
@@ -264,11 +262,8 @@ class Disturbances:
         """
         if self and not is_local:
             field, first = ("slow", self.slow[0]) if self.slow else ("kill", self.kill[0])
-            raise SpecError(
-                field,
-                str(first),
-                "needs --on local, because only then the processes belong to this run",
-            )
+            accepted = "needs --on local, because only then the processes belong to this run"
+            raise SpecError(field, str(first), accepted)
         names = [f"worker-{number}" for number in range(1, workers + 1)]
         for slowed in self.slow:
             _check_name("slow", slowed.who, str(slowed), names)
@@ -278,9 +273,8 @@ class Disturbances:
                 raise SpecError("kill", str(kill), f"this run has rounds 1 to {rounds}")
         lost = {kill.who for kill in self.kill if not kill.comes_back}
         if lost and lost >= set(names):
-            raise SpecError(
-                "kill", str(self.kill[-1]), "leaves no worker; add ,restart to one of them"
-            )
+            accepted = "leaves no worker; add ,restart to one of them"
+            raise SpecError("kill", str(self.kill[-1]), accepted)
 
 
 UNDISTURBED = Disturbances()

@@ -102,13 +102,11 @@ def let_be_killed_first(pid: int) -> None:
 
 
 def fail_instead_of_dying() -> tuple[int, int] | None:
-    """Make an allocation fail if it would exceed the limit of a cgroup.
+    """Make an allocation fail if it would exceed a cgroup's limit; return the former limits.
 
     Otherwise, the kernel would kill the process without giving a reason. We do this only if a
     cgroup has a limit, because a machine's free memory changes as other processes come and go.
-
-    Returns:
-        The process's former limits, if this changed them.
+    Without such a limit, this changes nothing and returns None.
     """
     free = min((room for _, room in _limited_groups()), default=None)
     if sys.platform != "linux" or free is None:

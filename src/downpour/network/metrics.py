@@ -99,12 +99,8 @@ class MetricsEndpoint:
     """Serves metrics over HTTP, once you start it.
 
     Besides the source's metrics it serves the version, the uptime in seconds, and (on Linux) the
-    system's data on the process.
-
-    Args:
-        source: returns the current metrics; called in the thread of each connection.
-        listener: a socket that listens on the address of the service (`rpc.listen`).
-        trust: the service's credentials; the endpoint uses their certificates.
+    system's data on the process. The `listener` listens on the address of the service
+    (`rpc.listen`). The endpoint uses the certificates of the service's `trust`.
     """
 
     def __init__(self, source: Source, listener: socket.socket, trust: Trust) -> None:
@@ -169,9 +165,8 @@ class _Collector:
     def collect(self) -> Iterator[Metric]:
         seconds = time.monotonic() - self._began_at
         yield gauge("downpour_build_info", "The version, as a label.", {VERSION: 1}, "version")
-        yield gauge(
-            "downpour_uptime_seconds", "Seconds since this process began to serve.", seconds
-        )
+        help_text = "Seconds since this process began to serve."
+        yield gauge("downpour_uptime_seconds", help_text, seconds)
         yield from self._source()
 
 

@@ -25,12 +25,10 @@ _ASKED_WRONGLY = 2
 
 
 class ForkServerProcess:
-    """A running fork server, until `close`.
+    """A running fork server, until `close`; it and all its processes append to the file `log`.
 
-    Args:
-        log: the file to which it and all its processes append their logs.
-        environment: further environment variables.
-        imports: what it imports before it starts any process, see `package_imports`.
+    It has further variables in its `environment`. It `imports` packages before it starts any
+    process, see `package_imports`.
     """
 
     def __init__(
@@ -124,9 +122,7 @@ class ForkServerProcess:
 class ForkEngine:
     """Starts each worker as a fork of the process that forked the manager, and ends with it.
 
-    Args:
-        manager_host: the address at which the manager listens.
-        server: returns the running fork server; the cluster replaces one that dies.
+    `server` returns the running fork server, because the cluster replaces one that dies.
     """
 
     def __init__(self, manager_host: str, server: Callable[[], ForkServerProcess]) -> None:

@@ -80,10 +80,8 @@ class RayEngine:
     def check(self, plan: LaunchPlan) -> None:
         """Connect to Ray, and reserve the resources that the workers need."""
         if Device.of(plan.device).kind in _OF_RAY and not self._options.gpus_per_worker:
-            raise LaunchError(
-                f"gpus_per_worker = 0.0: must be above 0 with device = {plan.device}",
-                asked_wrongly=True,
-            )
+            reason = f"gpus_per_worker = 0.0: must be above 0 with device = {plan.device}"
+            raise LaunchError(reason, asked_wrongly=True)
         self._connect()
         try:
             self._reserve_all(plan)
@@ -237,14 +235,11 @@ class RayEngine:
             group for group in waiting if placement_group_table(group)["state"] != "CREATED"
         ]:
             if time.monotonic() >= deadline:
-                wants = ", ".join(
-                    f"{n * plan.workers:g} {kind}" for kind, n in self._bundle.items()
-                )
-                wants += f" on nodes with {' and '.join(place)}" if place else ""
+                wants = (f"{n * plan.workers:g} {kind}" for kind, n in self._bundle.items())
+                where = f" on nodes with {' and '.join(place)}" if place else ""
                 there = f"Ray has room for {plan.workers - len(waiting)} of them"
-                raise LaunchError(
-                    f"{plan.workers} workers need {wants}; {there}", asked_wrongly=True
-                )
+                reason = f"{plan.workers} workers need {', '.join(wants)}{where}; {there}"
+                raise LaunchError(reason, asked_wrongly=True)
             time.sleep(_LOOK_SECONDS)
 
     def _reserve(self) -> Any:

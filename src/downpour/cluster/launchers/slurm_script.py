@@ -156,16 +156,12 @@ def script(
 ) -> str:
     """Return the batch script of an array with a task for each of these workers of one kind.
 
-    The number at the end of a worker's name is its task's index.
-
-    Args:
-        workers: the workers to start; they differ only in their names and places.
-        options: the request to Slurm.
-        environment: variables to set; no secrets, because Slurm keeps the script.
-        run: the comment that all jobs of one run share.
-        python: the interpreter, which has Downpour installed on the nodes.
+    They differ only in their names and places; the number at the end of a worker's name is its
+    task's index. The `environment` has no secrets, because Slurm keeps the script. All jobs of one
+    `run` have that comment. On the nodes, the interpreter `python` has Downpour installed.
     """
-    kind, numbers = _kind(workers)
+    kind, prefix = workers[0], workers[0].name.rpartition("-")[0]
+    numbers = sorted(number_of(worker.name) for worker in workers)
     labels = merged(kind.labels, options.place)
     started = replace(kind, name="", place=0, drain_seconds=options.drain_seconds, labels=labels)
     logs = str(Path(kind.shared) / "logs" / "slurm").replace("%", "%%")
@@ -182,7 +178,7 @@ def script(
     ]
     words = [python, "-m", "downpour.cli", *started.arguments()]
     # Slurm may leave all cards of a node visible; a task with its own card takes that one.
-    index = f'--name "{kind.name}-$SLURM_ARRAY_TASK_ID" --place "$SLURM_ARRAY_TASK_ID"'
+    index = f'--name "{prefix}-$SLURM_ARRAY_TASK_ID" --place "$SLURM_ARRAY_TASK_ID"'
     lines = [
         "#!/bin/sh",
         *(f"#SBATCH {shlex.quote(option)}" for option in asked),
@@ -205,12 +201,6 @@ def number_of(name: str) -> int:
     return int(name.rpartition("-")[2])
 
 
-def _kind(workers: Sequence[WorkerOptions]) -> tuple[WorkerOptions, list[int]]:
-    """Return the workers' common options, with a name that lacks a number, and their numbers."""
-    prefix = workers[0].name.rpartition("-")[0]
-    return replace(workers[0], name=prefix), sorted(number_of(worker.name) for worker in workers)
-
-
 def _indices(numbers: Sequence[int]) -> str:
     first, last = numbers[0], numbers[-1]
     if len(numbers) > 1 and last - first + 1 == len(numbers):
@@ -223,9 +213,8 @@ def _check_option(option: str) -> None:
     if match is None:
         raise SpecError("sbatch", option, "must be an option of sbatch, such as --qos=low")
     if match[1] in _OURS:
-        raise SpecError(
-            "sbatch", option, "cannot be set here, because Downpour sets it for each worker"
-        )
+        accepted = "cannot be set here, because Downpour sets it for each worker"
+        raise SpecError("sbatch", option, accepted)
 
 
 ASK_SECONDS = 30.0
@@ -300,14 +289,11 @@ def tasks() -> list[ArrayTask]:
 
 def parse(said: str) -> list[ArrayTask]:
     """Read squeue's output; skips lines of another shape."""
-    found = []
-    for line in said.splitlines():
-        job, index, state, code, reason, comment = _cells(line)
-        if job.isdigit() and index.isdigit():
-            found.append(
-                ArrayTask(int(job), int(index), state, _exit_status(code), reason, comment)
-            )
-    return found
+    return [
+        ArrayTask(int(job), int(index), state, _exit_status(code), reason, comment)
+        for job, index, state, code, reason, comment in map(_cells, said.splitlines())
+        if job.isdigit() and index.isdigit()
+    ]
 
 
 def cancel(jobs: Iterable[str]) -> None:
@@ -359,19 +345,15 @@ def _ask(words: list[str], script: str = "", environment: Mapping[str, str] | No
             check=False,
         )
     except FileNotFoundError:
-        raise SpecError(
-            "on", "slurm", f"{program} is missing here; log in to one of the cluster's machines"
-        ) from None
+        accepted = f"{program} is missing here; log in to one of the cluster's machines"
+        raise SpecError("on", "slurm", accepted) from None
     except subprocess.TimeoutExpired:
         raise LaunchError(f"{program}: no answer within {ASK_SECONDS:g} s") from None
     if done.returncode:
         reason = _in_one_line(done.stderr or done.stdout) or f"exit status {done.returncode}"
         if _NO_CLUSTER in reason.lower():
-            accepted = (
-                f"{program} finds no cluster: no slurm.conf on this machine, and no "
-                "controller in DNS"
-            )
-            raise SpecError("on", "slurm", accepted)
+            lacks = "no slurm.conf on this machine, and no controller in DNS"
+            raise SpecError("on", "slurm", f"{program} finds no cluster: {lacks}")
         passing = any(word in reason.lower() for word in _PASSING)
         raise LaunchError(f"{program}: {reason}", asked_wrongly=not passing)
     return done.stdout

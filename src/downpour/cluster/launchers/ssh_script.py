@@ -319,9 +319,8 @@ def run_ssh(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
             check=False,
         )
     except FileNotFoundError:
-        raise LaunchError(
-            "ssh is not installed: install openssh-client", asked_wrongly=True
-        ) from None
+        reason = "ssh is not installed: install openssh-client"
+        raise LaunchError(reason, asked_wrongly=True) from None
 
 
 def _look(host: Host, options: SshOptions, probe: Path, *, numerics: bool) -> Look:

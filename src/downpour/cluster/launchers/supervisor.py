@@ -252,9 +252,8 @@ def _wait_for_workers(supervisor: Child, folder: ClusterFiles) -> ClusterInfo:
     while True:
         cluster = folder.read()
         if cluster is None or supervisor.process.poll() is not None:
-            raise LaunchError(
-                f"the cluster ended right after its start; see {folder.root / 'logs'}"
-            )
+            where = folder.root / "logs"
+            raise LaunchError(f"the cluster ended right after its start; see {where}")
         all_here = cluster.workers and set(cluster.workers) <= set(cluster.registered)
         if all_here or time.monotonic() >= deadline:
             return cluster

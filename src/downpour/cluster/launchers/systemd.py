@@ -22,7 +22,6 @@ from downpour.learning import allowlist
 
 RUNNING = Path("/run/systemd/system")
 """It exists if systemd is the system's first process (sd_booted(3))."""
-_STOP_SECONDS = 60
 _WORKER_NUMBER = "%i"
 _WORKER_NAME = f"%H-{_WORKER_NUMBER}"
 """The machine's name and the instance's, which systemd fills in."""
@@ -38,7 +37,7 @@ Restart=on-failure
 RestartPreventExitStatus=2
 RestartSec=5
 KillMode=mixed
-TimeoutStopSec={stop_seconds}
+TimeoutStopSec=60
 
 [Install]
 WantedBy=default.target
@@ -149,7 +148,6 @@ def _unit(role: str, shared: str, words: Sequence[str], environment: Mapping[str
         shared=shared.replace("%", "%%"),
         environment="".join(lines),
         command=" ".join(_word(word).replace("$", "$$") for word in command),
-        stop_seconds=_STOP_SECONDS,
     )
 
 

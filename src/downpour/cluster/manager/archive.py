@@ -82,9 +82,8 @@ class Archive:
         try:
             content = read_regular(files[-1])
         except StoreError as error:
-            log.warning(
-                "cannot read %s, so the manager reads every journal: %s", files[-1].name, error
-            )
+            line = "cannot read %s, so the manager reads every journal: %s"
+            log.warning(line, files[-1].name, error)
             return
         for text in whole_lines(content):
             # The checksum is right, so another version wrote this line. We only lose a look at that
@@ -158,11 +157,8 @@ class Archive:
 
     def leave_out(self, experiment: str, reason: str) -> None:
         """Note an experiment that cannot be continued, and why."""
-        log.warning(
-            "the manager leaves out experiment %s and does not touch its files: %s",
-            experiment,
-            reason,
-        )
+        line = "the manager leaves out experiment %s and does not touch its files: %s"
+        log.warning(line, experiment, reason)
         self._count(self.summary(experiment), -1)
         self._left_out[experiment] = ExperimentSummary(
             experiment=experiment,
@@ -204,10 +200,8 @@ class Archive:
 def _files(root: Path) -> list[Path]:
     """Return the files that managers have written; the highest term comes last."""
     # Sort by number: as text, a term of seven digits sorts before all terms of six.
-    matches = ((_NAME.fullmatch(name), name) for name in names_in(root))
-    return [
-        root / name for _, name in sorted((int(match[1]), name) for match, name in matches if match)
-    ]
+    matches = filter(None, map(_NAME.fullmatch, names_in(root)))
+    return [root / match[0] for match in sorted(matches, key=lambda match: int(match[1]))]
 
 
 def _line(entry: ArchiveEntry) -> bytes:

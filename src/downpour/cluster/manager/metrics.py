@@ -52,12 +52,9 @@ def manager_metrics(
 def _current(core: Scheduler, archive: Archive) -> Iterator[Metric]:
     workers = (worker.life.state for worker in core.state.workers)
     help_text = "Registered workers, by state."
-    yield gauge(
-        "downpour_workers", help_text, _by_state(WORKER, workers, {WorkerState.GONE}), "state"
-    )
-    slowness = {
-        worker.name: median(worker.slowness) for worker in core.state.workers if worker.slowness
-    }
+    states = _by_state(WORKER, workers, {WorkerState.GONE})
+    yield gauge("downpour_workers", help_text, states, "state")
+    slowness = {one.name: median(one.slowness) for one in core.state.workers if one.slowness}
     help_text = "A worker's seconds a sample over the round's median, median of 16 rounds."
     yield gauge("downpour_worker_slowness_ratio", help_text, slowness, "worker")
     help_text = "Workers that policies have requested so far."

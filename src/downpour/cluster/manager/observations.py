@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import cast
 
 from downpour.base.errors import DownpourError
-from downpour.base.states import EventKind, ExperimentEvent, ExperimentState, FailureKind
+from downpour.base.states import EventKind, ExperimentEvent, FailureKind
 from downpour.base.values import AttemptId, Progress
 from downpour.cluster.manager.roster import Roster, membership_log
 from downpour.cluster.manager.workspace import Workspace
@@ -172,12 +172,6 @@ class Phases:
 LOOK_SECONDS = 5.0
 """The time between two looks at the status, because each look occupies the driver's thread."""
 
-_KINDS: Final[dict[ExperimentState, EventKind]] = {
-    ExperimentState.FINISHED: "finished",
-    ExperimentState.FAILED: "failed",
-    ExperimentState.CANCELLED: "cancelled",
-}
-
 OnEvent = Callable[[ExperimentEvent], object]
 _Look = tuple[Callable[[], Status], float]
 
@@ -204,7 +198,7 @@ class ManagerAnnouncer:
             if isinstance(fact, facts.Concluded):
                 self._noted.append(
                     ExperimentEvent(
-                        kind=_KINDS[fact.ending],
+                        kind=cast("EventKind", fact.ending.value),
                         experiment=fact.experiment,
                         name=core.state.experiments[fact.experiment].spec.name,
                         state=fact.ending,

@@ -125,9 +125,8 @@ def _carried_out(spec: Spec, asked: dict[str, Any], hashes: str) -> dict[str, An
         end_session(child.pid)
         if child.returncode == -signal.SIGKILL and kills() > killed:
             # The manager's own trial fails before it takes more than there is.
-            log.warning(
-                "could not try %s apart: out of memory (%s)", spec.trained_code[1], told_limit()
-            )
+            line = "could not try %s apart: out of memory (%s)"
+            log.warning(line, spec.trained_code[1], told_limit())
             return {}
         said.seek(0)
         if child.returncode:

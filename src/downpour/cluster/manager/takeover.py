@@ -161,11 +161,8 @@ class Takeover:
                 cluster = self.leader.cluster
                 elsewhere = belongs_elsewhere(journal, folder.name, cluster) if journal else None
                 if elsewhere is not None:
-                    log.warning(
-                        "the manager does not continue experiments/%s: it is %s",
-                        folder.name,
-                        elsewhere,
-                    )
+                    line = "the manager does not continue experiments/%s: it is %s"
+                    log.warning(line, folder.name, elsewhere)
                 elif journal:
                     yield folder.name, journal
                 elif _was_never_begun(folder, files):

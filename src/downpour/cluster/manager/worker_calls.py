@@ -247,9 +247,8 @@ class WorkerCalls:
 
     def leave(self, worker: str, reason: str) -> None:
         """Unregister a worker."""
-        self._driver.post(
-            on.WorkerLeft(at_seconds=self._now, worker=worker, reason=reason)
-        ).result()
+        event = on.WorkerLeft(at_seconds=self._now, worker=worker, reason=reason)
+        self._driver.post(event).result()
 
     def connection_ended(self) -> None:
         """Check whether the worker behind this thread's ended connection is dead."""
@@ -280,9 +279,8 @@ class WorkerCalls:
         checked_labels(registration.labels)
         # Compare bytes, because `compare_digest` raises TypeError for text that is not ASCII.
         if not secrets.compare_digest(registration.presence.encode(), self._presence.encode()):
-            raise SharedDirectoryError(
-                self._shared.where, "is not the folder that the worker sees under its --shared"
-            )
+            reason = "is not the folder that the worker sees under its --shared"
+            raise SharedDirectoryError(self._shared.where, reason)
 
     def _check_work(self, attempt: AttemptId, update: Update) -> None:
         self._driver.ask(lambda core: check_work(core, attempt, update))

@@ -300,9 +300,8 @@ def _check_files(experiment: Experiment, names: set[str]) -> None:
     needed = (*leading, *newest, *experiment.evaluating.values(), *states, *kept)
     gone = [file.name for file in needed if file.name not in names]
     if gone:
-        raise FileCorrupt(
-            "journal", f"its last lines are missing: it needs {gone[0]}, which was removed"
-        )
+        reason = f"its last lines are missing: it needs {gone[0]}, which was removed"
+        raise FileCorrupt("journal", reason)
     if layout.FINAL_NAME in names and not experiment.training_is_done:
         raise FileCorrupt("journal", "its last lines are missing: there is a final model")
 

@@ -121,11 +121,9 @@ class Issued:
 def issue(names: Sequence[str], folder: Path, *, days: int, now: datetime | None = None) -> Issued:
     """Make a certificate and a key for each machine, and the authority if there is none yet.
 
-    Args:
-        names: for each machine, its names, separated by commas.
-        folder: the folder for the files; if it is missing, we create it for its owner alone.
-        days: how long a certificate is valid, but never longer than the authority.
-        now: the time when the validity begins; by default the current time.
+    The `names` are each machine's, separated by commas. If the `folder` is missing, we create it
+    for its owner alone. A certificate is valid from `now` for some `days`, but never longer than
+    the authority.
     """
     if not 1 <= days <= DAYS_MAX:
         raise SpecError("days", days, f"must be from 1 to {DAYS_MAX}")
@@ -150,9 +148,8 @@ def _refuse_taken_files(machines: Sequence[Machine], folder: Path) -> None:
             if path in seen:
                 raise SpecError("NAME", str(machine), f"{path.name} would be written twice")
             if os.path.lexists(path):
-                raise SpecError(
-                    "NAME", str(machine), f"{path} exists, and this command never overwrites files"
-                )
+                accepted = f"{path} exists, and this command never overwrites files"
+                raise SpecError("NAME", str(machine), accepted)
             seen.add(path)
 
 

@@ -77,16 +77,12 @@ def _problems(look: Look, usual: str) -> Iterator[Finding]:
     if not look.numerics:
         yield doubtful("it has no torch", "install it there")
     elif look.numerics != usual:
-        meaning = (
-            "its models will have different bytes than those of the other hosts, which have "
-            f"{usual}"
-        )
-        yield doubtful(look.numerics, meaning)
+        meaning = "its models will have different bytes than those of the other hosts, which have"
+        yield doubtful(look.numerics, f"{meaning} {usual}")
     slots = look.host.slots
     if slots > look.cores:
-        yield doubtful(
-            f"{slots} slots on {look.cores} cores", "its workers will slow each other down"
-        )
+        seen = f"{slots} slots on {look.cores} cores"
+        yield doubtful(seen, "its workers will slow each other down")
     if look.memory_bytes < slots * MEMORY_PER_WORKER_BYTES:
         seen = f"{slots} slots with {look.memory_bytes / 2**30:.1f} GiB of memory free"
         yield doubtful(seen, "a worker needs at least 0.4 GiB")
@@ -275,10 +271,8 @@ def _file_system(root: Path) -> Finding:
     if mount.is_in_small_pages and _HUGE_PAGES.is_dir():
         # With huge pages, rounds of 2 and 10 workers take two thirds and three quarters of the
         # time, and rounds of 100 MB take half of it (`benchmarks/coordination.py`).
-        kind = (
-            f"{kind}; for more speed, let root run `mount -o remount,huge=within_size "
-            f"{mount.point}`"
-        )
+        command = f"mount -o remount,huge=within_size {mount.point}"
+        kind = f"{kind}; for more speed, let root run `{command}`"
     return good(kind)
 
 

@@ -111,10 +111,8 @@ def publishing(folder: Path) -> Finding:
     try:
         os.link(folder / "first", folder / "second")
     except OSError as error:
-        return doubtful(
-            f"no hard links ({error.strerror})",
-            "Downpour then publishes by renaming, which is safe because it never uses a name twice",
-        )
+        means = "publishes by renaming, which is safe because it never uses a name twice"
+        return doubtful(f"no hard links ({error.strerror})", f"Downpour then {means}")
     return good("the file system refuses a taken name")
 
 
@@ -139,10 +137,8 @@ def locking(folder: Path) -> Finding:
         began = time.monotonic()
         while not _taken(file.fileno()):
             if time.monotonic() - began > RELEASE_SECONDS:
-                return doubtful(
-                    f"held for more than {RELEASE_SECONDS:.0f} s after the holder died",
-                    "after a crash, preparing a dataset waits that long",
-                )
+                seen = f"held for more than {RELEASE_SECONDS:.0f} s after the holder died"
+                return doubtful(seen, "after a crash, preparing a dataset waits that long")
             time.sleep(0.01)
     return good("locks exclude others, and end when the holder dies")
 

@@ -203,14 +203,10 @@ class WorkerAgent:
         self._news.put(None)
 
     def register(self, host: str, port: int) -> Address:
-        """Register this worker with the manager, which calls it back at `host` and `port`.
+        """Register this worker; returns the address at which the manager calls it back.
 
-        Without a host, the manager calls the address from which this worker reaches the manager. We
-        look it up at each registration, because a machine whose network failed may return with
-        another address.
-
-        Returns:
-            The address at which the manager calls this worker back.
+        Without a `host`, that is the address from which this worker reaches the manager. We look it
+        up at each registration, because a machine whose network failed may return with another one.
         """
         self._where = (host, port)
         # Ask this first, because a manager of another protocol can still answer it, and tells us
@@ -350,11 +346,7 @@ class WorkerAgent:
                 log.exception("%s: the heartbeat failed", self.name)
 
     def _wait_to_beat(self) -> bool:
-        """Wait until the next heartbeat is due; that is sooner if a task begins meanwhile.
-
-        Returns:
-            Whether to send one: false if this worker leaves.
-        """
+        """Wait until a heartbeat is due; returns whether to send it: false if the worker leaves."""
         # `get` returns when a task begins. Then we recompute the wait, because the interval of
         # heartbeats depends on the length of the current task. `get` raises Empty when the
         # heartbeat is due.

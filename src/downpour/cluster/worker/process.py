@@ -58,7 +58,9 @@ def run_worker(
     # Do this first, because torch reads these settings when it is loaded.
     wait_passively()
     keep_memory()
-    options = _complete(options)
+    name = options.name or default_name(os.environ)
+    device = devices_for(options.device).spread(options.device, options.place)
+    options = replace(options, device=device, name=name)
     if options.cache:  # for the loaders, too
         os.environ[CACHE_VARIABLE] = options.cache
     given = parse_address(options.manager, field="manager") if options.manager else None
@@ -83,7 +85,11 @@ def run_worker(
         # Start the server before the worker registers, because the manager first calls back.
         server = serve_worker(agent, host, options.port, trust=trust).start()
         ending.callback(server.stop)
-        (obey or partial(_obey_signals, drain_seconds=options.drain_seconds))(agent)
+        if obey is None:
+            on_leaving(lambda _: agent.leave(options.drain_seconds))
+            on_interrupt(agent.leave)
+        else:
+            obey(agent)
         endpoint = _measured(options, metrics, server.address.host, trust)
         if endpoint is not None:
             ending.callback(endpoint.close)
@@ -119,13 +125,6 @@ def default_name(environment: Mapping[str, str]) -> str:
         node = environment.get("SLURMD_NODENAME") or socket.gethostname()
         return f"{node}-{job}-{environment.get('SLURM_PROCID', '0')}"
     return f"{socket.gethostname()}-{secrets.token_hex(2)}"
-
-
-def _complete(options: WorkerOptions) -> WorkerOptions:
-    """Return the options with a name, and with a device of this machine."""
-    name = options.name or default_name(os.environ)
-    device = devices_for(options.device).spread(options.device, options.place)
-    return replace(options, device=device, name=name)
 
 
 def _register(agent: WorkerAgent, managers: Managers, where: tuple[str, int]) -> Address:
@@ -190,11 +189,6 @@ def _measured(
         return None
     listener = listen(host, options.metrics_port, trust, "metrics_port")
     return MetricsEndpoint(metrics, listener, trust)
-
-
-def _obey_signals(agent: WorkerAgent, drain_seconds: float) -> None:
-    on_leaving(lambda _: agent.leave(drain_seconds))
-    on_interrupt(agent.leave)
 
 
 def _announce(file: str, address: Address) -> Callable[[], None]:

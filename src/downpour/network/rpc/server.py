@@ -70,8 +70,6 @@ class Server:
         processor: a generated `Processor`.
         host: a name or address of this machine; `0.0.0.0` or `::` means every interface.
         port: 0 picks a free one.
-        limits: the limits for one peer.
-        trust: the credentials that peers must have.
         on_end: called when a connection has ended, in the thread that ran its calls, unless the
             server stops.
     """

@@ -120,9 +120,8 @@ def _token(credentials: Credentials) -> bytes | None:
         field_, text = "DOWNPOUR_TOKEN", credentials.token
     else:
         return None
-    token = text.strip().encode(
-        errors="surrogateescape"
-    )  # as Python decodes variables that are not UTF-8
+    # Python decodes variables that are not UTF-8 in this way.
+    token = text.strip().encode(errors="surrogateescape")
     if len(token) < TOKEN_CHARACTERS_MIN:
         shown = credentials.token_file or "…"  # never show a token, not even a bad one
         raise SpecError(field_, shown, f"a token needs at least {TOKEN_CHARACTERS_MIN} characters")
