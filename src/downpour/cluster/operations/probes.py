@@ -248,10 +248,8 @@ class Attempts:
     interrupts it. So the main thread only waits for the thread that runs the check; a thread that
     hangs ends with the process.
 
-    Args:
-        limit_seconds: How long a check may take.
-        late: Returns the finding of a check that takes longer. It must not name a cause that the
-            check does not look at.
+    `late` returns the finding of a check that takes longer than `limit_seconds`. It must not name a
+    cause that the check does not look at.
     """
 
     def __init__(

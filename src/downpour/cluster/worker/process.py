@@ -48,19 +48,14 @@ def run_worker(
     The worker waits for a manager, a folder or a token that does not exist yet. If the shared
     directory names another manager as the leader, the worker turns to that one.
 
-    Args:
-        options: How to start it.
-        ready: Called with its address, the manager's, and the name of its device.
-        measured: If the worker serves metrics, called then with their URL.
-        obey: Called with the agent before it registers; the agent's `leave` ends this call. If
-            None, signals end it, which needs the main thread.
+    `ready` gets its address, the manager's, and the name of its device. If the worker serves
+    metrics, `measured` then gets their URL. `obey` gets the agent before it registers; the agent's
+    `leave` ends this call. Without `obey`, signals end it, which needs the main thread.
     """
     # Do this first, because torch reads these settings when it is loaded.
     wait_passively()
     keep_memory()
-    name = options.name or default_name(os.environ)
-    device = devices_for(options.device).spread(options.device, options.place)
-    options = replace(options, device=device, name=name)
+    options = _complete(options)
     if options.cache:  # for the loaders, too
         os.environ[CACHE_VARIABLE] = options.cache
     given = parse_address(options.manager, field="manager") if options.manager else None
@@ -125,6 +120,13 @@ def default_name(environment: Mapping[str, str]) -> str:
         node = environment.get("SLURMD_NODENAME") or socket.gethostname()
         return f"{node}-{job}-{environment.get('SLURM_PROCID', '0')}"
     return f"{socket.gethostname()}-{secrets.token_hex(2)}"
+
+
+def _complete(options: WorkerOptions) -> WorkerOptions:
+    """Return the options with a name, and with a device of this machine."""
+    name = options.name or default_name(os.environ)
+    device = devices_for(options.device).spread(options.device, options.place)
+    return replace(options, device=device, name=name)
 
 
 def _register(agent: WorkerAgent, managers: Managers, where: tuple[str, int]) -> Address:

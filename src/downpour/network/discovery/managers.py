@@ -32,7 +32,6 @@ class Managers:
         shared: the shared directory, where managers write that they lead; None if it is unknown, or
             if the caller wants no other manager.
         address: the one that the user gave; None to read it from the directory.
-        trust: the credentials of the calls.
         last: the address to try after the directory's leader, even if it serves another directory.
         timeout_seconds: how long a call may take.
     """

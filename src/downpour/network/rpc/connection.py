@@ -55,7 +55,6 @@ class Peer:
     """Calls one Thrift service at one address; safe to share between threads.
 
     Args:
-        address: where the service answers.
         trust: this side's credentials, and its demands on the service.
         timeout_seconds: the deadline of each call, not counting the time that we ask the peer to
             wait.
