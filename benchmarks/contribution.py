@@ -22,7 +22,7 @@ from math import ceil
 from common import Row
 from slow_machine import Work, epochs, table
 
-from downpour.core.stragglers import RoundView, Speed
+from downpour.core.stragglers.base import RoundView, Speed
 from downpour.core.stragglers.contribution import contributions
 from downpour_lab.policylab.conditions import SAMPLES
 

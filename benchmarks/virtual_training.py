@@ -28,7 +28,7 @@ from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import facts
 from downpour.core.spec import ResolvedSpec, Spec
-from downpour.core.stragglers import POLICIES
+from downpour.core.stragglers.base import POLICIES
 from downpour.files.store import SharedDirectory
 from downpour.files.store.model_files import whole_content
 from downpour.learning.training.epoch_order import part_of

@@ -18,7 +18,7 @@ from __future__ import annotations
 from downpour.base.states import ExperimentEvent
 from downpour.core.modes import Mode, ModeKind
 from downpour.core.splitters import SplitRequest, Splitter
-from downpour.core.stragglers import (
+from downpour.core.stragglers.base import (
     Action,
     Assignment,
     Close,

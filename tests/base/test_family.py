@@ -15,7 +15,7 @@ from downpour.base.family import Family
 from downpour.cluster.launchers import LAUNCHERS
 from downpour.core.families import FAMILIES, SPLITTERS
 from downpour.core.modes import MODES, ModeKind
-from downpour.core.stragglers import POLICIES, Policy
+from downpour.core.stragglers.base import POLICIES, Policy
 from downpour.files.aggregators import AGGREGATORS
 from downpour.files.compression import CODECS
 from downpour.launchers import LauncherKind

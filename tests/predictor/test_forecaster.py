@@ -18,7 +18,7 @@ from downpour.base.values import (
 )
 from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import events as on
-from downpour.core.stragglers import POLICIES, Policy
+from downpour.core.stragglers.base import POLICIES, Policy
 from downpour.predictor.features import Features, Request
 from downpour.predictor.forecaster import Forecaster
 from tests.specs import plain_spec

@@ -21,7 +21,7 @@ from downpour.core.scheduler import events as on
 from downpour.core.scheduler.replay import DurableTask
 from downpour.core.scheduler.round import TaskKey
 from downpour.core.scheduler.steps import Best
-from downpour.core.stragglers import PendingTask
+from downpour.core.stragglers.base import PendingTask
 from downpour.record.journal import KINDS, Journal, read_journal, segments
 from tests.specs import plain_spec
 

@@ -1,34 +1,5 @@
 """The one tree of errors; the only module that everything may import.
 
-::
-
-    DownpourError
-    ├── SpecError                the request is invalid: field, value, accepted values
-    ├── StoreError               the shared directory, or a file in it, cannot be used
-    │   ├── SharedDirectoryError     the folder: missing, not writable
-    │   │   └── OtherDirectory           it is not the manager's folder
-    │   ├── FileMissing              a published file does not exist
-    │   └── FileCorrupt              a file is short, altered or not what it claims to be
-    ├── ProtocolError            a call to another process failed
-    │   ├── Unreachable              no process answers at the address
-    │   ├── ComeAgain                a worker found no manager; one may come later
-    │   ├── DeadlineExceeded         no answer came within the deadline
-    │   ├── IncompatiblePeer         another version, or an invalid message
-    │   ├── Untrusted                one side did not accept the credentials of the other
-    │   └── Refused                  the peer understood the call and refused it
-    ├── MissingPackage           an optional library is not installed; names the extra with it
-    ├── LaunchError              a process could not be started, or died before it was ready
-    ├── TrainingError            a task failed
-    │   ├── NonFinite                NaN or infinity in a loss or in parameters
-    │   ├── UpdatesRefused           updates that cannot be aggregated: {shard: reason}
-    │   └── OutOfMemory              the worker's memory, or its accelerator's, is too small
-    ├── FailStop                 a bug stopped the manager; the journal has all it acknowledged
-    ├── UnfitWorker              this worker cannot train the experiment, another one may
-    │   └── OtherCode                a factory's code has changed since the submission
-    ├── ExperimentFailed         an experiment that ended without a model; carries the cause
-    │   └── NotBegun                 refused before its first round; it leaves no files
-    └── IllegalTransition        a step is missing in a lifecycle table: a bug
-
 Every error reads as one line. `exit_status` is the command line's exit status: 2 if the user can
 fix the cause by changing the request, 75 if the same request may succeed later, else 1.
 """

@@ -168,7 +168,7 @@ def staleness_of(options: Options) -> Weight:
     `constant` is 1, and `polynomial` is (1 + τ)^-decay. `hinge` is 1 up to `grace`, then 1/(decay
     (τ - grace) + 1).
     """
-    decay, grace = float(_number(options, "decay")), _number(options, "grace")
+    decay, grace = float(number(options, "decay")), number(options, "grace")
     match options["staleness"]:
         case "constant":
             return unweighted
@@ -198,23 +198,15 @@ def step_of(options: Options, shards: int) -> float:
             raise SpecError("mode_options.step", other, "must be mean, root or whole")
 
 
-def number(options: Options, name: str, least: float = 0.0) -> float:
-    """Return an option that is a number."""
-    value = _number(options, name)
-    if value < least:
-        raise SpecError(f"mode_options.{name}", value, f"must be at least {least:g}")
-    return value
-
-
-def count_of(options: Options, name: str, shards: int) -> int:
-    """Return a number of shards; an option up to 1 is a share of all, and a larger one a count."""
-    k = number(options, name)
+def count_of(k: float, shards: int) -> int:
+    """Return a number of shards; `k` is a share of all up to 1, and a count above 1."""
     # We subtract a trifle because 0.28 * 25 is 7.000000000000001, which `ceil` would make eight.
     count = ceil(k * shards - 1e-9) if k <= 1 else int(k)
     return min(max(count, 1), shards)
 
 
-def _number(options: Options, name: str) -> float:
+def number(options: Options, name: str) -> float:
+    """Return an option that is a number."""
     value = options[name]
     if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
         raise SpecError(f"mode_options.{name}", value, "must be a number of at least 0")
@@ -227,7 +219,7 @@ SYNC = ModeKind(make=lambda _options, _shards: Mode(together=None, ahead=0))
 # 2018, sec. 2). That round doesn't train their examples, as with the policy `drop`.
 K_SYNC = ModeKind(
     make=lambda options, shards: Mode(
-        together=None, ahead=0, enough=count_of(options, "k", shards)
+        together=None, ahead=0, enough=count_of(number(options, "k"), shards)
     ),
     options={"k": 0.9},
 )
@@ -308,7 +300,8 @@ def _fedbuff(options: Options, shards: int) -> Mode:
     (Dutta et al. 2018, sec. 2) counts all alike. If there are more shards than workers, a worker
     whose shard waits for the version trains another shard.
     """
-    return Mode(together=count_of(options, "k", shards), ahead=None, weight=staleness_of(options))
+    together = count_of(number(options, "k"), shards)
+    return Mode(together=together, ahead=None, weight=staleness_of(options))
 
 
 FEDBUFF = ModeKind(make=_fedbuff, options={"k": 0.5, **STALENESS, "staleness": "polynomial"})
@@ -326,7 +319,7 @@ def _quorum(options: Options, shards: int) -> Mode:
     to wait for.
     """
     return Mode(
-        together=count_of(options, "quorum", shards),
+        together=count_of(number(options, "quorum"), shards),
         ahead=None,
         grace_seconds=float(number(options, "grace_seconds")),
         weight=staleness_of(options),

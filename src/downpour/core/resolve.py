@@ -11,8 +11,7 @@ from downpour.base.devices import AUTO, CPU
 from downpour.base.errors import SpecError
 from downpour.core.modes import MODES, check_mode, mode_of
 from downpour.core.spec import ResolvedSpec, Spec
-from downpour.core.stragglers import POLICIES, check_policy
-from downpour.core.stragglers.base import Policy
+from downpour.core.stragglers.base import POLICIES, Policy, check_policy
 
 _SHORTEST = 0.15
 _OUTER_MOMENTUM_MAX = 0.8

@@ -23,7 +23,7 @@ from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.spec import ResolvedSpec
-from downpour.core.stragglers import POLICIES
+from downpour.core.stragglers.base import POLICIES
 from downpour.files.aggregators import AGGREGATORS
 from downpour.files.store import layout
 from downpour_lab.checks.promises import Broken, Comparisons, Promise

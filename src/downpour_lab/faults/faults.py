@@ -12,7 +12,7 @@ from typing import Any
 from downpour.base.states import FailureKind
 from downpour.core import families
 from downpour.core.spec import ResolvedSpec
-from downpour.core.stragglers import POLICIES
+from downpour.core.stragglers.base import POLICIES
 from downpour_lab.simulated.disk import DAMAGES, ERRORS, OPERATIONS, DiskTimings
 from downpour_lab.simulated.environment import Timings, labels_of
 from downpour_lab.simulated.manager import DEATH_POINTS

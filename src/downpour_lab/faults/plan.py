@@ -11,7 +11,7 @@ from downpour.base.states import FailureKind
 from downpour.core import families
 from downpour.core.modes import APART, OVERLAPPING
 from downpour.core.spec import Option, ResolvedSpec
-from downpour.core.stragglers import POLICIES, Policy
+from downpour.core.stragglers.base import POLICIES, Policy
 from downpour_lab.faults.faults import (
     DEATHS_OF_MANAGERS,
     DISK_PATIENCE_SECONDS,

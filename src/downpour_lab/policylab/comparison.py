@@ -17,7 +17,7 @@ from downpour.base.arguments import checked_call
 from downpour.base.errors import SpecError, did_you_mean
 from downpour.base.states import Evaluation
 from downpour.core.spec import Option
-from downpour.core.stragglers import POLICIES, Policy
+from downpour.core.stragglers.base import POLICIES, Policy
 from downpour.predictor import Predictor, make, read_trained
 from downpour_lab.faults.plan import RETRIES_ENOUGH, Plan, plain_spec
 from downpour_lab.policylab.conditions import Conditions, GivenMachines, Unequal

@@ -27,7 +27,7 @@ from downpour.core.modes import check_mode
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import facts
 from downpour.core.spec import Option, ResolvedSpec
-from downpour.core.stragglers import check_policy
+from downpour.core.stragglers.base import check_policy
 from downpour.predictor import Predictor
 from downpour_lab.faults.faults import Fault, FaultKind
 from downpour_lab.faults.plan import RETRIES_ENOUGH, Plan, plain_spec

@@ -17,7 +17,7 @@ from downpour.core.node.journal import Line
 from downpour.core.scheduler import Entry, Output, Scheduler
 from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec
-from downpour.core.stragglers import POLICIES, Policy
+from downpour.core.stragglers.base import POLICIES, Policy
 from downpour.predictor import Predictor
 from downpour.predictor.features import Features, Request
 from downpour_lab.simulated.disk import Disk, DiskTimings

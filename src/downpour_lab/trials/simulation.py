@@ -17,7 +17,7 @@ from downpour.core.scheduler import Scheduler, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.facts import Fact
-from downpour.core.stragglers import POLICIES
+from downpour.core.stragglers.base import POLICIES
 from downpour.files.store import layout
 from downpour.record.journal import replay
 from downpour.record.record import line_text

@@ -15,7 +15,7 @@ from downpour.cluster.manager.status import KnownContributions, status, summary
 from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.state import Decision
-from downpour.core.stragglers import POLICIES, RoundView, Saving
+from downpour.core.stragglers.base import POLICIES, RoundView, Saving
 from downpour.network.rpc.messages import Status
 from tests.specs import plain_spec
 

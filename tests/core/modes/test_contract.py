@@ -109,7 +109,7 @@ def test_fields_that_a_mode_lacks_are_refused(
 )
 def test_a_number_of_shards_is_a_share_or_a_count(k: float, shards: int, together: int) -> None:
     """Up to 1 it is a share, rounded up; 0.28 of 25 are 7, though floats make it a little more."""
-    assert count_of({"k": k}, "k", shards) == together
+    assert count_of(k, shards) == together
 
 
 POLYNOMIAL = (1.0, 4**-0.5, 7**-0.5)

@@ -10,7 +10,7 @@ from downpour.base.values import AttemptId, Progress
 from downpour.core.scheduler import Scheduler, durable, entries
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.invariants import check_invariants
-from downpour.core.stragglers import POLICIES, Action, Policy, RoundView
+from downpour.core.stragglers.base import POLICIES, Action, Policy, RoundView
 from downpour.core.stragglers.pairing import pair
 from tests.core.scheduler.conftest import Make
 from tests.core.scheduler.outputs import Outcome, all_of

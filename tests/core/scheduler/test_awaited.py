@@ -76,7 +76,7 @@ def test_a_worker_that_has_not_registered_is_asked_for_nothing(restarted: Restar
         at_seconds=1.0, worker="w0", attempt=restarted.attempt("w0"), update=update
     )
     assert not any(isinstance(c, do.Assign) for c in restarted.happen(found))
-    assert not restarted.core.state.workers.any_idle
+    assert not restarted.core.state.workers.idle
 
 
 def test_a_heartbeat_alone_is_no_registration(restarted: Restarted) -> None:

@@ -12,7 +12,7 @@ from downpour.base.values import Progress
 from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.round_view import SHARDS_MAX, WORKERS_MAX, contributions
-from downpour.core.stragglers import POLICIES, Policy, RoundView, Saving
+from downpour.core.stragglers.base import POLICIES, Policy, RoundView, Saving
 from tests.core.scheduler.conftest import Make
 
 STEPS = 100

@@ -10,7 +10,7 @@ from downpour.base.values import AttemptId, Forecast
 from downpour.core.scheduler import Scheduler, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
-from downpour.core.stragglers import (
+from downpour.core.stragglers.base import (
     Action,
     Assignment,
     Close,

@@ -207,7 +207,7 @@ def test_the_first_of_overlapping_rounds_begins_from_the_newest_version(
     experiment.steps = {0: make.file("u")} if continues else {}
     experiment.assign(experiment.rounds[0], 0, "ann", 0.0)
     task = experiment.rounds[0].tasks[0]
-    assert (task.base, experiment.staleness(task)) == (make.file(base), int(continues))
+    assert (task.base, experiment.version - task.base_version) == (make.file(base), int(continues))
 
 
 def test_evaluations_may_overtake_each_other(make: Make) -> None:

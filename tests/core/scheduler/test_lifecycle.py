@@ -15,7 +15,6 @@ from downpour.core.scheduler.lifecycle import (
     WORKER,
     Lifecycle,
     Table,
-    heartbeat_interval,
     heartbeat_timeout,
     progress_timeout,
 )
@@ -114,4 +113,3 @@ def test_a_timeout_is_long_until_gaps_are_known_and_never_very_short() -> None:
     for _ in range(3):
         heartbeats.learn(1.0)
     assert heartbeats.seconds == 5.0
-    assert heartbeat_interval(500) == 1.0

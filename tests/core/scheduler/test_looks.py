@@ -9,8 +9,7 @@ from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.round_view import between_looks
-from downpour.core.stragglers import POLICIES, Action, Handoff, Policy, RoundView
-from downpour.core.stragglers.base import Decide
+from downpour.core.stragglers.base import POLICIES, Action, Decide, Handoff, Policy, RoundView
 from downpour.core.stragglers.outlook import Outlook
 from downpour.core.stragglers.pairing import pair
 from tests.core.scheduler.conftest import Make

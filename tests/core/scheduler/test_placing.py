@@ -15,7 +15,7 @@ from downpour.base.values import has, missing
 from downpour.core.scheduler import Scheduler, facts
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.invariants import check_invariants
-from downpour.core.stragglers import POLICIES, Action, Policy, RoundView
+from downpour.core.stragglers.base import POLICIES, Action, Policy, RoundView
 from downpour.core.stragglers.pairing import pair
 from tests.core.scheduler.conftest import Make
 from tests.core.scheduler.outputs import all_of

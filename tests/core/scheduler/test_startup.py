@@ -8,7 +8,7 @@ import pytest
 
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import facts
-from downpour.core.stragglers import RunningTask
+from downpour.core.stragglers.base import RunningTask
 from tests.core.scheduler.conftest import Make
 from tests.core.scheduler.stage import Stage, of
 

@@ -69,7 +69,7 @@ def test_a_worker_that_left_is_not_found(make: Make) -> None:
     assert (gone.running, gone.life.state) == (attempt, "gone")
     assert workers.remove("ann") is None
     assert (workers.get("ann"), len(workers), list(workers.names)) == (None, 0, [])
-    assert not workers.any_idle
+    assert not workers.idle
 
 
 def test_a_sign_of_life_is_noted() -> None:
@@ -107,7 +107,7 @@ def test_a_stuck_worker_is_not_able(make: Make) -> None:
     workers.stick("ann")
     workers.exclude("bob", "it lacks a label")
     assert not workers.able
-    assert not workers.any_idle
+    assert not workers.idle
     workers.unstick("ann")
     workers.unstick("bob")
     assert list(workers.able) == ["ann"]

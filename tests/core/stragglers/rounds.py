@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from downpour.base.values import Forecast
-from downpour.core.stragglers import (
+from downpour.core.stragglers.base import (
     Action,
+    Option,
     PendingTask,
     Policy,
     RoundView,
@@ -14,7 +15,6 @@ from downpour.core.stragglers import (
     UpdateTimes,
     WorkerHistory,
 )
-from downpour.core.stragglers.base import Option
 
 
 def sure(seconds: float) -> Forecast:

@@ -8,7 +8,7 @@ import pytest
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
-from downpour.core.stragglers import POLICIES, ROUNDS_REMEMBERED, Policy, check_policy
+from downpour.core.stragglers.base import POLICIES, ROUNDS_REMEMBERED, Policy, check_policy
 
 SOME = Policy(decide=lambda _: [], options={"share": 0.5, "count": 3, "eager": False})
 CUTS = Policy(decide=lambda _: [], cuts_rounds=True)

@@ -16,7 +16,7 @@ from hypothesis import given, note
 from hypothesis import strategies as st
 
 from downpour.base.values import Forecast
-from downpour.core.stragglers import (
+from downpour.core.stragglers.base import (
     POLICIES,
     Assignment,
     Close,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.core.stragglers import RoundView, Speed
+from downpour.core.stragglers.base import RoundView, Speed
 from downpour.core.stragglers.contribution import Lineup, contributions
 from downpour.core.stragglers.handoff import HANDOFF
 from tests.core.stragglers.rounds import round_of, running, sure

@@ -8,8 +8,7 @@ from math import inf
 import pytest
 
 from downpour.base.values import Forecast
-from downpour.core.stragglers import POLICIES, Speed, Waiting
-from downpour.core.stragglers.base import Close
+from downpour.core.stragglers.base import POLICIES, Close, Speed, Waiting
 from downpour.core.stragglers.outlook import Outlook, chance_above
 from tests.core.stragglers.rounds import actions_of, round_of, running, sure
 

@@ -8,8 +8,14 @@ from math import inf
 import pytest
 
 from downpour.base.values import Forecast
-from downpour.core.stragglers import PendingTask, RoundView, RunningTask, Speed, Waiting
-from downpour.core.stragglers.base import Option
+from downpour.core.stragglers.base import (
+    Option,
+    PendingTask,
+    RoundView,
+    RunningTask,
+    Speed,
+    Waiting,
+)
 from downpour.core.stragglers.handoff import HANDOFF
 from tests.core.stragglers.rounds import actions_of, round_of, running, sure
 

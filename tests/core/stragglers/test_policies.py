@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from downpour.core.stragglers import PendingTask, RoundView
+from downpour.core.stragglers.base import PendingTask, RoundView
 from downpour.core.stragglers.pairing import pair
 from tests.core.stragglers.rounds import running
 

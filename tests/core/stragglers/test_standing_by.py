@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.core.stragglers import RoundView, Speed, UpdateTimes
+from downpour.core.stragglers.base import RoundView, Speed, UpdateTimes
 from downpour.core.stragglers.handoff import HANDOFF
 from downpour.core.stragglers.outlook import Outlook, median_above_zero, quantile
 from downpour.core.stragglers.pairing import Prospects, hindrances

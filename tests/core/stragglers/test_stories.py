@@ -8,17 +8,17 @@ from math import inf
 import pytest
 
 from downpour.base.values import Forecast
-from downpour.core.stragglers import (
+from downpour.core.stragglers.base import (
     POLICIES,
     Assignment,
     Close,
+    Option,
     Resize,
     RoundView,
     Speed,
     WorkerHistory,
     WorkerRequest,
 )
-from downpour.core.stragglers.base import Option
 from tests.core.stragglers.rounds import actions_of, round_of, running, sure
 
 # Four alike take ten seconds for a shard; dot would take twenty-five.

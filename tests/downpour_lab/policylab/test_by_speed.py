@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from downpour.base.errors import SpecError
-from downpour.core.stragglers import POLICIES
+from downpour.core.stragglers.base import POLICIES
 from downpour_lab.policylab.comparison import compare_policies
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from downpour.base.values import SystemState
-from downpour.core.stragglers import (
+from downpour.core.stragglers.base import (
     POLICIES,
     Action,
     Assignment,

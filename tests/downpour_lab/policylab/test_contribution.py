@@ -8,7 +8,7 @@ from statistics import fmean, median
 
 import pytest
 
-from downpour.core.stragglers import POLICIES, Action, RoundView, Saving
+from downpour.core.stragglers.base import POLICIES, Action, RoundView, Saving
 from downpour.core.stragglers.contribution import contributions
 from downpour_lab.policylab.comparison import Contender, Settings, rounds_on
 from downpour_lab.policylab.conditions import SAMPLES, Unequal

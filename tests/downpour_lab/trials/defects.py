@@ -28,7 +28,7 @@ from downpour.core.scheduler.commands import Command
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.state import SchedulerState
 from downpour.core.spec import ResolvedSpec
-from downpour.core.stragglers import POLICIES, Policy
+from downpour.core.stragglers.base import POLICIES, Policy
 from downpour.files.store import Array
 from downpour_lab.simulated import digests
 from downpour_lab.simulated.environment import Stories

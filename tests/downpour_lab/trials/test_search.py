@@ -15,7 +15,7 @@ import pytest
 from greenlet import getcurrent, greenlet
 
 from downpour.cluster.manager.command_runner import log
-from downpour.core.stragglers import POLICIES
+from downpour.core.stragglers.base import POLICIES
 from downpour_lab.checks.promises import Promise
 from downpour_lab.faults.faults import Fault, FaultKind
 from downpour_lab.faults.plan import plan_of

@@ -19,7 +19,7 @@ from downpour.core.scheduler.round import ShardTask
 from downpour.core.scheduler.round_view import contributions
 from downpour.core.scheduler.state import SchedulerState
 from downpour.core.scheduler.workers import Worker
-from downpour.core.stragglers import Saving
+from downpour.core.stragglers.base import Saving
 from downpour.network.rpc.messages import (
     ExperimentSummary,
     Status,

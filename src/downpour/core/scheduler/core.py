@@ -22,7 +22,7 @@ from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.replay import Entry, EntryEvent, Journaled, apply, take_up
 from downpour.core.scheduler.state import Output, SchedulerOptions, SchedulerState
 from downpour.core.scheduler.updates import aggregate_if_due
-from downpour.core.stragglers import POLICIES, Policy
+from downpour.core.stragglers.base import POLICIES, Policy
 
 
 class Scheduler:

@@ -34,7 +34,7 @@ from downpour.core.scheduler.round_view import (
 from downpour.core.scheduler.state import SchedulerState
 from downpour.core.scheduler.steps import leading_to
 from downpour.core.scheduler.updates import aggregate_if_due
-from downpour.core.stragglers import (
+from downpour.core.stragglers.base import (
     Action,
     Assignment,
     Close,
@@ -77,7 +77,7 @@ def _decide_on(
     current.offer_again(state.now_seconds)
     policy = state.policies[experiment.spec.policy]
     # Most events leave nothing to assign. Without this check, each would cost a view.
-    waiting = current.any_pending and state.workers.any_idle
+    waiting = current.any_pending and bool(state.workers.idle)
     if not policy.watches and not waiting:
         return
     if policy.watches and not may_have_news(state, event, waiting=waiting):
@@ -276,7 +276,8 @@ def _close(state: SchedulerState, experiment: Experiment, current: Round, action
 
     spent = tuple(file for shard in missing for file in current.tasks[shard].files())
     current.drop(missing)
-    _decided(state, current, f"closed without {_shards(missing)}: {action.reason}")
+    which = f"shard{'s' if len(missing) > 1 else ''} {listed([*map(str, missing)], _SHARDS_NAMED)}"
+    _decided(state, current, f"closed without {which}: {action.reason}")
     state.note(
         facts.Dropped(
             cause=state.cause,
@@ -403,11 +404,6 @@ def _task(current: Round, shard: int) -> ShardTask | None:
 def _held(current: Round, shard: int, worker: str) -> AttemptId | None:
     task = _task(current, shard)
     return task.held_by.get(worker) if task is not None else None
-
-
-def _shards(numbers: Sequence[int]) -> str:
-    """Name the shards; of many, only the first few."""
-    return f"shard{'s' if len(numbers) > 1 else ''} {listed([*map(str, numbers)], _SHARDS_NAMED)}"
 
 
 def _portion(current: Round, shard: int) -> tuple[int, int] | None:

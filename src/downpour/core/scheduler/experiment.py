@@ -293,10 +293,6 @@ class Experiment:
         """Whether a round ends with the updates that it has, although others are outstanding."""
         return self.mode.enough is not None and current.published >= self.mode.enough
 
-    def staleness(self, task: ShardTask) -> int:
-        """Return how many versions we made since a task's base."""
-        return self.version - task.base_version
-
     def take_version(
         self,
         model: PublishedFile,
@@ -348,11 +344,6 @@ class Experiment:
         if following is not None:
             following.release(key.shard)
         return update.file, replaced
-
-    def learn_startup(self, seconds: float) -> None:
-        """Note how long a worker took to start."""
-        # We allow twice as long, because workers on one machine import at the same time.
-        self.startup_limit_seconds = max(self.startup_limit_seconds, 2 * seconds)
 
     def _close_round(self, model: PublishedFile) -> Round:
         """End the oldest round; `model` is the version after it."""

@@ -160,11 +160,6 @@ class AdaptiveTimeout:
         return max(self._shortest_seconds, self._times * self._longest_seconds)
 
 
-def heartbeat_interval(workers: int) -> float:
-    """Return the least seconds between two heartbeats of one worker, for this many workers."""
-    return workers / HEARTBEATS_A_SECOND
-
-
 def heartbeat_timeout() -> AdaptiveTimeout:
     """Limit the time between two heartbeats of a worker."""
     # Heartbeats come at least once a second, so at least five in a row are missing by then.

@@ -7,7 +7,7 @@ from downpour.base.values import AttemptId
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import facts, updates
-from downpour.core.scheduler.lifecycle import heartbeat_interval
+from downpour.core.scheduler.lifecycle import HEARTBEATS_A_SECOND
 from downpour.core.scheduler.state import SchedulerState
 from downpour.core.scheduler.workers import Worker
 
@@ -88,7 +88,7 @@ def heartbeat(state: SchedulerState, event: on.HeartbeatReceived) -> None:
     if worker is None or (worker.is_awaited and worker.running not in attempts):
         return  # the answer tells it to register; that call says what it runs
     worker.beat(state.now_seconds)
-    worker.interval_seconds = heartbeat_interval(len(state.workers))
+    worker.interval_seconds = len(state.workers) / HEARTBEATS_A_SECOND
     worker.system = event.system
     # A stuck worker is free only when it reports no attempt. An order to stop does not free it,
     # because it may hang in a step for a long time.
@@ -96,13 +96,18 @@ def heartbeat(state: SchedulerState, event: on.HeartbeatReceived) -> None:
         state.workers.unstick(worker.name)
     # It may report two: the attempt that it is stopping, and the one that we have assigned since.
     for progress in event.running:
+        new = progress.snapshot
         if progress.attempt == worker.running:
-            # Save first: `mention` replaces the progress by which `save` recognizes a new snapshot.
-            updates.save(state, worker, progress)
+            seen = worker.progress.snapshot if worker.progress else None
             worker.mention(progress, state.now_seconds)
+            # Every heartbeat mentions the last snapshot again.
+            if new is not None and new != seen:
+                updates.keep(state, worker.name, progress.attempt, new)
             return
-        if progress.attempt == worker.lingering:
-            updates.remove_needless(state, worker, progress)
+        # The snapshot of an attempt that no longer counts.
+        if progress.attempt == worker.lingering and new is not None and new != worker.needless:
+            worker.needless = new
+            state.discard(progress.attempt.experiment, (new.file,))
     _doubt(state, worker, elsewhere=bool(event.running))
 
 
@@ -165,7 +170,7 @@ def _check_progress(state: SchedulerState, worker: Worker, attempt: AttemptId) -
     if experiment is not None and pause > _within(state, experiment.progress_timeout.seconds):
         publishes = worker.progress is not None and worker.progress.phase == "publishing"
         what = f"has {'published nothing' if publishes else 'made no step'} for {pause:.0f} s"
-        state.cancel_call(worker, attempt, f"it {what}")
+        state.do(do.Cancel(worker=worker.name, attempt=attempt, reason=f"it {what}"))
         _take_back(state, worker, attempt, what, free=False)
 
 

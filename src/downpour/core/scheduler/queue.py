@@ -82,19 +82,19 @@ def fail(
 
 
 def publish_if_done(state: SchedulerState, experiment: Experiment) -> None:
-    """Publish the result if nothing else is outstanding; first run a test if one is due."""
+    """Publish the result if nothing else is outstanding; first run a test if one is due.
+
+    The test measures the best model, or the last one. The best one is published with the last.
+    """
+    best, kept, last = experiment.best, experiment.kept_best, experiment.model
     if experiment.needs_test and not experiment.testing:
-        _test(state, experiment)
+        experiment.testing = True
+        number = best.round if best is not None and kept else experiment.rounds_done - 1
+        evaluate(state, experiment, number, kept or last, "test")
     if experiment.may_publish:
-        publish(state, experiment)
-
-
-def _test(state: SchedulerState, experiment: Experiment) -> None:
-    """Ask for the evaluation of the best model, or the last one, on the test examples."""
-    experiment.testing = True
-    best, kept = experiment.best, experiment.kept_best
-    number = best.round if best is not None and kept else experiment.rounds_done - 1
-    evaluate(state, experiment, number, kept or experiment.model, "test")
+        experiment.publishing = True
+        leading, name = leading_to(experiment, last), experiment.name
+        state.do(do.Publish(experiment=name, model=last, best=kept, leading=leading))
 
 
 def evaluate(
@@ -103,20 +103,6 @@ def evaluate(
     """Ask the driver to measure the model version of a round."""
     leading, name = leading_to(experiment, model), experiment.name
     state.do(do.Evaluate(experiment=name, round=number, model=model, part=part, leading=leading))
-
-
-def publish(state: SchedulerState, experiment: Experiment) -> None:
-    """Ask the driver to publish the last model version as the result, and the best one with it."""
-    experiment.publishing = True
-    best = experiment.kept_best
-    state.do(
-        do.Publish(
-            experiment=experiment.name,
-            model=experiment.model,
-            best=best,
-            leading=leading_to(experiment, experiment.model),
-        )
-    )
 
 
 def model_published(state: SchedulerState, event: on.ModelPublished) -> None:

@@ -25,7 +25,7 @@ from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.round import Round, ShardTask, TaskKey
 from downpour.core.scheduler.state import SchedulerState
 from downpour.core.scheduler.steps import Best
-from downpour.core.stragglers import PendingTask
+from downpour.core.stragglers.base import PendingTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

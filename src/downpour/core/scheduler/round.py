@@ -18,7 +18,7 @@ from typing import NamedTuple
 from downpour.base.states import Failure, FailureKind, TaskState
 from downpour.base.values import AttemptId, PublishedFile, Snapshot, Update
 from downpour.core.scheduler.lifecycle import TASK, Lifecycle
-from downpour.core.stragglers import PendingTask, UpdateTimes
+from downpour.core.stragglers.base import PendingTask, UpdateTimes
 
 
 class TaskKey(NamedTuple):

@@ -24,7 +24,7 @@ from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.round import Round, ShardTask
 from downpour.core.scheduler.state import SchedulerState
 from downpour.core.scheduler.workers import Worker
-from downpour.core.stragglers import (
+from downpour.core.stragglers.base import (
     PendingTask,
     Policy,
     RoundView,

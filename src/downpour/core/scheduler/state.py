@@ -18,7 +18,7 @@ from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.facts import Fact, ForecastRecorded
 from downpour.core.scheduler.round import Round, ShardTask
 from downpour.core.scheduler.workers import Worker, Workers
-from downpour.core.stragglers import POLICIES, Policy
+from downpour.core.stragglers.base import POLICIES, Policy
 
 # `status` and `watch` show these; the record has the facts of all decisions.
 _DECISIONS_KEPT = 12
@@ -142,7 +142,7 @@ class SchedulerState:
         """Free a worker from its attempt, if it has one, and ask it to stop."""
         attempt = worker.running
         if attempt is not None and self.workers.release(worker.name, attempt):
-            self.cancel_call(worker, attempt, reason)
+            self.do(do.Cancel(worker=worker.name, attempt=attempt, reason=reason))
 
     def record_forecast(self, worker: Worker) -> None:
         """Record the forecast of a worker's update, if it has a new one."""
@@ -158,11 +158,7 @@ class SchedulerState:
                     worker=worker.name,
                     attempt=worker.running,
                     done=worker.progress.share if worker.progress is not None else began,
-                    elapsed_seconds=worker.reported_after_seconds,
+                    elapsed_seconds=worker.mentioned_at_seconds - worker.assigned_at_seconds,
                     remaining=worker.remaining,
                 )
             )
-
-    def cancel_call(self, worker: Worker, attempt: AttemptId, reason: str) -> None:
-        """Ask a worker to stop an attempt, without changing the state."""
-        self.do(do.Cancel(worker=worker.name, attempt=attempt, reason=reason))

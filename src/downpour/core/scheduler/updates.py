@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from downpour.base.states import BLAMELESS, REPEATABLE, Failure, FailureKind, TaskState
-from downpour.base.values import AttemptId, Progress, Snapshot, Update
+from downpour.base.values import AttemptId, Snapshot, Update
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import facts, queue
@@ -30,11 +30,7 @@ def failed_alike(failures: Sequence[Failure], workers: Sequence[str]) -> tuple[s
 
     Only a failure that follows from the task itself can be the same on every worker. Unreadable
     files and lost workers are unrelated to the task, even if the reasons agree, so for these the
-    result is empty.
-
-    Args:
-        failures: the failures of one task, oldest first.
-        workers: the worker of each failure.
+    result is empty. The `failures` are those of one task, oldest first.
     """
     last = failures[-1] if failures else None
     if last is None or last.kind not in REPEATABLE:
@@ -131,7 +127,7 @@ def _push(experiment: Experiment, key: TaskKey) -> do.Push:
     task = current.tasks[key.shard] if current is not None else None
     if task is None or task.update is None or task.base is None:
         raise RuntimeError(f"{key} of {experiment.name} has no update")
-    staleness = experiment.staleness(task)
+    staleness = experiment.version - task.base_version
     return do.Push(
         round=key.round,
         shard=key.shard,
@@ -173,7 +169,9 @@ def published(state: SchedulerState, event: on.UpdatePublished) -> None:
     context.experiment.homes[attempt.shard] = event.worker
     context.experiment.update_bytes = sum(file.size_bytes for file in files_of(update))
     context.experiment.arrive(attempt, state.now_seconds)
-    context.experiment.learn_startup(startup_seconds)
+    # We allow twice as long, because workers on one machine import at the same time.
+    limit = max(context.experiment.startup_limit_seconds, 2 * startup_seconds)
+    context.experiment.startup_limit_seconds = limit
     # We know no worker if a restarted manager adopted the update.
     if reporter is not None:
         reporter.tasks_done += 1
@@ -233,23 +231,6 @@ def _contradict(state: SchedulerState, task: ShardTask, event: on.UpdatePublishe
             accepted_from=task.worker or "",
         )
     )
-
-
-def save(state: SchedulerState, worker: Worker, progress: Progress) -> None:
-    """Keep the snapshot that a worker mentions, if it is new."""
-    # Every heartbeat mentions the last snapshot again.
-    new, seen = progress.snapshot, worker.progress.snapshot if worker.progress else None
-    if new is None or new == seen:
-        return
-    keep(state, worker.name, progress.attempt, new)
-
-
-def remove_needless(state: SchedulerState, worker: Worker, progress: Progress) -> None:
-    """Remove the snapshot of an attempt that no longer counts, if it is new."""
-    new = progress.snapshot
-    if new is not None and new != worker.needless:
-        worker.needless = new
-        state.discard(progress.attempt.experiment, (new.file,))
 
 
 def keep(state: SchedulerState, worker: str, attempt: AttemptId, new: Snapshot) -> None:

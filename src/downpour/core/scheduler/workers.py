@@ -14,7 +14,7 @@ from itertools import pairwise
 from downpour.base.states import WorkerState
 from downpour.base.values import AttemptId, Forecast, Progress, Snapshot, SystemState
 from downpour.core.scheduler.lifecycle import WORKER, Lifecycle, heartbeat_timeout
-from downpour.core.stragglers import ROUNDS_REMEMBERED, Speed
+from downpour.core.stragglers.base import ROUNDS_REMEMBERED, Speed
 
 # We use few reports, because old ones hide that a machine has just become slow.
 _REPORTS_REMEMBERED = 5
@@ -264,11 +264,6 @@ class Worker:
         self.speedometer.report(end, at_seconds)
 
     @property
-    def reported_after_seconds(self) -> float:
-        """The seconds from its assignment to its last report."""
-        return self.mentioned_at_seconds - self.assigned_at_seconds
-
-    @property
     def active_at_seconds(self) -> float:
         """When its attempt last made a step, or read or wrote a part of a file, as far as known."""
         return max(self.advanced_at_seconds, self.moved_at_seconds)
@@ -328,11 +323,6 @@ class Workers:
         if not self._away:
             return self.names
         return dict.fromkeys(name for name in self._all if name not in self._away).keys()
-
-    @property
-    def any_idle(self) -> bool:
-        """Whether a worker is idle."""
-        return bool(self._idle)
 
     def join(self, name: str, at_seconds: float) -> None:
         """Add a worker, idle."""

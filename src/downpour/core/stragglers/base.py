@@ -1,16 +1,5 @@
 """The interface of a policy: what it sees, and what it may do.
 
-A policy may
-
-- assign a pending shard, or its first steps, to an idle worker,
-- assign a running shard to a second worker (the first update counts),
-- withdraw an attempt from its worker,
-- hand an attempt over: its worker publishes its state at its next step, and another worker
-  continues from that state,
-- close the round without the missing shards,
-- cut the round into shards of other sizes before it begins,
-- request another worker.
-
 If a policy leaves a shard pending, the scheduler asks about it again.
 """
 
@@ -22,6 +11,7 @@ from dataclasses import dataclass, field
 
 from downpour.base.errors import SpecError
 from downpour.base.values import Forecast
+from downpour.core import families
 from downpour.core.spec import Spec
 
 Option = bool | int | float | str | list[int] | list[float] | list[str]
@@ -320,6 +310,9 @@ class Policy:
     contributions: Contributing | None = None
     options: Mapping[str, Option] = field(default_factory=dict)
     largest: Mapping[str, int] = field(default_factory=dict)
+
+
+POLICIES: Mapping[str, Policy] = families.POLICIES
 
 
 def check_policy(spec: Spec, policy: Policy, workers: int) -> None:

@@ -12,7 +12,7 @@ with rounds in the simulator.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heappop, heappush
@@ -72,7 +72,11 @@ class Lineup:
         if any(task.worker not in measured for task in view.running):
             return None
         outlook = Outlook(view)
-        members = list(_members(view, outlook))
+        members = [
+            _Member(name, speed, outlook.step_seconds(name))
+            for name in view.workers
+            if (speed := outlook.speed(name)) and speed < inf
+        ]
         if len(members) < len(view.workers):
             return None
         return cls(sizes, members, view.standbys, outlook.move_seconds)
@@ -174,10 +178,3 @@ def _contribution(lineup: Lineup, whole: _PlannedRound, name: str) -> Saving:
     joined = lineup.plan(must=name) if stands_by else whole
     without = lineup.without(name).plan().seconds
     return Saving(share=1 - joined.seconds / without, stands_by=stands_by)
-
-
-def _members(view: RoundView, outlook: Outlook) -> Iterator[_Member]:
-    for name in view.workers:
-        speed = outlook.speed(name)
-        if speed is not None and 0 < speed < inf:
-            yield _Member(name, speed, outlook.step_seconds(name))

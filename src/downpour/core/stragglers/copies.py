@@ -71,9 +71,8 @@ def _late(view: RoundView) -> list[Action]:
     cap = max(int(number(view, LATE_OPTIONS, "cap") * len(view.workers)), 1) - copied(view.running)
     slow = number(view, LATE_OPTIONS, "slow")
     fit = _not_slow(view, outlook, left_idle(view, assignments))
-    late = sorted(_slow_tasks(view, outlook), key=lambda entry: -entry[0])
     copies: list[Assignment] = []
-    for left, task in late:
+    for left, task in _slow_tasks(view, outlook):
         worker = view.first_fit(task.shard, fit)
         if worker is not None and len(copies) < cap:
             fit.remove(worker)
@@ -92,22 +91,19 @@ def _not_slow(view: RoundView, outlook: Outlook, idle: Collection[str]) -> list[
 
 
 def _slow_tasks(view: RoundView, outlook: Outlook) -> list[tuple[float, RunningTask]]:
-    """Return the shards that may be copied, with the seconds that each has left."""
+    """Return the shards that may be copied, with the seconds that each has left, latest first."""
     # The round's published shards count as well. Without them, we would compare the last few shards
     # only with each other, and a quarter of them would always be slow.
     rates = [1 / seconds for seconds in view.published.seconds if seconds > 0]
     rates += [task.rate for task in view.running]
     limit = quantile(rates, number(view, LATE_OPTIONS, "slow"))
     old = number(view, LATE_OPTIONS, "min_age") * (outlook.typical_seconds or inf)
-    slow = []
-    for task in view.running:
-        left = outlook.left_seconds(task)
-        alone = task.copies == 1 and task.meant_for is None
-        if not alone or left is None or not outlook.may_pay(left):
-            continue
-        if task.elapsed_seconds >= old and task.rate < limit:
-            slow.append((left, task))
-    return slow
+    return [
+        (left, task)
+        for left, task in outlook.latest_first(view.running)
+        if task.copies == 1 and outlook.may_pay(left)
+        if task.elapsed_seconds >= old and task.rate < limit
+    ]
 
 
 LATE = Policy(decide=_late, watches=True, options=LATE_OPTIONS)
@@ -239,7 +235,7 @@ def _restart(view: RoundView, outlook: Outlook) -> tuple[Withdrawal, Assignment]
     if not view.pending or not spare or not crowded:
         return None
     margin = number(view, MANTRI_OPTIONS, "margin")
-    for left, task in _slowest(view, outlook):
+    for left, task in outlook.latest_first(view.running):
         worker = view.first_fit(task.shard, spare)
         if worker is None:
             continue
@@ -289,7 +285,7 @@ def _needless(view: RoundView, outlook: Outlook) -> list[Withdrawal]:
     """Stop attempts that would end clearly later than another attempt at the same shard."""
     margin = 1 + number(view, MANTRI_OPTIONS, "margin")
     soonest: dict[int, float] = {}
-    for left, task in _slowest(view, outlook):
+    for left, task in outlook.latest_first(view.running):
         soonest[task.shard] = left
     return [
         Withdrawal(
@@ -297,7 +293,7 @@ def _needless(view: RoundView, outlook: Outlook) -> list[Withdrawal]:
             worker=task.worker,
             reason=f"stopped: {in_words(left)}, another attempt {soonest[task.shard]:.1f} s",
         )
-        for left, task in _slowest(view, outlook)
+        for left, task in outlook.latest_first(view.running)
         if task.done > task.began_at and left > margin * soonest[task.shard]
     ]
 
@@ -307,20 +303,10 @@ def _soonest(
 ) -> dict[int, tuple[float, RunningTask]]:
     """Return, for each shard that may have one more copy, the attempt that will end first."""
     soonest: dict[int, tuple[float, RunningTask]] = {}
-    for left, task in _slowest(view, outlook):
+    for left, task in outlook.latest_first(view.running):
         if task.copies < most:
             soonest[task.shard] = (left, task)  # a shard's last entry is its first attempt to end
     return {shard: entry for shard, entry in soonest.items() if outlook.may_pay(entry[0])}
-
-
-def _slowest(view: RoundView, outlook: Outlook) -> list[tuple[float, RunningTask]]:
-    """Return the attempts without a hand-over, with the seconds each has left, longest first."""
-    slowest = []
-    for task in view.running:
-        left = outlook.left_seconds(task)
-        if left is not None and task.meant_for is None:
-            slowest.append((left, task))
-    return sorted(slowest, key=lambda entry: (-entry[0], entry[1].shard))
 
 
 MANTRI = Policy(decide=_mantri, watches=True, options=MANTRI_OPTIONS)

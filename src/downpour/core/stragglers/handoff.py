@@ -98,16 +98,12 @@ class _Moves:
         shard also stays if it will end before another worker could continue it.
         """
         settle = self.option("settle")
-        movable = []
-        for task in self.view.running:
-            left = self.outlook.left_seconds(task)
-            settled = task.began_at == 0 or task.done - task.began_at >= settle
-            alone = task.meant_for is None and task.copies == 1
-            if left is None or not self.outlook.may_pay(left):
-                continue
-            if alone and settled and task.worker not in self.taken:
-                movable.append((left, task))
-        return sorted(movable, key=lambda entry: (-entry[0], entry[1].shard))
+        return [
+            (left, task)
+            for left, task in self.outlook.latest_first(self.view.running)
+            if self.outlook.may_pay(left) and task.copies == 1 and task.worker not in self.taken
+            if task.began_at == 0 or task.done - task.began_at >= settle
+        ]
 
     def pays(self, sooner: float, *expected: tuple[str, float]) -> bool:
         """Whether a move gains enough: more than it costs, and more than chance could show.

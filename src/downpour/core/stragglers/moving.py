@@ -178,16 +178,13 @@ def _late(
     the policy would take it from all of them, and it would never end.
     """
     limit = number(view, REPLACE_OPTIONS, "slowness") * typical_seconds
-    late = []
-    for task in view.running:
-        left = outlook.left_seconds(task)
-        again = task.attempt + 1 < number(view, REPLACE_OPTIONS, "tries")
-        alone = task.copies == 1 and task.meant_for is None and again
-        if not alone or left is None or not outlook.may_pay(left):
-            continue
-        if task.elapsed_seconds + left > limit:
-            late.append((left, task))
-    return sorted(late, key=lambda entry: (-entry[0], entry[1].shard))
+    tries = number(view, REPLACE_OPTIONS, "tries")
+    return [
+        (left, task)
+        for left, task in outlook.latest_first(view.running)
+        if task.copies == 1 and task.attempt + 1 < tries
+        if outlook.may_pay(left) and task.elapsed_seconds + left > limit
+    ]
 
 
 def _ask(view: RoundView, reason: str) -> list[WorkerRequest]:

@@ -214,6 +214,12 @@ class Outlook:
         # `done` comes from the last report. Since then, the worker has worked on the rest.
         return max((1 - task.done) * task.samples / speed - task.reported_seconds, 0.0)
 
+    def latest_first(self, tasks: Iterable[RunningTask]) -> list[tuple[float, RunningTask]]:
+        """Return the attempts without a hand-over, with the seconds that each has left."""
+        left = [(self.left_seconds(task), task) for task in tasks if task.meant_for is None]
+        known = [(seconds, task) for seconds, task in left if seconds is not None]
+        return sorted(known, key=lambda entry: (-entry[0], entry[1].shard))
+
     def left_between(self, task: RunningTask) -> tuple[float, float] | None:
         """Return the 80 % interval of `left_seconds`, from the same source; None if unknown."""
         left = self.left_seconds(task)

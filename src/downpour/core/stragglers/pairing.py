@@ -16,9 +16,10 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil, floor, inf
+from math import floor, inf
 from statistics import median
 
+from downpour.core.modes import count_of
 from downpour.core.stragglers.base import (
     ROUNDS_REMEMBERED,
     Action,
@@ -282,21 +283,12 @@ def _drop(view: RoundView) -> list[Action]:
 
     The scheduler tells late workers to stop. The gradient of their shards is lost for this round.
     """
-    needed = _needed(view)
+    needed = count_of(number(view, DROP_OPTIONS, "k"), view.shards)
     if needed <= len(view.published) < view.shards:
         late = view.shards - len(view.published)
         reason = f"{len(view.published)} of {view.shards} updates are there; {late} dropped"
         return [Close(reason=reason)]
     return [*pair(view)]
-
-
-def _needed(view: RoundView) -> int:
-    """Return how many updates are enough; `k` is a share up to 1, and a count above 1."""
-    k = number(view, DROP_OPTIONS, "k")
-    # We subtract a little, because 0.28 * 25 is 7.000000000000001 and would require an eighth.
-    count = ceil(k * view.shards - 1e-9) if k <= 1 else int(k)
-    # At least one, because the scheduler does not close a round without an update.
-    return max(count, 1)
 
 
 DROP = Policy(decide=_drop, watches=True, preserves_bytes=False, options=DROP_OPTIONS)
