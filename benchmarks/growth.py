@@ -36,7 +36,7 @@ from common import Row, command_line, folders, show
 from downpour.base.states import Evaluation
 from downpour.base.values import Progress, PublishedFile, SystemState, Update
 from downpour.core.node.journal import Journaling
-from downpour.core.scheduler import Observed, Scheduler, SchedulerOptions, facts
+from downpour.core.scheduler import Observed, Scheduler, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.files.store.layout import RECORD_NAME
@@ -124,7 +124,7 @@ class Cluster:
         self.spent += process_time() - began
         if self.journaling is not None:
             story = [*([line] if line else []), event, *output.facts]
-            self.journaling.keep(self.scheduler, event, output.facts, story)
+            self.journaling.keep(self.scheduler, event, story)
             self.journaling.commit()
         for command in output.commands:
             self._carry_out(event.at_seconds, command)
@@ -230,7 +230,7 @@ def drive(folder: Path, rounds: int, shards: int, mode: str) -> int:
 def replay(folder: str) -> None:
     """Read a journal, and replay it, as a starting manager does."""
     journal = read_journal(Path(folder))
-    [_] = replay_each({ONE: journal}, SchedulerOptions()).experiments
+    [_] = replay_each({ONE: journal}, 1.0).experiments
 
 
 def lengthen(record: Path, longer: Path, rounds: int, times: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Any, Self
+from typing import Any
 
 from downpour.base.devices import AUTO, CPU
 from downpour.base.errors import SpecError
@@ -25,11 +25,6 @@ class LocalOptimizer:
 
     momentum: float | None
 
-    @classmethod
-    def of(cls, spec: Spec) -> Self:
-        """Return the optimizer that a spec names, which a task may replace by its own."""
-        return cls(momentum=spec.momentum if spec.optimizer == "sgd" else None)
-
 
 def decided(
     spec: Spec, shards: int, policy: Policy, trainer: LocalOptimizer | None = None
@@ -38,7 +33,8 @@ def decided(
 
     The `trainer` is that of a task with its own optimizer; None: the spec's.
     """
-    trainer = trainer or LocalOptimizer.of(spec)
+    of_spec = LocalOptimizer(momentum=spec.momentum if spec.optimizer == "sgd" else None)
+    trainer = trainer or of_spec
     fields: dict[str, Any] = {}
     if spec.optimizer_state == "auto":
         fields["optimizer_state"] = _optimizer_state(spec, shards, policy, trainer)

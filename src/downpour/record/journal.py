@@ -38,7 +38,6 @@ from downpour.core.scheduler import (
     Journaled,
     Observed,
     Scheduler,
-    SchedulerOptions,
     TakenUp,
     facts,
 )
@@ -72,7 +71,7 @@ class ReplayedJournals:
 
 def replay_each(
     journals: Mapping[str, Sequence[Line]],
-    options: SchedulerOptions,
+    patience: float,
     known: Mapping[str, Experiment] = MappingProxyType({}),
 ) -> ReplayedJournals:
     """Replay each journal into a separate core.
@@ -88,7 +87,7 @@ def replay_each(
     left_out: dict[str, str] = {}
     for name in sorted(journals, key=lambda name: [line.order for line in journals[name][:1]]):
         try:
-            replayed[name] = known.get(name) or replay_one(journals[name], options)
+            replayed[name] = known.get(name) or replay_one(journals[name], patience)
         except FileCorrupt as error:
             left_out[name] = str(error)
     begun = [name for name, one in replayed.items() if one.life.state is ExperimentState.RUNNING]
@@ -99,11 +98,11 @@ def replay_each(
     return ReplayedJournals(replayed, left_out)
 
 
-def replay_one(journal: Sequence[Line], options: SchedulerOptions) -> Experiment:
+def replay_one(journal: Sequence[Line], patience: float) -> Experiment:
     """Return the experiment that results from a journal."""
     if not journal or not isinstance(journal[0].entry, on.ExperimentSubmitted):
         raise FileCorrupt("journal", "does not begin with a submission")
-    core = Scheduler(options)
+    core = Scheduler(patience)
     try:
         for line in journal:
             core.replay(line.at_seconds, line.entry)
@@ -118,7 +117,7 @@ def replay_one(journal: Sequence[Line], options: SchedulerOptions) -> Experiment
 
 def replay(core: Scheduler, journals: Mapping[str, Sequence[Line]]) -> dict[str, str]:
     """Continue experiments in an empty core; return those left out, each with the reason."""
-    known = replay_each(journals, core.state.options)
+    known = replay_each(journals, core.state.patience)
     take_in(core, known, journals)
     return known.left_out
 

@@ -69,7 +69,7 @@ class ReplayCheck(Observer):
     def recovered(self, core: Scheduler, stories: Stories) -> None:
         """Begin a replica with the same journals."""
         replica = self._replicas[core] = type(core)(
-            core.state.options, policies=core.state.policies
+            core.state.patience, policies=core.state.policies
         )
         replay(replica, stories)
         self._expect(

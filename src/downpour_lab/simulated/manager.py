@@ -26,7 +26,7 @@ from downpour.cluster.manager.worker_calls import WorkerCalls
 from downpour.cluster.manager.workspace import Workspaces
 from downpour.core.node.journal import JournalWriter, Line
 from downpour.core.node.manager import LOOK_SECONDS, STOOD_STILL_SECONDS, ManagerNode, Step
-from downpour.core.scheduler import Entry, Output, Scheduler, SchedulerOptions
+from downpour.core.scheduler import Entry, Output, Scheduler
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.spec import ResolvedSpec
@@ -226,8 +226,8 @@ class SimulatedManager(Process):
 
     def make_core(self) -> Scheduler:
         """Make an empty core."""
-        options = SchedulerOptions(patience=self.environment.timings.patience)
-        return Scheduler(options, policies=self.environment.policies)
+        environment = self.environment
+        return Scheduler(environment.timings.patience, policies=environment.policies)
 
     # Its life
 

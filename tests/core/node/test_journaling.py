@@ -48,7 +48,7 @@ class House:
 
     def keep(self, event: on.Event) -> int:
         """Handle and journal an event; returns the number of entries."""
-        return len(self.journaling.keep(self.core, event, self.core.handle(event).facts))
+        return len(self.journaling.keep(self.core, event, [event, *self.core.handle(event).facts]))
 
 
 SUBMITTED = on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=plain_spec(shards=2))
@@ -114,7 +114,7 @@ def test_an_observation_has_its_place_in_the_story() -> None:
     seen = [Observed(experiment="one", line={"kind": word}) for word in ("first", "last")]
     output = house.core.handle(SUBMITTED)
     story = (SUBMITTED, seen[0], *output.facts, seen[1])
-    kept = house.journaling.keep(house.core, SUBMITTED, output.facts, story)
+    kept = house.journaling.keep(house.core, SUBMITTED, story)
     assert [one.entry for one in kept] == [SUBMITTED]
     house.journaling.commit()
     assert house.memory.kinds() == ["ExperimentSubmitted", "Observed", "Observed"]
@@ -131,7 +131,7 @@ def test_after_its_end_nothing_more_is_kept_of_an_experiment() -> None:
         round=0,
         evaluation=None,  # type: ignore[arg-type]
     )
-    assert house.journaling.keep(house.core, late, []) == []
+    assert house.journaling.keep(house.core, late, [late]) == []
     house.journaling.commit()
     assert house.memory.kinds() == ["ExperimentSubmitted", "Concluded"]
 
@@ -164,7 +164,7 @@ def test_an_experiment_whose_place_is_gone_holds_up_no_other() -> None:
     memories["gone"].refusals = 2
     for name in memories:
         event = replace(SUBMITTED, experiment=name)
-        journaling.keep(core, event, core.handle(event).facts)
+        journaling.keep(core, event, [event, *core.handle(event).facts])
     with pytest.raises(SharedDirectoryError):
         journaling.commit()
     journaling.commit(is_gone={"gone"}.__contains__)

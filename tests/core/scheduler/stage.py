@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from downpour.base.values import AttemptId, Progress
-from downpour.core.scheduler import Scheduler, durable, entries
+from downpour.core.scheduler import Entry, Scheduler, durable
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.invariants import check_invariants
 from downpour.core.stragglers.base import POLICIES, Action, Policy, RoundView
@@ -53,8 +53,9 @@ class Stage:
         event = kind(at_seconds=self.now, **fields)
         output = self.core.handle(event)
         check_invariants(self.core.state)
-        for entry in entries(event, output.facts):
-            self.replica.replay(self.now, entry)
+        for entry in (event, *output.facts):
+            if isinstance(entry, Entry):
+                self.replica.replay(self.now, entry)
         assert durable(self.replica.state) == durable(self.core.state)
         return all_of(output)
 

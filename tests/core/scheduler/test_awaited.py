@@ -6,7 +6,7 @@ import pytest
 
 from downpour.base.states import BLAMELESS
 from downpour.base.values import AttemptId
-from downpour.core.scheduler import Scheduler, entries, facts
+from downpour.core.scheduler import Entry, Scheduler, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.invariants import check_invariants
@@ -30,8 +30,9 @@ class Restarted:
             *(on.WorkerJoined(at_seconds=1.0, worker=name) for name in WORKERS),
         ]
         for event in events:
-            for entry in entries(event, first.handle(event).facts):
-                self.core.replay(event.at_seconds, entry)
+            for entry in (event, *first.handle(event).facts):
+                if isinstance(entry, Entry):
+                    self.core.replay(event.at_seconds, entry)
         self.core.resume()
 
     def happen(self, *events: on.Event) -> list[Outcome]:

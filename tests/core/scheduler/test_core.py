@@ -6,18 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from downpour.core.scheduler import Output, Scheduler, SchedulerOptions, facts
+from downpour.core.scheduler import Output, Scheduler, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.steps import Best
 from tests.core.scheduler.conftest import Make
 
 
-def begin(
-    make: Make, options: SchedulerOptions | None = None, **fields: object
-) -> tuple[Scheduler, facts.Assigned]:
+def begin(make: Make, patience: float = 1.0, **fields: object) -> tuple[Scheduler, facts.Assigned]:
     """Return a scheduler whose only worker, ann, has just been given the only shard."""
-    scheduler = Scheduler(options)
+    scheduler = Scheduler(patience)
     scheduler.handle(on.WorkerJoined(at_seconds=0.0, worker="ann"))
     spec = make.spec(**{"shards": 1, "epochs": 1, "retries": 0, **fields})
     scheduler.handle(on.ExperimentSubmitted(at_seconds=1.0, experiment="one", spec=spec))
@@ -194,7 +192,7 @@ def test_time_does_not_run_backwards(make: Make) -> None:
 
 def test_patience_is_an_option(make: Make) -> None:
     """A worker is lost after ten silent seconds times the patience, and not before."""
-    scheduler, _ = begin(make, SchedulerOptions(patience=10.0))
+    scheduler, _ = begin(make, 10.0)
     assert scheduler.handle(on.Tick(at_seconds=100.0)) == Output()
     output = scheduler.handle(on.Tick(at_seconds=101.0))
     happened = [facts.Dismissed, facts.GivenUp, facts.Concluded]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from downpour.base.states import FailureKind
-from downpour.core.scheduler import Scheduler, SchedulerOptions, facts
+from downpour.core.scheduler import Scheduler, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.invariants import check_invariants
@@ -24,7 +24,7 @@ class Stage:
         self, make: Make, *workers: str, patience: float = 1.0, shards: int = 1, **fields: Any
     ) -> None:
         self.make = make
-        self.core = Scheduler(SchedulerOptions(patience=patience))
+        self.core = Scheduler(patience)
         self.asked: list[do.Assign] = []
         self.assigned: list[facts.Assigned] = []
         self.ended: list[facts.Concluded] = []

@@ -31,7 +31,6 @@ from downpour.core.scheduler import (
     Scheduler,
     checkpoint,
     durable,
-    entries,
 )
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
@@ -399,7 +398,7 @@ class Surroundings(RuleBasedStateMachine):
         event = kind(at_seconds=self.now_seconds, **facts)
         output = self.scheduler.handle(event)
         self.history.append((event, output))
-        for entry in entries(event, output.facts):
+        for entry in (one for one in (event, *output.facts) if isinstance(one, Entry)):
             self.kept.append((self.now_seconds, entry))
             self.replica.replay(self.now_seconds, entry)
         active = self.scheduler.state.active

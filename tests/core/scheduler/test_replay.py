@@ -8,7 +8,7 @@ import pytest
 
 from downpour.base.values import TrialSums
 from downpour.core.node.journal import Journaling, JournalWriter
-from downpour.core.scheduler import Checkpoint, Entry, Scheduler, durable, entries, facts
+from downpour.core.scheduler import Checkpoint, Entry, Scheduler, durable, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.steps import Best
@@ -25,7 +25,8 @@ class Kept:
     def happen(self, *events: on.Event) -> None:
         """Let the core take in some events."""
         for event in events:
-            self.entries += entries(event, self.core.handle(event).facts)
+            happened = (event, *self.core.handle(event).facts)
+            self.entries += [one for one in happened if isinstance(one, Entry)]
 
     def replayed(self, count: int) -> Scheduler:
         """Return a core that has replayed only the first entries."""
@@ -159,7 +160,7 @@ def test_the_lines_outnumber_the_tasks_in_checkpoints(make: Make) -> None:
 
     def happen(event: on.Event) -> None:
         nonlocal tasks
-        kept = journaling.keep(core, event, core.handle(event).facts)
+        kept = journaling.keep(core, event, [event, *core.handle(event).facts])
         checkpoints = [one.entry for one in kept if isinstance(one.entry, Checkpoint)]
         tasks += sum(len(each) for one in checkpoints for each in one.tasks)
 

@@ -17,7 +17,6 @@ from downpour.core.scheduler import (
     Entry,
     Output,
     Scheduler,
-    SchedulerOptions,
     dispatch,
     facts,
     liveness,
@@ -124,12 +123,12 @@ class _AsksOtherwise(Scheduler):
 
     def __init__(
         self,
-        options: SchedulerOptions | None = None,
+        patience: float = 1.0,
         *,
         policies: Mapping[str, Policy] = POLICIES,
     ) -> None:
-        super().__init__(options, policies=policies)
-        self.state = self.kind(options, policies)
+        super().__init__(patience, policies=policies)
+        self.state = self.kind(patience, policies)
 
 
 class _DoesOtherwise(Scheduler):

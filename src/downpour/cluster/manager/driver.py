@@ -329,7 +329,7 @@ class ManagerSink:
         if self._announcer is not None:
             self._announcer.note(core, output)
         story = self.observations.story(core, event, output)
-        gathered = self.journaling.keep(core, event, output.facts, story)
+        gathered = self.journaling.keep(core, event, story)
         for order, entry in gathered:
             if isinstance(entry, on.ExperimentSubmitted):
                 self._archive.places[entry.experiment] = order

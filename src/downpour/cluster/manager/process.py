@@ -29,7 +29,7 @@ from downpour.cluster.manager.work import prepare_after_rehearsal
 from downpour.cluster.manager.workspace import Workspaces
 from downpour.cluster.threads import Lanes
 from downpour.core.node.manager import LOOK_SECONDS
-from downpour.core.scheduler import Scheduler, SchedulerOptions
+from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import events as on
 from downpour.files.logs.log_places import old_logs_removed
 from downpour.files.logs.process_log import kept_log
@@ -291,7 +291,7 @@ def _continued(
     address: Address,
 ) -> tuple[Leader, RecoveredState]:
     """Begin a term, and continue the experiments that earlier managers left."""
-    core = Scheduler(SchedulerOptions(patience=options.patience))
+    core = Scheduler(options.patience)
     if not options.embedded:
         leader = lease.claim(*_called_at(address))
         check = partial(lease.check, shared.retry_policy)

@@ -91,12 +91,12 @@ class Takeover:
             # Read one journal at a time, and keep only those of unfinished experiments: the
             # journals and states of 20,000 ended experiments took 680 MB.
             with suppress(FileCorrupt):  # `replay_each` leaves it out
-                known[folder] = replay_one(journal, self.core.state.options)
+                known[folder] = replay_one(journal, self.core.state.patience)
             if folder in known and self._has_ended(known[folder]):
                 del known[folder]
             else:
                 journals[folder] = journal
-        replayed = replay_each(journals, self.core.state.options, known)
+        replayed = replay_each(journals, self.core.state.patience, known)
         for name, reason in replayed.left_out.items():
             archive.leave_out(name, reason)
         going = replayed.experiments
@@ -118,7 +118,7 @@ class Takeover:
                 journal = read_journal(folder)
                 if journal and journal[0].cluster == self.leader.cluster:
                     journals[folder.name] = journal
-        going = replay_each(journals, self.core.state.options).experiments
+        going = replay_each(journals, self.core.state.patience).experiments
         spaces = [
             self._open(experiment, journals[name], of_run=True)
             for name, experiment in going.items()

@@ -173,13 +173,10 @@ class JournalWriter:
 
 
 def in_order(parts: Iterable[Part]) -> list[Line]:
-    """Put the lines of a whole journal in order.
+    """Put the lines of a whole journal in order; its `parts` are in reading order.
 
     A manager that has lost its lock may still write while its successor writes, too. From the
     successor's first line on, the earlier manager's lines do not count.
-
-    Args:
-        parts: the segments, in reading order.
     """
     return _unbroken(_counting(parts)[0], 1)
 
@@ -270,20 +267,10 @@ class Journaling:
         self._touched: dict[str, bool] = {}
         self._concluded: set[str] = set()
 
-    def keep(
-        self,
-        core: Scheduler,
-        event: on.Event,
-        happened: Sequence[facts.Fact],
-        story: Story | None = None,
-    ) -> list[Kept]:
-        """Gather the entries of an event and its facts; return the ones for replay.
-
-        The `story` has the event, its facts and the observations in between. Without a story, we
-        have no observations.
-        """
+    def keep(self, core: Scheduler, event: on.Event, story: Story) -> list[Kept]:
+        """Gather the entries of an event's story; return the ones for replay."""
         kept: list[Kept] = []
-        for entry in story if story is not None else (event, *happened):
+        for entry in story:
             if isinstance(entry, facts.Dismissed):
                 # All experiments had this worker.
                 for experiment in core.state.experiments:

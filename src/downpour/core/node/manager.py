@@ -96,12 +96,7 @@ class ManagerContext(Protocol):
 
 
 class ManagerNode(Generic[T]):
-    """Takes in events and questions, one at a time; `T` is the driver's type for an asker.
-
-    Args:
-        core: the scheduler; the node continues from its time.
-        context: makes forecasts and keeps entries.
-    """
+    """Takes in events and questions, one at a time; `T` is the driver's type for an asker."""
 
     def __init__(self, core: Scheduler, context: ManagerContext) -> None:
         self._core = core
@@ -163,13 +158,7 @@ class ManagerNode(Generic[T]):
     def _handled(self, posted: Posted[T]) -> Step[T]:
         output = self._core.handle(posted.event)
         kept = self._context.keep(self._core, posted.event, output)
-        return Step(
-            asker=posted.asker,
-            event=posted.event,
-            output=output,
-            kept=kept,
-            answer=output,
-        )
+        return Step(asker=posted.asker, event=posted.event, output=output, kept=kept, answer=output)
 
 
 class HeartbeatAnswer(NamedTuple):

@@ -11,10 +11,9 @@ from downpour.core.scheduler.replay import (
     TakenUp,
     checkpoint,
     durable,
-    entries,
     must_last,
 )
-from downpour.core.scheduler.state import Output, SchedulerOptions, SchedulerState
+from downpour.core.scheduler.state import Output, SchedulerState
 
 __all__ = [
     "Checkpoint",
@@ -23,11 +22,9 @@ __all__ = [
     "Observed",
     "Output",
     "Scheduler",
-    "SchedulerOptions",
     "SchedulerState",
     "TakenUp",
     "checkpoint",
     "durable",
-    "entries",
     "must_last",
 ]

@@ -20,7 +20,7 @@ from downpour.core.scheduler import dispatch, liveness, queue, rounds, updates
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.replay import Entry, EntryEvent, Journaled, apply, take_up
-from downpour.core.scheduler.state import Output, SchedulerOptions, SchedulerState
+from downpour.core.scheduler.state import Output, SchedulerState
 from downpour.core.scheduler.updates import aggregate_if_due
 from downpour.core.stragglers.base import POLICIES, Policy
 
@@ -28,13 +28,8 @@ from downpour.core.stragglers.base import POLICIES, Policy
 class Scheduler:
     """The only way to change a state: through events, or through another scheduler's journal."""
 
-    def __init__(
-        self,
-        options: SchedulerOptions | None = None,
-        *,
-        policies: Mapping[str, Policy] = POLICIES,
-    ) -> None:
-        self.state = SchedulerState(options, policies)
+    def __init__(self, patience: float = 1.0, *, policies: Mapping[str, Policy] = POLICIES) -> None:
+        self.state = SchedulerState(patience, policies)
 
     def handle(self, event: on.Event) -> Output:
         """Handle one event; return the facts and commands that follow from it."""

@@ -26,21 +26,33 @@ from downpour.core.spec import ResolvedSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExperimentSubmitted:
-    """A client wants to run this spec; `version` is that of the manager that it asked."""
+class ExperimentNews:
+    """The part that all events of an experiment share."""
 
     at_seconds: float
     experiment: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerNews:
+    """The part that all events of a worker share."""
+
+    at_seconds: float
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentSubmitted(ExperimentNews):
+    """A client wants to run this spec; `version` is that of the manager that it asked."""
+
     spec: ResolvedSpec
     version: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExperimentCancelled:
+class ExperimentCancelled(ExperimentNews):
     """A client wants to stop an experiment."""
 
-    at_seconds: float
-    experiment: str
     reason: str
 
 
@@ -65,7 +77,7 @@ NOTHING_HANDED_ON = HandedOn()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class Prepared(ExperimentNews):
     """The dataset is prepared and cut into shards, and the first model version is published.
 
     The name of a `dataset` follows from its content, so equal names mean equal examples. `frozen`
@@ -75,8 +87,6 @@ class Prepared:
     `trial` has the checksums of the steps that each process repeats, if it trains a user's code.
     """
 
-    at_seconds: float
-    experiment: str
     dataset: str
     shard_samples: tuple[int, ...]
     model: PublishedFile
@@ -87,80 +97,66 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EffectFailed:
+class EffectFailed(ExperimentNews):
     """The driver could not carry out a command for an experiment.
 
     `asked_wrongly` is true if the spec is at fault, and not the cluster.
     """
 
-    at_seconds: float
-    experiment: str
     reason: str
     asked_wrongly: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerJoined:
+class WorkerJoined(WorkerNews):
     """A worker has registered; if its name is known, this replaces the former registration.
 
     `running` is the attempt that it is training already, if the manager or the network was down for
     a while. `labels` are the user's labels for it, each as KEY=VALUE.
     """
 
-    at_seconds: float
-    worker: str
     running: AttemptId | None = None
     labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerLeft:
+class WorkerLeft(WorkerNews):
     """A worker has announced that it leaves."""
 
-    at_seconds: float
-    worker: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerLost:
+class WorkerLost(WorkerNews):
     """The manager could not reach a worker."""
 
-    at_seconds: float
-    worker: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatReceived:
+class HeartbeatReceived(WorkerNews):
     """A worker has reported its attempts and the state of its machine.
 
     The `process` figures are for the record; no decision uses them.
     """
 
-    at_seconds: float
-    worker: str
     running: tuple[Progress, ...]
     system: SystemState
     process: ProcessState | None = None  # optional in the message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpdatePublished:
+class UpdatePublished(WorkerNews):
     """An attempt has succeeded; its update is durable in the shared directory."""
 
-    at_seconds: float
-    worker: str
     attempt: AttemptId
     update: Update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HandedOver:
+class HandedOver(WorkerNews):
     """A worker has published the state of an attempt, as we asked, and has stopped it."""
 
-    at_seconds: float
-    worker: str
     attempt: AttemptId
     snapshot: Snapshot
 
@@ -179,18 +175,16 @@ class Forecasts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptFailed:
+class AttemptFailed(WorkerNews):
     """An attempt has failed."""
 
-    at_seconds: float
-    worker: str
     attempt: AttemptId
     failure: FailureKind
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Aggregated:
+class Aggregated(ExperimentNews):
     """Updates have become the next model version, with the outer optimizer's state.
 
     `round` numbers aggregations. `parts` are the tasks whose updates make up the version, by round
@@ -199,8 +193,6 @@ class Aggregated:
     that order.
     """
 
-    at_seconds: float
-    experiment: str
     round: int
     model: PublishedFile
     outer: PublishedFile | None = None
@@ -209,14 +201,12 @@ class Aggregated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AggregationFailed:
+class AggregationFailed(ExperimentNews):
     """Some of a round's updates are unusable: missing, altered, non-finite or of a wrong shape.
 
     `reasons` has at least one entry: a shard, and the fault of its update.
     """
 
-    at_seconds: float
-    experiment: str
     round: int
     reasons: tuple[tuple[int, str], ...]
 
@@ -227,31 +217,25 @@ class AggregationFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluated:
+class Evaluated(ExperimentNews):
     """The driver has evaluated a round's model version on a part of the examples."""
 
-    at_seconds: float
-    experiment: str
     round: int
     evaluation: Evaluation
     part: Part = "test"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelPublished:
+class ModelPublished(ExperimentNews):
     """The experiment's result is published."""
 
-    at_seconds: float
-    experiment: str
     model: PublishedFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Disturbed:
+class Disturbed(ExperimentNews):
     """Someone disturbs a process on purpose: `what` happens to `who`, for people to read."""
 
-    at_seconds: float
-    experiment: str
     who: str
     what: str
 

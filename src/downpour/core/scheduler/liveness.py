@@ -186,4 +186,4 @@ def _take_back(
 
 
 def _within(state: SchedulerState, seconds: float) -> float:
-    return seconds * state.options.patience
+    return seconds * state.patience

@@ -1,10 +1,10 @@
 """The state that must survive a scheduler's crash, and how another scheduler restores it.
 
-`entries` picks the values that change results from an event and its facts: submitted, assigned,
-accepted, given up, aggregated and evaluated work, and the end of an experiment. A driver journals
-them, in order, before it acts on the commands. `Scheduler.replay` takes them in again and reaches
-the same state (`durable` shows it), except for the workers, which must register again.
-`Scheduler.resume` then repeats the outstanding requests.
+An `Entry` is an event or a fact that changes results: submitted, assigned, accepted, given up,
+aggregated and evaluated work, and the end of an experiment. A driver journals them, in order,
+before it acts on the commands. `Scheduler.replay` takes them in again and reaches the same state
+(`durable` shows it), except for the workers, which must register again. `Scheduler.resume` then
+repeats the outstanding requests.
 
 The journal also holds all other facts, and the facts that only the manager `Observed`. These are
 for people, and replay skips them.
@@ -12,7 +12,7 @@ for people, and replay skips them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, assert_never
@@ -116,15 +116,6 @@ class TakenUp:
 
 Journaled = Entry | facts.Fact | Observed | TakenUp
 """The entries of a journal."""
-
-
-def entries(event: on.Event, happened: Sequence[facts.Fact]) -> Iterator[Entry]:
-    """Return the entries of an event and its facts that the driver must journal, in order."""
-    if isinstance(event, EntryEvent):
-        yield event
-    for fact in happened:
-        if isinstance(fact, EntryFact):
-            yield fact
 
 
 def checkpoint(experiment: Experiment) -> Checkpoint:

@@ -113,7 +113,7 @@ def _fail_if_unfit(state: SchedulerState, experiment: Experiment, unfit: str) ->
     if experiment.unfit_since_seconds is None:
         experiment.unfit_since_seconds = state.now_seconds
     waited = state.now_seconds - experiment.unfit_since_seconds
-    if waited >= _UNFIT_SECONDS * state.options.patience:
+    if waited >= _UNFIT_SECONDS * state.patience:
         queue.fail(state, experiment, unfit)
 
 

@@ -24,18 +24,6 @@ from downpour.core.stragglers.base import POLICIES, Policy
 _DECISIONS_KEPT = 12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerOptions:
-    """The settings of a scheduler.
-
-    `patience` scales every timeout (`lifecycle.py`). At 1, a worker that has sent too few
-    heartbeats to learn from counts as lost after 10 s without one. An assignment counts as not
-    received if the worker does not mention it for 10 s.
-    """
-
-    patience: float = 1.0
-
-
 class TaskContext(NamedTuple):
     """The task of an attempt, with its round and its experiment."""
 
@@ -63,6 +51,10 @@ class Output:
 class SchedulerState:
     """All experiments and workers; one experiment is active, the others wait in submission order.
 
+    `patience` scales every timeout (`lifecycle.py`). At 1, a worker that has sent too few
+    heartbeats to learn from counts as lost after 10 s without one. An assignment counts as not
+    received if the worker does not mention it for 10 s.
+
     `policies` are the policies that a spec can name. While the state is `replaying` we ask no
     policy, because the decisions come from a journal. From `look_again_at_seconds` on, a heartbeat
     leads to a new decision of a policy that watches. Before `crowded_until_seconds`, we ask it only
@@ -71,12 +63,8 @@ class SchedulerState:
     doesn't use them.
     """
 
-    def __init__(
-        self,
-        options: SchedulerOptions | None = None,
-        policies: Mapping[str, Policy] = POLICIES,
-    ) -> None:
-        self.options = options or SchedulerOptions()
+    def __init__(self, patience: float = 1.0, policies: Mapping[str, Policy] = POLICIES) -> None:
+        self.patience = patience
         self.policies = policies
         self.workers = Workers()
         self.experiments: dict[str, Experiment] = {}

@@ -318,7 +318,7 @@ def refuse(
 def _let_wait(state: SchedulerState, current: Round, shard: int) -> None:
     task = current.tasks[shard]
     if task.life.state is TaskState.PENDING:
-        seconds = wait_seconds(task.failed) * state.options.patience
+        seconds = wait_seconds(task.failed) * state.patience
         current.wait(shard, state.now_seconds + seconds)
 
 

@@ -176,16 +176,6 @@ def _needs_fit(spec: SpecFields) -> None:
         raise refusal("shard_needs", beyond[0], accepted)
 
 
-_CHECKS = (
-    _optimizer_fits,
-    _inside_fits,
-    _data_fits,
-    _start_fits,
-    _goal_fits,
-    _steps_fit,
-    _needs_fit,
-)
-
 TABLES: dict[str, type[Fields]] = {"inside": Inside, "outer": Outer}
 """The fields that are tables, and the class of each."""
 _FIRST = {"inside": "how", "outer": "optimizer"}
@@ -240,8 +230,13 @@ class Spec(SpecFields):
 
     def _check_together(self) -> None:
         """Refuse fields that contradict each other, or have no effect."""
-        for check in _CHECKS:
-            check(self)
+        _optimizer_fits(self)
+        _inside_fits(self)
+        _data_fits(self)
+        _start_fits(self)
+        _goal_fits(self)
+        _steps_fit(self)
+        _needs_fit(self)
 
     @field_validator("keep_best")
     @classmethod
@@ -364,16 +359,12 @@ class ResolvedSpec(Spec):
     `downpour.core.resolve` makes it from a spec and the number of workers.
     """
 
-    shards: int = Field(ge=1, le=100_000, description="Parts of the training set")
-    last_batch: Literal["even", "rest"] = Field(description="Size of the last batch")
-    meet: int = Field(ge=1, le=1_000_000, description="Meetings an epoch")
-    optimizer_state: Literal["reset", "keep"] = Field(
-        description="What happens to the optimizer's state between rounds"
-    )
-    outer: Outer = Field(description="The step from a model to the next along the aggregate")
-    device: Annotated[str, StringConstraints(pattern=devices.PATTERN)] = Field(
-        description="The device to train on"
-    )
+    shards: int = Field(ge=1, le=100_000)
+    last_batch: Literal["even", "rest"]
+    meet: int = Field(ge=1, le=1_000_000)
+    optimizer_state: Literal["reset", "keep"]
+    outer: Outer
+    device: Annotated[str, StringConstraints(pattern=devices.PATTERN)]
 
     @classmethod
     def from_toml(cls, text: str) -> Self:

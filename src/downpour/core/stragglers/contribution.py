@@ -13,7 +13,7 @@ with rounds in the simulator.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import heappop, heappush
 from math import inf
@@ -80,11 +80,6 @@ class Lineup:
         if len(members) < len(view.workers):
             return None
         return cls(sizes, members, view.standbys, outlook.move_seconds)
-
-    def without(self, name: str) -> Lineup:
-        """Return the same lineup without one worker."""
-        left = [member for member in self.members if member.name != name]
-        return Lineup(self.sizes, left, self.standbys, self.move_seconds)
 
     def plan(self, must: str = "") -> _PlannedRound:
         """Predict the round; the worker named by `must` begins a shard instead of standing by."""
@@ -176,5 +171,6 @@ def contributions(
 def _contribution(lineup: Lineup, whole: _PlannedRound, name: str) -> Saving:
     stands_by = name not in whole.begin
     joined = lineup.plan(must=name) if stands_by else whole
-    without = lineup.without(name).plan().seconds
+    others = [member for member in lineup.members if member.name != name]
+    without = replace(lineup, members=others).plan().seconds
     return Saving(share=1 - joined.seconds / without, stands_by=stands_by)

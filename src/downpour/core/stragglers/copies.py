@@ -20,7 +20,6 @@ from downpour.core.stragglers.base import (
 from downpour.core.stragglers.outlook import (
     Outlook,
     chance_above,
-    copied,
     in_words,
     number,
     quantile,
@@ -68,7 +67,8 @@ def _late(view: RoundView) -> list[Action]:
         return [*assignments]
     outlook = Outlook(view)
     # We allow at least one copy, because a tenth of fewer than ten workers rounds down to none.
-    cap = max(int(number(view, LATE_OPTIONS, "cap") * len(view.workers)), 1) - copied(view.running)
+    copied = len(view.running) - len({task.shard for task in view.running})
+    cap = max(int(number(view, LATE_OPTIONS, "cap") * len(view.workers)), 1) - copied
     slow = number(view, LATE_OPTIONS, "slow")
     fit = _not_slow(view, outlook, left_idle(view, assignments))
     copies: list[Assignment] = []

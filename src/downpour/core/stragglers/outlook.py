@@ -334,12 +334,6 @@ def chance_above(forecast: Forecast, seconds: float) -> float:
     return 0.0
 
 
-def copied(running: Iterable[RunningTask]) -> int:
-    """Return how many attempts there are beyond one for each running shard."""
-    shards = [task.shard for task in running]
-    return len(shards) - len(set(shards))
-
-
 def median_above_zero(rising: Sequence[float], more: Iterable[float]) -> float | None:
     """Return the median of all numbers above 0; None if there are none.
 
