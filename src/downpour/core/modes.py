@@ -17,9 +17,6 @@ from downpour.base.errors import SpecError
 from downpour.core import families
 from downpour.core.spec import Option, ResolvedSpec, Spec
 
-__all__ = ["APART", "MODES", "OVERLAPPING", "Mode", "ModeKind", "check_mode", "mode_of"]
-
-
 Weight = Callable[[int], float]
 """Turns an update's staleness, the number of versions made since its base, into its factor."""
 
@@ -244,11 +241,8 @@ def _ssp(options: Options, shards: int) -> Mode:
 
     Stale synchronous parallel (Ho et al. 2013, sec. 3); with 0, all shards train the same round.
     """
-    bound, step, weight = (
-        int(number(options, "bound")),
-        step_of(options, shards),
-        staleness_of(options),
-    )
+    bound = int(number(options, "bound"))
+    step, weight = step_of(options, shards), staleness_of(options)
     return Mode(together=1, ahead=bound, weight=lambda staleness: step * weight(staleness))
 
 

@@ -20,9 +20,6 @@ from downpour.base.errors import SpecError
 from downpour.core import families
 from downpour.core.spec import Spec, parse_split
 
-__all__ = ["SPLITTERS", "divide", "split"]
-
-
 Indices = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.integer]
 """Classes or owners of all examples, in few bytes each: there may be billions."""
@@ -221,7 +218,6 @@ def hold_out(
 
 SPLITTERS: Mapping[str, Splitter] = families.SPLITTERS
 
-_NEED_NO_LABELS = frozenset({"random"})
 _BLOCK = 1 << 18
 
 
@@ -243,7 +239,7 @@ def split(
             "shards", shards, f"must be from 1 to {count}, the number of training examples"
         )
     if labels is None:
-        if name not in _NEED_NO_LABELS:
+        if name != "random":
             raise SpecError(
                 "split", spec_split, "must be random because the dataset has no classes"
             )

@@ -46,12 +46,9 @@ class InvariantCheck(Observer):
         quiet = not step.output.commands and not step.output.facts
         if quiet and isinstance(step.event, on.HeartbeatReceived | on.Tick):
             return  # the invariants don't depend on these events
-        if (
-            len(core.state.workers) <= MANY_WORKERS
-            or core.state.events_handled % FULL_CHECK_EVENTS == 0
-        ):
+        if len(core.state.workers) <= MANY_WORKERS or core.state.cause % FULL_CHECK_EVENTS == 0:
             wrong = next(violations(core.state), "")
-            self._expect(not wrong, f"after event {core.state.events_handled}: {wrong}")
+            self._expect(not wrong, f"after event {core.state.cause}: {wrong}")
 
 
 def _task(fact: facts.Accepted | facts.GivenUp) -> TaskKey:

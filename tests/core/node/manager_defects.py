@@ -13,7 +13,7 @@ class ForgetsToKeep(ManagerNode[Any]):
     """Does not journal what some of the events have led to."""
 
     def _handled(self, posted: Posted[Any]) -> Step[Any]:
-        if self._core.state.events_handled % 7:
+        if self._core.state.cause % 7:
             return super()._handled(posted)
         output = self._core.handle(posted.event)
         return Step(

@@ -45,7 +45,7 @@ class Judge:
         self._see_event(event)
         ended = set(self.concluded)
         for fact in output.facts:
-            assert fact.cause == scheduler.state.events_handled
+            assert fact.cause == scheduler.state.cause
             assert _experiment(fact) not in ended, f"{fact} comes after the end"
             self._see_fact(event, fact)
         for command in output.commands:

@@ -205,7 +205,7 @@ def test_patience_is_an_option(make: Make) -> None:
 def test_each_fact_names_its_cause(make: Make) -> None:
     """Events are counted from 1; whatever follows from one carries its number."""
     scheduler, assigned = begin(make)
-    assert assigned.cause == scheduler.state.events_handled == 3
+    assert assigned.cause == scheduler.state.cause == 3
 
 
 def test_a_failed_aggregation_names_a_shard() -> None:

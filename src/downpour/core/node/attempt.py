@@ -128,11 +128,8 @@ def until_next_beat(
     that the heartbeats of many workers cost no more than before. With more than some hundreds of
     workers, the manager's answer sets a minimum interval.
 
-    Args:
-        usual_seconds: the interval that the manager wants.
-        task_seconds: the expected length of the worker's task, or its time so far; None if the
-            worker is idle.
-        least_seconds: the manager's minimum when many workers send heartbeats.
+    `task_seconds` is the expected length of the worker's task, or its time so far; None if the
+    worker is idle.
     """
     wanted = usual_seconds
     if task_seconds is not None:

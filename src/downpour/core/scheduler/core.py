@@ -34,7 +34,7 @@ class Scheduler:
     def handle(self, event: on.Event) -> Output:
         """Handle one event; return the facts and commands that follow from it."""
         state = self.state
-        state.events_handled += 1
+        state.cause += 1
         # Events come from several threads, so one may have been made before the last one.
         state.now_seconds = max(state.now_seconds, event.at_seconds)
         # Each event gets a new output, because the driver may still be carrying out the last one.

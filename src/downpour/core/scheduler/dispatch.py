@@ -158,8 +158,9 @@ def _assign(
     attempt = experiment.assign(
         current, action.shard, action.worker, state.now_seconds, action.share
     )
-    forecast = _forecast(state, task, action.worker)
-    now, samples = state.now_seconds, task.offer.samples
+    worker, now, samples = state.workers.get(action.worker), state.now_seconds, task.offer.samples
+    pace = worker.pace if worker is not None else None
+    forecast = pace.times(samples * (1 - task.offer.saved)) if pace is not None else None
     state.workers.assign(action.worker, attempt, now, samples, forecast)
     command = _asked(state, experiment, current, attempt, action.worker, action.reason, forecast)
     state.note(command.assigned)
@@ -206,14 +207,6 @@ def _ask_again(state: SchedulerState, experiment: Experiment) -> None:
             reason = "asked again: it registered without the attempt"
             current, attempt = context.round, worker.running
             state.do(_asked(state, experiment, current, attempt, worker.name, reason))
-
-
-def _forecast(state: SchedulerState, task: ShardTask, name: str) -> Forecast | None:
-    """Forecast how long a worker would take for the rest of a task."""
-    worker = state.workers.get(name)
-    if worker is None or worker.pace is None:
-        return None
-    return worker.pace.times(task.offer.samples * (1 - task.offer.saved))
 
 
 def _withdraw(state: SchedulerState, current: Round, action: Withdrawal) -> None:

@@ -356,11 +356,6 @@ class Experiment:
             self.evaluated_versions.add(self.version)
         return current
 
-    def take_test(self, evaluation: Evaluation) -> None:
-        """Note how good the model is on the test examples, once training is done."""
-        self.testing = False
-        self.tested = self.last_evaluation = evaluation
-
     def take_evaluation(self, number: int, evaluation: Evaluation) -> tuple[PublishedFile, ...]:
         """Note how good a round's model is; return the models that the driver may remove now."""
         model = self.evaluating.pop(number)

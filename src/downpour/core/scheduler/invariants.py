@@ -23,7 +23,7 @@ _HOLDING = {WorkerState.BUSY, WorkerState.AWAITED}
 def check_invariants(core: SchedulerState) -> None:
     """Raise AssertionError with a sentence for the first invariant that does not hold."""
     for sentence in violations(core):
-        raise AssertionError(f"after event {core.events_handled}: {sentence}")
+        raise AssertionError(f"after event {core.cause}: {sentence}")
 
 
 def violations(core: SchedulerState) -> Iterator[str]:

@@ -134,7 +134,8 @@ def evaluated(state: SchedulerState, event: on.Evaluated) -> None:
     """Note how good a model version is."""
     experiment = state.active_as(event.experiment)
     if experiment is not None and experiment.testing and event.part == "test":
-        experiment.take_test(event.evaluation)
+        experiment.testing = False
+        experiment.tested = experiment.last_evaluation = event.evaluation
         queue.publish_if_done(state, experiment)
         return
     if experiment is None or event.round not in experiment.evaluating:

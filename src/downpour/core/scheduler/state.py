@@ -69,7 +69,7 @@ class SchedulerState:
         self.workers = Workers()
         self.experiments: dict[str, Experiment] = {}
         self.active: Experiment | None = None
-        self.events_handled = 0
+        self.cause = 0  # the number of the event that it handles
         self.now_seconds = 0.0
         # Two numbers, because a requested worker looks like any other when it joins.
         self.wanted_workers = 0
@@ -80,11 +80,6 @@ class SchedulerState:
         self.asked_for_workers_at_seconds = -math.inf
         self.output = Output()
         self.decisions: deque[Decision] = deque(maxlen=_DECISIONS_KEPT)
-
-    @property
-    def cause(self) -> int:
-        """The number of the event that the scheduler is handling."""
-        return self.events_handled
 
     def do(self, command: do.Command) -> None:
         """Ask the driver for something."""

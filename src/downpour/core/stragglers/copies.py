@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from math import ceil, expm1, inf, log, log1p
 from statistics import median
@@ -175,28 +175,41 @@ def _grass(view: RoundView) -> list[Action]:
         return [*assignments]
     outlook = Outlook(view)
     soonest = _soonest(view, outlook, number(view, GRASS_OPTIONS, "copies"))
+    soonest.sort(key=lambda entry: (-entry[0], entry[1].shard))
+    spare = left_idle(view, assignments)
+    return [*assignments, *_copies(view, outlook, spare, soonest, _pays, "copied")]
+
+
+def _copies(
+    view: RoundView,
+    outlook: Outlook,
+    spare: Collection[str],
+    attempts: list[tuple[float, RunningTask]],
+    pays: Callable[[RoundView, RunningTask, float, float], bool],
+    what: str,
+) -> list[Assignment]:
+    """Copy the first attempts that are worth it to the spare workers, the fastest first."""
     copies = []
-    for worker in outlook.fastest_first(left_idle(view, assignments)):
-        for left, task in sorted(soonest.values(), key=lambda entry: (-entry[0], entry[1].shard)):
+    for worker in outlook.fastest_first(spare):
+        for place, (left, task) in enumerate(attempts):
             # A copy continues from the last snapshot, which holds the share `saved`.
             new = outlook.seconds_for((1 - task.saved) * task.samples, worker)
-            fits = view.may_train(worker, task.shard)
-            if fits and _pays(view, task.copies, left, new):
-                del soonest[task.shard]
-                reason = f"copied: {in_words(left)} on {task.worker}, {new:.1f} s on {worker}"
+            if view.may_train(worker, task.shard) and pays(view, task, left, new):
+                del attempts[place]
+                reason = f"{what}: {in_words(left)} on {task.worker}, {new:.1f} s on {worker}"
                 copies.append(Assignment(shard=task.shard, worker=worker, reason=reason))
                 break
         else:
             break  # if no copy pays on this worker, none pays on a slower one
-    return [*assignments, *copies]
+    return copies
 
 
-def _pays(view: RoundView, copies: int, left: float, new: float) -> bool:
+def _pays(view: RoundView, task: RunningTask, left: float, new: float) -> bool:
     greedy = len(view.published) >= number(view, GRASS_OPTIONS, "greedy_after") * view.shards
     if greedy:
         return new < left
     # All attempts' time together: each takes `left` without one more copy, and `new` with it.
-    return copies * left > (copies + 1) * new
+    return task.copies * left > (task.copies + 1) * new
 
 
 GRASS = Policy(decide=_grass, watches=True, options=GRASS_OPTIONS)
@@ -223,8 +236,10 @@ def _mantri(view: RoundView) -> list[Action]:
     # While shards wait for a worker, a duplicate would take one from them.
     if len(view.pending) > len(assignments):
         return [*assignments]
+    soonest = _soonest(view, outlook, number(view, MANTRI_OPTIONS, "copies"))
     spare = left_idle(view, assignments)
-    return [*assignments, *_duplicates(view, outlook, spare), *_needless(view, outlook)]
+    duplicates = _copies(view, outlook, spare, soonest, _helps, "duplicated")
+    return [*assignments, *duplicates, *_needless(view, outlook)]
 
 
 def _restart(view: RoundView, outlook: Outlook) -> tuple[Withdrawal, Assignment] | None:
@@ -251,22 +266,6 @@ def _restart(view: RoundView, outlook: Outlook) -> tuple[Withdrawal, Assignment]
                 Assignment(shard=task.shard, worker=worker, reason=reason),
             )
     return None
-
-
-def _duplicates(view: RoundView, outlook: Outlook, spare: list[str]) -> list[Assignment]:
-    soonest = _soonest(view, outlook, number(view, MANTRI_OPTIONS, "copies"))
-    duplicates = []
-    for worker in outlook.fastest_first(spare):
-        for left, task in soonest.values():
-            new = outlook.seconds_for((1 - task.saved) * task.samples, worker)
-            if view.may_train(worker, task.shard) and _helps(view, task, left, new):
-                del soonest[task.shard]
-                reason = f"duplicated: {in_words(left)} on {task.worker}, {new:.1f} s on {worker}"
-                duplicates.append(Assignment(shard=task.shard, worker=worker, reason=reason))
-                break
-        else:
-            break  # if this worker helps no shard, a slower one doesn't either
-    return duplicates
 
 
 def _helps(view: RoundView, task: RunningTask, left: float, new: float) -> bool:
@@ -298,15 +297,13 @@ def _needless(view: RoundView, outlook: Outlook) -> list[Withdrawal]:
     ]
 
 
-def _soonest(
-    view: RoundView, outlook: Outlook, most: float
-) -> dict[int, tuple[float, RunningTask]]:
+def _soonest(view: RoundView, outlook: Outlook, most: float) -> list[tuple[float, RunningTask]]:
     """Return, for each shard that may have one more copy, the attempt that will end first."""
     soonest: dict[int, tuple[float, RunningTask]] = {}
     for left, task in outlook.latest_first(view.running):
         if task.copies < most:
             soonest[task.shard] = (left, task)  # a shard's last entry is its first attempt to end
-    return {shard: entry for shard, entry in soonest.items() if outlook.may_pay(entry[0])}
+    return [entry for entry in soonest.values() if outlook.may_pay(entry[0])]
 
 
 MANTRI = Policy(decide=_mantri, watches=True, options=MANTRI_OPTIONS)

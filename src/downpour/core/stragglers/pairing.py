@@ -56,8 +56,9 @@ def pair(
         # from the snapshot.
         meant = task.meant_for
         if meant is not None and meant in view.workers and view.may_train(meant, task.shard):
-            taken = {choice.worker for choice in assignments}
-            assignments += _handed_over(task, [name for name in view.idle if name not in taken])
+            if meant in view.idle and all(choice.worker != meant for choice in assignments):
+                why = f"handed over after {task.saved:.0%}: goes on from there"
+                assignments.append(Assignment(shard=task.shard, worker=meant, reason=why))
             continue
         if not idle:
             break
@@ -135,14 +136,6 @@ def _promised(view: RoundView) -> set[str]:
     if view.moving:
         meant += ((task.shard, task.meant_for) for task in view.running)
     return {name for shard, name in meant if name is not None and view.may_train(name, shard)}
-
-
-def _handed_over(task: PendingTask, idle: Collection[str]) -> list[Assignment]:
-    """Assign a shard to the worker that it is meant for, unless that worker is busy."""
-    if task.meant_for is None or task.meant_for not in idle:
-        return []
-    reason = f"handed over after {task.saved:.0%}: goes on from there"
-    return [Assignment(shard=task.shard, worker=task.meant_for, reason=reason)]
 
 
 def _choose(view: RoundView, task: PendingTask, waiting: Iterable[str]) -> str | None:
