@@ -322,10 +322,7 @@ def _read(segment: Path) -> Part:
     """Read a segment's term and its lines, and sync it."""
     # The writer may have died before its sync. This manager syncs the lines that it adds. Without a
     # sync here, they could survive a power cut while earlier lines are lost.
-    with (
-        reading(segment.parent, segment.name),
-        open(open_regular(segment), "rb") as file,
-    ):
+    with reading(segment.parent, segment.name), open(open_regular(segment), "rb") as file:
         content = file.read()
         os.fsync(file.fileno())
     return term_of(segment), list(_lines(content, segment))

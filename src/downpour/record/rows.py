@@ -20,15 +20,10 @@ from downpour.base.devices import AUTO, CPU
 from downpour.base.states import LOSS, ExperimentState, Goal
 from downpour.core.spec import Meetings
 from downpour.files.store.layout import BEST_NAME
+from downpour.record import record_lines as told
 from downpour.record.mitigation import Cost, cost_of, stragglers_of
 from downpour.record.packed import Packed
-from downpour.record.record_lines import (
-    AggregatedLine,
-    CancelledLine,
-    FailedLine,
-    FinishedLine,
-    MaybeKnown,
-)
+from downpour.record.record_lines import MaybeKnown
 from downpour.record.result_parts import (
     BestModel,
     FailureResult,
@@ -36,13 +31,7 @@ from downpour.record.result_parts import (
     TaskResult,
     TestResult,
 )
-from downpour.record.tables import (
-    MANAGER,
-    Outcome,
-    RecordedRound,
-    RoundForgottenError,
-    Tables,
-)
+from downpour.record.tables import MANAGER, Outcome, RecordedRound, RoundForgottenError, Tables
 from downpour.record.timeline import AttemptSpan, span_fields, span_of
 
 _ROUNDS_KEPT = 64
@@ -100,7 +89,7 @@ class Rows:
         try:
             for at, line in record():
                 rows.tables.take(at, line)
-                if isinstance(line, AggregatedLine):
+                if isinstance(line, told.AggregatedLine):
                     rows._forget()
             return rows.finished()
         except RoundForgottenError:
@@ -157,7 +146,7 @@ def _span(start: float, *fields: Any) -> AttemptSpan:
     return span_of(start, (*others, _OUTCOMES[outcome], last))
 
 
-def _row(tables: Tables, of_round: RecordedRound, version: AggregatedLine) -> _RoundRow:
+def _row(tables: Tables, of_round: RecordedRound, version: told.AggregatedLine) -> _RoundRow:
     updates = tables.updates(of_round.number)
     return _RoundRow(
         number=of_round.number,
@@ -173,11 +162,11 @@ def _row(tables: Tables, of_round: RecordedRound, version: AggregatedLine) -> _R
 def state_of(tables: Tables) -> ExperimentState:
     """Return the state that the lines show."""
     match tables.ended:
-        case FinishedLine():
+        case told.FinishedLine():
             return ExperimentState.FINISHED
-        case FailedLine():
+        case told.FailedLine():
             return ExperimentState.FAILED
-        case CancelledLine():
+        case told.CancelledLine():
             return ExperimentState.CANCELLED
         case None:
             return ExperimentState.RUNNING if tables.prepared else ExperimentState.PREPARING
@@ -186,7 +175,7 @@ def state_of(tables: Tables) -> ExperimentState:
 def reason_of(rows: Rows) -> str | None:
     """Return why the experiment ended, if it did so before its last epoch."""
     tables = rows.tables
-    if isinstance(tables.ended, FinishedLine):
+    if isinstance(tables.ended, told.FinishedLine):
         is_early = len(rows.rounds) < tables.meetings.rounds
         return tables.ended.reason if is_early and tables.submitted is not None else None
     return tables.ended.reason if tables.ended is not None else None
@@ -287,7 +276,7 @@ def best_of(tables: Tables, folder: Path | None) -> BestModel | None:
     best, goal = tables.improved, tables.spec.get("keep_best")
     if best is None:
         return None
-    name = BEST_NAME if isinstance(tables.ended, FinishedLine) else best.file
+    name = BEST_NAME if isinstance(tables.ended, told.FinishedLine) else best.file
     return BestModel(
         epoch=tables.meetings.epoch_of(best.round) + 1,
         metric=Goal.of(goal or LOSS).metric,

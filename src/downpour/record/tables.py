@@ -17,40 +17,18 @@ import msgspec
 
 from downpour.base.states import BLAMELESS, FailureKind
 from downpour.core.spec import Meetings
+from downpour.record import record_lines as told
 from downpour.record.packed import Packed
-from downpour.record.record_lines import (
-    AggregatedLine,
-    AssignedLine,
-    AttemptFailedLine,
-    CancelledLine,
-    DisturbedLine,
-    DroppedLine,
-    EvaluatedLine,
-    FailedLine,
-    FinishedLine,
-    ForeseenLine,
-    HandOverAskedLine,
-    ImprovedLine,
-    MaybeKnown,
-    OtherPackagesLine,
-    PreparedLine,
-    RecordLine,
-    ResizedLine,
-    ResourcesUsedLine,
-    Sample,
-    SavedLine,
-    SubmittedLine,
-    UpdatedLine,
-    WorkerJoinedLine,
-    WorkerLeftLine,
-)
+from downpour.record.record_lines import MaybeKnown, Sample
 
 MANAGER = "manager"
 DROPPED, OVERTAKEN = "dropped", "overtaken"
 MOVED = frozenset({FailureKind.HANDED_OVER, FailureKind.WITHDRAWN})
 """Failures by which a decision gave a shard to another worker."""
 
-WorkerChange = WorkerJoinedLine | WorkerLeftLine | OtherPackagesLine | DisturbedLine
+WorkerChange = (
+    told.WorkerJoinedLine | told.WorkerLeftLine | told.OtherPackagesLine | told.DisturbedLine
+)
 Outcome = Literal["trained", "moved", "stopped", "failed", "open"]
 """How an attempt ended: a `moved` one continued elsewhere, a `stopped` one became needless."""
 
@@ -64,11 +42,11 @@ class RecordedAttempt(msgspec.Struct):
     place: int = -1
     """Its place in the order of all assignments; below 0 if the record lacks its assignment."""
     begin: float = 0.0
-    assigned: AssignedLine | None = None
-    foreseen: list[ForeseenLine] = msgspec.field(default_factory=list)
-    saved: list[tuple[float, SavedLine]] = msgspec.field(default_factory=list)
-    updated: UpdatedLine | None = None
-    failed: AttemptFailedLine | None = None
+    assigned: told.AssignedLine | None = None
+    foreseen: list[told.ForeseenLine] = msgspec.field(default_factory=list)
+    saved: list[tuple[float, told.SavedLine]] = msgspec.field(default_factory=list)
+    updated: told.UpdatedLine | None = None
+    failed: told.AttemptFailedLine | None = None
     numeric_class: str = ""
     """That of its worker when it published; empty if the record does not say."""
     end: float | None = None
@@ -103,7 +81,7 @@ class RecordedRound:
     applied: int = 0
     """How many of its updates are in versions, if shards are not in step."""
     closed: float | None = None
-    version: AggregatedLine | None = None
+    version: told.AggregatedLine | None = None
     """The version that closed it; if shards are not in step, all since another round's."""
 
     def attempt(self, shard: int, number: int) -> RecordedAttempt:
@@ -144,7 +122,7 @@ class RecordedVersion:
     """A model version, when it was made, and the updates that it was made from."""
 
     at: float
-    line: AggregatedLine
+    line: told.AggregatedLine
     updates: dict[tuple[int, int], RecordedAttempt]
     """By round and shard, in the order of their additions."""
 
@@ -155,7 +133,7 @@ class Verification:
 
     _processes: dict[str, dict[str, set[str]]] = field(default_factory=dict)
 
-    def prepared(self, line: PreparedLine) -> None:
+    def prepared(self, line: told.PreparedLine) -> None:
         """Take in the steps of the manager and of its rehearsal."""
         self.updated(MANAGER, line.tried_with, line.trial)
         if line.rehearsed:
@@ -186,12 +164,12 @@ class RoundForgottenError(Exception):
 class Tables:
     """The tables of one record so far."""
 
-    submitted: SubmittedLine | None = None
+    submitted: told.SubmittedLine | None = None
     submitted_at: float = 0.0
-    prepared: PreparedLine | None = None
+    prepared: told.PreparedLine | None = None
     drawn_with: str = ""
     """The numeric class in which the manager first drew the model."""
-    ended: FinishedLine | FailedLine | CancelledLine | None = None
+    ended: told.FinishedLine | told.FailedLine | told.CancelledLine | None = None
     lines: int = 0
     begin: float = 0.0
     now: float = 0.0
@@ -201,13 +179,13 @@ class Tables:
     versions: dict[int, RecordedVersion] = field(default_factory=dict)
     waiting: dict[tuple[int, int], RecordedAttempt] = field(default_factory=dict)
     """The updates that count and are in no version yet, by round and shard."""
-    evaluated: dict[int, tuple[float, EvaluatedLine]] = field(default_factory=dict)
-    tested: dict[int, tuple[float, EvaluatedLine]] = field(default_factory=dict)
+    evaluated: dict[int, tuple[float, told.EvaluatedLine]] = field(default_factory=dict)
+    tested: dict[int, tuple[float, told.EvaluatedLine]] = field(default_factory=dict)
     """Evaluations on the test examples, if others are set apart for validation."""
-    improved: ImprovedLine | None = None
-    failures: list[tuple[AttemptFailedLine, bool]] = field(default_factory=list)
+    improved: told.ImprovedLine | None = None
+    failures: list[tuple[told.AttemptFailedLine, bool]] = field(default_factory=list)
     """Failed attempts, and whether each had an update, which was damaged or lost."""
-    joined: dict[str, WorkerJoinedLine] = field(default_factory=dict)
+    joined: dict[str, told.WorkerJoinedLine] = field(default_factory=dict)
     trained: dict[str, dict[str, None]] = field(default_factory=dict)
     """By numeric class, the workers whose updates counted."""
     changes: list[tuple[float, WorkerChange]] = field(default_factory=list)
@@ -219,7 +197,7 @@ class Tables:
     """Rounds that are over and no longer in `rounds`."""
     _assigned: int = 0
     _present: set[str] = field(default_factory=set)
-    _unclosed: list[AggregatedLine] = field(default_factory=list)
+    _unclosed: list[told.AggregatedLine] = field(default_factory=list)
 
     @classmethod
     def of(cls, record: Iterable[MaybeKnown]) -> Self:
@@ -253,66 +231,66 @@ class Tables:
             found = self.rounds[number] = RecordedRound(number)
         return found
 
-    def updates(self, number: int) -> list[UpdatedLine]:
+    def updates(self, number: int) -> list[told.UpdatedLine]:
         """Return the updates of a round that count."""
         accepted = self.rounds[number].accepted.values() if number in self.rounds else ()
         return [attempt.updated for attempt in accepted if attempt.updated is not None]
 
-    def take(self, at: float, line: RecordLine | None) -> None:  # noqa: C901, PLR0912 - an arm a line
+    def take(self, at: float, line: told.RecordLine | None) -> None:  # noqa: C901, PLR0912 - an arm a line
         """Take in the next line."""
         self.begin, self.now = self.begin if self.lines else at, at
         self.lines += 1
         match line:
             case None:
                 pass
-            case AssignedLine():
+            case told.AssignedLine():
                 self._assign(at, line)
-            case UpdatedLine():
+            case told.UpdatedLine():
                 self._accept(at, line)
-            case ForeseenLine():
+            case told.ForeseenLine():
                 self.round(line.round).attempt(line.shard, line.attempt).foreseen.append(line)
-            case SavedLine():
+            case told.SavedLine():
                 self.round(line.round).attempt(line.shard, line.attempt).saved.append((at, line))
-            case HandOverAskedLine():
+            case told.HandOverAskedLine():
                 self.round(line.round).has_hand_overs = True
-            case AttemptFailedLine():
+            case told.AttemptFailedLine():
                 self._fail(at, line)
-            case DroppedLine():
+            case told.DroppedLine():
                 self._drop(at, line)
-            case ResizedLine():
+            case told.ResizedLine():
                 self.round(line.round).samples = line.samples
-            case AggregatedLine():
+            case told.AggregatedLine():
                 self._take_version(at, line)
-            case EvaluatedLine():
+            case told.EvaluatedLine():
                 validates = bool(self.spec.get("validation"))
                 table = self.tested if validates and line.part == "test" else self.evaluated
                 table.pop(line.round, None)  # the latest comes last
                 table[line.round] = at, line
-            case ImprovedLine():
+            case told.ImprovedLine():
                 self.improved = line
-            case SubmittedLine():
+            case told.SubmittedLine():
                 self.submitted, self.submitted_at = line, at
-            case PreparedLine():
+            case told.PreparedLine():
                 self.prepared = line
                 self.drawn_with = self.drawn_with or line.numeric_class
                 self.verification.prepared(line)
-            case FinishedLine() | FailedLine() | CancelledLine():
+            case told.FinishedLine() | told.FailedLine() | told.CancelledLine():
                 self.ended = line
-            case ResourcesUsedLine():
+            case told.ResourcesUsedLine():
                 packed = self.used.setdefault(line.worker, Packed("ddqqd"))
                 for sample in line.samples:
                     packed.add("", *sample)
-            case WorkerJoinedLine() | WorkerLeftLine() | OtherPackagesLine() | DisturbedLine():
+            case _ if isinstance(line, WorkerChange):
                 self._change(at, line)
 
-    def _assign(self, at: float, line: AssignedLine) -> None:
+    def _assign(self, at: float, line: told.AssignedLine) -> None:
         attempt = self.round(line.round).attempt(line.shard, line.attempt)
         if attempt.assigned is None:
             attempt.place, self._assigned = self._assigned, self._assigned + 1
         attempt.begin, attempt.assigned = at, line
         self.start = min(self.start, at) if self._assigned > 1 else at
 
-    def _accept(self, at: float, line: UpdatedLine) -> None:
+    def _accept(self, at: float, line: told.UpdatedLine) -> None:
         """Note an update, which counts from now on, and makes other attempts needless."""
         of_round = self.round(line.round)
         attempt = of_round.attempt(line.shard, line.attempt)
@@ -330,7 +308,7 @@ class Tables:
         if line.trial:
             self.verification.updated(line.worker, attempt.numeric_class, line.trial)
 
-    def _fail(self, at: float, line: AttemptFailedLine) -> None:
+    def _fail(self, at: float, line: told.AttemptFailedLine) -> None:
         """Note a failed attempt; if its update had been accepted, that no longer counts."""
         of_round, task = self.round(line.round), (line.round, line.shard)
         attempt = of_round.attempt(line.shard, line.attempt)
@@ -349,13 +327,13 @@ class Tables:
         if line.failure in MOVED and all(other.stop is not None for other in others):
             of_round.moves += 1
 
-    def _drop(self, at: float, line: DroppedLine) -> None:
+    def _drop(self, at: float, line: told.DroppedLine) -> None:
         of_round = self.round(line.round)
         for shard in line.shards:
             of_round.dropped[shard] = at
             of_round.stop_all(shard, at, DROPPED)
 
-    def _take_version(self, at: float, line: AggregatedLine) -> None:
+    def _take_version(self, at: float, line: told.AggregatedLine) -> None:
         """Note a version: a round's, or one of several between the ends of two rounds."""
         if not line.parts:
             of_round = self.round(line.round)
@@ -376,7 +354,7 @@ class Tables:
             for number, _ in line.parts:
                 self._apply(at, line, self.round(number))
 
-    def _apply(self, at: float, line: AggregatedLine, of_round: RecordedRound) -> None:
+    def _apply(self, at: float, line: told.AggregatedLine, of_round: RecordedRound) -> None:
         """Count an update that a version has taken; the last one closes its round."""
         of_round.applied += 1
         shards = self.submitted.shards if self.submitted is not None else 0
@@ -384,7 +362,7 @@ class Tables:
             of_round.version, of_round.closed = self._together(line, of_round), at
             self._unclosed = []
 
-    def _together(self, last: AggregatedLine, of_round: RecordedRound) -> AggregatedLine:
+    def _together(self, last: told.AggregatedLine, of_round: RecordedRound) -> told.AggregatedLine:
         """Merge the versions since the end of another round into one, which ends this round."""
         updates = self.updates(of_round.number)
         samples = sum(update.samples for update in updates)
@@ -399,14 +377,14 @@ class Tables:
 
     def _change(self, at: float, line: WorkerChange) -> None:
         """Note what happened to a worker, unless it was present when work began."""
-        if isinstance(line, WorkerJoinedLine):
+        if isinstance(line, told.WorkerJoinedLine):
             self.joined[line.worker] = line
             # A worker that registers with the next manager was present all the time.
             is_late = self._assigned > 0 and line.worker not in self._present
             self._present.add(line.worker)
             if not is_late:
                 return
-        if isinstance(line, WorkerLeftLine):
+        if isinstance(line, told.WorkerLeftLine):
             self._present.discard(line.worker)
         self.changes.append((at, line))
 

@@ -13,23 +13,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from downpour.record.record_lines import (
-    CancelledLine,
-    ContradictedLine,
-    DisturbedLine,
-    DroppedLine,
-    ExplainedLine,
-    FailedLine,
-    FinishedLine,
-    HandOverAskedLine,
-    OtherPackagesLine,
-    RecordLine,
-    ResizedLine,
-    Sample,
-    WorkerJoinedLine,
-    WorkerLeftLine,
-    WorkerRequestedLine,
-)
+from downpour.record import record_lines as told
+from downpour.record.record_lines import Sample
 from downpour.record.tables import Outcome, RecordedRound, Tables, WorkerChange
 
 
@@ -85,7 +70,7 @@ def by_begin(span: AttemptSpan) -> tuple[float, int]:
 
 def disturbed_seconds(tables: Tables) -> tuple[float, ...]:
     """List when someone slowed or killed a process on purpose; below 0 before any assignment."""
-    disturbed = (at for at, line in tables.changes if isinstance(line, DisturbedLine))
+    disturbed = (at for at, line in tables.changes if isinstance(line, told.DisturbedLine))
     return tuple(at - tables.start for at in disturbed)
 
 
@@ -109,13 +94,13 @@ def worker_changes(tables: Tables) -> tuple[str, ...]:
 def _change(line: WorkerChange, seconds: float) -> str:
     after = f"after {seconds:.1f} s"
     match line:
-        case WorkerJoinedLine():
+        case told.WorkerJoinedLine():
             return f"{line.worker} joined {after}"
-        case WorkerLeftLine():
+        case told.WorkerLeftLine():
             return f"{line.worker} {'was lost' if line.lost else 'left'} {after}: {line.reason}"
-        case OtherPackagesLine():
+        case told.OtherPackagesLine():
             return f"{line.worker} has {'; '.join(line.packages)}"
-        case DisturbedLine():
+        case told.DisturbedLine():
             return f"{line} on purpose, {after}"
 
 
@@ -135,35 +120,35 @@ class RecordedDecision:
         return f"{self.name}: {reason}" if reason else self.name
 
 
-def decision(line: RecordLine) -> RecordedDecision | None:  # noqa: C901 - one arm a line
+def decision(line: told.RecordLine) -> RecordedDecision | None:  # noqa: C901 - one arm a line
     """Return the decision in a line; None if the line is no decision."""
     kind: DecisionKind
     details: dict[str, Any] = {"reason": getattr(line, "reason", None) or None}
     match line:
-        case HandOverAskedLine():
+        case told.HandOverAskedLine():
             kind, name = "hand-over", f"hand over from {line.worker} to {line.meant_for}"
             details = {"shard": line.shard, "attempt": line.attempt, **details}
-        case DroppedLine():
+        case told.DroppedLine():
             shards = ", ".join(map(str, line.shards))
             kind, name = "drop", f"close round {line.round + 1} without shards {shards}"
-        case ResizedLine():
+        case told.ResizedLine():
             kind, name = "resize", f"resize round {line.round + 1}"
             details = {"samples": list(line.samples), **details}
-        case WorkerRequestedLine():
+        case told.WorkerRequestedLine():
             kind, name = "worker", "ask for one more worker"
-        case ExplainedLine(shard=None):
+        case told.ExplainedLine(shard=None):
             kind, name, details = "wait", line.reason, {}
-        case ExplainedLine():
+        case told.ExplainedLine():
             kind, name = "wait", f"shard {line.shard} stays at {line.worker}"
             details = {"shard": line.shard, **details}
-        case DisturbedLine():
+        case told.DisturbedLine():
             kind, name, details = "disturb", f"disturb {line.who}", {"what": str(line)}
-        case ContradictedLine():
+        case told.ContradictedLine():
             return RecordedDecision("differ", "updates differ", {"reason": str(line)})
-        case FinishedLine():
+        case told.FinishedLine():
             kind, name = "end", "finished"
-        case FailedLine() | CancelledLine():
-            kind, name = "end", "failed" if isinstance(line, FailedLine) else "cancelled"
+        case told.FailedLine() | told.CancelledLine():
+            kind, name = "end", "failed" if isinstance(line, told.FailedLine) else "cancelled"
         case _:
             return None
     of_round = {"round": line.round + 1} if hasattr(line, "round") else {}

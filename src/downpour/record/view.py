@@ -18,37 +18,13 @@ from downpour.core.scheduler import Journaled, Observed, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.files.aggregators.passes import ORDER
-from downpour.record.record_lines import (
-    AggregatedLine,
-    AssignedLine,
-    AttemptFailedLine,
-    CancelledLine,
-    ContradictedLine,
-    Dated,
-    DroppedLine,
-    EvaluatedLine,
-    ExplainedLine,
-    FailedLine,
-    FinishedLine,
-    ForeseenLine,
-    HandOverAskedLine,
-    ImprovedLine,
-    PreparedLine,
-    RecordLine,
-    ResizedLine,
-    SavedLine,
-    SubmittedLine,
-    UpdatedLine,
-    WorkerLeftLine,
-    WorkerRequestedLine,
-    from_fields,
-    to_fields,
-)
+from downpour.record import record_lines as told
+from downpour.record.record_lines import Dated, from_fields, to_fields
 
 _AGGREGATING = "aggregating"
 
 
-def observed(experiment: str, line: RecordLine) -> Observed:
+def observed(experiment: str, line: told.RecordLine) -> Observed:
     """Return the entry for a line that only the manager can make."""
     return Observed(experiment=experiment, line=to_fields(line))
 
@@ -74,7 +50,7 @@ class View:
 
     def __init__(self) -> None:
         self._submitted_at: float | None = None
-        self._prepared: RecordLine | None = None
+        self._prepared: told.RecordLine | None = None
         self._aggregating: tuple[float, dict[str, Any]] | None = None
 
     def take(self, line: Line) -> list[Dated]:
@@ -106,7 +82,7 @@ class View:
             self._aggregating = at, fields
             return
         line = from_fields(fields)
-        if isinstance(line, PreparedLine):
+        if isinstance(line, told.PreparedLine):
             self._prepared = line
         elif line is not None:
             yield at, line
@@ -118,7 +94,7 @@ class View:
         self._aggregating = None
         yield (
             at,
-            AggregatedLine(
+            told.AggregatedLine(
                 round=event.round,
                 version=event.round + 1,
                 file=event.model.name,
@@ -134,21 +110,21 @@ class View:
             ),
         )
 
-    def _concluded(self, at: float, ended: facts.Concluded) -> RecordLine:
+    def _concluded(self, at: float, ended: facts.Concluded) -> told.RecordLine:
         if ended.ending is ExperimentState.FINISHED and ended.model is not None:
             began = self._submitted_at if self._submitted_at is not None else at
-            return FinishedLine(
+            return told.FinishedLine(
                 file=ended.model.name,
                 total_seconds=at - began,
                 reason=ended.reason,
                 checksum=ended.model.checksum,
             )
         if ended.ending is ExperimentState.CANCELLED:
-            return CancelledLine(reason=ended.reason)
-        return FailedLine(reason=ended.reason, asked_wrongly=ended.asked_wrongly)
+            return told.CancelledLine(reason=ended.reason)
+        return told.FailedLine(reason=ended.reason, asked_wrongly=ended.asked_wrongly)
 
 
-def line_of(entry: Journaled) -> RecordLine | None:
+def line_of(entry: Journaled) -> told.RecordLine | None:
     """Return the line for an entry that has all of the line's values; None for other entries."""
     kind = _LINES.get(type(entry))
     if kind is None:
@@ -158,22 +134,22 @@ def line_of(entry: Journaled) -> RecordLine | None:
     return kind(**known, **{name: _found(entry, name) for name in names})
 
 
-_LINES: dict[type[Journaled], type[RecordLine]] = {
-    on.ExperimentSubmitted: SubmittedLine,
-    on.Evaluated: EvaluatedLine,
-    facts.Assigned: AssignedLine,
-    facts.HandOverAsked: HandOverAskedLine,
-    facts.ForecastRecorded: ForeseenLine,
-    facts.Accepted: UpdatedLine,
-    facts.Saved: SavedLine,
-    facts.Contradicted: ContradictedLine,
-    facts.GivenUp: AttemptFailedLine,
-    facts.Dropped: DroppedLine,
-    facts.Resized: ResizedLine,
-    facts.Improved: ImprovedLine,
-    facts.WorkerRequested: WorkerRequestedLine,
-    facts.Explained: ExplainedLine,
-    facts.Dismissed: WorkerLeftLine,
+_LINES: dict[type[Journaled], type[told.RecordLine]] = {
+    on.ExperimentSubmitted: told.SubmittedLine,
+    on.Evaluated: told.EvaluatedLine,
+    facts.Assigned: told.AssignedLine,
+    facts.HandOverAsked: told.HandOverAskedLine,
+    facts.ForecastRecorded: told.ForeseenLine,
+    facts.Accepted: told.UpdatedLine,
+    facts.Saved: told.SavedLine,
+    facts.Contradicted: told.ContradictedLine,
+    facts.GivenUp: told.AttemptFailedLine,
+    facts.Dropped: told.DroppedLine,
+    facts.Resized: told.ResizedLine,
+    facts.Improved: told.ImprovedLine,
+    facts.WorkerRequested: told.WorkerRequestedLine,
+    facts.Explained: told.ExplainedLine,
+    facts.Dismissed: told.WorkerLeftLine,
 }
 """Lines whose fields have the same names in the entry, or in a part of it."""
 

@@ -61,11 +61,7 @@ def work_of(options: CompareOptions, contenders: Sequence[Contender]) -> Work:
     wished = [options.standbys, *(contender.standbys for contender in contenders)]
     most = min(wished) if options.standbys < 0 else max(wished)
     wanted = partial(
-        conditions_of,
-        jobs=options.jobs,
-        rounds=options.rounds,
-        standbys=most,
-        seed=options.seed,
+        conditions_of, jobs=options.jobs, rounds=options.rounds, standbys=most, seed=options.seed
     )
     recordings = read_recordings(options.traces)
     names = options.scenarios.split(",") if options.scenarios else scenarios_of(recordings)

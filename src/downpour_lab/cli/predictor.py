@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 _TEXTS = ("predictor", "known at", "tasks")
 
 app = typer.Typer(
-    help="Score or train predictors of completion times.",
-    cls=Group,
-    rich_markup_mode=None,
+    help="Score or train predictors of completion times.", cls=Group, rich_markup_mode=None
 )
 
 

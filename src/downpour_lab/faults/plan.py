@@ -147,11 +147,7 @@ def _as_swarm(plan: Plan, random: Random) -> Plan:
     if any(fault.kind is FaultKind.DAMAGED_MEANWHILE for fault in faults):
         specs = _with_an_unlucky_one(specs, unlucky)
     return replace(
-        plan,
-        specs=specs,
-        timings=timings,
-        faults=_numbered(faults),
-        in_order=random.random() < 0.5,
+        plan, specs=specs, timings=timings, faults=_numbered(faults), in_order=random.random() < 0.5
     )
 
 

@@ -431,10 +431,6 @@ def _check(loaded: LoadedTask, part: BatchPart) -> None:
 
 
 HYBRID = Arrangement(
-    divided=SlicesDivided,
-    helping=SliceWork,
-    check=_check,
-    alone=AloneStep,
-    needs_whole_batch=True,
+    divided=SlicesDivided, helping=SliceWork, check=_check, alone=AloneStep, needs_whole_batch=True
 )
 """Each process has some parts up to the first dense layer, and slices of dense layers."""

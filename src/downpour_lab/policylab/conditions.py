@@ -252,10 +252,7 @@ class GivenMachines:
 
 _REPORTS = (10, 25, 50)
 _SHARES = (*(percent / 100 for percent in _REPORTS), 1.0)
-_NEEDED = (
-    *STATE,
-    *(f"p{percent}_{name}" for percent in _REPORTS for name in (ELAPSED, *STATE)),
-)
+_NEEDED = (*STATE, *(f"p{percent}_{name}" for percent in _REPORTS for name in (ELAPSED, *STATE)))
 _UNKNOWN = "traced"
 _CACHED = 4096
 

@@ -117,11 +117,7 @@ class Learning:
         return [whole[begin:end] for begin, end in pairwise(ends)]
 
     def _round(
-        self,
-        number: int,
-        there: Sequence[LocalTask],
-        parameters: Arrays,
-        states: dict[int, Arrays],
+        self, number: int, there: Sequence[LocalTask], parameters: Arrays, states: dict[int, Arrays]
     ) -> dict[str, NDArray[Any]]:
         contributions = list(self._trained(number, there, parameters, states))
         weights = AGGREGATORS[self._spec.aggregate](contributions)
@@ -133,11 +129,7 @@ class Learning:
         return folded
 
     def _trained(
-        self,
-        number: int,
-        there: Sequence[LocalTask],
-        parameters: Arrays,
-        states: dict[int, Arrays],
+        self, number: int, there: Sequence[LocalTask], parameters: Arrays, states: dict[int, Arrays]
     ) -> Iterator[Contribution]:
         keeps = self._spec.optimizer_state == "keep"
         for task in there:

@@ -16,13 +16,8 @@ from typing import TypeVar
 from downpour.base.errors import SpecError
 from downpour.base.states import BLAMELESS, FailureKind
 from downpour.core.spec import ResolvedSpec
-from downpour.record.record_lines import (
-    AssignedLine,
-    Dated,
-    FinishedLine,
-    WorkerJoinedLine,
-    WorkerLeftLine,
-)
+from downpour.record import record_lines as told
+from downpour.record.record_lines import Dated
 from downpour.record.tables import RecordedAttempt, Tables
 from downpour_lab.policylab.conditions import Curve
 
@@ -102,8 +97,8 @@ class _Reading:
         self._sizes = self._sizes_of_shards()
         self._by_worker = _grouped((_assigned(one).worker, one) for one in self._attempts)
         changes = [(at - tables.start, line) for at, line in tables.changes]
-        joined = ((ln.worker, at) for at, ln in changes if isinstance(ln, WorkerJoinedLine))
-        left = ((ln.worker, (at, ln)) for at, ln in changes if isinstance(ln, WorkerLeftLine))
+        joined = ((ln.worker, at) for at, ln in changes if isinstance(ln, told.WorkerJoinedLine))
+        left = ((ln.worker, (at, ln)) for at, ln in changes if isinstance(ln, told.WorkerLeftLine))
         self._joined, self._left = _grouped(joined), _grouped(left)
 
     def run(self) -> RecordedRun:
@@ -135,7 +130,7 @@ class _Reading:
         spec = ResolvedSpec.make(tables.submitted.spec)
         if spec.in_step and not spec.overlap:
             return spec, max(version.line.round for version in tables.versions.values()) + 1
-        if not isinstance(tables.ended, FinishedLine):
+        if not isinstance(tables.ended, told.FinishedLine):
             accepted = f"must have finished, because rounds overlap in mode '{spec.mode}'"
             raise SpecError("ID", self._experiment, accepted)
         return spec, spec.rounds
@@ -286,6 +281,6 @@ def _grouped(pairs: Iterable[tuple[_Name, _Each]]) -> dict[_Name, list[_Each]]:
     return groups
 
 
-def _assigned(attempt: RecordedAttempt) -> AssignedLine:
+def _assigned(attempt: RecordedAttempt) -> told.AssignedLine:
     assert attempt.assigned is not None  # noqa: S101 - we ask the tables for assigned ones
     return attempt.assigned

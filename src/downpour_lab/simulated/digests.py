@@ -50,12 +50,7 @@ def digest_in(content: Buffer) -> bytes:
 
 
 def trained(
-    round_number: int,
-    shard: int,
-    portion: Portion,
-    share: float,
-    model: bytes,
-    state: bytes,
+    round_number: int, shard: int, portion: Portion, share: float, model: bytes, state: bytes
 ) -> bytes:
     """Return the update of a shard that was trained from a model and an optimizer's state."""
     which = f"{shard} {portion[0]} {portion[1]} {share}"

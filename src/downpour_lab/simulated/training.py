@@ -228,12 +228,7 @@ class SimulatedTaskFlow(TaskFlow):
         self, environment: Environment, worker: Trainer, loop_class: type[StepLoop]
     ) -> None:
         self.process = worker.process
-        super().__init__(
-            self._loop,
-            self.process.sleep,
-            self.process.clock.now,
-            environment.token,
-        )
+        super().__init__(self._loop, self.process.sleep, self.process.clock.now, environment.token)
         self.environment = environment
         self.worker = worker
         self.fails_next: list[str] = []

@@ -208,9 +208,7 @@ def _groups(items: Sequence[Item]) -> Iterator[tuple[Sequence[Item], int | None]
 
 
 def _in_shard_order(
-    contributions: Sequence[Contribution],
-    weights: Sequence[float],
-    amounts: Sequence[float] | None,
+    contributions: Sequence[Contribution], weights: Sequence[float], amounts: Sequence[float] | None
 ) -> tuple[list[Counted], float]:
     """Return the parts in the order of their shards, and the divisor of their sum."""
     if len({contribution.shard for contribution in contributions}) != len(contributions):

@@ -77,12 +77,7 @@ class Summing:
     """
 
     def __init__(
-        self,
-        form: UpdateFormat,
-        base: SummedFile,
-        *,
-        threads: int = 1,
-        is_verified: bool = False,
+        self, form: UpdateFormat, base: SummedFile, *, threads: int = 1, is_verified: bool = False
     ) -> None:
         self._layout = form.model
         self._ranges = form.ranges()

@@ -254,11 +254,7 @@ class PrintedLines:
 
 @contextmanager
 def kept_log(
-    shared: SharedDirectory,
-    name: str,
-    secrets: Collection[str] = (),
-    *,
-    owns_process: bool = True,
+    shared: SharedDirectory, name: str, secrets: Collection[str] = (), *, owns_process: bool = True
 ) -> Iterator[None]:
     """Keep this process's log, without the secrets, in the shared directory, inside the block.
 

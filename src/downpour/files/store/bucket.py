@@ -22,17 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from downpour.base.errors import (
-    FileMissing,
-    SharedDirectoryError,
-    SpecError,
-    StoreError,
-)
-from downpour.files.store.base import (
-    Buffer,
-    Moved,
-    unnoticed,
-)
+from downpour.base.errors import FileMissing, SharedDirectoryError, SpecError, StoreError
+from downpour.files.store.base import Buffer, Moved, unnoticed
 from downpour.files.store.publish import RetryPolicy
 from downpour.host.extras import require
 from downpour.host.paths import checked_url

@@ -189,9 +189,7 @@ def find_model(name: str, shared: SharedDirectory | None, *, field: str) -> Path
         raise SpecError(field, name, "has no model, because none of its rounds has ended")
     if not is_file and named is not None and name.endswith(_BEST):
         raise SpecError(
-            field,
-            name,
-            "has no best model: that needs keep_best, and an ended experiment",
+            field, name, "has no best model: that needs keep_best, and an ended experiment"
         )
     if not is_file:
         nor = "" if "/" in name else ", and no experiment in the shared directory"

@@ -345,9 +345,7 @@ def _published(
     return store.put_new(name, encode(tensors, about, place)), state
 
 
-def _compressed(
-    work: Work,
-) -> tuple[UpdateFormat | None, Mapping[str, Array], Mapping[str, Array]]:
+def _compressed(work: Work) -> tuple[UpdateFormat | None, Mapping[str, Array], Mapping[str, Array]]:
     """Return an update's format and tensors, and its unsent part under the names in its file."""
     start = work.start
     if start is None:
