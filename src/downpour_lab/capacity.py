@@ -212,5 +212,3 @@ class _Pace(Observer):
                 self.lost += 1
             case facts.Concluded():
                 self.ended = True
-            case _:
-                pass

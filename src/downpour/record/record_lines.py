@@ -422,16 +422,17 @@ Dated = tuple[float, RecordLine]
 MaybeKnown = tuple[float, RecordLine | None]
 
 
-def _kind_of(line: RecordLine | type[RecordLine]) -> str:
+def kind_of(line: RecordLine | type[RecordLine]) -> str:
+    """Return the word for a line, or for all lines of a type."""
     return str(line.__struct_config__.tag)
 
 
-KINDS: dict[str, type[RecordLine]] = {_kind_of(line): line for line in get_args(RecordLine)}
+KINDS: dict[str, type[RecordLine]] = {kind_of(line): line for line in get_args(RecordLine)}
 
 
 def to_fields(fact: RecordLine) -> dict[str, Any]:
     """Turn a fact into its kind and plain fields that JSON can hold."""
-    return {"kind": _kind_of(fact), **_plain(msgspec.structs.asdict(fact))}
+    return {"kind": kind_of(fact), **_plain(msgspec.structs.asdict(fact))}
 
 
 def from_fields(fields: dict[str, Any]) -> RecordLine | None:

@@ -223,12 +223,8 @@ class CallCheck(Observer):
                 spec = step.core.state.experiments[fact.attempt.experiment].spec
                 needs = {*spec.needs, *spec.shard_needs.get(str(fact.attempt.shard), ())}
                 labels = here.get(fact.worker, ())
-                fits = needs <= {*labels, *map(_key, labels)}
+                fits = needs <= {*labels, *(label.partition("=")[0] for label in labels)}
                 self._places(fits, f"{fact.attempt} goes to {fact.worker}, which lacks {needs}")
-
-
-def _key(label: str) -> str:
-    return label.partition("=")[0]
 
 
 class RetryCheck(Observer):

@@ -211,8 +211,6 @@ class CountingCheck(JournalCheck):
                 self._aggregated(self._tally(core, entry.experiment), entry)
             case Checkpoint():
                 self._count_on(self._tallies[core], entry)
-            case _:
-                pass
 
     def _tally(self, core: Scheduler, experiment: str) -> _Tally:
         return self._tallies[core][experiment]
@@ -452,8 +450,6 @@ class PushCheck(JournalCheck):
                     self._compare(name, file, ledger.own[shard])
             case Checkpoint():
                 self._count_on(ledgers, entry)
-            case _:
-                pass
 
     def _in_order(self, core: Scheduler, command: do.Aggregate) -> None:
         ledger = self._ledgers[core][command.experiment]

@@ -22,7 +22,7 @@ from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.facts import Fact
 from downpour.core.spec import ResolvedSpec
-from downpour.record.record_lines import KINDS, RecordLine
+from downpour.record.record_lines import KINDS, RecordLine, kind_of
 from downpour.record.view import View
 from downpour_lab.faults.faults import Fault, FaultKind
 from downpour_lab.faults.plan import Plan
@@ -200,11 +200,8 @@ class Happenings(Observer):
             view = View()
             lines = [line for each in disk.journal(name) for _, line in view.take(each)]
             for line in lines:
-                self.counted["line of the record", _KIND_OF[type(line)]] += 1
+                self.counted["line of the record", kind_of(line)] += 1
             yield name, lines
-
-
-_KIND_OF = {line: kind for kind, line in KINDS.items()}
 
 
 def _types(union: Any) -> list[str]:

@@ -43,10 +43,6 @@ class _Seen:
     leaves: bool = False
     drains: bool = False
 
-    def mentioned(self) -> set[AttemptId]:
-        """Return the attempts that the worker's heartbeats must mention."""
-        return {one.attempt for one in (self.latest, self.begun) if one is not None}
-
 
 class WorkerCheck(Observer):
     """A worker begins only the attempt it was last asked for, and holds it until its report."""
@@ -150,7 +146,8 @@ class WorkerCheck(Observer):
         begun.save_with_left = None
 
     def _beats(self, seen: _Seen, happened: WorkerAction) -> None:
-        missing = seen.mentioned() - set(happened.attempts)
+        held = {one.attempt for one in (seen.latest, seen.begun) if one is not None}
+        missing = held - set(happened.attempts)
         attempts = ", ".join(map(str, sorted(missing)))
         self._mentions(not missing, f"{attempts}: held, and not mentioned")
         if seen.begun is not None:

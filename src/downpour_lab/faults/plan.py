@@ -164,19 +164,14 @@ def _plan_of_all_kinds(seed: int) -> Plan:
     workers = tuple(f"worker-{n + 1}" for n in range(many))
     managers = _MANAGERS[: random.choice((1, 1, 2))]
     experiments = random.choice((1, 1, 1, 1, 2, 2, 3, 4))
-    # These have their own generators, so that everything else about a seed stays the same.
-    goals, modes = Random(f"goals of {seed}"), Random(f"modes of {seed}")
-    rounds = Random(f"rounds of {seed}")
     specs = tuple(
-        (f"e{n + 1}", _with_goal(_spec(random, large=large, few_retries=managers_alone), goals))
+        (f"e{n + 1}", _spec(random, large=large, few_retries=managers_alone))
         for n in range(experiments)
     )
-    specs = tuple((name, _with_meetings(spec, rounds)) for name, spec in specs)
-    specs = tuple((name, _with_mode(spec, modes)) for name, spec in specs)
-    overlaps = Random(f"overlaps of {seed}")
-    specs = tuple((name, _with_overlap(spec, overlaps)) for name, spec in specs)
-    steps = Random(f"steps of {seed}")
-    specs = tuple((name, _with_steps(spec, steps)) for name, spec in specs)
+    for what, changed in _CHANGES.items():
+        # It has its own generator, so that everything else about a seed stays the same.
+        own = Random(f"{what} of {seed}")
+        specs = tuple((name, changed(spec, own)) for name, spec in specs)
     task_seconds = random.uniform(0.5, 4.0)
     tasks = sum(spec.shards * spec.rounds for _, spec in specs)
     until = _until_seconds(tasks, task_seconds, workers)
@@ -313,6 +308,15 @@ def _with_steps(spec: ResolvedSpec, random: Random) -> ResolvedSpec:
     """Publish the versions of some as steps, if their mode allows that."""
     can = spec.mode != "easgd" and random.random() < _STEPS_SHARE
     return spec.replace(model_compression="int8") if can else spec
+
+
+_CHANGES = {
+    "goals": _with_goal,
+    "rounds": _with_meetings,
+    "modes": _with_mode,
+    "overlaps": _with_overlap,
+    "steps": _with_steps,
+}
 
 
 def _fault(random: Random, kind: FaultKind, stage: Stage) -> Fault:

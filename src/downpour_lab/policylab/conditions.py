@@ -123,11 +123,9 @@ class Conditions(Protocol):
 
     def curve(self, number: int, host: int) -> Curve:
         """Return the work that a host would do in a round if it always trained."""
-        ...
 
     def state(self, number: int, host: int, seconds: float) -> SystemState:
         """Return a host's state, some seconds after the beginning of a round."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -118,8 +118,6 @@ class Ledger(Observer):
             case facts.Concluded():
                 self.ended = True
                 self.failure = fact.reason if fact.ending is not ExperimentState.FINISHED else ""
-            case _:
-                pass
 
     def _follow(self, command: do.Command) -> None:
         match command:
@@ -128,8 +126,6 @@ class Ledger(Observer):
             case do.Aggregate():
                 self._rounds[command.round].seconds = command.train_seconds
                 self.done = command.round + 1
-            case _:
-                pass
 
     def _end(self, attempt: AttemptId) -> None:
         entry = self._attempts.get(attempt)

@@ -230,8 +230,6 @@ class RerunWatch(Observer):
                     self.ended = True
                     if fact.ending is not ExperimentState.FINISHED:
                         self.failure = fact.reason
-                case _:
-                    pass
 
 
 def _check(run: RecordedRun, tactic: Tactic) -> None:

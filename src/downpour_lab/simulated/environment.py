@@ -213,11 +213,9 @@ class Course(Protocol):
 
     def share(self, seconds: float) -> float:
         """Return the share of the task that is done after some seconds, in 0..1."""
-        ...
 
     def when(self, share: float) -> float:
         """Return the seconds after which this share of the task is done."""
-        ...
 
 
 class Machines(Protocol):
@@ -225,11 +223,9 @@ class Machines(Protocol):
 
     def course(self, machine: str, attempt: AttemptId, at_seconds: float, work: float) -> Course:
         """Return the course of a training that begins now; `work` is in usual shards."""
-        ...
 
     def state(self, machine: str, at_seconds: float) -> SystemState:
         """Return the machine's state, which a heartbeat reports now."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from downpour.base.errors import DownpourError, SharedDirectoryError, StoreError
 from downpour.base.states import ExperimentState
@@ -47,12 +47,7 @@ if TYPE_CHECKING:
     from downpour.record.journal import Journal
 
 DeathPoint = Literal["", "before it keeps", "while it keeps", "before it acts", "while it acts"]
-DEATH_POINTS: tuple[DeathPoint, ...] = (
-    "before it keeps",
-    "while it keeps",
-    "before it acts",
-    "while it acts",
-)
+DEATH_POINTS: tuple[DeathPoint, ...] = get_args(DeathPoint)[1:]
 
 _LOCK_SECONDS = 0.5
 # A wait is a difference of times. So it may end a rounding error before the tick is due.

@@ -19,7 +19,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 from downpour.cluster.threads import Threads
 
-Action = Callable[..., None]
+Action = Callable[..., object]
 
 
 class Clock:
@@ -177,7 +177,7 @@ class SimulatedThreads(Threads):
 
     def start(self, name: str, target: Callable[..., object], *args: Any) -> Any:  # noqa: ARG002 - no tool shows the name
         """Run a function in a thread, now and until it waits."""
-        ended = SimulatedReply(self._process)
+        ended = _Reply(self._process)
 
         def run() -> None:
             target(*args)
@@ -188,18 +188,18 @@ class SimulatedThreads(Threads):
 
     def queue(self) -> Any:
         """Make a queue between threads of the process."""
-        return SimulatedQueue(self._process)
+        return _Queue(self._process)
 
     def reply(self) -> Any:
         """Make the place of a result."""
-        return SimulatedReply(self._process)
+        return _Reply(self._process)
 
     def flag(self) -> Any:
         """Make a flag."""
-        return SimulatedFlag(self._process)
+        return _Flag(self._process)
 
 
-class SimulatedQueue:
+class _Queue:
     """A queue for one thread that gets its items; see `SimpleQueue`."""
 
     def __init__(self, process: Process) -> None:
@@ -208,13 +208,11 @@ class SimulatedQueue:
         self._wait: Wait | None = None
 
     def put(self, item: Any) -> None:
-        """Add an item."""
         self._items.append(item)
         if self._wait is not None:
             self._process.resume(self._wait)
 
     def get(self, *, timeout: float | None = None) -> Any:
-        """Wait for an item and remove it."""
         if not self._items:
             self._wait = Wait()
             if timeout is not None:
@@ -224,13 +222,12 @@ class SimulatedQueue:
         return self.get_nowait()
 
     def get_nowait(self) -> Any:
-        """Remove an item, without waiting for one."""
         if not self._items:
             raise Empty
         return self._items.popleft()
 
 
-class SimulatedReply:
+class _Reply:
     """The result of another thread; see `Future`."""
 
     def __init__(self, process: Process) -> None:
@@ -240,7 +237,6 @@ class SimulatedReply:
         self._wait: Wait | None = None
 
     def result(self, timeout: float | None = None) -> Any:  # noqa: ARG002 - no caller sets it here
-        """Wait for the result; raise it if it is an exception."""
         if not self._is_done:
             self._wait = Wait()
             self._process.wait(self._wait)
@@ -251,11 +247,9 @@ class SimulatedReply:
     join = result
 
     def done(self) -> bool:
-        """Whether there is a result."""
         return self._is_done
 
     def set_result(self, result: Any) -> None:
-        """Set the result, and let a thread that waits for it go on."""
         self._result, self._is_done = result, True
         if self._wait is not None:
             self._process.resume(self._wait)
@@ -263,7 +257,7 @@ class SimulatedReply:
     set_exception = set_result
 
 
-class SimulatedFlag:
+class _Flag:
     """A flag; its waits end no sooner for it, but the next ones do."""
 
     def __init__(self, process: Process) -> None:
@@ -271,11 +265,9 @@ class SimulatedFlag:
         self._is_set = False
 
     def set(self) -> None:
-        """End the next waits at once."""
         self._is_set = True
 
     def wait(self, timeout: float) -> bool:
-        """Wait, unless the flag is set."""
         if not self._is_set:
             self._process.sleep(timeout)
         return self._is_set

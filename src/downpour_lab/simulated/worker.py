@@ -173,8 +173,6 @@ class SimulatedAgent(WorkerAgent):
                     self._worker.process.after(_STEP_SECONDS, training.look_up)
                 case SaveAndStop() | SaveOrStop() if training is not None:
                     training.end_step()
-                case _:
-                    pass
         super()._do(actions)
 
 

@@ -74,7 +74,7 @@ class Striking:
                 manager.crash("")
             case FaultKind.MANAGER_DIES_AT:
                 manager.die_at = cast("DeathPoint", fault.detail)
-                cluster.clock.after(fault.seconds, self._spare, manager)
+                cluster.clock.after(fault.seconds, setattr, manager, "die_at", "")
             case FaultKind.MANAGER_MACHINE_DIES:
                 cluster.stays_away(manager.host, fault.seconds)
                 manager.crash("with its machine", machine_for_seconds=_LOCK_SECONDS)
@@ -92,9 +92,6 @@ class Striking:
             case _:
                 once = fault.seconds * (1 if fault.number % 2 else -1)
                 manager.threads.skew_seconds += fault.amount or once
-
-    def _spare(self, manager: SimulatedManager) -> None:
-        manager.die_at = ""
 
     def _damage(self, what: Damage, name: str) -> None:
         """Damage a file of an experiment that is acknowledged and has not ended."""
@@ -199,7 +196,7 @@ class Striking:
         if table is None:
             return False
         table[fault.target] = value
-        self._cluster.clock.after(fault.seconds, _forget, table, fault.target)
+        self._cluster.clock.after(fault.seconds, table.pop, fault.target, None)
         return True
 
     # All processes
@@ -243,10 +240,6 @@ _WITHOUT_FOLDER = {
 }
 
 
-def _forget(table: dict[str, float], host: str) -> None:
-    table.pop(host, None)
-
-
 def _trouble(fault: Fault) -> Trouble:
     error, operation, *host = fault.detail.split()
     return Trouble(error=error, operation=cast("Operation", operation), host="".join(host))
@@ -288,7 +281,6 @@ class Cluster:
         self.network = Network(self.clock, random, plan.timings.deadline_seconds)
         self.network.state.delay_seconds = plan.timings.network_seconds
         self.disk = Disk(self.clock, random, plan.timings.disk)
-        self.observer = observer(self.disk)
         timings = plan.timings
         if machines is None:
             spreads = timings.worker_spread, timings.spread
@@ -300,7 +292,7 @@ class Cluster:
             disk=self.disk,
             timings=timings,
             machines=machines,
-            observer=self.observer,
+            observer=observer(self.disk),
             tell=tell,
             predictor=predictor,
             policies=plan.policies,
