@@ -60,12 +60,8 @@ def attempt_spans(tables: Tables) -> tuple[AttemptSpan, ...]:
     """List the attempts in the order in which they began."""
     rounds = tables.rounds.values()
     fields = (each for of_round in rounds for each in span_fields(of_round, tables.now))
-    return tuple(sorted((span_of(tables.start, each) for each in fields), key=by_begin))
-
-
-def by_begin(span: AttemptSpan) -> tuple[float, int]:
-    """Return a key that sorts spans by when they began."""
-    return span.begin_seconds, span.shard
+    spans = (span_of(tables.start, each) for each in fields)
+    return tuple(sorted(spans, key=attrgetter("begin_seconds", "shard")))
 
 
 def disturbed_seconds(tables: Tables) -> tuple[float, ...]:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
@@ -26,11 +26,8 @@ from downpour.predictor import MODELS, make
 from downpour.predictor.calibration import Online
 from downpour.predictor.features import ELAPSED, LEVELS, MEDIAN, Array, Predictor
 from downpour.predictor.learned import Trained
-from downpour_lab.fitting.training import Ensembles, Trees, fit_trees, train
+from downpour_lab.fitting.training import Ensembles, TrainingSettings, Trees, fit_trees, train
 from downpour_lab.fitting.training_data import TARGET, Job, Step, Traces, TrainingSet, prepare
-
-if TYPE_CHECKING:
-    from downpour_lab.fitting.training import TrainingSettings
 
 SINCE = "since"
 _VARIED = 4  # one of this many workers is varied

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 
 from downpour.predictor.features import LEVELS, MEDIAN, Array
 from downpour.predictor.histories import INPUTS
@@ -22,10 +23,6 @@ from downpour.predictor.learned import (
     shapes,
 )
 from downpour_lab.fitting.training_data import Step, TaskSequences, TrainingSet
-
-if TYPE_CHECKING:
-    import torch
-
 
 # The median counts most, because policies compare workers by it.
 _LEVEL_WEIGHTS = (0.7, 2.0, 0.8, 0.3)
@@ -68,8 +65,6 @@ def train_lstm(
         settings: How to train.
         step: Called after each epoch of each net with its mean loss.
     """
-    import torch
-
     # We use one thread. With several, the sums and so the weights would depend on their number.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -89,8 +84,6 @@ class _Training:
     """One net and its optimizer."""
 
     def __init__(self, settings: TrainingSettings, seed: int) -> None:
-        import torch
-
         self._settings = settings
         self._generator = np.random.default_rng(seed)
         self._torch = torch.Generator().manual_seed(seed)
@@ -101,8 +94,6 @@ class _Training:
 
     def run(self, data: list[dict[str, Any]], step: Callable[[float], None]) -> dict[str, Array]:
         """Train, and return the weights."""
-        import torch
-
         settings, count = self._settings, len(data[0]["seconds"])
         batches = max(1, count // settings.batch)
         schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -133,8 +124,6 @@ class _Training:
 
     def _start(self) -> dict[str, Any]:
         """Return the first weights: uniform, with torch's bound for the number of inputs."""
-        import torch
-
         s = self._settings
         weights = {}
         for name, shape in shapes(1, s.units, s.wide, s.narrow).items():
@@ -152,8 +141,6 @@ class _Training:
         return weights
 
     def _loss(self, batch: dict[str, Any]) -> torch.Tensor:
-        import torch
-
         hidden = self._dropped(self._hidden(batch["events"]))
         # We compute every state, but learning from half of the predictions is enough.
         length = hidden.shape[1]
@@ -177,8 +164,6 @@ class _Training:
 
     def _hidden(self, events: torch.Tensor) -> torch.Tensor:
         """Return every worker's state before each of its tasks."""
-        import torch
-
         w, units = self._weights, self._settings.units
         flat = [w["cell.event"].T, w["cell.state"].T, w["cell.bias"][0], torch.zeros(4 * units)]
         start = torch.zeros(1, len(events), units)
@@ -188,15 +173,11 @@ class _Training:
         return torch.cat([torch.zeros_like(hidden[:, :1]), hidden[:, :-1]], dim=1)
 
     def _dropped(self, hidden: torch.Tensor) -> torch.Tensor:
-        import torch
-
         keep = 1 - self._settings.dropout
         mask = torch.rand(hidden.shape, generator=self._torch) < keep
         return hidden * mask / keep
 
     def _head(self, kind: str, inputs: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-        import torch
-
         ways = inputs.shape[2]
         seen = torch.cat([inputs, hidden[:, :, None].expand(-1, -1, ways, -1)], dim=3)
         w, silu = self._weights, torch.nn.functional.silu
@@ -223,8 +204,6 @@ def _fan(name: str, settings: TrainingSettings) -> int:
 
 def _spread_out(raw: torch.Tensor) -> torch.Tensor:
     """Return quantiles from outputs, as `lstm.spread_out` does."""
-    import torch
-
     away = torch.nn.functional.softplus(raw)
     middle = raw[..., 1]
     upper = middle + away[..., 2]
@@ -242,8 +221,6 @@ def _scales(sequences: TaskSequences) -> dict[str, Array]:
 
 def _tensors(sequences: TaskSequences, scales: dict[str, Array]) -> dict[str, Any]:
     """Return sequences as the training reads them: scaled once, before the first epoch."""
-    import torch
-
     inputs = (sequences.inputs - scales["inputs.center"]) / scales["inputs.scale"]
     ratios = sequences.inputs[..., RATIOS]
     fine = np.sign(ratios) * np.log1p(np.abs(ratios) / RATIO_UNIT) * RATIO_SCALE

@@ -177,11 +177,7 @@ class EntranceDone(BaseException):
 
 
 class Entrance(nn.Module):
-    """Runs the first layers; `output` is their result.
-
-    Args:
-        layers: the first layers.
-    """
+    """Runs the first layers; `output` is their result."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         super().__init__()
@@ -224,13 +220,7 @@ class Probe:
 
 
 def probed(loaded: LoadedTask, network: nn.Module, part: BatchPart) -> Probe:
-    """Run a network layer by layer, and forget its gradients.
-
-    Args:
-        loaded: the task.
-        network: its network, at its place in memory; the parameters are not changed.
-        part: what to run it on.
-    """
+    """Run a task's network layer by layer on a part; its parameters are not changed."""
     with _training(loaded, network) as seed:
         run = _Run(layers_of(network))
         for _ in range(2):  # the first time memory is allocated, and no gradient added to another

@@ -77,12 +77,7 @@ class Share:
 
 
 class HybridStep:
-    """Computes the gradient of a step, or a process's share of it.
-
-    Args:
-        loaded: the task.
-        network: the network to train.
-    """
+    """Computes the gradient of a step, or a process's share of it."""
 
     def __init__(self, loaded: LoadedTask, network: nn.Module) -> None:
         self._loaded = loaded
@@ -203,9 +198,7 @@ def _rows(outputs: int, slices: int) -> list[slice]:
 class _Shown(nn.Module):
     """Stands for the network in the task's loss, with a part's outputs.
 
-    Args:
-        output: the outputs of the part's examples.
-        drawn: where the generators were when it left the layers before the dense ones.
+    `drawn` is where the generators were when it left the layers before the dense ones.
     """
 
     def __init__(self, output: Tensor, drawn: list[Any]) -> None:
@@ -231,17 +224,12 @@ class SliceTask:
 
 
 class SlicesDivided:
-    """The worker's side.
+    """The worker's side; the spec says how many slices there are, which `processes` share.
 
     Each process sends its results to the worker, and the worker hands them to all others: slices of
     a dense layer's outputs, and gradients of its inputs. Those are small. The dense layers'
     gradients are large, so each process writes its own rows of them where the worker's optimizer
     reads them.
-
-    Args:
-        loaded: the task; its spec says how many slices there are.
-        network: the network, at its place in memory.
-        processes: how many share parts and slices.
     """
 
     def __init__(self, loaded: LoadedTask, network: nn.Module, processes: int) -> None:
@@ -288,14 +276,7 @@ class SlicesDivided:
 
 
 class SliceWork:
-    """A helper's side.
-
-    Args:
-        loaded: the task.
-        network: the network to train.
-        shared: where gradients belong.
-        share: which helper it is, a `SliceTask`.
-    """
+    """A helper's side; `share` is its `SliceTask`, and its gradients belong in `shared`."""
 
     def __init__(
         self,
@@ -326,10 +307,7 @@ class SliceWork:
 class _Worker(Share):
     """The worker's share of a step: the first parts and slices, and what all others need.
 
-    Args:
-        ends: its links to the helpers, in their order.
-        shared: where gradients lie.
-        dense: the place of those of dense layers.
+    `dense` is the place of the gradients of dense layers in `shared`.
     """
 
     def __init__(self, ends: Sequence[Link], shared: SharedNetwork, dense: int) -> None:
@@ -364,13 +342,7 @@ class _Worker(Share):
 
 
 class _Helping(Share):
-    """A helper's share of a step.
-
-    Args:
-        work: who it is, and where gradients lie.
-        link: to the worker.
-        parts: how many the batch has.
-    """
+    """A helper's share of a step; `work` says who it is, and where gradients lie."""
 
     def __init__(self, work: SliceWork, link: Link, parts: int) -> None:
         self._work = work
@@ -405,12 +377,7 @@ class _Helping(Share):
 
 
 class AloneStep:
-    """One process that computes all parts and slices.
-
-    Args:
-        loaded: the task.
-        model: its network.
-    """
+    """One process that computes all parts and slices."""
 
     def __init__(self, loaded: LoadedTask, model: nn.Module) -> None:
         self._step = HybridStep(loaded, model)

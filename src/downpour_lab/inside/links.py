@@ -28,11 +28,7 @@ from downpour.learning.intra_worker.helper_process import (
 
 
 class Memory:
-    """A process's view of such memory.
-
-    Args:
-        descriptor: of the memory; it becomes this view's own.
-    """
+    """A process's view of such memory, whose descriptor becomes this view's own."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -98,11 +94,7 @@ class Parcel:
 
 
 class Link:
-    """An end of a link, in the process that has it.
-
-    Args:
-        end: its file descriptors, which become the link's own.
-    """
+    """An end of a link, in the process that has it; its descriptors become the link's own."""
 
     def __init__(self, end: LinkEnd) -> None:
         self._socket = socket(fileno=end.socket)

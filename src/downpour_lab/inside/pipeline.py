@@ -88,11 +88,8 @@ def turns(ahead: int, parts: int) -> Iterator[tuple[Turn, int]]:
 class StageWork:
     """A helper's side of a pipeline: a stage that is not the last.
 
-    Args:
-        loaded: the task.
-        network: the whole network, in training mode, of which it uses some layers.
-        shared: where the gradients of these belong.
-        share: which layers they are, a `StageTask`.
+    It uses the layers of the network that `share`, a `StageTask`, names; their gradients belong in
+    `shared`.
     """
 
     def __init__(
@@ -183,10 +180,7 @@ class _Arrival(torch.autograd.Function):
 class Exit(nn.Module):
     """Stands for the network in the task's loss, with the last stage's output for a part.
 
-    Args:
-        layers: of the last stage.
-        link: to the one before.
-        wait_seconds: how long to wait for a part.
+    It waits at most `wait_seconds` for a part from the link to the stage before.
     """
 
     def __init__(self, layers: Sequence[Layer], link: Link, wait_seconds: float) -> None:
@@ -207,11 +201,6 @@ class StagesDivided:
 
     The last layers are mostly the dense ones, with most of the parameters. Their gradients are in
     the worker's own process, where the optimizer steps.
-
-    Args:
-        loaded: the task.
-        network: the network, at its place in memory.
-        processes: how many share its layers.
     """
 
     def __init__(self, loaded: LoadedTask, network: nn.Module, processes: int) -> None:

@@ -43,8 +43,7 @@ Pattern = tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]], ...]
 class Learning:
     """An experiment that we train in this process, once for each pattern of counted work.
 
-    Args:
-        folder: an empty temporary folder.
+    `folder` is empty and temporary.
     """
 
     def __init__(self, spec: Spec, shards: int, folder: Path, data_dir: Path | None = None) -> None:

@@ -359,12 +359,7 @@ _PART_SECONDS = 10.0
 class SimulatedStore:
     """One experiment's files, as a process sees them: slow, stale and retried like real ones.
 
-    Args:
-        disk: the directory.
-        process: who reads and writes, in one of its threads.
-        experiment: the experiment.
-        retry_policy: the process's patience; it sleeps in virtual time.
-        moved: learns that some bytes were moved.
+    One of the process's threads reads and writes; `retry_policy` sleeps in virtual time.
     """
 
     def __init__(

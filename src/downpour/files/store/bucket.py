@@ -121,9 +121,7 @@ class Bucket:
         because the store may have created the object and lost the answer.
         """
         create = partial(self._put_new, key, content, mark or uuid.uuid4().hex)
-        RetryPolicy(seconds=_CONFLICT_SECONDS).call(
-            create, when=lambda error: isinstance(error, ConflictError)
-        )
+        RetryPolicy(seconds=_CONFLICT_SECONDS).call(create, errors=(ConflictError,))
 
     def _put_new(self, key: str, content: bytes | Path, mark: str) -> None:
         with self._creating(key, lambda: self.objects.get(key).attributes.get(_WRITER) == mark):

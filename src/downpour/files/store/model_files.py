@@ -96,19 +96,14 @@ def read_version(
 def _followed(model: Parameters, file: PublishedFile, steps: Sequence[_NamedStep]) -> Parameters:
     """Return the version to which steps lead from `model`; the last step comes first."""
     for following, step in reversed(steps):
-        misfit = _misfit(model, file, step)
-        if misfit is not None:
+        compression = compression_of(step)
+        if compression not in CODECS:
+            unknown = f"its compression is {compression!r}, which this version does not know"
+            raise FileCorrupt(following.name, unknown)
+        if misfit := UpdateFormat.of(model, file, compression).misfit(step):
             raise FileCorrupt(following.name, misfit)
         model, file = moved_by(model, step), following
     return model
-
-
-def _misfit(model: Parameters, file: PublishedFile, step: ParameterFile) -> str | None:
-    """Say why a step does not begin at a version; None if it does."""
-    compression = compression_of(step)
-    if compression not in CODECS:
-        return f"its compression is {compression!r}, which this version does not know"
-    return UpdateFormat.of(model, file, compression).misfit(step)
 
 
 def whole_content(store: Store, name: str) -> Sequence[Buffer]:

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import xxhash
-from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential
 
 from downpour.base.errors import FileMissing, SharedDirectoryError, StoreError
 from downpour.base.values import PublishedFile
@@ -44,11 +44,6 @@ _OF_ONE_NAME = frozenset(
     {errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EFBIG, errno.ENXIO}
 )
 _OF_THIS_PROCESS = frozenset({errno.ENOMEM})
-
-
-def is_outage(error: BaseException) -> bool:
-    """Whether the whole shared directory is gone, full or closed, and not just one file."""
-    return isinstance(error, SharedDirectoryError)
 
 
 def explain(error: OSError, *, reading: bool = False) -> str:
@@ -99,11 +94,6 @@ _LOGGED_AFTER = 10
 """Failed tries before we log a line: after 2.3 s in total, because short waits are normal."""
 
 
-def is_transient(error: BaseException) -> bool:
-    """Whether an operation that failed with this error may succeed later."""
-    return isinstance(error, StoreError)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
     """Retries operations on the shared directory.
@@ -126,15 +116,15 @@ class RetryPolicy:
     sleep: Callable[[float], object] = time.sleep
 
     def call(
-        self, act: Callable[[], T], *, when: Callable[[BaseException], bool] = is_transient
+        self, act: Callable[[], T], *, errors: tuple[type[StoreError], ...] = (StoreError,)
     ) -> T:
-        """Return the result of `act`; retry it while it raises errors for which `when` is true.
+        """Return the result of `act`; retry it while it raises one of these errors.
 
         When the time is over, we raise the last error. `act` may have taken effect although it
         failed.
         """
         retrying = Retrying(
-            retry=retry_if_exception(when),
+            retry=retry_if_exception_type(errors),
             wait=wait_exponential(multiplier=_FIRST_WAIT_SECONDS, max=_LONGEST_WAIT_SECONDS),
             stop=self._is_over,
             before_sleep=_log_wait,
@@ -145,21 +135,21 @@ class RetryPolicy:
 
     def call_through_outage(self, act: Callable[[], T]) -> T:
         """Call `act`, retrying only while the directory itself is away; see `call`."""
-        return self.call(act, when=is_outage)
+        return self.call(act, errors=(SharedDirectoryError,))
 
     def _pause(self, seconds: float) -> None:
         self.sleep(seconds)
 
     def _is_over(self, state: RetryCallState) -> bool:
         error = state.outcome.exception() if state.outcome is not None else None
-        away = self.away_seconds if error is not None and is_outage(error) else None
+        away = self.away_seconds if isinstance(error, SharedDirectoryError) else None
         return state.idle_for >= (self.seconds if away is None else away)
 
 
 def _log_wait(state: RetryCallState) -> None:
     """Log once why we wait."""
     error = state.outcome.exception() if state.outcome is not None else None
-    if state.attempt_number == _LOGGED_AFTER and error is not None and is_outage(error):
+    if state.attempt_number == _LOGGED_AFTER and isinstance(error, SharedDirectoryError):
         log.warning("waiting for the shared directory: %s", error)
 
 

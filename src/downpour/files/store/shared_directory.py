@@ -242,7 +242,9 @@ def send_dataset(shared: SharedDirectory, key: str) -> None:
     there = set(shared.bucket.names(place))
     for name in sorted(names_in(folder), key=lambda name: (name == _LAST, name)):
         if name not in there:
-            _send(shared.bucket, f"{place}/{name}", folder / name)
+            # Another experiment may have prepared it: the key determines all bytes.
+            with contextlib.suppress(KeyTakenError):
+                shared.bucket.put_new(f"{place}/{name}", folder / name)
 
 
 def is_sent(shared: SharedDirectory, key: str) -> bool:
@@ -272,13 +274,6 @@ def fetch_dataset(shared: SharedDirectory, key: str) -> None:
 
 def _place(shared: SharedDirectory, key: str) -> str:
     return f"{shared.datasets.name}/{check_bare_name(key)}"
-
-
-def _send(bucket: Bucket, key: str, file: Path) -> None:
-    try:
-        bucket.put_new(key, file)
-    except KeyTakenError:
-        return  # another experiment prepared it: the key determines all bytes
 
 
 def _give_name(part: Path, folder: Path) -> None:

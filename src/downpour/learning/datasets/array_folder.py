@@ -212,10 +212,8 @@ def open_array_folder(
 def damage(root: Path, key: str, names: Iterable[str]) -> str | None:
     """Return why a folder cannot be opened, or None if it can."""
     try:
-        _LOOKS.call(
-            partial(open_array_folder, root, key, tuple(names)),
-            when=lambda error: isinstance(error, FileMissing | FileCorrupt),
-        )
+        look = partial(open_array_folder, root, key, tuple(names))
+        _LOOKS.call(look, errors=(FileMissing, FileCorrupt))
     except (FileMissing, FileCorrupt) as error:
         return str(error)
     return None
