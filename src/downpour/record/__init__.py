@@ -5,22 +5,7 @@ Nothing here asks a manager or changes an experiment; a record is all it needs.
 
 from __future__ import annotations
 
-from downpour.record.mitigation import Stragglers
 from downpour.record.result import Result
-from downpour.record.result_parts import (
-    BestModel,
-    FailureResult,
-    RoundResult,
-    TaskResult,
-    TestResult,
-)
+from downpour.record.result_parts import RoundResult
 
-__all__ = [
-    "BestModel",
-    "FailureResult",
-    "Result",
-    "RoundResult",
-    "Stragglers",
-    "TaskResult",
-    "TestResult",
-]
+__all__ = ["Result", "RoundResult"]

@@ -17,18 +17,16 @@ BFLOAT16_MAX = np.uint32(0x7F7F0000).view(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
-class Float:
+class _Float:
     """Floats of a type that numpy has."""
 
     dtype: str
     feedback: ClassVar[None] = None
 
     def size(self, count: int) -> int:
-        """Return how many bytes `count` numbers take."""
         return count * np.dtype(self.dtype).itemsize
 
     def encode(self, numbers: Numbers) -> Bytes:
-        """Return finite numbers [n] as bytes."""
         check_finite(numbers)
         with np.errstate(over="ignore"):
             encoded = numbers.astype(self.dtype)
@@ -37,11 +35,10 @@ class Float:
         return encoded.view(np.uint8)
 
     def decode(self, encoded: Bytes, out: Numbers) -> None:
-        """Fill `out` [n] from its bytes."""
         out[:] = encoded.view(self.dtype)
 
 
-class BFloat16:
+class _BFloat16:
     """The upper half of float32.
 
     bfloat16 has float32's range and 8 significant bits, float16 11 bits and less range (IEEE 754;
@@ -52,11 +49,9 @@ class BFloat16:
     feedback = None
 
     def size(self, count: int) -> int:
-        """Return how many bytes `count` numbers take."""
         return 2 * count
 
     def encode(self, numbers: Numbers) -> Bytes:
-        """Return finite numbers [n] as bytes."""
         check_finite(numbers)
         encoded = to_bfloat16(numbers)
         if not np.isfinite(from_bfloat16(encoded)).all():
@@ -64,13 +59,12 @@ class BFloat16:
         return encoded.view(np.uint8)
 
     def decode(self, encoded: Bytes, out: Numbers) -> None:
-        """Fill `out` [n] from its bytes."""
         # We write straight into place: the lower halves are zeros.
         bits = out.view(np.uint32)
         np.left_shift(encoded.view("<u2"), np.uint32(16), out=bits, dtype=np.uint32)
 
 
-FLOAT32, BFLOAT16, FLOAT16 = Float("<f4"), BFloat16(), Float("<f2")
+FLOAT32, BFLOAT16, FLOAT16 = _Float("<f4"), _BFloat16(), _Float("<f2")
 
 
 def to_bfloat16(numbers: Numbers) -> np.ndarray[tuple[int, ...], np.dtype[np.uint16]]:

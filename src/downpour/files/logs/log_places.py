@@ -133,7 +133,7 @@ class FolderLogs:
         return SharedDirectoryError(self._folder, explain(error))
 
 
-class BucketLogs:
+class _BucketLogs:
     """Keeps pieces as objects; puts the whole object each time that a piece grows."""
 
     interval_seconds = 5.0
@@ -143,14 +143,13 @@ class BucketLogs:
         self._growing = ("", b"")
 
     def append(self, name: str, gained: bytes) -> int:
-        """Replace the object by one with more bytes; the bucket takes all of them, or none."""
+        # The bucket takes all bytes, or none.
         before = self._growing[1] if self._growing[0] == name else b""
         self._bucket.put(f"{FOLDER}/{name}", before + gained)
         self._growing = name, before + gained
         return len(gained)
 
     def pieces(self) -> list[Piece]:
-        """Return the objects."""
         return [
             Piece(found.key.rpartition("/")[2], found.size_bytes, found.changed_seconds)
             for found in self._bucket.found(FOLDER)
@@ -158,20 +157,18 @@ class BucketLogs:
         ]
 
     def read(self, name: str, begin: int) -> bytes:
-        """Fetch an object."""
         try:
             return self._bucket.get(f"{FOLDER}/{name}")[begin:]
         except FileMissing:
             return b""
 
     def remove(self, name: str) -> None:
-        """Remove an object."""
         self._bucket.remove(f"{FOLDER}/{name}")
 
 
 def logs_of(shared: SharedDirectory) -> LogPlace:
     """Return where the processes of a shared directory keep their logs."""
-    return BucketLogs(shared.bucket) if shared.bucket else FolderLogs(shared.process_logs)
+    return _BucketLogs(shared.bucket) if shared.bucket else FolderLogs(shared.process_logs)
 
 
 Level = Literal["debug", "info", "warning", "error"]

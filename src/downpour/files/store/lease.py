@@ -29,7 +29,7 @@ from filelock import Timeout
 from downpour.base.errors import SharedDirectoryError, StoreError
 from downpour.files.store.bucket import Bucket
 from downpour.files.store.directory import read_regular
-from downpour.files.store.presence import Pulse, Watch
+from downpour.files.store.presence import Pulse, Watch, give_back
 from downpour.files.store.publish import RetryPolicy, explain, publish, reading
 from downpour.files.store.shared_directory import SharedDirectory
 from downpour.host.paths import FolderLock
@@ -253,7 +253,9 @@ class Lease:
                 if self._highest_term() < self.term:
                     raise
             else:
-                self._begin_pulse()
+                if self._bucket is not None:
+                    self._pulse = Pulse(self._bucket, self.term, self._is_highest)
+                    self._pulse.start()
                 return leader
 
     def _publish(self, name: str, content: bytes) -> None:
@@ -261,11 +263,6 @@ class Lease:
             # The bucket comes first, because it decides between managers on several machines.
             self._bucket.put_new(f"{self._terms.name}/{name}", content)
         publish(self._terms, name, [content])
-
-    def _begin_pulse(self) -> None:
-        if self._bucket is not None:
-            self._pulse = Pulse(self._bucket, self.term, lambda: self._highest_term() <= self.term)
-            self._pulse.start()
 
     def _highest_term(self) -> int:
         """Return the highest term that any machine knows of; 0 if there is none."""
@@ -299,6 +296,9 @@ class Lease:
         """Return whether no later term exists."""
         if self._pulse is not None and self._pulse.is_fresh:
             return True
+        return self._is_highest()
+
+    def _is_highest(self) -> bool:
         return self._highest_term() <= self.term
 
     def release(self) -> None:
@@ -306,5 +306,4 @@ class Lease:
         if self._pulse is not None:
             self._pulse.stop()
             self._pulse = None
-        with suppress(OSError):
-            self._lock.release()
+        give_back(self._lock)
