@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 
@@ -33,11 +33,8 @@ from downpour.files.store.publish import RetryPolicy
 from downpour.network.rpc.messages import IndicesFile, TaskMessage
 from downpour_lab.simulated import digests
 from downpour_lab.simulated.disk import SimulatedStore
-from downpour_lab.simulated.environment import Course, Environment
-from downpour_lab.simulated.threads import Wait
-
-if TYPE_CHECKING:
-    from downpour_lab.simulated.worker import SimulatedWorker
+from downpour_lab.simulated.environment import Course, Environment, What
+from downpour_lab.simulated.threads import Process, Wait
 
 Phase = Literal["reading", "training", "saving", "publishing", "reporting"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
@@ -54,6 +51,19 @@ _ERRORS: Mapping[str, Callable[[str], DownpourError]] = {
 # When a step ends, the share may be a rounding error below it.
 _ROUNDING = 1e-9
 _STEPS = "steps"
+
+
+class Trainer(Protocol):
+    """A process that trains, as its tasks see it."""
+
+    process: Process
+    machine: str
+
+    def see(self, what: What, *attempts: AttemptId) -> None:
+        """Show an action to the observer."""
+
+    def crash(self, why: str) -> None:
+        """Die at once."""
 
 
 class SimulatedTraining:
@@ -215,7 +225,7 @@ class SimulatedTaskFlow(TaskFlow):
     """Carries out one attempt after the other."""
 
     def __init__(
-        self, environment: Environment, worker: SimulatedWorker, loop_class: type[StepLoop]
+        self, environment: Environment, worker: Trainer, loop_class: type[StepLoop]
     ) -> None:
         self.process = worker.process
         super().__init__(self._loop, self.process.sleep, self.process.clock.now, environment.token)
