@@ -249,11 +249,7 @@ def results(options: ResultsOptions, credentials: Credentials) -> None:
 
 
 def _stay(
-    client: Client,
-    experiment: str,
-    asked: Spec,
-    resolved: ResolvedSpec,
-    follower: Follower,
+    client: Client, experiment: str, asked: Spec, resolved: ResolvedSpec, follower: Follower
 ) -> Result:
     """Show an experiment until it ends, and write its event files."""
     from downpour.show.tables.live import LINE_SECONDS, ProgressDisplay

@@ -62,11 +62,7 @@ GROUPS = {
         "export": "trained.export",
         "replay": "trained.replay",
     },
-    COMPARE: {
-        "grid": "studies.grid",
-        "tune": "studies.tune",
-        "report": "drawings.report",
-    },
+    COMPARE: {"grid": "studies.grid", "tune": "studies.tune", "report": "drawings.report"},
     "Run a cluster": {
         "up": "up_and_down.up",
         "ps": "up_and_down.ps",

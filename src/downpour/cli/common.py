@@ -77,23 +77,9 @@ dashboard_port = partial(
     metavar="N",
     default="not served",
 )
-as_json = partial(
-    option,
-    value=False,
-    text="Print JSON instead of tables.",
-    flag="--json",
-)
-as_csv = partial(
-    option,
-    value=False,
-    text="Print CSV, a row for each epoch.",
-    flag="--csv",
-)
-experiment = partial(
-    argument,
-    text="An experiment's identifier.",
-    metavar="ID",
-)
+as_json = partial(option, value=False, text="Print JSON instead of tables.", flag="--json")
+as_csv = partial(option, value=False, text="Print CSV, a row for each epoch.", flag="--csv")
+experiment = partial(argument, text="An experiment's identifier.", metavar="ID")
 
 
 def allow_code(modules: Sequence[str], file: Path | None = None) -> None:

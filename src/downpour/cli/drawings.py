@@ -61,9 +61,7 @@ def report(options: ReportOptions) -> None:
         _write_events(options.folder, options.tensorboard)
     with progress_bar("figures") as show:
         page = write_report(
-            study,
-            options.out_dir or usual,
-            lambda done, total: show(completed=done, total=total),
+            study, options.out_dir or usual, lambda done, total: show(completed=done, total=total)
         )
     for subgrid in study.subgrids:
         out().print(study_table(subgrid))

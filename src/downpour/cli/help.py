@@ -25,12 +25,7 @@ _STUDY = ("--out", "--on", "--manager", "--shared", "--data-dir", "--detach", "-
 
 # Commands that are missing here show all their options with `--help`.
 FIRST: dict[str, tuple[str, ...]] = {
-    "run": (
-        *_TRAINING,
-        "--workers",
-        *_SHARDS,
-        *("--on", "--shared", "--resume", "--dashboard"),
-    ),
+    "run": (*_TRAINING, "--workers", *_SHARDS, *("--on", "--shared", "--resume", "--dashboard")),
     "submit": ("--manager", "--shared", "--watch", *_TRAINING, *_SHARDS, "--resume"),
     "grid": _STUDY,
     "tune": _STUDY,

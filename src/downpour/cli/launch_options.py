@@ -19,8 +19,7 @@ from downpour.learning.allowlist import VARIABLE
 
 workers = partial(option, value=None, metavar="N")
 dry_run = partial(
-    flag,
-    text=f"Print what would be submitted or run, and start nothing ({', '.join(planning())}).",
+    flag, text=f"Print what would be submitted or run, and start nothing ({', '.join(planning())})."
 )
 
 
@@ -62,11 +61,7 @@ def _parameters() -> list[Parameter]:
                 str(declared.default).removesuffix(".0") if text.default is None else text.default
             )
             seen = OptionText(
-                text.help,
-                text.metavar,
-                shown,
-                flag=text.flag,
-                title=" and ".join(titles) or None,
+                text.help, text.metavar, shown, flag=text.flag, title=" and ".join(titles) or None
             )
             made.setdefault(name, parameter(name, hints[name], None, seen))
     return [*made.values()]

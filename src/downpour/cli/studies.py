@@ -54,7 +54,7 @@ class StudyOptions:
     on_event: str = base.on_event()
     allow: tuple[str, ...] = common.allow()
     detach: bool = flag(
-        "Run in the background, without this terminal; DIR/log.txt shows the progress.",
+        "Run in the background, without this terminal; DIR/log.txt shows the progress."
     )
     status: bool = flag("Only show the progress; starts nothing.")
     as_json: bool = common.as_json()

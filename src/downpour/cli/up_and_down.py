@@ -67,7 +67,7 @@ class UpOptions:
     dashboard: bool = common.dashboard()
     service: bool = flag(
         "Let the user's own systemd keep the cluster: it starts it with the machine, without a "
-        "login. `downpour down --service` removes the services, and --dry-run prints them.",
+        "login. `downpour down --service` removes the services, and --dry-run prints them."
     )
     no_manager: bool = flag(
         "Start only workers, for the manager that leads in the shared directory."

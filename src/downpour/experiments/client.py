@@ -227,9 +227,7 @@ class Client:
             before = page[0].experiment
 
     def _ask(
-        self,
-        question: Callable[[ManagerClient], _Answer],
-        check: Callable[[], None] | None = None,
+        self, question: Callable[[ManagerClient], _Answer], check: Callable[[], None] | None = None
     ) -> _Answer:
         """Ask the manager; if it does not answer, wait for it."""
         seconds = _AWAY_SECONDS if self._met else self._connect_seconds

@@ -116,10 +116,7 @@ def _splits_figure(acted: Sequence[Acted]) -> Figure:
 
 SPLITS = Demo(
     about="shards with all classes, or with a few classes each: the effect on averaging",
-    acts=(
-        _splits_act("random", "random split"),
-        _splits_act("class", "class split"),
-    ),
+    acts=(_splits_act("random", "random split"), _splits_act("class", "class split")),
     title="Two ways to cut the same data into shards",
     columns=(
         (Column("split", "split"), lambda act: act.spec.split),

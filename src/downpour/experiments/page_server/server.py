@@ -305,11 +305,7 @@ class PageServer(uvicorn.Server):
 
 
 def serve(
-    location: str,
-    listener: socket,
-    trust: Trust,
-    host: str,
-    ready: Callable[[PageServer], None],
+    location: str, listener: socket, trust: Trust, host: str, ready: Callable[[PageServer], None]
 ) -> None:
     """Serve a location until someone calls `leave` on the server that `ready` gets.
 

@@ -37,10 +37,7 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def embed(
-    spec: Spec,
-    workers: int,
-    surroundings: Surroundings,
-    server: ForkServerProcess | None = None,
+    spec: Spec, workers: int, surroundings: Surroundings, server: ForkServerProcess | None = None
 ) -> Iterator[tuple[RunningCluster, Client]]:
     """Run a manager, workers and their client until the block ends.
 

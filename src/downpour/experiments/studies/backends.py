@@ -223,10 +223,7 @@ def _train(
     check = None if cluster is None else cluster.check
     # If the manager died, it answers only after `check` has restarted it.
     record = partial(client.record, check=check)
-    with (
-        Follower(announcers(on_event)) as follower,
-        submitted(client, run, note) as experiment,
-    ):
+    with Follower(announcers(on_event)) as follower, submitted(client, run, note) as experiment:
         with suppress(ExperimentFailed):  # the record says how the run ended
             client.wait(experiment, on_status=watch, check=check)
         lines += record(experiment, len(lines))

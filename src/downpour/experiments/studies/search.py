@@ -296,11 +296,7 @@ class SearchPlan(StudyPlan):
         """The ended runs, in the order of their numbers."""
         search, runs = self._search, tuple(self._runs[number] for number in sorted(self._runs))
         return SearchResult(
-            name=search.name,
-            goal=search.goal,
-            fields=search.shown,
-            asked=search.asked,
-            runs=runs,
+            name=search.name, goal=search.goal, fields=search.shown, asked=search.asked, runs=runs
         )
 
     @property

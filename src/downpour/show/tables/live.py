@@ -13,14 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from rich.console import (
-    Console,
-    ConsoleOptions,
-    Group,
-    JustifyMethod,
-    RenderableType,
-    RenderResult,
-)
+from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.progress import (
     BarColumn,
@@ -37,12 +30,7 @@ from rich.text import Text
 
 from downpour.base.states import ExperimentState, TaskState
 from downpour.host.text import one_line, size_in_words
-from downpour.network.rpc.messages import (
-    ExperimentSummary,
-    Status,
-    TaskStatus,
-    WorkerStatus,
-)
+from downpour.network.rpc.messages import ExperimentSummary, Status, TaskStatus, WorkerStatus
 from downpour.record.result_parts import first_of, in_words, mixture_now
 
 _ROWS_MAX = 40

@@ -247,10 +247,7 @@ def search_table(search: SearchResult) -> RenderableType:
         columns.append((field.words.replace(" ", "\n"), values))
     marks = ["best " if run is best else _MARKS.get(run.state, "") for run in runs]
     epochs = [f"{mark}{len(r.epoch_values)}" for mark, r in zip(marks, runs, strict=True)]
-    columns += [
-        measurements(search.measure, [run.value for run in runs]),
-        ("epochs", epochs),
-    ]
+    columns += [measurements(search.measure, [run.value for run in runs]), ("epochs", epochs)]
     is_tight = len(search.fields) > _ROOMY_FIELDS
     return Group(Text(one_line(search.name), style="bold"), text_table(columns, is_tight=is_tight))
 
