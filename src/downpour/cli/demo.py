@@ -67,16 +67,15 @@ def demo(options: DemoOptions) -> None:
 
 
 def _play(demo: Demo, figure: Path, shared: Path, fewer: Mapping[str, Any]) -> None:
-    from downpour.experiments.demos.demo import DemoStage, data_in
+    from downpour.experiments.demos.demo import data_in, play
     from downpour.show.tables.live import ProgressDisplay
 
     changes = {**data_in(RESULTS), **fewer}
-    stage = DemoStage(shared=shared, changes=changes)
     acted = []
     for number, act in enumerate(demo.acts, 1):
         note(f"{number} of {len(demo.acts)}: {act.title}")
         with ProgressDisplay(err()) as display:
-            acted.append(stage.play(act, display.show))
+            acted.append(play(act, changes, shared, display.show))
     _print(demo, acted)
     _draw(demo, acted, figure)
     say("Repeat both runs:" if shared == SHARED else f"Repeat both runs (with --shared {shared}):")

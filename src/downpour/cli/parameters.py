@@ -53,20 +53,16 @@ def _part(hint: Any) -> CommandPart:
         return CommandPart(
             [typed("context", hint, Parameter.empty)], lambda values: values["context"]
         )
-    if hint is Credentials:
-        return CommandPart(_parameters(hint), _credentials)
-    return CommandPart(_parameters(hint), lambda values: value_of(hint, values))
 
+    def made(values: Values) -> Any:
+        given = {name: values[name] for name in options_of(hint)}
+        if hint is Credentials:
+            files = {name: path for name, path in given.items() if path}
+            return Credentials.from_environment().with_files(files)
+        hints = get_type_hints(hint)
+        return hint(**{name: _value(hints[name], value) for name, value in given.items()})
 
-def _credentials(values: Values) -> Credentials:
-    files = {name: path for name in options_of(Credentials) if (path := values[name])}
-    return Credentials.from_environment().with_files(files)
-
-
-def value_of(kind: type, values: Values) -> Any:
-    """Return a dataclass with the typed values of its options."""
-    hints = get_type_hints(kind)
-    return kind(**{name: _value(hints[name], values[name]) for name in options_of(kind)})
+    return CommandPart(_parameters(hint), made)
 
 
 def _value(hint: Any, value: Any) -> Any:

@@ -153,6 +153,7 @@ class StudyRun(Generic[StudyT]):
         """Run the missing runs, and return whether the study succeeded."""
         from downpour.experiments.running.surroundings import Surroundings
         from downpour.experiments.studies import Embedded, Remote, run_study
+        from downpour.experiments.studies.folder import REQUEST_NAME
         from downpour.experiments.studies.runner import StudyDisplay
 
         options, launching = self.options, self.launching
@@ -164,7 +165,7 @@ class StudyRun(Generic[StudyT]):
             backend = (
                 Embedded(where, event_command)
                 if client is None
-                else Remote(client, folder.request, event_command)
+                else Remote(client, folder.path / REQUEST_NAME, event_command)
             )
             progress = run_study(folder, backend, display, on_kept)
         if self.draw is not None:

@@ -12,11 +12,9 @@ from typing import Any
 
 import pytest
 
-from downpour.record.record import read_record
-from downpour.record.record_lines import SubmittedLine
 from downpour.show.dashboard import static_copy
 from downpour.show.dashboard.static_copy import static_page
-from tests.show.dashboard.records import large_record
+from tests.show.dashboard.records import write_large
 from tests.show.dashboard.viewer import Viewer
 
 RECORDED = Path(__file__).parents[2] / "recorded"
@@ -74,19 +72,6 @@ def test_a_copy_has_what_the_server_would_send() -> None:
     assert data["tasks"]["uneven-51c0"]["1/3"][0][1].startswith("the manager gave it to d")
 
 
-def test_a_record_and_its_folder_give_the_same_copy() -> None:
-    """Except for when it was, which only the file tells."""
-    of_folder, of_record = (
-        data_of(static_page([source], "one"))
-        for source in (FOLDERS[0], read_record(FOLDERS[0] / "record.jsonl"))
-    )
-    assert of_folder["tasks"] == of_record["tasks"]
-    for data in (of_folder, of_record):
-        (frame,) = data["frames"]["uneven-51c0"]
-        frame["clock"] = frame["experiment"]["start"] = 0
-    assert of_folder["frames"] == of_record["frames"]
-
-
 def test_the_policy_allows_the_scripts_and_styles_inside_and_nothing_else() -> None:
     """By their hashes; nothing refers to another file."""
     text = static_page(FOLDERS, "two runs")
@@ -102,28 +87,25 @@ def test_the_policy_allows_the_scripts_and_styles_inside_and_nothing_else() -> N
     assert not [link for link in page.links if "//" in link or "assets" in link]
 
 
-def test_hostile_names_stay_text() -> None:
+def test_hostile_names_stay_text(tmp_path: Path) -> None:
     """Neither a name nor the title can end the script or add one."""
     hostile = "</script><script>alert(1)</script><!--<script>"
-    record = list(large_record(2, 1))
-    at, submitted = record[0]
-    assert isinstance(submitted, SubmittedLine)
-    record[0] = at, SubmittedLine(**{**_fields(submitted), "name": hostile})
-    text = static_page([record], hostile)
-    page, plain = Parsed(text), Parsed(static_page([list(large_record(2, 1))], "plain"))
+    file = write_large(tmp_path, 2, 1)
+    plain = Parsed(static_page([tmp_path], "plain"))
+    file.write_text(file.read_text().replace('"large"', json.dumps(hostile)))
+    text = static_page([tmp_path], hostile)
+    page = Parsed(text)
     assert page.texts["script"] == plain.texts["script"]
     assert page.texts["title"] == [hostile]
     assert data_of(text)["experiments"][0]["name"] == hostile
 
 
-def _fields(line: SubmittedLine) -> dict[str, Any]:
-    return {name: getattr(line, name) for name in SubmittedLine.__struct_fields__}
-
-
-def test_a_copy_of_a_large_record_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Histories of tasks, which would be most of it; two records of one ID are kept apart."""
+def test_a_copy_of_a_large_record_says_what_it_leaves_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Histories of tasks, which would be most of it."""
     monkeypatch.setattr(static_copy, "HISTORY_LINES_MAX", 50)
-    data = data_of(static_page([list(large_record(4, 4)), list(large_record(2, 1))], "large"))
-    assert [one["id"] for one in data["experiments"]] == ["large-0001", "large-0001 (2)"]
-    assert data["tasks"].keys() == {"large-0001 (2)"}
+    write_large(tmp_path, 4, 4)
+    data = data_of(static_page([tmp_path, FOLDERS[1]], "large"))
+    assert data["tasks"].keys() == {"gestures-7f3a"}
     assert "more than 50 lines: histories of tasks are left out" in data["left_out"]

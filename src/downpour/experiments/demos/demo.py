@@ -1,8 +1,7 @@
 """A demo: acts, each a run that a command line can repeat, and the lesson of both.
 
-`DemoStage` chooses the data, trains the acts one after the other, and reads their results. It
-downloads nothing. The data are scikit-learn's digits, or random clouds of points if scikit-learn is
-not installed. A file next to the results stores the clouds, so that a command line can use them
+It downloads nothing. The data are scikit-learn's digits, or random clouds of points if scikit-learn
+is not installed. A file next to the results stores the clouds, so that a command line can use them
 again.
 """
 
@@ -63,17 +62,13 @@ class Act:
         rounds = self.spec(changes).meetings.rounds
         self.disturbances.check(self.workers, rounds, is_local=True)
 
-    def words(self, changes: Mapping[str, Any]) -> list[str]:
-        """Return the words of the command line that repeats the act with these changes."""
+    def command(self, changes: Mapping[str, Any]) -> str:
+        """Return the command line that repeats the act with these changes, as people type it."""
         options = {**self.fields, **changes, "workers": self.workers}
         words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
         words += [f"--slow={name}={speed:g}" for name, speed in self.slow.items()]
         words += [f"--kill={process}" for process in self.kill]
-        return ["downpour", "run", *words]
-
-    def command(self, changes: Mapping[str, Any]) -> str:
-        """Return the same command line as one text, as people type it."""
-        return shlex.join(self.words(changes))
+        return shlex.join(["downpour", "run", *words])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,29 +151,21 @@ _TRAIN, _TEST = 1440, 360
 _NOISE = 60.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DemoStage:
-    """Plays acts in a shared directory; `changes` replace fields of their specs."""
-
-    shared: Path
-    changes: Mapping[str, Any]
-
-    def play(self, act: Act, on_status: OnStatus) -> Acted:
-        """Train an act to its end."""
-        spec = act.spec(self.changes)
-        place = Surroundings(self.shared, disturbances=act.disturbances)
-        began = time.monotonic()
-        result = train(spec, act.workers, place, Watching(on_status=on_status, progress=False))
-        wall_seconds = time.monotonic() - began
-        record = place.shared / "experiments" / result.experiment / RECORD_NAME
-        return Acted(
-            act=act,
-            spec=spec,
-            result=result,
-            record=read_record(record),
-            shared=place.shared,
-            wall_seconds=wall_seconds,
-        )
+def play(act: Act, changes: Mapping[str, Any], shared: Path, on_status: OnStatus) -> Acted:
+    """Train an act to its end; `changes` replace fields of its spec."""
+    spec = act.spec(changes)
+    place = Surroundings(shared, disturbances=act.disturbances)
+    began = time.monotonic()
+    result = train(spec, act.workers, place, Watching(on_status=on_status, progress=False))
+    wall_seconds = time.monotonic() - began
+    return Acted(
+        act=act,
+        spec=spec,
+        result=result,
+        record=read_record(shared / "experiments" / result.experiment / RECORD_NAME),
+        shared=shared,
+        wall_seconds=wall_seconds,
+    )
 
 
 def data_in(folder: Path) -> dict[str, Any]:

@@ -24,9 +24,10 @@ from downpour.base.errors import FileCorrupt, StoreError
 from downpour.experiments.page_server.event_stream import Chunk, event
 from downpour.files.logs.log_places import LEVELS, LogLine, LogPlace
 from downpour.record.logs import LogCursor, LogFilter, read_logs
+from downpour.record.record import task_lines
 from downpour.show.dashboard.columns import Fields
 from downpour.show.dashboard.model import RecordTables
-from downpour.show.dashboard.results import Told, task_history
+from downpour.show.dashboard.results import Told, histories
 from downpour.show.dashboard.sources import RecordSource
 
 TICK_SECONDS = 0.5
@@ -119,7 +120,9 @@ class RecordFeed:
     async def history(self, task: tuple[int, int]) -> list[Told]:
         """Return the history of a task, by round and shard from 0, in words."""
         await self.catch_up(60.0)
-        return await asyncio.to_thread(task_history, self.folder, self.model.start, task)
+        return await asyncio.to_thread(
+            lambda: list(histories(task_lines(self.folder, *task), self.model.start))
+        )
 
     async def end(self) -> None:
         """Fold the last lines, and wake all viewers."""
@@ -317,7 +320,7 @@ class LogFeeds:
 
     def __init__(self, place: LogPlace) -> None:
         self._place = place
-        self.of = lru_cache(_FEEDS_MAX)(self._feed_of)
+        self.of: Callable[[str], LogFeed] = lru_cache(_FEEDS_MAX)(lambda _: LogFeed(place))
         """Returns the feed of an experiment."""
         self._are_kept = False
         self._looked = -math.inf
@@ -329,9 +332,6 @@ class LogFeeds:
             self._looked = now
             self._are_kept = bool(self._place.pieces())
         return self._are_kept
-
-    def _feed_of(self, _: str) -> LogFeed:
-        return LogFeed(self._place)
 
 
 def _characters_of(line: LogLine) -> int:

@@ -144,9 +144,6 @@ def _changed_ns(folder: Path) -> int | None:
     return max(changed, default=None)
 
 
-_ALWAYS = ("run", "state", "epochs", "result", "seconds")
-
-
 def study_table(place: ResultsPlace, name: str) -> dict[str, Any] | None:
     """Return the ended runs of a study as a table; None if the study does not exist.
 
@@ -173,7 +170,7 @@ def study_table(place: ResultsPlace, name: str) -> dict[str, Any] | None:
         ]
         for experiment, fields, summary in runs
     ]
-    columns = [_ALWAYS[0], *varied, *_ALWAYS[1:]]
+    columns = ["run", *varied, "state", "epochs", "result", "seconds"]
     return {"name": name, "columns": columns, "rows": rows, "runs": [one for one, _, _ in runs]}
 
 
@@ -256,23 +253,15 @@ def opened(location: str) -> Iterator[tuple[ResultsPlace, Refresh]]:
         return
     shared = seen_location(location)
     with TemporaryDirectory(prefix="downpour-") as folder:
-        copies = _Copies(MirrorCopy(shared, Path(folder)))
-        copies.refresh("")
-        yield ResultsPlace.at(Path(folder)), copies.refresh
+        copy, lock = MirrorCopy(shared, Path(folder)), Lock()
+        looked: dict[str, float] = {}
 
+        def refresh(experiment: str) -> None:
+            with lock:
+                now = time.monotonic()
+                if now - looked.get(experiment, -LOOK_SECONDS) >= LOOK_SECONDS:
+                    copy.fetch(experiment)
+                    looked[experiment] = now
 
-class _Copies:
-    """Updates copies, but not too often; safe to share between threads."""
-
-    def __init__(self, copy: MirrorCopy) -> None:
-        self._copy = copy
-        self._lock = Lock()
-        self._looked: dict[str, float] = {}
-
-    def refresh(self, experiment: str) -> None:
-        with self._lock:
-            now = time.monotonic()
-            if now - self._looked.get(experiment, -LOOK_SECONDS) < LOOK_SECONDS:
-                return
-            self._copy.fetch(experiment)
-            self._looked[experiment] = now
+        refresh("")
+        yield ResultsPlace.at(Path(folder)), refresh

@@ -92,7 +92,7 @@ class Dashboard:
             Route(f"{of_one}/splits", self._splits),
             Route(f"{of_one}/logs", self._logs),
         ]
-        handlers: Any = {HTTPException: _refused, StoreError: _unreadable, SpecError: _invalid}
+        handlers: Any = {HTTPException: _refused, StoreError: _unreadable, SpecError: _unreadable}
         routed = Starlette(routes=routes, exception_handlers=handlers)
         return Guard(GZipMiddleware(routed, compresslevel=5), self._door)
 
@@ -264,11 +264,8 @@ async def _refused(_: Request, error: Exception) -> Response:
 
 
 async def _unreadable(_: Request, error: Exception) -> Response:
-    return JSONResponse({"text": str(error)}, status_code=503)
-
-
-async def _invalid(_: Request, error: Exception) -> Response:
-    return JSONResponse({"text": str(error)}, status_code=400)
+    status = 400 if isinstance(error, SpecError) else 503
+    return JSONResponse({"text": str(error)}, status_code=status)
 
 
 _CLOSE_SECONDS = 5

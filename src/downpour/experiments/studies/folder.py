@@ -119,11 +119,6 @@ class StudyFolder(Generic[StudyT_co]):
         return self.path / self.study.file_name
 
     @property
-    def request(self) -> Path:
-        """The file with the request of the run that a manager elsewhere is training."""
-        return self.path / REQUEST_NAME
-
-    @property
     def best(self) -> Path:
         """The file of the best run's spec; it exists once a run has finished."""
         return self.path / BEST_NAME

@@ -26,6 +26,7 @@ from downpour.experiments.trained_model.locating import (
 )
 from downpour.files.store import FINAL_NAME, SPEC_NAME, encode
 from downpour.files.store.directory import read_regular
+from downpour.files.store.model_files import read_model
 from downpour.host.paths import empty_folder
 from downpour.learning.accelerators import devices_here
 from downpour.learning.blame import describe_error
@@ -85,7 +86,7 @@ def load(trained: TrainedModel) -> nn.Module:
 
 def fill(model: nn.Module, trained: TrainedModel) -> None:
     """Copy a trained model's parameters into its network."""
-    tensors = trained.read().tensors
+    tensors = read_model(trained.file, trained.name, None, field=FIELD).tensors
     for remark in begin_from(model, tensors, trained.name, field=FIELD):
         log.warning("%s", remark)
     if missing := lacking(model, {*tensors, *frozen_of(model)}):

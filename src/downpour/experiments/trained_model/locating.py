@@ -21,7 +21,7 @@ from downpour.core.spec import Spec, stored_fields
 from downpour.experiments.running.surroundings import shared_path
 from downpour.files.store import RECORD_NAME, SPEC_NAME, ModelName, SharedDirectory, parse_name
 from downpour.files.store.directory import read_regular
-from downpour.files.store.model_files import NamedModel, experiments_at, find_model, read_model
+from downpour.files.store.model_files import experiments_at, find_model
 from downpour.files.store.shared_directory import own_folder
 from downpour.host.paths import path_of
 from downpour.record import Result
@@ -46,10 +46,6 @@ class TrainedModel:
     spec: Spec
     data_root: Path
     data_key: str
-
-    def read(self) -> NamedModel:
-        """Return the model's parameters."""
-        return read_model(self.file, self.name, None, field=FIELD)
 
 
 def find(source: Source, shared: Path, spec: Spec | None = None) -> TrainedModel:

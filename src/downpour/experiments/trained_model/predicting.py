@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,14 +54,6 @@ _NAMED = 5
 _X = ("x", "x_test", "test_images")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inputs:
-    """Examples without labels, and the name of each: a file, or the number of a row from 0."""
-
-    names: tuple[str, ...]
-    x: NDArray[Any]
-
-
 def read_labelled(path: Path, dataset: PreparedDataset, spec: Spec, *, field: str) -> Examples:
     """Read examples to measure a model on: the test part if there is one, else all.
 
@@ -74,10 +66,16 @@ def read_labelled(path: Path, dataset: PreparedDataset, spec: Spec, *, field: st
         return Examples(x=examples_like(x, dataset, given), y=targets_like(y, dataset, given))
 
 
-def read_inputs(path: Path, dataset: PreparedDataset, spec: Spec, *, field: str) -> Inputs:
-    """Read examples to predict: an .npz or .npy file, an image, or a folder of images."""
+def read_inputs(
+    path: Path, dataset: PreparedDataset, spec: Spec
+) -> tuple[NDArray[Any], tuple[str, ...]]:
+    """Read examples to predict: an .npz or .npy file, an image, or a folder of images.
+
+    Returns:
+        The examples, and the name of each: a file, or the number of a row from 0.
+    """
     given = Spec(image_size=spec.image_size)
-    with _named(field, path):
+    with _named(INPUT, path):
         if path.suffix in {".npz", ".npy"}:
             open_user_file(path).close()  # refuses one that a library would wait for
             x = _array(path)
@@ -86,7 +84,7 @@ def read_inputs(path: Path, dataset: PreparedDataset, spec: Spec, *, field: str)
             files = _images(path)
             x = decoded_images(files, dataset.train.x.shape[-1], spec.image_size)
             names = tuple(file.name for file in files)
-        return Inputs(names=names, x=examples_like(x, dataset, given))
+        return examples_like(x, dataset, given), names
 
 
 def _of_folder(given: Spec, path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -190,12 +188,11 @@ def predict(trained: TrainedModel, given: str) -> list[Row]:
 
 def _built_in(trained: TrainedModel, given: str) -> tuple[LoadedTask, tuple[str, ...]]:
     dataset: PreparedDataset = known_data(trained)
-    inputs = read_inputs(path_of(INPUT, given), dataset, trained.spec, field=INPUT)
-    count, known = len(inputs.x), dataset.train.y
-    blank = np.zeros((count, *known.shape[1:]), known.dtype)
-    test = Examples(x=inputs.x, y=blank)
-    facts = replace(dataset.facts, test_samples=count)
-    return task_of(trained, replace(dataset, facts=facts, test=test)), inputs.names
+    x, names = read_inputs(path_of(INPUT, given), dataset, trained.spec)
+    known = dataset.train.y
+    test = Examples(x=x, y=np.zeros((len(x), *known.shape[1:]), known.dtype))
+    facts = replace(dataset.facts, test_samples=len(x))
+    return task_of(trained, replace(dataset, facts=facts, test=test)), names
 
 
 def _rows(model: nn.Module, task: LoadedTask, part: str, names: tuple[str, ...]) -> Iterator[Row]:

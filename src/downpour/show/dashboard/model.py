@@ -38,7 +38,7 @@ from downpour.record.tables import Tables
 from downpour.record.timeline import decision
 from downpour.show.dashboard.columns import Fields, RowTable
 from downpour.show.dashboard.results import Results, WorkerTable
-from downpour.show.dashboard.rounds import Rounds, Task, Waited, time_left
+from downpour.show.dashboard.rounds import Rounds, Task, time_left
 
 Frame = dict[str, Any]
 DECISIONS_MAX = 20_000
@@ -191,7 +191,7 @@ class RecordTables:
             case PhaseLine():
                 self._workers.works(line, self.line)
             case SavedLine():
-                self._results.saved(line.bytes)
+                self._results.bytes_written += line.bytes
             case UpdatedLine():
                 self._updated(at, line)
             case ResourcesUsedLine():
@@ -309,20 +309,17 @@ class RecordTables:
         waited = self._rounds.aggregated(at, line, self.line)
         self._results.aggregated(at, line, updates, self.line)
         if waited is not None and waited.seconds >= _WAITED_SHARE * waited.training_seconds > 0:
-            self._decide_wait(at, line.round, waited)
+            value = self._rounds.attempts.value
+            name = self._workers.at(value(waited.attempt, "worker")).name
+            shard = value(waited.attempt, "shard")
+            said = f"round {line.round + 1} waited {waited.seconds:.1f} s for shard {shard}"
+            self._decide(at, "wait", f"{said} at {name}", waited.attempt)
 
     def _evaluated(self, at: float, line: EvaluatedLine) -> None:
         known = len(self._results.metrics)
         self._results.evaluated(at, line, self.line)
         if len(self._results.metrics) > known:
             self._about_line = self.line
-
-    def _decide_wait(self, at: float, closed: int, waited: Waited) -> None:
-        value = self._rounds.attempts.value
-        name = self._workers.at(value(waited.attempt, "worker")).name
-        shard = value(waited.attempt, "shard")
-        said = f"round {closed + 1} waited {waited.seconds:.1f} s for shard {shard} at {name}"
-        self._decide(at, "wait", said, waited.attempt)
 
     def _ended(self, at: float, line: FinishedLine | FailedLine | CancelledLine) -> None:
         self._about |= {"ended_at": at, "reason": line.reason or None}

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
 from downpour.base.states import BLAMELESS, LOSS, Goal
 from downpour.host.text import size_in_words
-from downpour.record.record import task_lines
 from downpour.record.record_lines import (
     AggregatedLine,
     AssignedLine,
@@ -59,10 +57,6 @@ class Results:
     def began(self) -> None:
         """Note that an attempt has begun."""
         self.bytes_read += self._model_bytes
-
-    def saved(self, size_bytes: int) -> None:
-        """Note a snapshot."""
-        self.bytes_written += size_bytes
 
     def updated(self, size_bytes: int) -> None:
         """Note an update that counts."""
@@ -235,16 +229,11 @@ Told = tuple[float, str, int | None]
 """Seconds since the experiment was submitted, a sentence, and the attempt within the task."""
 
 
-def task_history(folder: Path, start: float, task: tuple[int, int]) -> list[Told]:
-    """Return the history of a task (round and shard, from 0) from an experiment's record.
-
-    `start` is when the user submitted it, by the record's clock.
-    """
-    return list(histories(task_lines(folder, *task), start))
-
-
 def histories(record: Iterable[Dated], start: float) -> Iterator[Told]:
-    """Yield a sentence for each line about a task."""
+    """Yield a sentence for each line about a task.
+
+    `start` is when the user submitted the experiment, by the record's clock.
+    """
     for at, line in record:
         said = _said(line)
         if said:

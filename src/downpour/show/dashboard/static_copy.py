@@ -12,12 +12,12 @@ import html
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from downpour.record.record_lines import AttemptLine, Dated, dated, to_fields
+from downpour.record.record_lines import AttemptLine, dated
 from downpour.show.dashboard.columns import Fields
 from downpour.show.dashboard.model import Frame, RecordTables
 from downpour.show.dashboard.results import Told, histories
@@ -38,7 +38,6 @@ def theme_css() -> str:
     )
 
 
-Record = Sequence[Dated]
 HISTORY_LINES_MAX = 20_000
 """Records with more lines come without their tasks' histories, to save a few megabytes."""
 _FRAME_LINES = 6000
@@ -48,11 +47,11 @@ _STYLE = re.compile(r'<link\b[^>]*\bhref="/?(theme\.css|assets/[^"]+\.css)"[^>]*
 _TITLE = re.compile(r"<title>.*?</title>", re.DOTALL)
 
 
-def static_page(sources: Iterable[Path | Record], title: str) -> str:
-    """Return a page of experiments, from their folders or records, as one HTML file."""
+def static_page(folders: Iterable[Path], title: str) -> str:
+    """Return a page of experiments, from their folders, as one HTML file."""
     data: dict[str, Any] = {"experiments": [], "frames": {}, "tasks": {}, "splits": {}}
-    for source in sources:
-        lines, clock = _lines_of(source)
+    for folder in folders:
+        lines, clock = _lines_of(folder)
         model = RecordTables()
         for fields in lines:
             with suppress(ValueError):  # leave it out, as the served page does
@@ -60,7 +59,7 @@ def static_page(sources: Iterable[Path | Record], title: str) -> str:
         if math.isfinite(clock):
             model.set_clock(clock)
         about = model.about()
-        name = _unused(str(about.get("id") or "experiment"), data["frames"])
+        name = str(about.get("id", folder.name))
         data["experiments"].append({"id": name, "name": about.get("name", name)})
         data["frames"][name] = _frames(model)
         if len(lines) <= HISTORY_LINES_MAX:
@@ -74,12 +73,10 @@ def static_page(sources: Iterable[Path | Record], title: str) -> str:
     return _inlined((PAGE / "index.html").read_text("utf-8"), data, title)
 
 
-def _lines_of(source: Path | Record) -> tuple[list[Fields], float]:
+def _lines_of(folder: Path) -> tuple[list[Fields], float]:
     """Return the lines of a record, and its clock's beginning in unix time, if known."""
-    if not isinstance(source, Path):
-        return [{"at": at, **to_fields(line)} for at, line in source], math.inf
     found: list[Fields] = []
-    reader = RecordSource(source)
+    reader = RecordSource(folder)
     while gained := reader.read(_BATCH_LINES):
         found += gained
     return found, reader.clock()[1] if found else math.inf
@@ -106,14 +103,6 @@ def _tasks(lines: Iterable[Fields], start: float) -> dict[str, list[Told]]:
                 key = f"{line.round + 1}/{line.shard}"
                 tasks.setdefault(key, []).extend(histories([(at, line)], start))
     return tasks
-
-
-def _unused(name: str, taken: Mapping[str, Any]) -> str:
-    number, free = 1, name
-    while free in taken:
-        number += 1
-        free = f"{name} ({number})"
-    return free
 
 
 def _inlined(page: str, data: Mapping[str, Any], title: str) -> str:

@@ -314,7 +314,9 @@ def mark_lost(axis: Axes, subgrid: SubgridResult, names: Sequence[str]) -> None:
 
 def tell_heights(axis: Axes, bars: Mapping[int, Sequence[Dot]], count: int, clusters: int) -> None:
     """Write each mean above its bar and whisker; vertically if the bars are narrow."""
-    decimals = _decimals(estimate.mean for _, _, estimate in _each(bars))
+    highest = max((estimate.mean for _, _, estimate in _each(bars)), default=0.0)
+    # As many as make numbers of this size distinct.
+    decimals = 3 if highest < 1 else 2 if highest < 10 else 1 if highest < 1000 else 0
     room = 72 * AXIS_INCHES * _BARS_WIDTH / (count * clusters)
     if room < _TOP_POINTS:
         return
@@ -336,12 +338,6 @@ def _each(bars: Mapping[int, Sequence[Dot]]) -> Iterator[tuple[int, float, Estim
 def _middle(x: float, place: int, count: int) -> float:
     """Return the center of the bar at a place of a cluster."""
     return x + _BARS_WIDTH * ((place + 0.5) / count - 0.5)
-
-
-def _decimals(means: Iterable[float]) -> int:
-    """Return how many decimals make numbers of this size distinct."""
-    most = max(means, default=0.0)
-    return 3 if most < 1 else 2 if most < 10 else 1 if most < 1000 else 0
 
 
 def name_numbers(axis: Axes, places: Mapping[float, str]) -> None:

@@ -1,9 +1,7 @@
 """The current status for people: the workers, the experiment, its progress, and a list of them.
 
-Everything here is a renderable of `rich`, made for 80 columns. If the columns do not all fit, we
-leave out whole columns, beginning with addresses. Nothing here asks a manager. Progress
-bars are drawn on a terminal, within 80 columns, and in a notebook; a file or a pipe gets lines, if
-any.
+Everything here is made for 80 columns, and asks no manager. If a table's columns do not all fit, we
+leave out whole columns, beginning with addresses.
 """
 
 from __future__ import annotations
@@ -283,14 +281,19 @@ class ProgressDisplay:
 
     def __enter__(self) -> Self:
         if self._in_notebook:
-            self._cell = _Cell(self.bars)
+            from IPython.display import display
+
+            # Rich's own method needs ipywidgets, which many notebooks lack, and warns at each
+            # drawing. So we redraw the output of the cell in place.
+            show: Any = display  # IPython has types, but not for this function
+            self._cell = show(self.bars, display_id=True)
         else:
             self.bars.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._in_notebook:
-            self._cell.clear()
+            self._cell.update(Text())
         else:
             self.bars.stop()
 
@@ -328,7 +331,7 @@ class ProgressDisplay:
             visible=running and bool(status.tasks),
         )
         if self._in_notebook:
-            self._cell.draw()
+            self._cell.update(self.bars)
         if self._lines is not None:
             self._lines.show(experiment, workers=len(status.workers))
 
@@ -349,26 +352,6 @@ class _Lines:
             self._told_at_seconds = time.monotonic()
             done = "/".join(map(str, experiment.epochs))
             self._console.print(f"{done} {_bar_headline(experiment, workers)}", highlight=False)
-
-
-class _Cell:
-    """Bars in the output of a notebook's cell, which we redraw in place.
-
-    Rich's own method needs ipywidgets, which many notebooks lack, and warns at each drawing.
-    """
-
-    def __init__(self, bars: Progress) -> None:
-        from IPython.display import display
-
-        self._bars = bars
-        show: Any = display  # IPython has types, but not for this function
-        self._handle = show(bars, display_id=True)
-
-    def draw(self) -> None:
-        self._handle.update(self._bars)
-
-    def clear(self) -> None:
-        self._handle.update(Text())
 
 
 class _TimeLeft(TimeRemainingColumn):
