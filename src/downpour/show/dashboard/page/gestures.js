@@ -77,9 +77,7 @@
       return [event.clientX - box.left, event.clientY - box.top];
     }
 
-    _moment(x) {
-      return this.timeline.view.moment(x - this.timeline.gutter);
-    }
+    _moment(x) { return this.timeline.view.moment(x - this.timeline.gutter); }
 
     /** The wheel zooms into time; with Shift it moves along it, with Ctrl or Alt rows grow. */
     _wheel(event) {

@@ -28,33 +28,31 @@
 
     /** Fetch the newest page; older ones that have been fetched stay below it. */
     async refresh() {
-      try {
-        const answer = await this.source.experiments(null) || { experiments: [] };
+      await this._read(null, (answer) => {
         const fresh = new Set(answer.experiments.map(({ id }) => id));
         const older = this.known.filter(({ id }) => !fresh.has(id));
         if (!older.length) this.next = answer.next;
         this.canLogOut = answer.login === true;
         this.known = [...answer.experiments, ...older];
-        this._draw(answer.studies || []);
-      } catch (error) {
-        this._trouble(error);
-      }
+      });
     }
 
     async _more() {
-      try {
-        const answer = await this.source.experiments(this.next);
+      await this._read(this.next, (answer) => {
         this.next = answer.next;
         this.known = [...this.known, ...answer.experiments];
-        this._draw(answer.studies || []);
-      } catch (error) {
-        this._trouble(error);
-      }
+      });
     }
 
-    _trouble(error) {
-      this.note.hidden = false;
-      say(this.note, `Cannot read the list: ${error.message}`);
+    async _read(before, take) {
+      try {
+        const answer = await this.source.experiments(before) || { experiments: [] };
+        take(answer);
+        this._draw(answer.studies || []);
+      } catch (error) {
+        this.note.hidden = false;
+        say(this.note, `Cannot read the list: ${error.message}`);
+      }
     }
 
     _draw(studies) {

@@ -17,10 +17,7 @@
       this.source = downpour.source();
       this.clock = new downpour.Clock();
       this.tables = new downpour.Tables();
-      this.id = null;
-      this.stream = null;
-      this.asked = this.wake = 0;
-      this.panelsDrawn = 0;
+      Object.assign(this, { id: null, stream: null, asked: 0, wake: 0, panelsDrawn: 0 });
       this.said = { state: null, gone: 0, last: 0, waiting: "" };
       this._makeViews();
       this._listen();
@@ -186,8 +183,7 @@
 
     /** Return how long an open bar takes to grow by a pixel, within bounds. */
     _pace() {
-      const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
-      return calm ? SLOW_MILLISECONDS : Math.min(SLOW_MILLISECONDS, Math.max(FAST_MILLISECONDS, 1000 / this.timeline.view.scale));
+      return isCalm() ? SLOW_MILLISECONDS : Math.min(SLOW_MILLISECONDS, Math.max(FAST_MILLISECONDS, 1000 / this.timeline.view.scale));
     }
 
     _follow(on) {
@@ -209,7 +205,7 @@
       if (this.clock.replaying && at > this.timeline.now) this.clock.present();
       if (attempt !== null && attempt !== undefined && attempt < this.tables.attempts.count) this.timeline.reveal(attempt);
       else this.timeline.view.show(at, at + 1, this.timeline.view.top);
-      get("bars").scrollIntoView({ block: "nearest", behavior: calm() });
+      get("bars").scrollIntoView({ block: "nearest", behavior: isCalm() ? "auto" : "smooth" });
       this.changed();
     }
 
@@ -266,9 +262,7 @@
     }
   }
 
-  function calm() {
-    return matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth";
-  }
+  function isCalm() { return matchMedia("(prefers-reduced-motion: reduce)").matches; }
 
   /** Decode a part of an address, which anybody may have written. */
   function safelyDecoded(part) {

@@ -11,10 +11,7 @@
 
   class Clock {
     constructor() {
-      this.at = null;
-      this.speed = 0;
-      this.playing = false;
-      this.last = 0;
+      Object.assign(this, { at: null, speed: 0, playing: false, last: 0 });
     }
 
     get replaying() { return this.at !== null; }
@@ -42,10 +39,7 @@
     seek(at) { this.at = at; }
 
     /** Go back to the present, or to the end of a run that has ended. */
-    present() {
-      this.at = null;
-      this.playing = false;
-    }
+    present() { Object.assign(this, { at: null, playing: false }); }
   }
 
   function beginOf(tables) {
@@ -62,7 +56,7 @@
       this.slider = node("input", { type: "range", min: 0, max: 1000, step: 1, value: 1000, "aria-label": "Moment of the run",
         oninput: () => this._seek() });
       this.label = node("output", { class: "moment" });
-      this.speed = node("select", { "aria-label": "Speed of the replay", onchange: () => this._speed() },
+      this.speed = node("select", { "aria-label": "Speed of the replay", onchange: () => { this.clock.speed = Number(this.speed.value); } },
         SPEEDS.map(([value, text]) => node("option", { value }, text)));
       this.back = node("button", { type: "button", onclick: () => this._present() }, "Live");
       root.append(this.toggle, this.slider, this.label, this.speed, this.back);
@@ -84,8 +78,6 @@
       this.clock.seek(begin + (this.tables.now() - begin) * this.slider.value / 1000);
       this.listener.changed();
     }
-
-    _speed() { this.clock.speed = Number(this.speed.value); }
 
     _present() {
       this.clock.present();

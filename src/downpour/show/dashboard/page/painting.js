@@ -19,17 +19,8 @@
 
   class View {
     constructor() {
-      this.from = 0;
-      this.to = 60;
-      this.top = 0;
-      this.rowHeight = ROW_MOST;
-      this.follow = true;
-      this.whole = true;
-      this.width = 600;
-      this.height = 300;
-      this.rows = 0;
-      this.start = 0;
-      this.end = 60;
+      Object.assign(this, { start: 0, end: 60, from: 0, to: 60, follow: true, whole: true });
+      Object.assign(this, { rows: 0, top: 0, rowHeight: ROW_MOST, width: 600, height: 300 });
     }
 
     get scale() { return this.width / (this.to - this.from); }
@@ -153,8 +144,7 @@
 
   class Painter {
     constructor() {
-      this.image = null;
-      this.width = this.height = 0;
+      Object.assign(this, { image: null, width: 0, height: 0 });
     }
 
     /**

@@ -19,9 +19,7 @@
   };
 
   /** Return how many epochs of the whole training have ended after some rounds. */
-  function epochsAt(told, round) {
-    return ((told.rounds_before || 0) + round) / (told.rounds_per_epoch || 1);
-  }
+  function epochsAt(told, round) { return ((told.rounds_before || 0) + round) / (told.rounds_per_epoch || 1); }
 
   /** Return a value of an evaluation: the loss is a measure like the others. */
   function valueOf(evaluation, metric) {
@@ -59,9 +57,7 @@
   }
 
   /** Write a number beside an axis, without zeros that say nothing. */
-  function tick(value) {
-    return String(Number(value.toPrecision(6)));
-  }
+  function tick(value) { return String(Number(value.toPrecision(6))); }
 
   class Chart {
     constructor(title, metric) {
@@ -130,10 +126,7 @@
       this.place.setAttribute("aria-label", `Last values: ${said.join("; ") || "none yet"}`);
     }
 
-    close() {
-      if (this.plot) this.plot.destroy();
-      this.plot = null;
-    }
+    close() { if (this.plot) this.plot.destroy(); }
   }
 
   const LOSS = { name: "loss", words: "loss", percent: false, higher_is_better: false };

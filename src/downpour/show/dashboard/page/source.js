@@ -12,10 +12,7 @@
 
   /** What the server answers. Errors have a text that a person can read. */
   class Server {
-    constructor() {
-      this.live = true;
-      this.leftOut = "";
-    }
+    constructor() { Object.assign(this, { live: true, leftOut: "" }); }
 
     async _get(url) {
       const answer = await fetch(url, { headers: { Accept: "application/json" } });
@@ -60,9 +57,7 @@
     }
 
     /** Follow an experiment from the line that `line()` names; returns a Stream, which must be closed. */
-    follow(id, line, listener) {
-      return new Stream(path("experiments", id, "events"), line, listener);
-    }
+    follow(id, line, listener) { return new Stream(path("experiments", id, "events"), line, listener); }
   }
 
   /** What a static copy holds: everything, and nothing more comes. */

@@ -186,9 +186,7 @@
       root.append(this.empty, this.list, this.more);
     }
 
-    use(tables) {
-      Object.assign(this, { tables, most: DECISIONS_A_PAGE, drawn: "", marked: null });
-    }
+    use(tables) { Object.assign(this, { tables, most: DECISIONS_A_PAGE, drawn: "", marked: null }); }
 
     _more() {
       this.most += DECISIONS_A_PAGE;

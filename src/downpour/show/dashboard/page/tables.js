@@ -41,10 +41,7 @@
 
   class Tables {
     constructor() {
-      this.seq = 0;
-      this.experiment = null;
-      this.totals = {};
-      this.workers = [];
+      Object.assign(this, { seq: 0, experiment: null, totals: {}, latest: 0, clock: 0, received: 0, workers: [] });
       /** @type {number[][]} the attempts of each worker, by their begin */
       this.rows = [];
       this.attempts = new Attempts();
@@ -54,10 +51,7 @@
       this.decisions = new Map();
       /** @type {Map<number, object>} those of kind "disturb": somebody slowed or killed a process on purpose */
       this.disturbances = new Map();
-      this.latest = 0;
       this.newestOf = new Map();
-      this.clock = 0;
-      this.received = 0;
     }
 
     /** Take a frame; return the names of the tables that it changed. */

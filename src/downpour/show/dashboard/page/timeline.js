@@ -100,16 +100,13 @@
   /** Draw an arrow with a rim of paper, so that it stands out from bars; a small one beside small bars. */
   function arrow(context, colours, [x0, y0], [x1, y1], size) {
     const lean = Math.min(14, Math.max(6, Math.abs(x1 - x0) / 2));
-    const line = () => {
+    for (const [colour, wide] of [[colours.paper, 1 + 2.5 * size], [colours.ink, 0.7 + 0.7 * size]]) {
+      context.strokeStyle = colour;
+      context.lineWidth = wide;
       context.beginPath();
       context.moveTo(x0, y0);
       context.bezierCurveTo(x0 + lean, y0, x1 - lean, y1, x1, y1);
       context.stroke();
-    };
-    for (const [colour, wide] of [[colours.paper, 1 + 2.5 * size], [colours.ink, 0.7 + 0.7 * size]]) {
-      context.strokeStyle = colour;
-      context.lineWidth = wide;
-      line();
     }
     context.fillStyle = colours.ink;
     context.beginPath();
@@ -163,12 +160,7 @@
       this.painter = new downpour.Painter();
       this.view = new downpour.View();
       this.tables = new downpour.Tables();
-      this.order = [];
-      this.rank = [];
-      this.longest = 0;
-      this.selected = null;
-      this.cursor = -1;
-      this.frames = 0;
+      Object.assign(this, { order: [], rank: [], longest: 0, selected: null, cursor: -1, frames: 0 });
       this.recolour();
     }
 
@@ -354,9 +346,7 @@
       context.fillRect(Math.round(view.x(now)), -3, 1, view.height + 3);
     }
 
-    _font(size) {
-      return `${size}px system-ui, sans-serif`;
-    }
+    _font(size) { return `${size}px system-ui, sans-serif`; }
 
     /** Return the attempt at a place of the canvas, or -1. */
     hit(x, y) {
