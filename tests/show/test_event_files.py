@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
-from dataclasses import replace
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import plugin_data_pb2
 
@@ -275,7 +276,7 @@ def test_a_task_that_was_trained_again_is_drawn_once(tmp_path: Path) -> None:
     at, first = GESTURES[place]
     assert isinstance(first, UpdatedLine)
     lost = replace(first, completion_seconds=90.0)
-    with EventFiles(tmp_path) as files:
+    with closing(EventFiles(tmp_path)) as files:
         files.take([*GESTURES[:place], (at, lost), *GESTURES[place:]])
     again = points(tmp_path / Result.from_record(GESTURES).experiment)
     assert again[f"completion_seconds/{first.worker}"][1] == first.completion_seconds

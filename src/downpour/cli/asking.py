@@ -147,9 +147,6 @@ def _whole(experiment: str, names: Iterable[str]) -> str:
     if experiment in begin_so:
         return experiment
     if len(begin_so) > 1:
-        accepted = (
-            f"{len(begin_so)} experiments begin like this, such as {begin_so[0]}; give "
-            "more characters"
-        )
-        raise SpecError("ID", experiment, accepted)
+        several = f"{len(begin_so)} experiments begin like this, such as {begin_so[0]}"
+        raise SpecError("ID", experiment, f"{several}; give more characters")
     return begin_so[0] if begin_so else experiment

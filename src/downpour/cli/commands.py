@@ -136,11 +136,9 @@ def build(only: str = "") -> Callable[..., Any]:
 
 def _kind(name: str) -> CommandKind:
     command = COMMANDS[name]
-    return (
-        command
-        if isinstance(command, CommandKind)
-        else CommandKind(command, _TITLES.get(name, _OTHERS))
-    )
+    if isinstance(command, CommandKind):
+        return command
+    return CommandKind(command, _TITLES.get(name, _OTHERS))
 
 
 _built = cache(build)

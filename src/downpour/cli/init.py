@@ -63,11 +63,8 @@ def write_template(name: str, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         there = sorted(file for file in texts if (folder / file).exists())
         if there:
-            accepted = (
-                f"already has {there[0]}, and this command never overwrites files; choose "
-                "another folder"
-            )
-            raise SpecError("DIR", str(folder), accepted)
+            never = "and this command never overwrites files; choose another folder"
+            raise SpecError("DIR", str(folder), f"already has {there[0]}, {never}")
         for file, text in texts.items():
             (folder / file).write_text(text, encoding="utf-8")
     except OSError as error:

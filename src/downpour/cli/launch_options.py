@@ -34,10 +34,6 @@ def refuse_own_data(context: typer.Context, manager: str) -> None:
         refuse_unused(context, {"on", *owners()}, accepted)
 
 
-def _make(values: Values) -> Launching:
-    return Launching.of(values, _table(values))
-
-
 def _table(values: Values) -> dict[str, Any]:
     """Return the table of a command's FILE; a manager elsewhere has its own workers."""
     file = values.get("file")
@@ -67,7 +63,9 @@ def _parameters() -> list[Parameter]:
     return [*made.values()]
 
 
-LaunchOptions = Annotated[Launching, CommandPart(_parameters(), _make)]
+LaunchOptions = Annotated[
+    Launching, CommandPart(_parameters(), lambda values: Launching.of(values, _table(values)))
+]
 """The parameter of a command that starts workers.
 
 The table `[launch]` of the command's FILE supplies the options that the user leaves out.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from downpour.core.spec import ResolvedSpec, Spec
-    from downpour.network.rpc.messages import ExperimentSummary, Status
+    from downpour.network.rpc.messages import Status
     from downpour.record import Result
 
 _UNBOUNDED = 10_000
@@ -102,16 +102,13 @@ class SpecOnce:
     def status(self, status: Status) -> None:
         """Show a status; print the spec first if it is due."""
         now = status.experiment
-        if now is not None and self._spec is not None and _has_begun(now, status):
+        trains = now is not None and now.state == "running" and status.devices != ""
+        if now is not None and self._spec is not None and (trains or now.state == "finished"):
             if self._spec.device == AUTO and status.devices:
                 self._remarks.append(f"device = auto: {status.devices}")
             print_spec(self._spec, [now.experiment, *self._remarks])
             self._spec = None
         self._show(status)
-
-
-def _has_begun(now: ExperimentSummary, status: Status) -> bool:
-    return now.state == "finished" or (now.state == "running" and status.devices != "")
 
 
 def print_json(value: Any) -> None:

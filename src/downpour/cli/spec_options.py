@@ -187,11 +187,8 @@ def _default(name: str) -> str | bool:
         return False if value is None else "on" if value else "off"
     if isinstance(value, tuple):
         return ",".join(map(str, value))
-    return (
-        str(value)
-        if value not in (None, "", {}, *(table() for table in TABLES.values()))
-        else False
-    )
+    empty: tuple[Any, ...] = (None, "", {}, *(table() for table in TABLES.values()))
+    return False if value in empty else str(value)
 
 
 def _value(name: str, typed: Any) -> Any:

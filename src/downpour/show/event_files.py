@@ -13,7 +13,7 @@ import logging
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from statistics import fmean
 from typing import IO, Any, Self
@@ -49,7 +49,7 @@ Scalars = Mapping[str, float | None]
 
 
 class EventFiles:
-    """The event files of one experiment, which grow as its record does; a context manager.
+    """The event files of one experiment, which grow as its record does.
 
     Args:
         folder: TensorBoard's folder of runs; made if it is missing.
@@ -69,12 +69,6 @@ class EventFiles:
         self._used: defaultdict[int, list[ResourcesUsedLine]] = defaultdict(list)
         with self._writing():
             folder.mkdir(parents=True, exist_ok=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def take(self, record: Iterable[tuple[float, RecordLine]]) -> None:
         """Write further lines of a record, whose first line is its submission."""
@@ -131,7 +125,7 @@ class EventFiles:
 def write_events(record: Sequence[tuple[float, RecordLine]], folder: Path, name: str = "") -> None:
     """Write the event files of a record; if it has a line twice, the later one counts."""
     latest = {_key(place, fact): place for place, (_, fact) in enumerate(record)}
-    with EventFiles(folder, name) as files:
+    with closing(EventFiles(folder, name)) as files:
         files.take(record[place] for place in sorted(latest.values()))
 
 

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, redirect_stdout
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from downpour.base.errors import SpecError
@@ -22,8 +21,6 @@ from downpour.host.paths import path_of
 from downpour.host.text import shortened
 from downpour.record.result import Result
 from downpour.record.result_parts import RoundResult
-
-__all__ = ["LOGGERS", "LoggedRun", "Logger", "LoggerKind", "logger_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +209,7 @@ class CsvFile:
         return text.getvalue()
 
     def _refusal(self, why: str) -> SpecError:
-        return SpecError("log", f"csv:{Path(self._path)}", why)
+        return SpecError("log", f"csv:{self._path}", why)
 
 
 _TAG = "downpour.experiment"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import cast
 
 import pytest
 
 from downpour.base.states import ExperimentState
 from downpour.cluster.disturbances import Disturbances
+from downpour.cluster.launchers import LocalCluster
 from downpour.experiments.running.watching import Disturber
 from downpour.network.rpc.messages import ExperimentSummary, Status
 
@@ -48,7 +50,7 @@ def disturber(cluster: FakeCluster, *kills: str) -> Disturber:
     """Return one that tells the record, and reads the cluster's clock."""
     return Disturber(
         Disturbances.of(None, kills).kill,
-        cluster,
+        cast("LocalCluster", cluster),
         lambda one: cluster.happened.append(f"record: {one.who} {one.what}"),
         now=lambda: cluster.now,
     )

@@ -171,10 +171,8 @@ class Guard:
 
     def _refusal(self, connection: HTTPConnection) -> Response | None:
         if not self._door.is_called_rightly(connection):
-            said = (
-                "This server does not answer to that name; use its address, localhost or its "
-                "host's name.\n"
-            )
+            names = "use its address, localhost or its host's name"
+            said = f"This server does not answer to that name; {names}.\n"
             return PlainTextResponse(said, status_code=421)
         origin = connection.headers.get("origin")
         if origin not in {None, "null"} and _host_of(str(origin)) != _host_of(

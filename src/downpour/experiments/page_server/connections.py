@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from typing import Any
 
 import h11
@@ -34,7 +35,8 @@ class PageConnection(H11Protocol):
         super().connection_made(transport)
         self._await_request()
         if len(self.connections) > connections_allowed():
-            self._oldest_waiting().transport.abort()
+            pages = (one for one in self.connections if isinstance(one, PageConnection))
+            min(pages, key=lambda one: one.waiting_since or math.inf).transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Take in bytes; the time for a request begins with its first one."""
@@ -57,15 +59,6 @@ class PageConnection(H11Protocol):
         self.waiting_since = None
         if self._deadline is not None:
             self._deadline.cancel()
-
-    def _oldest_waiting(self) -> PageConnection:
-        """Return the connection that has waited longest for a request, maybe this one."""
-        waiting: list[tuple[float, PageConnection]] = [
-            (one.waiting_since, one)
-            for one in self.connections
-            if isinstance(one, PageConnection) and one.waiting_since is not None
-        ]
-        return min(waiting, key=lambda pair: pair[0])[1]
 
 
 class PageLoop(asyncio.SelectorEventLoop):

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from downpour.base.errors import DownpourError, SpecError
 from downpour.base.states import ExperimentState
@@ -114,22 +113,12 @@ def _name_of(called: object) -> str:
     return str(getattr(called, "__qualname__", type(called).__qualname__))
 
 
-class Disturbable(Protocol):
-    """A cluster whose processes run on this machine."""
-
-    def process_of(self, name: str) -> int | None:
-        """Return the current process of the manager or a worker; None if there is none."""
-
-    def kill(self, name: str, *, again: bool) -> None:
-        """Kill the manager or a worker; a worker restarts if `again`, and otherwise stays away."""
-
-
 @dataclass(slots=True)
 class Disturber:
     """Kills processes of a cluster when they are due; `tell` puts on record who suffers what."""
 
     left: tuple[Kill, ...]
-    cluster: Disturbable
+    cluster: LocalCluster
     tell: Callable[[Slow | Kill], None]
     now: Callable[[], float] = time.monotonic
     _began_seconds: float | None = field(init=False, default=None)

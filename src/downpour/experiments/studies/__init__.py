@@ -5,22 +5,13 @@
 
 from __future__ import annotations
 
-from downpour.experiments.studies.backends import Embedded, Remote
-from downpour.experiments.studies.folder import StudyFolder, read_folder
-from downpour.experiments.studies.grid import Grid, grid_results
-from downpour.experiments.studies.runner import run_study
-from downpour.experiments.studies.search import Search
-from downpour.experiments.studies.study import Run, Study
-
-__all__ = [
-    "Study",
-    "Grid",
-    "Search",
-    "Run",
-    "StudyFolder",
-    "read_folder",
-    "run_study",
-    "grid_results",
-    "Embedded",
-    "Remote",
-]
+from downpour.experiments.studies.backends import Embedded as Embedded
+from downpour.experiments.studies.backends import Remote as Remote
+from downpour.experiments.studies.folder import StudyFolder as StudyFolder
+from downpour.experiments.studies.folder import read_folder as read_folder
+from downpour.experiments.studies.grid import Grid as Grid
+from downpour.experiments.studies.grid import grid_results as grid_results
+from downpour.experiments.studies.runner import run_study as run_study
+from downpour.experiments.studies.search import Search as Search
+from downpour.experiments.studies.study import Run as Run
+from downpour.experiments.studies.study import Study as Study

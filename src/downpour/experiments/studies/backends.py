@@ -177,10 +177,9 @@ class Remote:
         """Refuse several numbers of workers: the manager trains all runs with its own workers."""
         numbers = {run.workers for run in study.samples()}
         if len(numbers) > 1:
-            accepted = (
-                "must be a single number with --manager, because that manager has its own workers"
-            )
-            raise SpecError("workers", sorted(n for n in numbers if n is not None), accepted)
+            given = sorted(n for n in numbers if n is not None)
+            why = "because that manager has its own workers"
+            raise SpecError("workers", given, f"must be a single number with --manager, {why}")
 
     @contextmanager
     def start(self, study: Study) -> Iterator[Train]:

@@ -123,9 +123,6 @@ def finite(value: float) -> float | None:
     return round(value, 6) if math.isfinite(value) else None
 
 
-WorkerActivity = Literal["training", "idle", "lost", "left"]
-
-
 @dataclass(slots=True)
 class WorkerRow:
     """A worker; times are seconds since the experiment's submission, `changed` is a line."""
@@ -133,7 +130,7 @@ class WorkerRow:
     number: int
     name: str
     changed: int = 0
-    state: WorkerActivity = "idle"
+    state: Literal["training", "idle", "lost", "left"] = "idle"
     joined: float | None = None
     left: float | None = None
     numeric_class: str = ""

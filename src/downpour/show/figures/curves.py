@@ -95,10 +95,8 @@ def pace_figure(subgrid: SubgridResult) -> Figure:
 
 def loss_figure(subgrid: SubgridResult) -> Figure:
     """Draw the losses by epoch; training losses are thin lines without marks."""
-    tested, trained = (
-        _Curve(lambda e: e.test_loss, {}, has_band=False),
-        _Curve(lambda e: e.train_loss, _THIN, has_band=False),
-    )
+    tested = _Curve(lambda e: e.test_loss, {}, has_band=False)
+    trained = _Curve(lambda e: e.train_loss, _THIN, has_band=False)
     panels = _panels(subgrid, [tested, trained], _numbers)
     values = [e.mean for lines in panels.values() for line in lines for _, e in line.dots]
     with styled():

@@ -37,10 +37,6 @@ TIMELINES_MAX = 24
 _SPLITS_MAX = 6
 """Maximum panels of a figure, and rows of panels that fit a screen."""
 _INTERVALS = "are 95\u00a0% intervals over the repetitions"
-_ENLARGED = (
-    "; enlarged are rounds that start with the one with most moves and failures, or with "
-    "the longest"
-)
 
 Part = Literal["outcome", "timeline", "resources"]
 """The parts of a page: results of a subgrid, worker timelines, and processes' resources."""
@@ -148,7 +144,8 @@ def _along_time(subgrid: SubgridResult, run: RunResult) -> Iterator[Plot]:
     which = f" (repetition {run.repetition})" if subgrid.repetitions > 1 else ""
     name, spans = run.result.experiment, run.result.spans
     if spans:
-        twice = _ENLARGED if is_enlarged(spans) else ""
+        first = "the one with most moves and failures, or with the longest"
+        twice = f"; enlarged are rounds that start with {first}" if is_enlarged(spans) else ""
         caption = f"{setting}: who trained each shard when{which}{twice}"
         figure = timeline_figure(spans, run.result.disturbed_seconds)
         yield Plot(subgrid.name, f"timeline-{name}", caption, figure, "timeline", name)

@@ -80,9 +80,8 @@ def text_table(
             justify="left" if is_first or header in names else "right",
             no_wrap=whole,
             overflow="fold",
-            min_width=max(
-                map(len, header.split("\n"))
-            ),  # keeps a name such as mean_abs_error whole
+            # keeps a name such as mean_abs_error whole
+            min_width=max(map(len, header.split("\n"))),
         )
     for row in zip(*(cells for _, cells in shown), strict=True):
         table.add_row(*(Text(NOTHING if cell is None else one_line(cell)) for cell in row))
