@@ -9,8 +9,8 @@ import pytest
 
 from downpour.base.states import ExperimentState
 from downpour.cluster.disturbances import Disturbances
-from downpour.cluster.launchers import LocalCluster
 from downpour.experiments.running.watching import Disturber
+from downpour.launchers import LocalCluster
 from downpour.network.rpc.messages import ExperimentSummary, Status
 
 
