@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.record import Result, Stragglers
-from downpour.record.mitigation import stragglers_of
+from downpour.record import Result
+from downpour.record.mitigation import Stragglers, stragglers_of
 from downpour.record.record_lines import Dated, ResizedLine
 from tests.record.lines import (
     aggregated,
