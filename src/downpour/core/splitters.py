@@ -69,7 +69,7 @@ def random_owners(request: SplitRequest) -> Numbers:
     """`random`: deal a seeded permutation to the shards in turn; sizes differ by at most one.
 
     It never looks at the classes, so it also works for datasets without classes. If the examples
-    lie in blocks, it cuts a permutation of the blocks instead, so two shards share at most a block.
+    have blocks, it cuts a permutation of the blocks instead, so two shards share at most a block.
     """
     if request.block_ends is not None:
         order = block_by_block(request.block_ends, request.generator)
@@ -196,7 +196,7 @@ def hold_out(
     """Divide the examples `0..count-1` into the ones that stay and the held-out ones, both sorted.
 
     The held-out `share` is exact for each class to within one example. Without classes, examples
-    that lie in blocks are held out by whole blocks, but for one.
+    that have blocks are held out by whole blocks, but for one.
     """
     # The second number makes this draw differ from the split, which uses the seed alone.
     generator = np.random.default_rng((seed, 1))

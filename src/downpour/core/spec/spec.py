@@ -122,7 +122,7 @@ def _data_fits(spec: SpecFields) -> None:
     if spec.task is None and spec.task_options:
         raise refusal("task_options", spec.task_options, "only a task has them")
     if spec.order == "blocks" and (spec.task is None or spec.batches != "shuffled"):
-        needed = "batches = 'shuffled'" if spec.task else "a task whose examples lie in blocks"
+        needed = "batches = 'shuffled'" if spec.task else "a task whose examples have blocks"
         raise refusal("order", spec.order, f"needs {needed}")
     for field in _OF_THE_BUILT_IN_TASK if spec.task is not None else ():
         value = getattr(spec, field)

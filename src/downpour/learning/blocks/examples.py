@@ -28,15 +28,14 @@ _READERS = 8
 _WINDOW_BYTES = 256 * _MEGABYTE
 _WINDOW_BLOCKS = 8
 _AHEAD_SHARE = 4
-"""How much of the cache is for what is fetched ahead: one part in four, as a machine may have
-several workers."""
+"""Blocks fetched ahead take one part in four of the cache, as a machine may have several workers."""
 
 
 class Blocks:
     """Example i of a folder or bucket of Parquet, MDS, WebDataset tars, tokens or single files.
 
-    Nothing is copied or converted. A block is what is read at once: a row group of Parquet, a shard
-    of MDS, some megabytes of a tar or of tokens, or a file. An example is a dictionary of its
+    The files stay as they are. A process reads a block at once: a row group of Parquet, a shard of
+    MDS, some megabytes of a tar or of tokens, or a file. An example is a dictionary of its
     columns, which torch's `default_collate` makes a batch of: numbers, text, bytes, tensors, and
     images as uint8 [c, h, w]. Pickled columns are refused. With `order = "blocks"`, the default, a
     shard has whole blocks where `split` allows it, and an epoch reads each of them once.
@@ -47,8 +46,8 @@ class Blocks:
         columns: which columns to read; a mapping says how: image, bytes, text, json, integer,
             number or tensor. Absent: all, as their format suggests.
         transform: makes an example of the dictionary.
-        length: tokens in a window; the files are then plain integers of `dtype` without a header,
-            and an example is (x, y), int64 [length], of which y is x one token later.
+        length: tokens in a window. The files are then plain integers of `dtype` without a header.
+            An example is (x, y), int64 [length]; y is x one token later.
         dtype: the integers' type by its name in numpy.
         memory_megabytes: how much of opened blocks a process keeps. Beside these, it has one open
             while it reads, or eight that it fetches from a bucket at once.
@@ -97,7 +96,7 @@ class Blocks:
 
     @property
     def fingerprint(self) -> str:
-        """What must be the same on all machines: names and sizes, and a bucket's entity tags."""
+        """The names and sizes of the files, and a bucket's entity tags: alike on all machines."""
         words = [
             (key, file.size_bytes, file.tag if self._place.is_remote else "")
             for key, file in self._place.files.items()
@@ -129,7 +128,7 @@ class Blocks:
     def expect(self, indices: NDArray[np.int64]) -> None:
         """Fetch the blocks of these examples [n] before they are read, in this order.
 
-        Only a bucket's blocks are fetched. Each call replaces what was expected before.
+        Only a bucket's blocks are fetched. Each call replaces the one before.
         """
         self._expect_nothing()
         if not self._place.is_remote:
@@ -168,7 +167,7 @@ class Blocks:
             raise refusal(where, f"cannot be decoded: {reason}") from None
 
     def _open(self, numbers: list[int]) -> Iterator[tuple[int, OpenBlock]]:
-        """Yield blocks, those first that are open, and keep as many as there is room for."""
+        """Yield blocks, those first that are open, and keep as many as the memory holds."""
         missing = [number for number in numbers if number not in self._opened]
         for number in [number for number in numbers if number in self._opened]:
             self._opened.move_to_end(number)

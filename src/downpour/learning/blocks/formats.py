@@ -1,4 +1,4 @@
-"""What a format knows: where the blocks of its files lie, and how to read examples from a block."""
+"""Formats: each knows the blocks of its files, and how to read examples from a block."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def pixels(opened: Any) -> torch.Tensor:
 
 
 def _bytes_of(value: Any) -> bytes:
-    """Return what is to be decoded: Hugging Face keeps a file's bytes and path in a struct."""
+    """Return a value's bytes: Hugging Face keeps a file's bytes and path in a struct."""
     return bytes(value["bytes"] if isinstance(value, Mapping) else value)
 
 

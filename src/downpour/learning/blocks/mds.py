@@ -1,8 +1,8 @@
 """MDS, the format of mosaicml-streaming: a shard is a block.
 
 `index.json` lists the shards with their columns. A shard is the number of its examples, the place
-of each, its columns once more, and then the examples: first the sizes of those columns that have no
-fixed size, then the values. All integers are little-endian uint32. A compressed shard is the same
+of each, its columns once more, and then the examples. An example is the sizes of those columns that
+have no fixed size, and then the values. All integers are little-endian uint32. A compressed shard is the same
 behind a codec.
 """
 

@@ -97,7 +97,7 @@ def _range(group: Any) -> tuple[int, int]:
 
 
 def _kinds(schema: Any) -> dict[str, str]:
-    """Return how to read each column, from its type and from what Hugging Face says of it."""
+    """Return how to read each column, from its type and from Hugging Face's note on it."""
     said = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     features = said.get("info", {}).get("features", {})
     kinds = {}

@@ -1,4 +1,4 @@
-"""Where blocks lie: a folder of this machine, or a bucket.
+"""The places of blocks: a folder of this machine, or a bucket.
 
 A place reads a range of a file's bytes, and refuses a file that has changed since it was listed. A
 folder is read as it is. Of a bucket, the machine keeps the ranges that it has read (`BlockCache`),
@@ -62,7 +62,7 @@ class BlockPlace(Protocol):
         """
 
     def note(self, name: str, content: bytes) -> None:
-        """Keep a note of ours beside the files, if that is possible."""
+        """Keep our note beside the files, if that is possible."""
 
     def noted(self, name: str) -> bytes | None:
         """Return a note, if there is one."""
@@ -211,7 +211,7 @@ class BlockCache(FileCache):
         return content
 
     def get(self, name: str) -> memoryview | None:
-        """Map what is kept under a name and verify it; None if nothing is, or damage."""
+        """Map the range of a name and verify it; None if it is missing or damaged."""
         with suppress(OSError, ValueError), (self._folder / name).open("rb") as held:
             view = memoryview(mmap.mmap(held.fileno(), 0, prot=mmap.PROT_READ))
             content, digest = view[:-_DIGEST_BYTES], view[-_DIGEST_BYTES:]

@@ -2,7 +2,7 @@
 
 `0001.jpg` and `0001.cls` are the columns `jpg` and `cls` of an example: the name up to the first
 dot of its last part is the example's key. To find the blocks, we read a tar's headers once and keep
-a note of them beside it, or in this machine's cache if it lies in a bucket.
+a note of them beside it, or in this machine's cache if it is in a bucket.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _indexed(place: BlockPlace, key: str) -> list[Block]:
         if note.get("size") == file.size_bytes and note.get("tag") == file.tag:
             return [Block(key, *map(int, one)) for one in note["blocks"]]
     except (ValueError, TypeError, KeyError, AttributeError):
-        pass  # it is written again
+        pass  # we write it again below
     blocks = list(_blocks(place, key))
     lines = [[one.begin, one.end, one.count] for one in blocks]
     note = {"size": file.size_bytes, "tag": file.tag, "blocks": lines}

@@ -45,8 +45,8 @@ class TaskData:
     """The facts about a task's examples without reading them; `sketches` are by part and index.
 
     `labels` has shape (train_samples,), int64, or is None if examples have no classes.
-    `block_ends` [blocks], int64, are the indices that follow the blocks of training examples, of
-    which an epoch mixes `window_blocks` at a time; None if the order does not depend on blocks.
+    `block_ends` [blocks], int64, are the indices that follow the blocks of training examples, or
+    None if the order does not depend on blocks. An epoch mixes `window_blocks` of them at a time.
     `files` are the fingerprints of the files of each part, if its examples tell them.
     """
 
@@ -70,7 +70,7 @@ class TaskData:
         count = self.facts.train_samples
         if self.block_ends is not None and _is_sorted(self):
             mixed = f"{self.window_blocks} of {len(self.block_ends)} blocks"
-            return (f'an epoch mixes {mixed}, and a class lies in few: order = "random" mixes all',)
+            return (f'an epoch mixes {mixed}, and a class is in few: order = "random" mixes all',)
         if count < _MANY:
             return ()
         size = f"{8 * count / 1e9:.2g} GB"

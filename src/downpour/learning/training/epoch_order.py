@@ -7,7 +7,7 @@ and the places left over go to the largest remainders (ties in random order). So
 differs from its share by a whole example, and every index appears exactly once. The order follows
 from (seed, epoch, shard) alone.
 
-Examples that lie in blocks are shuffled in two steps: their blocks, and then the examples within
+Examples that have blocks are shuffled in two steps: their blocks, and then the examples within
 each window of some blocks. So an epoch reads a block once, and has few of them open at a time.
 
 If an epoch has `meet` meetings, the m-th task trains the m-th of `meet` consecutive, nearly equal
