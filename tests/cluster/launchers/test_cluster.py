@@ -220,7 +220,7 @@ def test_a_manager_that_other_machines_reach_gets_a_token(tmp_path: Path) -> Non
 PATIENCE_SECONDS = 30
 LAUNCH = """
 import sys, time
-from downpour.cluster.launchers import LaunchPlan, LocalCluster
+from downpour.launchers import LaunchPlan, LocalCluster
 from downpour.cluster.manager.options import ManagerOptions
 with LocalCluster(LaunchPlan(ManagerOptions(shared=sys.argv[1], port=0), workers=2)) as cluster:
     print(cluster.address, flush=True)

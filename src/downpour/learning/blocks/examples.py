@@ -28,7 +28,7 @@ _READERS = 8
 _WINDOW_BYTES = 256 * _MEGABYTE
 _WINDOW_BLOCKS = 8
 _AHEAD_SHARE = 4
-"""Blocks fetched ahead take one part in four of the cache, as a machine may have several workers."""
+"""Blocks fetched ahead take one part in four of the cache: a machine may have several workers."""
 
 
 class Blocks:

@@ -2,8 +2,8 @@
 
 `index.json` lists the shards with their columns. A shard is the number of its examples, the place
 of each, its columns once more, and then the examples. An example is the sizes of those columns that
-have no fixed size, and then the values. All integers are little-endian uint32. A compressed shard is the same
-behind a codec.
+have no fixed size, and then the values. All integers are little-endian uint32. A compressed shard
+is the same behind a codec.
 """
 
 from __future__ import annotations
