@@ -293,6 +293,10 @@ class Experiment:
         """Whether a round ends with the updates that it has, although others are outstanding."""
         return self.mode.enough is not None and current.published >= self.mode.enough
 
+    def staleness(self, task: ShardTask) -> int:
+        """Return how many versions we made since a task's base."""
+        return self.version - task.base_version
+
     def take_version(
         self,
         model: PublishedFile,

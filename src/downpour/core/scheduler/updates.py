@@ -127,7 +127,7 @@ def _push(experiment: Experiment, key: TaskKey) -> do.Push:
     task = current.tasks[key.shard] if current is not None else None
     if task is None or task.update is None or task.base is None:
         raise RuntimeError(f"{key} of {experiment.name} has no update")
-    staleness = experiment.version - task.base_version
+    staleness = experiment.staleness(task)
     return do.Push(
         round=key.round,
         shard=key.shard,
