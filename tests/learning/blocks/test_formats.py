@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch.utils.data import default_collate
 
-from downpour.base.errors import SpecError
+from downpour.base.errors import DownpourError, FileCorrupt, SpecError
 from downpour.data import TokenWindows
 from downpour.learning.blocks.examples import Blocks
 
@@ -209,7 +209,7 @@ def overstated(index: Path) -> None:
 BAD: list[tuple[str, Callable[[Path], object], str]] = [
     ("pq", lambda at: cut(at / "train-1.parquet"), r"train-1\.parquet'?: is no Parquet file"),
     ("pq", other_columns, r"train-1\.parquet'?: its columns differ from those of train-0"),
-    ("pq", undecodable, r"train-0\.parquet, block 0, row 2'?: cannot be decoded"),
+    ("pq", undecodable, r"train-0\.parquet, block 0, row 2: cannot be decoded"),
     ("mds", lambda at: (at / "shard.00001.mds").unlink(), r"names shard\.00001\.mds, which is m"),
     ("mds", lambda at: cut(at / "shard.00001.mds"), "but index.json says 4402"),
     ("mds", lambda at: cut(at / "index.json"), "is no index of MDS"),
@@ -241,7 +241,7 @@ def test_damage_is_named_in_one_line(
     if kind != "pq":
         shutil.copytree(WRITTEN / kind, folder)
     damage(folder)
-    with pytest.raises(SpecError, match=said) as raised:
+    with pytest.raises(DownpourError, match=said) as raised:
         read_all(folder, "*" if kind != "pq" else "train*")
     assert "\n" not in str(raised.value)
 
@@ -254,7 +254,7 @@ def test_a_note_that_lies_is_named(tmp_path: Path) -> None:
     said = json.loads(note.read_text())
     said["blocks"][0][2] += 1
     note.write_text(json.dumps(said))
-    with pytest.raises(SpecError, match=r"its note says 8: remove \.00\.tar\.blocks"):
+    with pytest.raises(FileCorrupt, match=r"its note says 8: remove \.00\.tar\.blocks"):
         Blocks(tmp_path / "tars")[0]
 
 
@@ -275,3 +275,35 @@ def test_a_mistake_is_refused(options: dict[str, Any], said: str) -> None:
         Blocks(WRITTEN / "mds", **options)
     with pytest.raises(SpecError, match="address = 'nowhere': no such file or folder"):
         Blocks("nowhere")
+
+
+def test_other_files_beside_containers_and_other_names_of_columns_are_refused(
+    tmp_path: Path,
+) -> None:
+    """They would count as examples, or as rows without columns."""
+    shutil.copytree(WRITTEN / "tars", tmp_path / "tars")
+    (tmp_path / "tars" / "README.md").write_text("read me")
+    with pytest.raises(SpecError, match=r"00\.tar'?: holds many examples"):
+        Blocks(tmp_path / "tars")
+    for name in ("a", "b"):
+        shutil.copytree(WRITTEN / "mds", tmp_path / "mds" / name)
+    index = tmp_path / "mds" / "b" / "index.json"
+    index.write_text(index.read_text().replace('"number"', '"count"'))
+    with pytest.raises(SpecError, match="its columns differ"):
+        Blocks(tmp_path / "mds")
+
+
+def test_values_without_a_number_are_no_damage_unseen(tmp_path: Path) -> None:
+    """An empty list is empty; a null number, or one of more than 8 bits in a picture, is told."""
+    kind = pa.list_(pa.list_(pa.int64()))
+    rows = [[], [[1, 2]], [[None]], None]
+    pq.write_table(pa.table({"boxes": pa.array(rows, kind)}), tmp_path / "a.parquet")
+    blocks = Blocks(tmp_path)
+    assert len(blocks[0]["boxes"]) == 0
+    assert blocks[1]["boxes"].tolist() == [[1, 2]]
+    for row in (2, 3):
+        with pytest.raises(FileCorrupt, match=f"row {row}: cannot be decoded"):
+            blocks[row]
+    Image.fromarray(np.full((2, 2), 30_000, np.uint16)).save(tmp_path / "deep.png")
+    with pytest.raises(FileCorrupt, match="more than 8 bits"):
+        Blocks(tmp_path, files="*.png")[0]

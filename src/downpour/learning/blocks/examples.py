@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from downpour.base.errors import SpecError
+from downpour.base.errors import DownpourError, FileCorrupt, SpecError
 from downpour.learning.blocks.ahead import ReadAhead
 from downpour.learning.blocks.formats import KINDS, Block, BlockFormat, OpenBlock, Wanted
 from downpour.learning.blocks.mds import Mds
@@ -26,9 +26,10 @@ from downpour.learning.blocks.tars import Tars
 _MEGABYTE = 1 << 20
 _READERS = 8
 _WINDOW_BYTES = 256 * _MEGABYTE
-_WINDOW_BLOCKS = 8
-_AHEAD_SHARE = 4
-"""Blocks fetched ahead take one part in four of the cache: a machine may have several workers."""
+_WINDOW_BLOCKS = 2
+_CONTAINERS = {".tar", ".tgz", ".mds"}
+_AHEAD_SHARE = 16
+"""Blocks fetched ahead take one part in sixteen of the cache: eight workers may share a machine."""
 
 
 class Blocks:
@@ -37,7 +38,7 @@ class Blocks:
     The files stay as they are. A process reads a block at once: a row group of Parquet, a shard of
     MDS, some megabytes of a tar or of tokens, or a file. An example is a dictionary of its
     columns, which torch's `default_collate` makes a batch of: numbers, text, bytes, tensors, and
-    images as uint8 [c, h, w]. Pickled columns are refused. With `order = "blocks"`, the default, a
+    images as uint8 [c, h, w]. Pickled columns are refused. With `order = "auto"`, the default, a
     shard has whole blocks where `split` allows it, and an epoch reads each of them once.
 
     Args:
@@ -49,12 +50,13 @@ class Blocks:
         length: tokens in a window. The files are then plain integers of `dtype` without a header.
             An example is (x, y), int64 [length]; y is x one token later.
         dtype: the integers' type by its name in numpy.
-        memory_megabytes: how much of opened blocks a process keeps. Beside these, it has one open
+        memory_megabytes: how much of opened blocks a process keeps; with less than a window, it
+            opens blocks again and again. Beside these, it has one open
             while it reads, or eight that it fetches from a bucket at once.
 
     Attributes:
         block_ends: the index that follows each block's last example [blocks].
-        window_blocks: how many blocks an epoch mixes at a time: 256 MiB of them, and at least 8.
+        window_blocks: how many blocks an epoch mixes at a time: 256 MiB of opened ones, at least 2.
 
     Raises:
         SpecError: no such files, or damage; from `[i]`: names the file, and the example.
@@ -85,8 +87,9 @@ class Blocks:
         self.block_ends: NDArray[np.int64] = np.cumsum(counts)
         if not len(counts):
             raise SpecError("address", str(address), "its files hold no examples")
-        block_bytes = sum(block.size_bytes for block in self._blocks) // len(self._blocks)
-        self.window_blocks = max(_WINDOW_BLOCKS, _WINDOW_BYTES // max(1, block_bytes))
+        opened_bytes = sum(block.size_bytes * block.packed for block in self._blocks)
+        windows = max(1, int(opened_bytes / _WINDOW_BYTES))
+        self.window_blocks = max(_WINDOW_BLOCKS, -(-len(self._blocks) // windows))
         self._transform = transform
         self._opened: OrderedDict[int, OpenBlock] = OrderedDict()
         self._room_bytes, self._used_bytes = memory_megabytes * _MEGABYTE, 0
@@ -159,12 +162,12 @@ class Blocks:
         row = index - int(self.block_ends[number]) + block.count
         try:
             return opened.row(row)
-        except SpecError:
+        except (DownpourError, MemoryError):
             raise
         except Exception as error:  # noqa: BLE001 - decoders raise anything about damage
             reason = " ".join(str(error).split()) or type(error).__name__
             where = f"{block.key}, block {number}, row {row}"
-            raise refusal(where, f"cannot be decoded: {reason}") from None
+            raise FileCorrupt(where, f"cannot be decoded: {reason}") from None
 
     def _open(self, numbers: list[int]) -> Iterator[tuple[int, OpenBlock]]:
         """Yield blocks, those first that are open, and keep as many as the memory holds."""
@@ -213,4 +216,12 @@ def _format_of(place: BlockPlace, wanted: Wanted) -> BlockFormat:
         return Mds(place, wanted)
     if ".parquet" in suffixes:
         return Parquet(place, wanted)
-    return Tars(place, wanted) if suffixes == {".tar"} else Files(place, wanted)
+    if suffixes == {".tar"}:
+        return Tars(place, wanted)
+    for key in place.files:
+        if any(part in _CONTAINERS for part in PurePosixPath(key.lower()).suffixes):
+            accepted = (
+                "holds many examples: leave out other files by files='*.tar', or keep index.json"
+            )
+            raise refusal(key, accepted)
+    return Files(place, wanted)

@@ -21,12 +21,16 @@ Row = Any
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Examples that lie together: the bytes [begin, end) of a file, which hold `count` of them."""
+    """Examples that lie together: the bytes [begin, end) of a file, which hold `count` of them.
+
+    `packed` tells how many bytes of an open block a byte of the file makes, if it is compressed.
+    """
 
     key: str
     begin: int
     end: int
     count: int
+    packed: float = 1.0
 
     @property
     def size_bytes(self) -> int:
@@ -65,6 +69,8 @@ def image(content: Buffer) -> torch.Tensor:
 
 def pixels(opened: Any) -> torch.Tensor:
     """Return the pixels of Pillow's image; see `image`."""
+    if opened.mode[0] in "IF":  # Pillow would cut their brightness off at 255
+        raise ValueError("has more than 8 bits per channel")
     found = np.array(opened if opened.mode == "L" else opened.convert("RGB"), np.uint8)
     return torch.from_numpy(found[np.newaxis] if found.ndim == 2 else found.transpose(2, 0, 1))
 

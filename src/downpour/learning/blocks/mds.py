@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from downpour.base.errors import FileCorrupt
 from downpour.host.extras import require
 from downpour.learning.blocks import formats
 from downpour.learning.blocks.formats import KINDS, PICKLED, Block, OpenBlock, Row, Wanted, chosen
@@ -25,6 +26,7 @@ from downpour.learning.blocks.places import BlockPlace, Buffer, refusal
 _CODECS = {"gz": "gzip", "br": "brotli", "zstd": "zstd", "bz2": "bz2"}
 _VERSION = 2
 _WORD = 4
+_COLUMNS = "column_names", "column_encodings"
 _OF_BYTES = ("bytes", "image", "text", "json")
 """The kinds that are made of a value as it is in the file."""
 
@@ -43,7 +45,7 @@ class Mds:
                 self._read_index(place, key)
         first_key, first = next(iter(self._shards.items()))
         for key, shard in self._shards.items():
-            if shard["column_encodings"] != first["column_encodings"]:
+            if any(shard.get(part) != first.get(part) for part in _COLUMNS):
                 raise refusal(key, f"its columns differ from those of {first_key}")
         self._encodings = dict(zip(first["column_names"], first["column_encodings"], strict=True))
         self._columns = chosen(wanted, dict.fromkeys(self._encodings, ""))
@@ -62,7 +64,9 @@ class Mds:
                     raise refusal(key, f"is of format {shard['format']} {shard['version']}")
                 about = shard["zip_data"] or shard["raw_data"]
                 name = (folder / about["basename"]).as_posix()
-                block = Block(name, 0, int(about["bytes"]), int(shard["samples"]))
+                size = int(about["bytes"])
+                packed = int(shard["raw_data"]["bytes"]) / max(1, size)
+                block = Block(name, 0, size, int(shard["samples"]), packed)
                 if name not in place.files:
                     raise refusal(key, f"names {name}, which is missing")
                 if place.files[name].size_bytes != block.end:
@@ -92,7 +96,7 @@ class Mds:
             and ends[-1] == len(content)
         )
         if not is_sound:
-            raise refusal(block.key, f"does not hold {block.count} examples, as its index says")
+            raise FileCorrupt(block.key, f"does not hold {block.count} examples, as its index says")
         columns = [
             (name, size or 0, self._reading(name))
             for name, size in zip(shard["column_names"], shard["column_sizes"], strict=True)
@@ -123,7 +127,7 @@ def _decompressed(key: str, shard: Mapping[str, Any], content: Buffer) -> Buffer
         with CompressedInputStream(BufferReader(content), _CODECS[name]) as stream:
             return memoryview(stream.read())
     except (ArrowException, OSError, ValueError) as error:
-        raise refusal(key, f"cannot be decompressed: {' '.join(str(error).split())}") from None
+        raise FileCorrupt(key, f"cannot be decompressed: {' '.join(str(error).split())}") from None
 
 
 def _row(content: memoryview, bounds: NDArray[np.int64], columns: _Columns) -> Row:

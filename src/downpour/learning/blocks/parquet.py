@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from downpour.base.errors import FileCorrupt
 from downpour.host.extras import require
 from downpour.learning.blocks.formats import KINDS, Block, OpenBlock, Wanted, chosen
 from downpour.learning.blocks.places import BlockPlace, Buffer, RangeFile, refusal
@@ -38,8 +39,10 @@ class Parquet:
             if not footer.schema.to_arrow_schema().equals(self._schema):
                 raise refusal(key, f"its columns differ from those of {keys[0]}")
             for number in range(footer.num_row_groups):
-                begin, end = _range(footer.row_group(number))
-                block = Block(key, begin, end, footer.row_group(number).num_rows)
+                group = footer.row_group(number)
+                begin, end = _range(group)
+                packed = group.total_byte_size / max(1, end - begin)
+                block = Block(key, begin, end, group.num_rows, packed)
                 self._groups[block] = number
                 self.blocks.append(block)
         self._columns = chosen(wanted, _kinds(self._schema))
@@ -58,9 +61,11 @@ class Parquet:
             table = opened.read_row_group(
                 self._groups[block], columns=list(self._columns), use_threads=False
             ).combine_chunks()
+        except MemoryError:  # of which pyarrow's is an ArrowException, too
+            raise
         except (ArrowException, OSError) as error:
             reason = " ".join(str(error).split())
-            raise refusal(block.key, f"row group {self._groups[block]}: {reason}") from None
+            raise FileCorrupt(block.key, f"row group {self._groups[block]}: {reason}") from None
         return OpenBlock(
             table.nbytes,
             lambda number: {
@@ -126,7 +131,7 @@ def _is_array(kind: Any) -> bool:
 
 
 def _read(value: Any, kind: str) -> Any:
-    if kind == "tensor" and _is_list(value.type):
+    if kind == "tensor" and _is_list(value.type) and value.is_valid:
         return torch.tensor(_array(value))
     return KINDS[kind](value.as_py())
 
@@ -134,5 +139,8 @@ def _read(value: Any, kind: str) -> Any:
 def _array(value: Any) -> Any:
     """Return a list of numbers as an array, without a Python object for each."""
     if _is_list(value.type.value_type):
-        return np.stack([_array(inner) for inner in value.values])
+        arrays = [_array(inner) for inner in value.values]
+        return np.stack(arrays) if arrays else np.empty(0)
+    if value.values.null_count:
+        raise ValueError("a number is null")
     return value.values.to_numpy(zero_copy_only=False)

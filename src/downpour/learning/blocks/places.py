@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import mmap
 import os
+import sys
 import uuid
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -21,14 +22,14 @@ from typing import Any, Protocol
 
 import xxhash
 
-from downpour.base.errors import SpecError
+from downpour.base.errors import FileCorrupt, SpecError, StoreError
 from downpour.base.options import CACHE_VARIABLE, cache_of
 from downpour.files.store.bucket import Bucket, Found
 from downpour.files.store.object_files import FileCache
 from downpour.files.store.publish import RetryPolicy
 from downpour.files.store.shared_directory import folder_of
 from downpour.host.paths import FolderLock, is_object_store
-from downpour.learning.datasets.source import found_at, local_path, naming
+from downpour.learning.datasets.source import found_at, local_path
 
 Buffer = bytes | memoryview
 
@@ -57,8 +58,8 @@ class BlockPlace(Protocol):
         """Return the bytes [begin, end) of a file.
 
         Raises:
-            SpecError: the file has changed, is cut or is missing.
-            StoreError: the store does not answer.
+            FileCorrupt: the file has changed, or is cut.
+            StoreError: it is missing, or the store does not answer.
         """
 
     def note(self, name: str, content: bytes) -> None:
@@ -93,7 +94,10 @@ class _Folder:
             raise SpecError("address", str(path), "no such file or folder")
         self.address = str(path)
         self._folder = path if path.is_dir() else path.parent
-        found = self._folder.rglob("*") if path.is_dir() else [path]
+        walk = (
+            os.walk(path, followlinks=True) if path.is_dir() else [(path.parent, (), [path.name])]
+        )
+        found = (Path(folder, name) for folder, _, names in walk for name in names)
         keys = {one.relative_to(self._folder).as_posix(): one for one in found if one.is_file()}
         self.files = {
             key: _described(keys[key].stat()) for key in sorted(keys) if _is_wanted(key, pattern)
@@ -103,11 +107,11 @@ class _Folder:
         try:
             with (self._folder / key).open("rb") as file:
                 if _described(os.fstat(file.fileno())) != self.files[key]:
-                    raise refusal(key, "has changed since it was opened")
+                    raise FileCorrupt(key, "has changed since it was opened")
                 file.seek(begin)
                 content = file.read(end - begin)
         except OSError as error:
-            raise refusal(key, f"cannot be read: {error.strerror}") from None
+            raise StoreError(f"{key}: cannot be read: {error.strerror}") from None
         return _whole(key, content, begin, end)
 
     def note(self, name: str, content: bytes) -> None:
@@ -141,6 +145,8 @@ class _Store:
             if _is_wanted(key, pattern)
         }
         self._cache = BlockCache(folder_of(bucket.url) / "blocks", cache_bytes())
+        # Apart, because a lost note costs the reading of a whole tar.
+        self._notes = BlockCache(folder_of(bucket.url) / "notes", sys.maxsize)
 
     def read(self, key: str, begin: int, end: int) -> Buffer:
         file = self.files[key]
@@ -150,19 +156,20 @@ class _Store:
 
     def _fetched(self, key: str, begin: int, end: int) -> bytes:
         tag = self.files[key].tag.rpartition(" ")[0]
-        with naming("blocks", key):
-            content = _RETRIES.call(
-                lambda: self._bucket.get_range(f"{self._prefix}{key}", begin, end, tag)
-            )
+        if begin == end:  # of which S3 has no range
+            return b""
+        content = _RETRIES.call(
+            lambda: self._bucket.get_range(f"{self._prefix}{key}", begin, end, tag)
+        )
         if content is None:
-            raise refusal(key, "has changed since it was opened")
+            raise FileCorrupt(key, "has changed since it was opened")
         return bytes(_whole(key, content, begin, end))
 
     def note(self, name: str, content: bytes) -> None:
-        self._cache.put(sha256(f"{self.address} {name}".encode()).hexdigest()[:32], content)
+        self._notes.put(sha256(f"{self.address} {name}".encode()).hexdigest()[:32], content)
 
     def noted(self, name: str) -> bytes | None:
-        kept = self._cache.get(sha256(f"{self.address} {name}".encode()).hexdigest()[:32])
+        kept = self._notes.get(sha256(f"{self.address} {name}".encode()).hexdigest()[:32])
         return None if kept is None else bytes(kept)
 
 
@@ -182,7 +189,7 @@ def _is_wanted(key: str, pattern: str) -> bool:
 
 def _whole(key: str, content: Buffer, begin: int, end: int) -> Buffer:
     if len(content) != end - begin:
-        raise refusal(key, f"is cut: it ends at byte {begin + len(content)}, before {end}")
+        raise FileCorrupt(key, f"is cut: it ends at byte {begin + len(content)}, before {end}")
     return content
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+from downpour.base.errors import FileCorrupt
 from downpour.learning.blocks.formats import (
     KINDS,
     Block,
@@ -48,7 +49,7 @@ class Tars:
                 f"holds {len(members)} examples from byte {block.begin} on, but its note says "
                 f"{block.count}: remove {_note(block.key)}"
             )
-            raise refusal(block.key, accepted)
+            raise FileCorrupt(block.key, accepted)
         return OpenBlock(len(content), lambda number: self._row(content, members[number]))
 
     def _row(self, content: Buffer, places: dict[str, tuple[int, int]]) -> Row:
@@ -109,6 +110,8 @@ def _examples(
                 opened.members = []  # type: ignore[attr-defined] # it would remember all of them
                 if not member.isfile():
                     continue
+                if member.issparse():
+                    raise refusal(key, f"{member.name} is sparse: write the tar without holes")
                 folder, _, last = member.name.rpartition("/")
                 stem, _, column = last.partition(".")
                 if members and (folder, stem) != known:

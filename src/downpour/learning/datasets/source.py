@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 import numpy as np
@@ -73,6 +73,9 @@ def found_at(field: str, url: str) -> tuple[Bucket, str, list[Found]]:
         found = [
             one for one in bucket.found(name) if {"", ".", ".."}.isdisjoint(one.key.split("/"))
         ]
+    folders = {str(parent) for one in found for parent in PurePosixPath(one.key).parents}
+    # A store's console marks a folder by an empty object of its name.
+    found = [one for one in found if one.size_bytes or one.key not in folders]
     # A folder may have an object of its name beside it in a store, and cannot on a disk.
     single = [one for one in found if one.key == name]
     if not found:

@@ -67,17 +67,16 @@ class TaskData:
     @property
     def remarks(self) -> tuple[str, ...]:
         """Remarks on unusual properties, for people, one line each."""
-        count = self.facts.train_samples
+        count, found = self.facts.train_samples, []
         if self.block_ends is not None and _is_sorted(self):
             mixed = f"{self.window_blocks} of {len(self.block_ends)} blocks"
-            return (f'an epoch mixes {mixed}, and a class is in few: order = "random" mixes all',)
-        if count < _MANY:
-            return ()
-        size = f"{8 * count / 1e9:.2g} GB"
-        where = f"{size} in the manager and {size} in all workers together"
-        return (
-            f"the indices of {count:,} training examples take {where}; train_limit takes fewer",
-        )
+            found += [f'an epoch mixes {mixed}, and a class is in few: order = "random" mixes all']
+        if count >= _MANY:
+            size = f"{8 * count / 1e9:.2g} GB"
+            where = f"{size} in the manager and {size} in all workers together"
+            take = f"the indices of {count:,} training examples take {where}"
+            found += [f"{take}; train_limit takes fewer"]
+        return tuple(found)
 
 
 def _is_sorted(data: TaskData) -> bool:
@@ -85,10 +84,8 @@ def _is_sorted(data: TaskData) -> bool:
     labels, ends = data.labels, data.block_ends
     if labels is None or ends is None or len(ends) <= data.window_blocks:
         return False
-    classes, counts = data.facts.classes, np.diff(ends, prepend=0)
-    numbers = np.repeat(np.arange(len(ends)), counts)
-    found = len(np.unique(numbers * classes + labels[: ends[-1]]))
-    shares, size = np.bincount(labels) / len(labels), counts.mean()
+    found = sum(len(np.unique(block)) for block in np.split(labels, ends[:-1]))
+    shares, size = np.bincount(labels) / len(labels), len(labels) / len(ends)
     expected = len(ends) * (1 - (1 - shares) ** size).sum()
     return bool(2 * found < expected)
 
@@ -124,8 +121,10 @@ def alike(one: TaskData, other: TaskData) -> bool:
     """Say whether two can be of the same examples, looked at on two machines."""
     from downpour.learning.tasks.own import resemble
 
-    labels = np.asarray(one.labels), np.asarray(other.labels)  # either may be None
-    if one.facts != other.facts or not np.array_equal(*labels):
+    exact = one.facts == other.facts and one.files == other.files
+    exact = exact and one.window_blocks == other.window_blocks
+    arrays = (one.labels, other.labels), (one.block_ends, other.block_ends)  # each may be None
+    if not exact or not all(np.array_equal(np.asarray(a), np.asarray(b)) for a, b in arrays):
         return False
     return all(
         one.sketches[part].keys() == sketches.keys()
@@ -161,7 +160,7 @@ def check_examples(
     here = limited(len(examples), spec, part)
     if here != count:
         raise UnfitWorker(f"{spec.task} has {here} {part} examples here, but {count} elsewhere")
-    if getattr(examples, "fingerprint", "") != data.files.get(part, ""):
+    if _fingerprint(examples) != data.files.get(part, ""):
         raise UnfitWorker(f"{spec.task}: the files of its {part} examples are different here")
     sketches = list(data.sketches[part].items())
     if number is not None and sketches:
@@ -186,7 +185,7 @@ def _looked_at(spec: Spec) -> tuple[dict[str, Any], dict[str, NDArray[np.int64]]
     for part in ("train", "test"):
         examples = examples_of(task, spec, part)
         counts[part], sketches[part], ends[part] = _part(task, spec, part, examples)
-        files[part] = getattr(examples, "fingerprint", "")
+        files[part] = _fingerprint(examples)
         windows[part] = int(getattr(examples, "window_blocks", _WINDOW_BLOCKS))
     labels = _labels(task, spec, counts["train"])
     facts = {
@@ -201,6 +200,12 @@ def _looked_at(spec: Spec) -> tuple[dict[str, Any], dict[str, NDArray[np.int64]]
     return facts, {"labels": labels, "block_ends": ends["train"]}
 
 
+def _fingerprint(examples: object) -> str:
+    """Return what examples tell of their files; other libraries' fingerprints are none."""
+    found = getattr(examples, "fingerprint", "")
+    return found if isinstance(found, str) else ""
+
+
 def _remedy(examples: object) -> str:
     """Say what to return instead of an object without examples by index; empty if it may have."""
     from torch.utils.data import DataLoader, Dataset
@@ -212,7 +217,8 @@ def _remedy(examples: object) -> str:
         return "torch.utils.data.TensorDataset(x, y) makes one from columns"
     # torch's streams inherit an index that only raises; litdata's and mosaicml's have their own.
     index = getattr(type(examples), "__getitem__", Dataset.__getitem__)
-    if index is Dataset.__getitem__ or not hasattr(examples, "__len__"):
+    has_index = index is not Dataset.__getitem__ or hasattr(examples, "__getitems__")
+    if not has_index or not hasattr(examples, "__len__"):
         return "record a stream to a list, or open its files with downpour.data.Blocks"
     return ""
 
@@ -267,6 +273,10 @@ def _block_ends(task: Task, spec: Spec, part: str, examples: ExampleList) -> NDA
         raise mistake(spec, task, "examples", accepted)
     if ends is None or spec.order == "random" or spec.batches != "shuffled":
         return np.empty(0, np.int64)
+    ends = np.asarray(ends)
+    if ends.ndim != 1 or not len(ends) or ends[-1] != len(examples) or (np.diff(ends) <= 0).any():
+        accepted = f"block_ends must ascend, and end in {len(examples)}, the number of examples"
+        raise mistake(spec, task, "examples", accepted)
     return np.unique(np.minimum(ends, limited(len(examples), spec, "train"))).astype(np.int64)
 
 
