@@ -52,6 +52,14 @@ def test_a_command_imports_itself_alone(command: str) -> None:
     )
 
 
+def test_predictors_from_a_file_are_scored_without_torch(tmp_path: Path) -> None:
+    """Only a predictor that is trained needs it."""
+    with process("predictor", "score", tmp_path / "none.npz") as running:
+        names, _ = imported_until("downpour: ", running)
+    assert "downpour_lab.fitting" in names
+    assert not names & TORCH
+
+
 def test_managers_and_workers_and_health_checks_import_what_they_need(tmp_path: Path) -> None:
     """A manager until it serves, a worker until it has registered, and a check altogether."""
     with process("manager", "--port", 0, "--shared", tmp_path) as manager:

@@ -10,7 +10,7 @@ import pytest
 
 from downpour.predictor.features import Array
 from downpour.predictor.learned import Trained
-from downpour_lab.fitting import scoring
+from downpour_lab.fitting import training
 from downpour_lab.fitting.scoring import Fitted
 from downpour_lab.fitting.training import TrainingSettings, fit_trees, train
 from downpour_lab.fitting.training_data import (
@@ -97,4 +97,4 @@ def fitted(training_set: TrainingSet, trained: Trained) -> Fitted:
 @pytest.fixture
 def few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fit ensembles of ten trees; of 200, which a user gets, those of one test take ten seconds."""
-    monkeypatch.setattr(scoring, "fit_trees", partial(fit_trees, iterations=10))
+    monkeypatch.setattr(training, "fit_trees", partial(fit_trees, iterations=10))

@@ -11,8 +11,6 @@ from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields
 from functools import partial
 from typing import Any, Literal
 
-from pydantic import ByteSize, TypeAdapter, ValidationError
-
 from downpour.base.devices import AUTO, NAMES
 from downpour.base.errors import SpecError
 from downpour.base.values import DEFAULT_PORT, DEFAULT_SHARED
@@ -195,6 +193,8 @@ cache = partial(
 
 def cache_of(text: str) -> int:
     """Return the bytes of a size such as 50G; without one, the default's."""
+    from pydantic import ByteSize, TypeAdapter, ValidationError
+
     try:
         return int(TypeAdapter(ByteSize).validate_python(text or CACHE))
     except ValidationError:

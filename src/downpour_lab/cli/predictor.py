@@ -107,13 +107,12 @@ def score(context: typer.Context, options: ScoreOptions, fit: FitOptions) -> Non
     if not options.retrain:
         refuse_unused(context, {"nets", "epochs"}, "needs --retrain")
     names = _names(options.only)
-    settings = _settings(fit)
     trace, trained = read_traces(options.traces), read_trained(options.predictor)
     validation = CrossValidation(
         names=names,
         trained=trained,
         folds=_at_least("folds", options.folds, 2),
-        settings=settings if options.retrain else None,
+        settings=_settings(fit) if options.retrain else None,
         by=options.by,
         held_out=options.hold_out,
         stress=options.stress,

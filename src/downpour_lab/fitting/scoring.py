@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -26,8 +26,10 @@ from downpour.predictor import MODELS, make
 from downpour.predictor.calibration import Online
 from downpour.predictor.features import ELAPSED, LEVELS, MEDIAN, Array, Predictor
 from downpour.predictor.learned import Trained
-from downpour_lab.fitting.training import Ensembles, TrainingSettings, Trees, fit_trees, train
 from downpour_lab.fitting.training_data import TARGET, Job, Step, Traces, TrainingSet, prepare
+
+if TYPE_CHECKING:
+    from downpour_lab.fitting.training import Ensembles, TrainingSettings
 
 SINCE = "since"
 _VARIED = 4  # one of this many workers is varied
@@ -253,6 +255,8 @@ class Fitted:
     def predictor(self, name: str) -> Predictor:
         """Return a new predictor."""
         if name == TREES and self.trees is not None:
+            from downpour_lab.fitting.training import Trees
+
             return Online(Trees(self.trees))
         return make(name, self.trained)
 
@@ -341,6 +345,8 @@ def _fitted(
     trained, trees = validation.trained, None
     if training_set is None:
         return Fitted(trained)
+    from downpour_lab.fitting.training import fit_trees, train
+
     if validation.settings is not None:
         trained = train(training_set, jobs, validation.settings, step)
     if TREES in validation.names:

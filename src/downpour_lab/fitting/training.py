@@ -56,14 +56,11 @@ def train_lstm(
     A sequence is all tasks of one worker in a job. The loss is the pinball loss of the log of a
     whole task's seconds, even if we predict only the rest of it. So a report late in a task weighs
     as little as the short rest that it leaves. Half of the batches come from the traces as they
-    are. The other half come from an augmented copy (`training_data.augment`), so that the net copes
-    with other scales of load, noise and missing features. The same sequences, settings and seed
-    give the same weights on one build of torch.
+    are. The other half come from augmented copies (`training_data.augment`), if there are any, so
+    that the net copes with other scales of load, noise and missing features. The same sequences,
+    settings and seed give the same weights on one build of torch.
 
-    Args:
-        sequences: The traces as they are, and optionally augmented copies of them.
-        settings: How to train.
-        step: Called after each epoch of each net with its mean loss.
+    We call `step` after each epoch of each net with its mean loss.
     """
     # We use one thread. With several, the sums and so the weights would depend on their number.
     threads = torch.get_num_threads()
@@ -132,8 +129,7 @@ class _Training:
             fan = s.units if name.startswith("cell.") else _fan(name, s)
             weight = (torch.rand(shape[1:], generator=self._torch) * 2 - 1) / fan**0.5
             if name.endswith("out_bias"):
-                # After softplus, the first distances are 0.08 below the median, and 0.13 and 0.2
-                # above.
+                # After softplus, the first distances from the median are -0.08, 0.13 and 0.2.
                 weight = torch.tensor([[-2.5, 0.0, -2.0, -1.5]])
             elif name.endswith(_SMALL_AT_START):
                 weight *= 0.2
@@ -222,6 +218,7 @@ def _scales(sequences: TaskSequences) -> dict[str, Array]:
 def _tensors(sequences: TaskSequences, scales: dict[str, Array]) -> dict[str, Any]:
     """Return sequences as the training reads them: scaled once, before the first epoch."""
     inputs = (sequences.inputs - scales["inputs.center"]) / scales["inputs.scale"]
+    events = (sequences.events - scales["events.center"]) / scales["events.scale"]
     ratios = sequences.inputs[..., RATIOS]
     fine = np.sign(ratios) * np.log1p(np.abs(ratios) / RATIO_UNIT) * RATIO_SCALE
     seen = np.concatenate([np.clip(inputs, -FAR, FAR), fine], axis=-1)
@@ -231,11 +228,7 @@ def _tensors(sequences: TaskSequences, scales: dict[str, Array]) -> dict[str, An
     weights = torch.where(reported, 5.0 / reported.sum().clamp(min=1), 1.2)
     return {
         "inputs": torch.from_numpy(seen.astype(np.float32)),
-        "events": torch.from_numpy(
-            ((sequences.events - scales["events.center"]) / scales["events.scale"]).astype(
-                np.float32
-            )
-        ),
+        "events": torch.from_numpy(events.astype(np.float32)),
         "rest": torch.from_numpy(sequences.expected) + torch.log1p(-share),
         "elapsed": torch.from_numpy(sequences.elapsed),
         "seconds": torch.from_numpy(sequences.seconds),
