@@ -63,13 +63,14 @@ def _memory(size_bytes: int) -> Array:
     When a cgroup is full, the kernel writes a file's pages to the disk. For other pages, it would
     kill the process.
     """
-    if size_bytes > _SPARE_BYTES and size_bytes + _SPARE_BYTES > free_memory():
+    can_reserve = hasattr(os, "posix_fallocate")  # not on macOS
+    if can_reserve and size_bytes > _SPARE_BYTES and size_bytes + _SPARE_BYTES > free_memory():
         # Reserve the disk first: a mapped page that finds no room there ends the process, too.
         try:
             with TemporaryFile() as file:
-                os.posix_fallocate(file.fileno(), 0, size_bytes)  # not on macOS
+                os.posix_fallocate(file.fileno(), 0, size_bytes)
                 return np.frombuffer(mmap.mmap(file.fileno(), size_bytes), np.uint8)
-        except (AttributeError, OSError) as error:
+        except OSError as error:
             log.warning("a sum of %d bytes fits neither memory nor disk: %s", size_bytes, error)
     return np.empty(size_bytes, np.uint8)
 

@@ -82,7 +82,8 @@
       const present = now >= this.tables.latest;
       const all = this.tables.attempts;
       const elapsed = i >= 0 ? now - all.begin[i] : null;
-      const busy = all.done[i] === 1 && all.forecastAt[i] <= elapsed + 0.001 ? "publishing" : "training";
+      const publishes = present && (worker.doing || "").startsWith("publishing");
+      const busy = publishes || (all.done[i] === 1 && all.forecastAt[i] <= elapsed + 0.001) ? "publishing" : "training";
       const state = !this.tables.isHere(worker, now) ? (worker.state === "lost" ? "lost" : "left") : i >= 0 ? busy : "idle";
       const row = { ...worker, name: String(worker.name), state, attempt: i, elapsed };
       return present ? row : { ...row, doing: "", done: this._done(worker.i, now), speed: null, cpu: null, memory: null };
