@@ -83,8 +83,10 @@ def permutation(count: int) -> list[int]:
 def own_order(blocks: Blocks) -> list[int]:
     """Return the order of an epoch of one shard, as a worker makes it."""
     spec, indices = Spec(batch_size=BATCH), np.arange(len(blocks))
-    order: list[int] = batch_order(spec, indices, None, 0, 0, block_ends=blocks.block_ends).tolist()
-    return order
+    ends, window = blocks.block_ends, blocks.window_blocks
+    order = batch_order(spec, indices, None, 0, 0, block_ends=ends, window_blocks=window)
+    numbers: list[int] = order.tolist()
+    return numbers
 
 
 def of_downpour() -> list[Reader]:
