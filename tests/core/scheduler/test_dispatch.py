@@ -389,8 +389,11 @@ def test_the_forecast_is_recorded_with_each_decision(stage: Stage, wish: Action)
     stage.publish("bob", 1)
     stage.report("ann", attempt, 10)
     assert forecast_facts(stage, attempt) == []
+    whole = stage.core.state.workers.get("ann").forecast  # type: ignore[union-attr]
+    stage.report("ann", attempt, 10)  # without a step, as while it publishes
     [fact] = of(stage.wish(wish), facts.ForecastRecorded)
     assert (fact.worker, fact.done, fact.remaining) == ("ann", 0.1, SOON)
+    assert whole == SOON.later(fact.elapsed_seconds)
 
 
 def test_a_prediction_is_told_once(stage: Stage) -> None:

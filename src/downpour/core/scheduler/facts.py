@@ -60,7 +60,7 @@ class HandOverAsked(AttemptFact):
 class ForecastRecorded(AttemptFact):
     """The forecast of a running attempt, for the record.
 
-    `done` is the trained share of the shard at the last report, which came `elapsed_seconds` after
+    `done` is the trained share of the shard at the last step, which came `elapsed_seconds` after
     the assignment. `remaining` predicts the seconds from then until the update.
     """
 

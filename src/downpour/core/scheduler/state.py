@@ -141,7 +141,7 @@ class SchedulerState:
                     worker=worker.name,
                     attempt=worker.running,
                     done=worker.progress.share if worker.progress is not None else began,
-                    elapsed_seconds=worker.mentioned_at_seconds - worker.assigned_at_seconds,
+                    elapsed_seconds=worker.stepped_seconds,
                     remaining=worker.remaining,
                 )
             )

@@ -157,7 +157,7 @@ class Worker:
     `mentioned_at_seconds` is when the worker last mentioned its attempt, or when it got the
     assignment. `advanced_at_seconds` is when its attempt last made a step, and
     `longest_pause_seconds` the longest time between two steps. `pace` forecasts its seconds per
-    sample if it began a shard now. `remaining` forecasts the seconds from its last report to its
+    sample if it began a shard now. `remaining` forecasts the seconds from its last step to its
     update, and `forecast` all seconds from its assignment to its update. `recorded_forecast` is the
     last forecast on record; the record has one for each of `quarters_recorded` quarters of the
     attempt. `slowness` holds its paces in the last rounds, each over the round's median. The worker
@@ -274,8 +274,12 @@ class Worker:
         Later reports don't count, so the end stays while it loads, saves or publishes.
         """
         self.remaining = remaining
-        stepped_seconds = self.advanced_at_seconds - self.assigned_at_seconds
-        self.forecast = remaining.later(max(stepped_seconds, self.startup_seconds))
+        self.forecast = remaining.later(self.stepped_seconds)
+
+    @property
+    def stepped_seconds(self) -> float:
+        """Seconds from its assignment to its last step, or to the end of its startup before one."""
+        return max(self.advanced_at_seconds - self.assigned_at_seconds, self.startup_seconds)
 
     def advance(self, at_seconds: float) -> None:
         """Note that its attempt has made a step."""

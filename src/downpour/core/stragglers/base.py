@@ -45,7 +45,7 @@ class RunningTask:
     the whole shard, in 0..1. An attempt that continues from a snapshot began at the share
     `began_at`. `elapsed_seconds` counts from the assignment, without the time in which the worker's
     process started up: it imports and loads some things once per experiment. `remaining` is the
-    forecast of the seconds from the last report to the update. `attempt` numbers the attempts at
+    forecast of the seconds from the last step to the update. `attempt` numbers the attempts at
     the shard, from 0. The last known step was `still_seconds` ago. `meant_for` is set during a
     hand-over, which the manager requested `leaving_seconds` ago. A worker that `is_starting` still
     imports code or builds the network, and is within its time limit. Its speed is still unknown.
