@@ -6,9 +6,10 @@ from unittest.mock import Mock
 
 import pytest
 
+from downpour.base.states import FailureKind
 from downpour.base.values import TrialSums
 from downpour.core.node.journal import Journaling, JournalWriter
-from downpour.core.scheduler import Checkpoint, Entry, Scheduler, durable, facts
+from downpour.core.scheduler import Checkpoint, Entry, Scheduler, checkpoint, durable, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.steps import Best
@@ -150,6 +151,34 @@ def test_the_best_of_a_resumed_experiment_survives_a_restart(kept: Kept, make: M
     assert (done.publishing, done.kept_best) == (True, make.file("best"))
     assert done.why_it_ends == "no better loss since epoch 2"
     assert done.last_evaluation == make.evaluation(loss=0.5)
+
+
+@pytest.mark.parametrize("failure", [FailureKind.LOST])
+def test_a_checkpoint_keeps_what_decides_about_a_retry(make: Make, failure: FailureKind) -> None:
+    """The workers that may try again, and the wait before a retry."""
+    kept = Kept()
+    spec = make.spec(mode="fedasync", shards=2, retries=9)
+    attempt = make.attempt("e", 0, 0, 0)
+    ends = {
+        FailureKind.LOST: on.WorkerLost(at_seconds=1.0, worker="ann", reason="silent"),
+        FailureKind.STORE: on.AttemptFailed(
+            at_seconds=1.0, worker="ann", attempt=attempt, failure=failure, reason="away"
+        ),
+    }
+    kept.happen(
+        on.ExperimentSubmitted(at_seconds=0.0, experiment="e", spec=spec),
+        make.prepared("e", (1, 1)),
+        on.WorkerJoined(at_seconds=0.0, worker="ann"),
+        ends[failure],
+    )
+    active = kept.core.state.active
+    assert active is not None
+    anew = kept.replayed(2)
+    anew.replay(1.0, checkpoint(active))
+    [before], [after] = active.rounds, anew.state.experiments["e"].rounds
+    assert after.tasks[0].offer.lost_on == before.tasks[0].offer.lost_on
+    assert after.waiting == before.waiting
+    assert bool(after.tasks[0].offer.lost_on or after.waiting)
 
 
 def test_the_lines_outnumber_the_tasks_in_checkpoints(make: Make) -> None:

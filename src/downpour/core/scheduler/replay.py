@@ -135,7 +135,7 @@ def checkpoint(experiment: Experiment) -> Checkpoint:
 
 def _projected(task: ShardTask) -> DurableTask:
     # The others matter to workers that a restarted scheduler does not know yet.
-    offer = replace(task.offer, lost_on=frozenset(), meant_for=None, home=None)
+    offer = replace(task.offer, meant_for=None, home=None)
     return DurableTask(state=task.life.state, offer=offer, **_copied(task, _OF_TASK))
 
 

@@ -31,7 +31,8 @@ class PendingTask:
     shard: int
     samples: int
     failed_on: tuple[str, ...] = ()
-    lost_on: frozenset[str] = frozenset()
+    # Replay knows no workers, and so not which of them were lost.
+    lost_on: frozenset[str] = field(default=frozenset(), compare=False)
     meant_for: str | None = None
     saved: float = 0.0
     home: str | None = None
