@@ -153,7 +153,7 @@ def test_the_best_of_a_resumed_experiment_survives_a_restart(kept: Kept, make: M
     assert done.last_evaluation == make.evaluation(loss=0.5)
 
 
-@pytest.mark.parametrize("failure", [FailureKind.LOST])
+@pytest.mark.parametrize("failure", [FailureKind.LOST, FailureKind.STORE])
 def test_a_checkpoint_keeps_what_decides_about_a_retry(make: Make, failure: FailureKind) -> None:
     """The workers that may try again, and the wait before a retry."""
     kept = Kept()

@@ -200,7 +200,7 @@ def apply(state: SchedulerState, at_seconds: float, entry: EntryFact | Checkpoin
         case facts.Concluded():
             _conclude(state, entry)
         case Checkpoint():
-            _go_to(state.experiments[entry.experiment], entry, at_seconds)
+            _go_to(state, entry, at_seconds)
         case _:
             assert_never(entry)
 
@@ -242,7 +242,8 @@ def _conclude(state: SchedulerState, entry: facts.Concluded) -> None:
         queue.conclude(state, experiment, entry.ending, entry.reason)
 
 
-def _go_to(experiment: Experiment, entry: Checkpoint, at_seconds: float) -> None:
+def _go_to(state: SchedulerState, entry: Checkpoint, at_seconds: float) -> None:
+    experiment = state.experiments[entry.experiment]
     for name, value in _copied(entry, _OF_EXPERIMENT).items():
         setattr(experiment, name, value)
     experiment.version_at_seconds = at_seconds
@@ -259,6 +260,9 @@ def _go_to(experiment: Experiment, entry: Checkpoint, at_seconds: float) -> None
             for name, value in _copied(kept, _OF_TASK).items():
                 setattr(task, name, value)
         current.recount()
+        for task in current.tasks:
+            if task.shard not in current.held_back and updates.wait_seconds(task.failed) > 0:
+                updates.let_wait(state, current, task.shard)
         current.last_update_at_seconds = at_seconds
 
 

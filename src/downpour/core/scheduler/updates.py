@@ -303,7 +303,7 @@ def take_back(
     blamed = None if failure.kind in BLAMELESS else failure
     current.give_up(shard, worker, blamed, gone=state.workers.get(worker) is None)
     if failure.kind is FailureKind.STORE:
-        _let_wait(state, current, shard)
+        let_wait(state, current, shard)
 
 
 def refuse(
@@ -312,10 +312,11 @@ def refuse(
     """Make a published task with an unusable update pending again; wait before a retry."""
     experiment.leave(TaskKey(current.number, shard))
     current.refuse(shard, reason)
-    _let_wait(state, current, shard)
+    let_wait(state, current, shard)
 
 
-def _let_wait(state: SchedulerState, current: Round, shard: int) -> None:
+def let_wait(state: SchedulerState, current: Round, shard: int) -> None:
+    """Let a task wait before a retry if no worker holds it."""
     task = current.tasks[shard]
     if task.life.state is TaskState.PENDING:
         seconds = wait_seconds(task.failed) * state.patience
