@@ -61,12 +61,16 @@ class Story:
         self.core = Scheduler(policies={**POLICIES, "wait": policy})
         self.happen(on.WorkerJoined(at_seconds=0.0, worker="ada"))
         self.happen(on.WorkerJoined(at_seconds=0.0, worker="bob"))
+        self.submit("e", 10.0)
+
+    def submit(self, experiment: str, at: float) -> None:
+        """Let an experiment begin."""
         spec = plain_spec(shards=2, epochs=2, policy="wait")
-        self.happen(on.ExperimentSubmitted(at_seconds=0.0, experiment="e", spec=spec))
+        self.happen(on.ExperimentSubmitted(at_seconds=at, experiment=experiment, spec=spec))
         samples = (AT_SAMPLES, AT_SAMPLES)
         self.happen(
             on.Prepared(
-                at_seconds=10.0, experiment="e", dataset="d", shard_samples=samples, model=FILE
+                at_seconds=at, experiment=experiment, dataset="d", shard_samples=samples, model=FILE
             )
         )
 
@@ -235,7 +239,10 @@ def test_the_expected_end_stays_while_a_worker_is_at_its_files(
 
 
 def test_while_a_worker_publishes_its_bytes_say_when_it_ends(story: Story) -> None:
-    """Two of 100 bytes a second, also between two parts; the next time, before the first one."""
+    """Two of 100 bytes a second, also between two parts; the next time, before the first one.
+
+    The bytes of another experiment say nothing.
+    """
     story.publish(14.0, "bob", size_bytes=100)
     story.beat(20.0, steps=100)
     for at, moved in ((30.0, 20), (35.0, 20), (40.0, 40)):
@@ -251,3 +258,13 @@ def test_while_a_worker_publishes_its_bytes_say_when_it_ends(story: Story) -> No
         found = story.forecaster.forecasts(at)
         assert found is not None
         assert dict(found.remaining)[again.attempt].q50 == 50.0
+    story.happen(on.ExperimentCancelled(at_seconds=130.0, experiment="e", reason="over"))
+    story.submit("f", 130.0)
+    other = story.core.state.workers.get("ada").running  # type: ignore[union-attr]
+    assert other is not None
+    for at, moved in ((150.0, 0), (155.0, 10)):
+        publishes = replace(again, attempt=other, moved_bytes=moved)
+        story.forecaster.heard("ada", [publishes], STATE, at)
+    found = story.forecaster.forecasts(155.0)
+    assert found is not None
+    assert dict(found.remaining)[other].q50 == 0.0

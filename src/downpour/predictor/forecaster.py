@@ -150,6 +150,7 @@ class Forecaster:
         task = context.task
         began_at = task.began_at[assigned.attempt.attempt]
         size = task.offer.samples
+        self._update_bytes = experiment.update_bytes
         self._usual_samples = sum(experiment.shard_samples) / len(experiment.shard_samples)
         self.assigned(assigned.worker, assigned.attempt, size, began_at, core.state.now_seconds)
         worker, machine = core.state.workers.get(assigned.worker), self._machines[assigned.worker]
