@@ -234,12 +234,14 @@ def test_decisions_come_in_words_with_their_attempts() -> None:
 
 
 def test_a_worker_says_what_it_does_besides_training() -> None:
-    """Until it trains again, or has another task."""
+    """Until it trains again, has another task, or registers with the next manager."""
     task: Fields = {"round": 0, "shard": 0, "attempt": 0, "worker": "a"}
     begins: Fields = {"kind": "assigned", **task, "reason": "first", "at": 1.0}
     sent: Fields = {"kind": "phase", **task, "phase": "publishing", "moved_bytes": 12, "at": 2.0}
     sent |= {"whole_bytes": 40}
-    for then in ({**sent, "phase": "training"}, {**begins, "round": 1}):
+    joins: Fields = {"kind": "worker-joined", "worker": "a", "address": "x", "at": 3.0}
+    joins |= {"numeric_class": "x"}
+    for then in ({**sent, "phase": "training"}, {**begins, "round": 1}, joins):
         model = folded([*as_read([])[:6], begins, sent])
         assert seen_at_once(model).rows("workers")[0][-1] == "publishing 12 of 40 bytes"
         model.take(then)

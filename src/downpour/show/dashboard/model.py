@@ -295,6 +295,7 @@ class RecordTables:
         if isinstance(line, WorkerJoinedLine):
             spec = self._about.get("spec", {})
             worker.state, worker.joined, worker.left = "idle", at, None
+            worker.doing = ""  # another manager reports only what it saw begin
             worker.numeric_class = line.class_for(spec.get("device"))
             worker.address = line.address
             if self.state is ExperimentState.RUNNING:
