@@ -138,7 +138,7 @@ class ManagerHost:
             self.server = ForkServerProcess(self.log, self._environment)
         elif (status := self.server.exit_status(MANAGER)) is None:
             return
-        elif status >= 0:
+        elif status >= 0 or self._restarts.count >= RESTARTS_MAX:
             raise self.server.error_of(MANAGER)
         else:
             log.warning("the manager died from signal %d; restarting it", -status)
