@@ -22,7 +22,7 @@ from downpour.core.scheduler.replay import DurableTask
 from downpour.core.scheduler.round import TaskKey
 from downpour.core.scheduler.steps import Best
 from downpour.core.stragglers.base import PendingTask
-from downpour.record.journal import KINDS, Journal, read_journal, segments
+from downpour.record.journal import KINDS, Journal, lines_from, read_journal, segments
 from tests.specs import plain_spec
 
 FILE = PublishedFile(name="update-1", size_bytes=7, checksum="0" * 32)
@@ -334,6 +334,8 @@ def test_replay_begins_at_a_checkpoint(tmp_path: Path) -> None:
     following.begin_anew(9, 9.0, CHECKPOINT)
     following.commit()
     assert [line.entry for line in read_journal(tmp_path)] == [*ONE_OF_EACH[:2], CHECKPOINT]
+    people = [line.entry for path in segments(tmp_path) for line in lines_from(path, 0)[0]]
+    assert people == [*ONE_OF_EACH[:6], ONE_OF_EACH[2], TakenUp()]
     for path in former:  # not read any more, so a start takes as long with a longer story
         path.unlink()
         path.mkdir()

@@ -263,22 +263,23 @@ def read_journal(folder: Path) -> list[Line]:
 def lines_from(segment: Path, offset: int) -> tuple[list[Line], int]:
     """Return whole lines of a segment from an offset on, and the offset where they end.
 
-    The lines have about `PIECE_BYTES`; if they have fewer, the segment has no more.
+    The lines have about `PIECE_BYTES`; if they have fewer, the segment has no more. We
+    skip checkpoints, which tell people nothing.
     """
     with reading(segment.parent, segment.name), open(open_regular(segment), "rb") as file:
         file.seek(offset)
         content = file.read(PIECE_BYTES)
         # We read a line to its end even if it is longer than a piece.
         content += file.readline() if len(content) == PIECE_BYTES else b""
-    return list(_lines(content, segment)), offset + content.rfind(b"\n") + 1
+    return list(_lines(content, segment, checkpoints=False)), offset + content.rfind(b"\n") + 1
 
 
 def lines_with(segment: Path, words: bytes) -> Iterator[Line]:
-    """Yield the lines of a segment whose text has these words, without parsing the others."""
+    """Yield the lines of a segment that have these words, but no checkpoints; parse no others."""
     with reading(segment.parent, segment.name), open(open_regular(segment), "rb") as file:
         for text in file:
             if words in text:
-                yield from _lines(text, segment)
+                yield from _lines(text, segment, checkpoints=False)
 
 
 def first_number(segment: Path) -> int | None:
@@ -347,7 +348,7 @@ def lacks_fields(error: Exception) -> bool:
     return any(each["type"] == "missing" for each in found)
 
 
-def _lines(content: bytes, segment: Path) -> Iterator[Line]:
+def _lines(content: bytes, segment: Path, *, checkpoints: bool = True) -> Iterator[Line]:
     """Parse the lines of a segment that are whole; the others do not count."""
     # We leave out a damaged line here; the code that orders lines refuses a journal that lacks one
     # before others.
@@ -356,7 +357,8 @@ def _lines(content: bytes, segment: Path) -> Iterator[Line]:
             body = msgspec.json.decode(text)
         except msgspec.DecodeError:
             body = json.loads(text)  # ten times as slow, but it knows NaN
-        yield _line(body, segment)
+        if checkpoints or not body.get("head"):
+            yield _line(body, segment)
 
 
 def _line(body: dict[str, Any], segment: Path) -> Line:

@@ -164,8 +164,8 @@ class RecordReader:
                 return
             if line.number > self._next:
                 raise FileCorrupt("journal", f"entry {self._next} is missing or altered")
-            # A manager repeats lines that it doubts, and a checkpoint has its neighbor's number.
-            if line.number == self._next and not line.head:
+            # A manager repeats lines that it doubts.
+            if line.number == self._next:
                 self._next += 1
                 yield line
 
