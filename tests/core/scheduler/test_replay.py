@@ -159,7 +159,7 @@ def test_a_checkpoint_keeps_what_decides_about_a_retry(make: Make, failure: Fail
     kept = Kept()
     spec = make.spec(mode="fedasync", shards=2, retries=9)
     attempt = make.attempt("e", 0, 0, 0)
-    ends = {
+    ends: dict[FailureKind, on.Event] = {
         FailureKind.LOST: on.WorkerLost(at_seconds=1.0, worker="ann", reason="silent"),
         FailureKind.STORE: on.AttemptFailed(
             at_seconds=1.0, worker="ann", attempt=attempt, failure=failure, reason="away"
