@@ -103,7 +103,7 @@ def test_a_cache_that_cannot_be_written_costs_only_time(
 def test_the_cache_stays_within_its_bound(
     url: str, fetched: list[tuple[str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It drops what was used longest ago."""
+    """It drops the blocks that were used longest ago."""
     monkeypatch.setenv("DOWNPOUR_CACHE", str(3 * (BLOCK + 16)))
     blocks = Blocks(url, length=8, memory_megabytes=0)
     for index in (*range(0, WINDOWS, 2), 38, 36, 0):

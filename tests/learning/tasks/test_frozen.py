@@ -133,7 +133,7 @@ def test_the_result_is_whole_and_its_adapter_lies_beside_it(space: Workspace) ->
 
 
 def test_a_damaged_version_never_becomes_a_result(space: Workspace) -> None:
-    """Nobody compares a result's bytes later. What the manager still holds, it writes again."""
+    """No process compares its bytes later. The manager writes a version that it holds once more."""
     model = folded(space)
     intact, path = held(space, model), space.folder / model.name
     content = path.read_bytes()

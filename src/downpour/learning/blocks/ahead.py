@@ -1,8 +1,8 @@
 """Fetches the blocks of a task's next examples into the machine's cache, while it trains.
 
 A worker knows the whole order of its task. So it fetches each block before a step needs it, in the
-order of the steps, with several requests at a time. It stays a bound of bytes ahead, because what
-it fetches too early could drive out what is needed sooner.
+order of the steps, with several requests at a time. It stays a bound of bytes ahead, because a
+block that it fetches too early could drive another out of the cache that a step needs sooner.
 """
 
 from __future__ import annotations

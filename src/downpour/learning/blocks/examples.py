@@ -87,8 +87,8 @@ class Blocks:
         self.block_ends: NDArray[np.int64] = np.cumsum(counts)
         if not len(counts):
             raise SpecError("address", str(address), "its files hold no examples")
-        opened_bytes = sum(block.size_bytes * block.packed for block in self._blocks)
-        windows = max(1, int(opened_bytes / _WINDOW_BYTES))
+        opened_bytes = sum(block.opened_bytes or block.size_bytes for block in self._blocks)
+        windows = max(1, opened_bytes // _WINDOW_BYTES)
         self.window_blocks = max(_WINDOW_BLOCKS, -(-len(self._blocks) // windows))
         self._transform = transform
         self._opened: OrderedDict[int, OpenBlock] = OrderedDict()

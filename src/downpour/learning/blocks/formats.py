@@ -23,14 +23,14 @@ Row = Any
 class Block:
     """Examples that lie together: the bytes [begin, end) of a file, which hold `count` of them.
 
-    `packed` tells how many bytes of an open block a byte of the file makes, if it is compressed.
+    Open, it takes `opened_bytes`; 0: as many as in its file.
     """
 
     key: str
     begin: int
     end: int
     count: int
-    packed: float = 1.0
+    opened_bytes: int = 0
 
     @property
     def size_bytes(self) -> int:

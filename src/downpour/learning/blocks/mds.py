@@ -65,8 +65,8 @@ class Mds:
                 about = shard["zip_data"] or shard["raw_data"]
                 name = (folder / about["basename"]).as_posix()
                 size = int(about["bytes"])
-                packed = int(shard["raw_data"]["bytes"]) / max(1, size)
-                block = Block(name, 0, size, int(shard["samples"]), packed)
+                opened_bytes = int(shard["raw_data"]["bytes"])
+                block = Block(name, 0, size, int(shard["samples"]), opened_bytes)
                 if name not in place.files:
                     raise refusal(key, f"names {name}, which is missing")
                 if place.files[name].size_bytes != block.end:

@@ -41,8 +41,7 @@ class Parquet:
             for number in range(footer.num_row_groups):
                 group = footer.row_group(number)
                 begin, end = _range(group)
-                packed = group.total_byte_size / max(1, end - begin)
-                block = Block(key, begin, end, group.num_rows, packed)
+                block = Block(key, begin, end, group.num_rows, group.total_byte_size)
                 self._groups[block] = number
                 self.blocks.append(block)
         self._columns = chosen(wanted, _kinds(self._schema))

@@ -60,8 +60,8 @@ class _Place:
 class SharedNetwork:
     """Puts a network's tensors into shared memory; its parameters and buffers become views of it.
 
-    Both sides build the same network, so both find the same places in it. So many `gradients` have
-    a place after the tensors; what is never written of them takes no memory.
+    Both sides build the same network, so they give each tensor the same place. After the tensors,
+    there are places for `gradients` of them, which take no memory until somebody writes them.
     """
 
     def __init__(self, network: nn.Module, memory: int, gradients: int) -> None:
