@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from downpour.base.errors import DownpourError, FileCorrupt, SpecError
+from downpour.files.store.base import Buffer
 from downpour.learning.blocks.ahead import ReadAhead
 from downpour.learning.blocks.formats import KINDS, Block, BlockFormat, OpenBlock, Wanted
 from downpour.learning.blocks.mds import Mds
 from downpour.learning.blocks.parquet import Parquet
-from downpour.learning.blocks.places import BlockPlace, Buffer, cache_bytes, place_of, refusal
+from downpour.learning.blocks.places import BlockPlace, cache_bytes, place_of, refusal
 from downpour.learning.blocks.plain import Files, Tokens
 from downpour.learning.blocks.tars import Tars
 

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from downpour.base.errors import SpecError
-from downpour.learning.blocks.places import Buffer, refusal
+from downpour.files.store.base import Buffer
+from downpour.learning.blocks.places import refusal
 
 Row = Any
 """An example: its columns by name; a window of tokens is a pair."""

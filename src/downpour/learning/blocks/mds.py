@@ -18,10 +18,11 @@ import torch
 from numpy.typing import NDArray
 
 from downpour.base.errors import FileCorrupt
+from downpour.files.store.base import Buffer
 from downpour.host.extras import require
 from downpour.learning.blocks import formats
 from downpour.learning.blocks.formats import KINDS, PICKLED, Block, OpenBlock, Row, Wanted, chosen
-from downpour.learning.blocks.places import BlockPlace, Buffer, refusal
+from downpour.learning.blocks.places import BlockPlace, refusal
 
 _CODECS = {"gz": "gzip", "br": "brotli", "zstd": "zstd", "bz2": "bz2"}
 _VERSION = 2

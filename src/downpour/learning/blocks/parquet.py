@@ -15,9 +15,10 @@ import numpy as np
 import torch
 
 from downpour.base.errors import FileCorrupt
+from downpour.files.store.base import Buffer
 from downpour.host.extras import require
 from downpour.learning.blocks.formats import KINDS, Block, OpenBlock, Wanted, chosen
-from downpour.learning.blocks.places import BlockPlace, Buffer, RangeFile, refusal
+from downpour.learning.blocks.places import BlockPlace, RangeFile, refusal
 
 _FOOTER_BYTES = 1 << 16
 _READERS = 16

@@ -24,14 +24,13 @@ import xxhash
 
 from downpour.base.errors import FileCorrupt, SpecError, StoreError
 from downpour.base.options import CACHE_VARIABLE, cache_of
+from downpour.files.store.base import Buffer
 from downpour.files.store.bucket import Bucket, Found
 from downpour.files.store.object_files import FileCache
 from downpour.files.store.publish import RetryPolicy
 from downpour.files.store.shared_directory import folder_of
 from downpour.host.paths import FolderLock, is_object_store
 from downpour.learning.datasets.source import found_at, local_path
-
-Buffer = bytes | memoryview
 
 _RETRIES = RetryPolicy(seconds=120.0)
 _LOCKS = 64

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from downpour.base.errors import SpecError
+from downpour.files.store.base import Buffer
 from downpour.learning.blocks.formats import KINDS, Block, OpenBlock, Wanted, chosen, kind_of_file
-from downpour.learning.blocks.places import BlockPlace, Buffer, refusal
+from downpour.learning.blocks.places import BlockPlace, refusal
 
 _BLOCK_BYTES = 1 << 22
 

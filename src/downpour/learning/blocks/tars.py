@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from downpour.base.errors import FileCorrupt
+from downpour.files.store.base import Buffer
 from downpour.learning.blocks.formats import (
     KINDS,
     Block,
@@ -24,7 +25,7 @@ from downpour.learning.blocks.formats import (
     chosen,
     kind_of_file,
 )
-from downpour.learning.blocks.places import BlockPlace, Buffer, RangeFile, refusal
+from downpour.learning.blocks.places import BlockPlace, RangeFile, refusal
 
 _BLOCK_BYTES = 1 << 23
 _HEADER_BYTES = 1 << 12
