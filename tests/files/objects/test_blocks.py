@@ -141,6 +141,24 @@ def test_a_task_fetches_ahead_in_its_order_within_a_bound(
     _until(lambda: all(one.name != "read ahead" for one in threading.enumerate()))
 
 
+def test_a_full_cache_keeps_what_the_next_epoch_needs_first(
+    url: str, fetched: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of twenty blocks in the same order again, a cache of ten saves nearly half of the fetches.
+
+    One that drops what was used longest ago would save none.
+    """
+    monkeypatch.setattr("downpour.learning.blocks.ahead._FETCHERS", 1)
+    monkeypatch.setenv("DOWNPOUR_CACHE", str(10 * (BLOCK + 16)))
+    blocks, order = Blocks(url, length=8, memory_megabytes=0), np.arange(0, WINDOWS, 2)
+    for _ in range(4):
+        blocks.expect(order, order)
+        for place, index in enumerate(order):
+            blocks[index]
+            blocks.reach(place + 1)
+    assert len(fetched) <= 20 + 3 * 17
+
+
 def _until(holds: Callable[[], bool]) -> None:
     """Wait for another thread; the test's own limit ends it."""
     while not holds():

@@ -19,6 +19,7 @@ from downpour.core.spec import Spec
 from downpour.learning.datasets import PreparedDataset
 from downpour.learning.models import build
 from downpour.learning.tasks.loaded import load
+from downpour.learning.training.epoch_order import KeptArrays
 from downpour.learning.training.loop import LocalTask, ShardTraining
 from downpour.learning.training.optimizers import OPTIMIZERS
 from downpour.learning.training.parameters import load_parameters
@@ -384,10 +385,40 @@ def test_a_resumed_task_fetches_only_what_it_has_left(
     expected: list[int] = []
     reached: list[int] = []
     kind = type(load(Spec.make(BASE), dataset).examples("train"))
-    monkeypatch.setattr(kind, "expect", lambda _, some: expected.append(len(some)), raising=False)
+    monkeypatch.setattr(
+        kind, "expect", lambda _, some, __: expected.append(len(some)), raising=False
+    )
     monkeypatch.setattr(kind, "reach", lambda _, place: reached.append(place), raising=False)
     second.restore(first.snapshot())
     second.read_ahead()
     finished(second)
     assert expected == [second.samples - first.samples]
     assert (len(reached), reached[0]) == (second.steps_total - 2, 0)
+
+
+@pytest.mark.parametrize("orders", [None, KeptArrays()], ids=["made", "kept"])
+def test_a_task_knows_the_blocks_that_its_shard_needs_later(
+    dataset: PreparedDataset, monkeypatch: pytest.MonkeyPatch, orders: KeptArrays | None
+) -> None:
+    """Those of the epoch's other tasks in the order of these, and then those of the next epoch."""
+    kind, ends = type(dataset), np.arange(5, 101, 5)
+    asked: list[tuple[list[int], list[int]]] = []
+
+    def expect(_: object, *arrays: NDArray[np.int64]) -> None:
+        now, later = (list(dict.fromkeys((array // 5).tolist())) for array in arrays)
+        asked.append((now, later))
+
+    monkeypatch.setattr(kind, "block_ends", ends)
+    monkeypatch.setattr(kind, "window_blocks", 2)
+    examples = type(load(Spec.make(BASE), dataset).examples("train"))
+    monkeypatch.setattr(examples, "expect", expect, raising=False)
+    monkeypatch.setattr(examples, "reach", lambda *_: None, raising=False)
+    for number in range(6):
+        started(dataset, {"meet": 3, "epochs": 2}, round_=number, orders=orders).read_ahead()
+    for number in range(3):
+        rest = dict.fromkeys(block for now, _ in asked[number + 1 : 3] for block in now)
+        later = asked[number][1]
+        assert set(rest) <= set(later[: len(rest) + 3])
+    first_of_next = asked[3][0]
+    assert set(asked[2][1][:4]) == set(first_of_next[:4])
+    assert sorted(asked[2][1]) == list(range(18))

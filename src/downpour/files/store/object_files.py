@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import time
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
@@ -141,8 +142,9 @@ _SHARE = 16
 class FileCache:
     """Files of an object store on this machine, named by their checksums; shared by its processes.
 
-    Once the files together have more than `limit_bytes`, we remove those used longest ago. We can
-    fetch all of them again, so we sync none of them and ignore failures of the cache.
+    Once the files together have more than `limit_bytes`, we remove those used longest ago. A file
+    of a time in the future will be needed then; of these, we remove the last ones first (Belady
+    1966). We can fetch all of them again, so we sync none and ignore failures of the cache.
     """
 
     def __init__(self, folder: Path, limit_bytes: int = CACHE_BYTES_MAX) -> None:
@@ -179,17 +181,20 @@ class FileCache:
                 part.unlink(missing_ok=True)
             self._unseen_bytes += len(content)
             if self._unseen_bytes > self._look_bytes:
-                self._make_room()
+                self._make_room(path)
 
     def _path(self, checksum: str) -> Path | None:
         # The checksum came in a message, and names a file here.
         return self._folder / checksum if checksum.isalnum() and checksum.isascii() else None
 
-    def _make_room(self) -> None:
+    def _make_room(self, fresh: Path) -> None:
         with os.scandir(self._folder) as found:
             files = [(each.stat().st_mtime, each.stat().st_size, each.path) for each in found]
-        files = sorted(one for one in files if one[1])  # without locks, which are empty
-        left_bytes = sum(size_bytes for _, size_bytes, _ in files)
+        now = time.time()
+        # Without locks, which are empty, and what nobody has used yet.
+        files = [one for one in files if one[1] and one[2] != str(fresh)]
+        files.sort(key=lambda one: (one[0] > now, one[0] if one[0] <= now else -one[0]))
+        left_bytes = fresh.stat().st_size + sum(size_bytes for _, size_bytes, _ in files)
         spare = len(files) // _SHARE if left_bytes > self._limit_bytes else 0
         for number, (_, size_bytes, path) in enumerate(files):
             if left_bytes <= self._limit_bytes and number >= spare:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from downpour.base.errors import DownpourError, FileCorrupt, SpecError
 from downpour.files.store.base import Buffer
-from downpour.learning.blocks.ahead import ReadAhead
+from downpour.learning.blocks.ahead import Need, Pace, ReadAhead
 from downpour.learning.blocks.formats import KINDS, Block, BlockFormat, OpenBlock, Wanted
 from downpour.learning.blocks.mds import Mds
 from downpour.learning.blocks.parquet import Parquet
@@ -29,6 +29,7 @@ _READERS = 8
 _WINDOW_BYTES = 256 * _MEGABYTE
 _WINDOW_BLOCKS = 2
 _CONTAINERS = {".tar", ".tgz", ".mds"}
+_NONE = np.empty(0, np.int64)
 _AHEAD_SHARE = 16
 """Blocks fetched ahead take one part in sixteen of the cache: eight workers may share a machine."""
 
@@ -94,6 +95,7 @@ class Blocks:
         self._transform = transform
         self._opened: OrderedDict[int, OpenBlock] = OrderedDict()
         self._room_bytes, self._used_bytes = memory_megabytes * _MEGABYTE, 0
+        self._pace = Pace()
 
     def __del__(self) -> None:
         self._expect_nothing()
@@ -129,29 +131,40 @@ class Blocks:
                 rows[place] = self._row(number, opened, int(chosen[place]))
         return rows if self._transform is None else [self._transform(row) for row in rows]
 
-    def expect(self, indices: NDArray[np.int64]) -> None:
+    def expect(self, indices: NDArray[np.int64], later: NDArray[np.int64] = _NONE) -> None:
         """Fetch the blocks of these examples [n] before they are read, in this order.
 
-        Only a bucket's blocks are fetched. Each call replaces the one before.
+        Only a bucket's blocks are fetched. Each call replaces the one before. `later` are examples
+        of the blocks that are needed after these, in order; the machine's cache prefers the first.
         """
         self._expect_nothing()
         if not self._place.is_remote:
             return
-        numbers = np.searchsorted(self.block_ends, indices, side="right")
-        present, places = np.unique(numbers, return_index=True)
-        order = np.argsort(places, kind="stable")
+        first, last = self._first_places(indices), self._first_places(indices[::-1])
+        next_each = len(indices) / max(1, len(first))
+        again = {
+            number: len(indices) + int(rank * next_each)
+            for rank, number in enumerate(self._first_places(later))
+        }
         needs = [
-            (place, self._blocks[number])
-            for place, number in zip(places[order].tolist(), present[order].tolist(), strict=True)
+            Need(self._blocks[number], place, len(indices) - 1 - last[number], again.get(number))
+            for number, place in first.items()
         ]
+        self._pace.begin(len(indices))
         # Its threads do not hold these examples, so that who drops them ends the threads.
-        fetch = partial(_content, self._place)
-        self._ahead = ReadAhead(needs, fetch, cache_bytes() // _AHEAD_SHARE)
+        self._ahead = ReadAhead(needs, self._place, self._pace, cache_bytes() // _AHEAD_SHARE)
 
     def reach(self, place: int) -> None:
         """Say that the expected examples before a place have been read."""
         if self._ahead is not None:
             self._ahead.reach(place)
+
+    def _first_places(self, indices: NDArray[np.int64]) -> dict[int, int]:
+        """Return the first place of each block among some examples, in their order."""
+        numbers = np.searchsorted(self.block_ends, indices, side="right")
+        present, places = np.unique(numbers, return_index=True)
+        order = np.argsort(places, kind="stable")
+        return dict(zip(present[order].tolist(), places[order].tolist(), strict=True))
 
     def _expect_nothing(self) -> None:
         if self._ahead is not None:

@@ -11,6 +11,7 @@ import io
 import mmap
 import os
 import sys
+import time
 import uuid
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -60,6 +61,9 @@ class BlockPlace(Protocol):
             FileCorrupt: the file has changed, or is cut.
             StoreError: it is missing, or the store does not answer.
         """
+
+    def keep_until(self, key: str, begin: int, end: int, at_seconds: float) -> None:
+        """Say when we next need these bytes [s since 1970], if the machine keeps a copy of them."""
 
     def note(self, name: str, content: bytes) -> None:
         """Keep our note beside the files, if that is possible."""
@@ -113,6 +117,9 @@ class _Folder:
             raise StoreError(f"{key}: cannot be read: {error.strerror}") from None
         return _whole(key, content, begin, end)
 
+    def keep_until(self, key: str, begin: int, end: int, at_seconds: float) -> None:
+        pass
+
     def note(self, name: str, content: bytes) -> None:
         part = self._folder / f"{name}.{uuid.uuid4().hex}"
         with suppress(OSError):
@@ -148,10 +155,15 @@ class _Store:
         self._notes = BlockCache(folder_of(bucket.url) / "notes", sys.maxsize)
 
     def read(self, key: str, begin: int, end: int) -> Buffer:
-        file = self.files[key]
-        words = f"{self._bucket.url} {self._prefix}{key} {file.tag} {begin} {end}"
         fetch: Callable[[], bytes] = lambda: self._fetched(key, begin, end)  # noqa: E731
-        return self._cache.read(sha256(words.encode()).hexdigest()[:32], end - begin, fetch)
+        return self._cache.read(self._name(key, begin, end), end - begin, fetch)
+
+    def keep_until(self, key: str, begin: int, end: int, at_seconds: float) -> None:
+        self._cache.keep_until(self._name(key, begin, end), at_seconds)
+
+    def _name(self, key: str, begin: int, end: int) -> str:
+        words = f"{self._bucket.url} {self._prefix}{key} {self.files[key].tag} {begin} {end}"
+        return sha256(words.encode()).hexdigest()[:32]
 
     def _fetched(self, key: str, begin: int, end: int) -> bytes:
         tag = self.files[key].tag.rpartition(" ")[0]
@@ -222,9 +234,15 @@ class BlockCache(FileCache):
             view = memoryview(mmap.mmap(held.fileno(), 0, prot=mmap.PROT_READ))
             content, digest = view[:-_DIGEST_BYTES], view[-_DIGEST_BYTES:]
             if xxhash.xxh3_128_digest(content) == digest:
-                os.utime(self._folder / name)
+                if os.fstat(held.fileno()).st_mtime < time.time():
+                    os.utime(self._folder / name)
                 return content
         return None
+
+    def keep_until(self, name: str, at_seconds: float) -> None:
+        """Give a range the time at which it is needed next, by which it is removed or stays."""
+        with suppress(OSError):
+            os.utime(self._folder / name, (at_seconds, at_seconds))
 
     def put(self, name: str, content: bytes) -> None:
         """Keep bytes under a name, in place of those before."""

@@ -34,8 +34,11 @@ class ExampleList(Protocol):
 class ReadsAhead(Protocol):
     """Examples that fetch what will be read, as those of `downpour.data.Blocks` do."""
 
-    def expect(self, indices: Any, /) -> None:
-        """Fetch these examples [n] before they are read, in this order."""
+    def expect(self, indices: Any, later: Any, /) -> None:
+        """Fetch these examples [n] before they are read, in this order.
+
+        After them, it needs the blocks of the examples `later`, in that order.
+        """
 
     def reach(self, place: int, /) -> None:
         """Say that the expected examples before a place have been read."""

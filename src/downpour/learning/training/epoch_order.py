@@ -99,10 +99,22 @@ def batch_order(
 def _by_blocks(indices: Indices, ends: Indices, window: int, *words: int) -> Indices:
     """Return places in `indices` in the order of their windows, and in random order within each."""
     present, places = np.unique(np.searchsorted(ends, indices, side="right"), return_inverse=True)
-    windows = np.empty(len(present), np.int64)
-    windows[random_order(len(present), _BLOCKS, *words)] = np.arange(len(present)) // window
+    windows = _windows(len(present), window, *words)
     order = random_order(len(indices), _SHUFFLED, *words)
     return order[np.argsort(windows[places[order]], kind="stable")]
+
+
+def _windows(blocks: int, window: int, *words: int) -> Indices:
+    """Return the window of each block in an epoch."""
+    windows = np.empty(blocks, np.int64)
+    windows[random_order(blocks, _BLOCKS, *words)] = np.arange(blocks) // window
+    return windows
+
+
+def blocks_in_order(indices: Indices, ends: Indices, window: int, *words: int) -> Indices:
+    """Return the last index of each block of a shard, in the order of (seed, epoch, shard)."""
+    present = np.unique(np.searchsorted(ends, indices, side="right"))
+    return ends[present[np.argsort(_windows(len(present), window, *words), kind="stable")]] - 1
 
 
 def batches_in(samples: int, batch_size: int) -> int:

@@ -28,7 +28,13 @@ from downpour.learning.tasks.batches import Indices
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.tasks.task import ReadsAhead
 from downpour.learning.training import numerics
-from downpour.learning.training.epoch_order import KeptArrays, batch_order, part_of, samples_in
+from downpour.learning.training.epoch_order import (
+    KeptArrays,
+    batch_order,
+    blocks_in_order,
+    part_of,
+    samples_in,
+)
 from downpour.learning.training.loaders import BatchRequest, Loaders
 from downpour.learning.training.optimizers import Optimizers, Position, rate_factor
 from downpour.learning.training.parameters import (
@@ -101,7 +107,8 @@ class ShardTraining:
         self._epoch = task.round // spec.meetings.each
         self._size = len(task.indices)
         self._part = part_of(spec, self._size, task.round, task.share)
-        self._order = self._ordered(orders)
+        self._orders = orders
+        self._order = self._ordered()
         numerics.place(model, spec, images=loaded.images)
         for parameter in model.parameters():
             parameter.grad = None  # the last task's, so that the new optimizer has their memory
@@ -132,16 +139,16 @@ class ShardTraining:
         if loaders is not None:
             loaders.begin(self._requests)
 
-    def _ordered(self, orders: KeptArrays | None) -> Indices:
+    def _ordered(self) -> Indices:
         """Return the shard's order in this epoch, as far as this task or a later one needs it."""
         task, each = self._task, self._spec.meetings.each
         # No more than is trained, because a shard may have a billion examples.
-        if orders is None or each == 1:
+        if self._orders is None or each == 1:
             return self._made_order(self._place_after(self._part.steps))
         last = part_of(self._spec, self._size, each - 1)
         stop = samples_in(last.first + last.steps, self._size, self._spec)
         key = self._epoch, task.shard, task.checksum
-        return orders.get(key, stop, partial(self._made_order, stop))
+        return self._orders.get(key, stop, partial(self._made_order, stop))
 
     def read_ahead(self) -> None:
         """Let the examples fetch what the rest of this task will read, if they can."""
@@ -149,7 +156,32 @@ class ShardTraining:
         if isinstance(examples, ReadsAhead):
             self._ahead = examples
             self._ahead_from = self._place_after(self._steps_done)
-            examples.expect(self._order[self._ahead_from : self._place_after(self._part.steps)])
+            stop = self._place_after(self._part.steps)
+            examples.expect(self._order[self._ahead_from : stop], self._later(stop))
+
+    def _later(self, stop: int) -> Indices:
+        """Return an example of each block that the shard needs after a place, in their order.
+
+        It needs those of the epoch's rest, and then those of the next epoch.
+        """
+        ends, window = self._loaded.data.block_ends, self._loaded.data.window_blocks
+        if ends is None or not stop:
+            return np.empty(0, np.int64)
+        later = self._blocks_in_order(ends, self._epoch + 1)
+        if stop == self._size:
+            return later
+        order = self._blocks_in_order(ends, self._epoch)
+        block = np.searchsorted(ends, self._order[stop - 1], side="right")
+        place = int(np.flatnonzero(order == ends[block] - 1)[0])
+        return np.concatenate([order[max(0, place + 1 - window) :], later])
+
+    def _blocks_in_order(self, ends: Indices, epoch: int) -> Indices:
+        task, window = self._task, self._loaded.data.window_blocks
+        about = ends, window, self._spec.seed, epoch, task.shard
+        make = partial(blocks_in_order, np.asarray(task.indices, np.int64), *about)
+        if self._orders is None:
+            return make()
+        return self._orders.get(("blocks", epoch, task.shard, task.checksum), len(ends), make)
 
     def _made_order(self, stop: int) -> Indices:
         count, task = self._loaded.count("train"), self._task
