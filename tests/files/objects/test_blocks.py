@@ -153,7 +153,7 @@ def test_a_full_cache_keeps_what_the_next_epoch_needs_first(
     blocks, order = Blocks(url, length=8, memory_megabytes=0), np.arange(0, WINDOWS, 2)
     for _ in range(4):
         blocks.expect(order, order)
-        for place, index in enumerate(order):
+        for place, index in enumerate(order.tolist()):
             blocks[index]
             blocks.reach(place + 1)
     assert len(fetched) <= 20 + 3 * 17

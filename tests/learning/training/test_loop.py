@@ -19,7 +19,7 @@ from downpour.core.spec import Spec
 from downpour.learning.datasets import PreparedDataset
 from downpour.learning.models import build
 from downpour.learning.tasks.loaded import load
-from downpour.learning.training.epoch_order import KeptArrays
+from downpour.learning.training.epoch_order import Indices, KeptArrays
 from downpour.learning.training.loop import LocalTask, ShardTraining
 from downpour.learning.training.optimizers import OPTIMIZERS
 from downpour.learning.training.parameters import load_parameters
@@ -385,9 +385,8 @@ def test_a_resumed_task_fetches_only_what_it_has_left(
     expected: list[int] = []
     reached: list[int] = []
     kind = type(load(Spec.make(BASE), dataset).examples("train"))
-    monkeypatch.setattr(
-        kind, "expect", lambda _, some, __: expected.append(len(some)), raising=False
-    )
+    expect = lambda _, some, __: expected.append(len(some))  # noqa: E731
+    monkeypatch.setattr(kind, "expect", expect, raising=False)
     monkeypatch.setattr(kind, "reach", lambda _, place: reached.append(place), raising=False)
     second.restore(first.snapshot())
     second.read_ahead()
@@ -404,7 +403,7 @@ def test_a_task_knows_the_blocks_that_its_shard_needs_later(
     kind, ends = type(dataset), np.arange(5, 101, 5)
     asked: list[tuple[list[int], list[int]]] = []
 
-    def expect(_: object, *arrays: NDArray[np.int64]) -> None:
+    def expect(_: object, *arrays: Indices) -> None:
         now, later = (list(dict.fromkeys((array // 5).tolist())) for array in arrays)
         asked.append((now, later))
 

@@ -191,7 +191,7 @@ class FileCache:
         with os.scandir(self._folder) as found:
             files = [(each.stat().st_mtime, each.stat().st_size, each.path) for each in found]
         now = time.time()
-        # Without locks, which are empty, and what nobody has used yet.
+        # Without locks, which are empty, and without the new file, because its reader needs it.
         files = [one for one in files if one[1] and one[2] != str(fresh)]
         files.sort(key=lambda one: (one[0] > now, one[0] if one[0] <= now else -one[0]))
         left_bytes = fresh.stat().st_size + sum(size_bytes for _, size_bytes, _ in files)

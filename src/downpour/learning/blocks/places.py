@@ -240,7 +240,7 @@ class BlockCache(FileCache):
         return None
 
     def keep_until(self, name: str, at_seconds: float) -> None:
-        """Give a range the time at which it is needed next, by which it is removed or stays."""
+        """Say when a range is needed next; a full cache removes the one needed last."""
         with suppress(OSError):
             os.utime(self._folder / name, (at_seconds, at_seconds))
 
