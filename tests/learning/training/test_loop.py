@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from downpour.base.errors import FileCorrupt, NonFinite, SpecError
 from downpour.core.spec import Spec
 from downpour.learning.datasets import PreparedDataset
 from downpour.learning.models import build
-from downpour.learning.tasks.loaded import load
+from downpour.learning.tasks.batches import Feed
+from downpour.learning.tasks.loaded import LoadedTask, load
+from downpour.learning.tasks.task import ExampleList
 from downpour.learning.training.epoch_order import Indices, KeptArrays
 from downpour.learning.training.loop import LocalTask, ShardTraining
 from downpour.learning.training.optimizers import OPTIMIZERS
@@ -376,18 +379,35 @@ def test_training_leaves_all_generators_as_they_were(dataset: PreparedDataset) -
     assert (random.random(), np.random.random_sample()) == expected
 
 
+def _told(
+    monkeypatch: pytest.MonkeyPatch,
+    expect: Callable[[Indices, Indices], None],
+    reach: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Let examples be told what will be read.
+
+    They get a class of their own, because `isinstance` remembers which classes fit a protocol.
+    """
+    told = {"expect": lambda _, *some: expect(*some), "reach": lambda _, place: reach(place)}
+    ahead, opened = type("Ahead", (Feed,), told), LoadedTask.examples
+
+    def examples(loaded: LoadedTask, part: str) -> ExampleList:
+        found = opened(loaded, part)
+        found.__class__ = ahead
+        return found
+
+    monkeypatch.setattr(LoadedTask, "examples", examples)
+
+
 def test_a_resumed_task_fetches_only_what_it_has_left(
     dataset: PreparedDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And counts what it has read from there on."""
-    first, second = started(dataset, {}), started(dataset, {})
-    first.advance(2)
     expected: list[int] = []
     reached: list[int] = []
-    kind = type(load(Spec.make(BASE), dataset).examples("train"))
-    expect = lambda _, some, __: expected.append(len(some))  # noqa: E731
-    monkeypatch.setattr(kind, "expect", expect, raising=False)
-    monkeypatch.setattr(kind, "reach", lambda _, place: reached.append(place), raising=False)
+    _told(monkeypatch, lambda some, _: expected.append(len(some)), reached.append)
+    first, second = started(dataset, {}), started(dataset, {})
+    first.advance(2)
     second.restore(first.snapshot())
     second.read_ahead()
     finished(second)
@@ -403,15 +423,13 @@ def test_a_task_knows_the_blocks_that_its_shard_needs_later(
     kind, ends = type(dataset), np.arange(5, 101, 5)
     asked: list[tuple[list[int], list[int]]] = []
 
-    def expect(_: object, *arrays: Indices) -> None:
+    def expect(*arrays: Indices) -> None:
         now, later = (list(dict.fromkeys((array // 5).tolist())) for array in arrays)
         asked.append((now, later))
 
     monkeypatch.setattr(kind, "block_ends", ends)
     monkeypatch.setattr(kind, "window_blocks", 2)
-    examples = type(load(Spec.make(BASE), dataset).examples("train"))
-    monkeypatch.setattr(examples, "expect", expect, raising=False)
-    monkeypatch.setattr(examples, "reach", lambda *_: None, raising=False)
+    _told(monkeypatch, expect)
     for number in range(6):
         started(dataset, {"meet": 3, "epochs": 2}, round_=number, orders=orders).read_ahead()
     for number in range(3):
