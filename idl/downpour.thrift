@@ -168,6 +168,12 @@ struct NumericClass {
   3: required string instruction_set
 }
 
+/** A block of the training data, and the XXH3-128 digest of its bytes, in hexadecimal. */
+struct BlockDigest {
+  1: required string block
+  2: required string digest
+}
+
 struct ManagerInfo {
   1: required i32 protocol
   2: required string version
@@ -372,6 +378,13 @@ service Manager {
   void reportHandOver(1: string worker, 2: AttemptId id, 3: Snapshot snapshot)
     throws (1: Refusal refusal)
   void leave(1: string worker, 2: string reason)
+  /**
+   * Tells which blocks of the data the worker has read, before a report whose file depends on them.
+   * Returns those of which another worker has read other bytes; their attempt must fail as OTHER_CODE.
+   * Protocol 5 began without this call.
+   */
+  list<string> reportBlocks(1: string worker, 2: string experiment, 3: list<BlockDigest> blocks)
+    throws (1: Refusal refusal)
 
   /**
    * Returns the experiment's identifier, which ends with `request`. The spec is TOML. A repeated request

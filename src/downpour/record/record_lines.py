@@ -383,6 +383,13 @@ class FailedLine(_Line, frozen=True, kw_only=True):
     asked_wrongly: bool
 
 
+class BlocksReadLine(_Line, frozen=True, kw_only=True):
+    """A worker was the first to read these blocks of the data; the digests are XXH3-128."""
+
+    worker: str
+    digests: dict[str, str]
+
+
 class CancelledLine(_Line, frozen=True, kw_only=True):
     """The experiment was cancelled."""
 
@@ -406,6 +413,7 @@ RecordLine = (
     | WorkerRequestedLine
     | ExplainedLine
     | DisturbedLine
+    | BlocksReadLine
     | UpdatedLine
     | ResourcesUsedLine
     | AttemptFailedLine

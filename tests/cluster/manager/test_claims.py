@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -14,7 +15,7 @@ from downpour.base.states import ExperimentState
 from downpour.base.values import AttemptId, Progress, PublishedFile, Snapshot, Update
 from downpour.cluster.manager import observations
 from downpour.files.store import layout
-from downpour.network.rpc.messages import Heartbeat, TaskMessage
+from downpour.network.rpc.messages import BlockDigest, Heartbeat, TaskMessage
 from tests.cluster.manager.conftest import CALM, diligent
 
 if TYPE_CHECKING:
@@ -138,6 +139,25 @@ def test_other_packages_and_what_takes_long_are_on_record_once(
             sum(word in line for line in record) for word in ('"saving"', '"assigned"')
         )
         assert saving == assigned
+
+
+def test_a_block_that_two_workers_read_differently_is_named_to_the_second(cluster: Any) -> None:
+    """And to it alone, whenever it tells so; the record has what was read first."""
+    one, two = cluster.join("one"), cluster.join("two")
+    experiment = cluster.submit()
+    a, b, other = (BlockDigest(name, digit * 32) for name, digit in ("a0", "b1", "a2"))
+    why = "a, which one read first"
+    for _ in range(2):
+        assert one.client.report_blocks("one", experiment, (a,)) == ()
+        assert two.client.report_blocks("two", experiment, (b, other)) == (why,)
+    assert one.client.report_blocks("one", experiment, (a, b)) == ()
+    assert one.client.report_blocks("one", "unknown", (other,)) == ()
+    assert cluster.end_of(experiment).experiment.state is ExperimentState.FINISHED
+    told = [json.loads(line) for line in cluster.record(experiment) if '"blocks-read"' in line]
+    assert [(line["worker"], line["digests"]) for line in told] == [
+        ("one", {"a": a.digest}),
+        ("two", {"b": b.digest}),
+    ]
 
 
 def _task_of(name: str) -> tuple[int, int] | None:

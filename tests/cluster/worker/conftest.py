@@ -23,6 +23,7 @@ from downpour.learning import datasets, models
 from downpour.learning.training.parameters import parameters_of
 from downpour.network.rpc import PROTOCOL, ManagerClient, parse_address, serve_manager
 from downpour.network.rpc.messages import (
+    BlockDigest,
     ExperimentSummary,
     Heartbeat,
     HeartbeatReply,
@@ -52,6 +53,7 @@ class FakeManager:
     registrations: SimpleQueue[Registration] = field(default_factory=SimpleQueue)
     reports: SimpleQueue[Report] = field(default_factory=SimpleQueue)
     beats: SimpleQueue[Heartbeat] = field(default_factory=SimpleQueue)
+    blocks: list[str] = field(default_factory=list)
     goodbyes: SimpleQueue[str] = field(default_factory=SimpleQueue)
 
     def describe(self) -> ManagerInfo:
@@ -95,6 +97,15 @@ class FakeManager:
         del worker
         self.reports.put((attempt, snapshot))
 
+    def report_blocks(
+        self, worker: str, experiment: str, blocks: tuple[BlockDigest, ...]
+    ) -> tuple[str, ...]:
+        """Remember them; those whose names begin with "other" are different elsewhere."""
+        del worker
+        assert experiment == "any"
+        self.blocks += [one.block for one in blocks]
+        return tuple(one.block for one in blocks if one.block.startswith("other"))
+
     def leave(self, worker: str, reason: str) -> None:
         """Remember a goodbye."""
         del reason
@@ -133,6 +144,8 @@ class Desk:
     server: Server
     client: ManagerClient
     shared: SharedDirectory
+    digests: dict[str, str] = field(default_factory=dict)
+    """The blocks that the worker has read."""
 
 
 @pytest.fixture

@@ -111,7 +111,7 @@ def at_work(desk: Any, alone_seconds: float = math.inf) -> Iterator[Office]:
         "anna",
         NUMERICS,
         work,
-        shown=ShownWorker(differs=lambda: DIFFERS),
+        shown=ShownWorker(differs=lambda: DIFFERS, blocks=lambda: ("any", desk.digests)),
     )
     server = serve_worker(agent, "127.0.0.1", 0).start()
     agent.register(server.address.host, server.address.port)
@@ -319,6 +319,42 @@ def test_heartbeats_tell_how_far_the_attempt_has_come(desk: Any, office: Office)
     assert beat.process is not None
     assert beat.process.threads > 1
     assert beat.differs == DIFFERS
+
+
+def test_an_update_from_other_data_is_a_failure(
+    desk: Any, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manager hears of all blocks before a report or a snapshot; a new one hears of all again.
+
+    No heartbeat mentions a snapshot, once a block was different elsewhere.
+    """
+    monkeypatch.setattr("downpour.cluster.worker.agent._BLOCKS_TOLD", 2)
+    names, seen = ["first", "second", "third"], Event()
+    desk.digests |= dict.fromkeys(names, "0" * 32)
+    office.client.train(task(0))
+    assert desk.manager.reports.get(timeout=PATIENCE_SECONDS) == (task(0).id, UPDATE)
+    assert {*desk.manager.blocks} == {*names}
+    desk.manager.blocks.clear()
+    office.agent.register(*office.agent._where)
+
+    def damaged(control: TaskControl) -> Update:
+        control.snapshot = SNAPSHOT
+        desk.digests["other-4"] = "1" * 32
+        assert seen.wait(PATIENCE_SECONDS)
+        return UPDATE
+
+    office.work.act = damaged
+    office.client.train(task(1))
+    while "other-4" not in desk.manager.blocks:
+        desk.manager.beats.get(timeout=PATIENCE_SECONDS)
+    while not desk.manager.beats.empty():
+        desk.manager.beats.get()
+    (progress,) = desk.manager.beats.get(timeout=PATIENCE_SECONDS).running
+    assert progress.snapshot is None
+    seen.set()
+    failure = FailureKind.OTHER_CODE, "the data are different here: other-4"
+    assert desk.manager.reports.get(timeout=PATIENCE_SECONDS) == (task(1).id, failure)
+    assert {*desk.manager.blocks} == {*names, "other-4"}
 
 
 def test_a_worker_at_a_short_task_is_heard_more_often_than_the_manager_asks(desk: Any) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import tracemalloc
 from collections.abc import Callable
@@ -307,3 +308,18 @@ def test_values_without_a_number_are_no_damage_unseen(tmp_path: Path) -> None:
     Image.fromarray(np.full((2, 2), 30_000, np.uint16)).save(tmp_path / "deep.png")
     with pytest.raises(FileCorrupt, match="more than 8 bits"):
         Blocks(tmp_path, files="*.png")[0]
+
+
+def test_a_block_that_differs_from_its_first_reading_is_named(tmp_path: Path) -> None:
+    """Although the file has the same size and time; what was read is known by its digest."""
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(b"1234")
+    blocks = Blocks(tmp_path, memory_megabytes=0)
+    assert [blocks[index] for index in (0, 1)]
+    assert [*blocks.digests] == ["a, block 0", "b, block 1"]
+    assert len(set(blocks.digests.values())) == 1
+    was = (tmp_path / "a").stat()
+    (tmp_path / "a").write_bytes(b"4321")
+    os.utime(tmp_path / "a", ns=(was.st_atime_ns, was.st_mtime_ns))
+    with pytest.raises(FileCorrupt, match="a, block 0: has changed since it was first read"):
+        blocks[0]

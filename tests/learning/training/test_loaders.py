@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
+from downpour.base.errors import FileCorrupt
 from downpour.base.values import Part
 from downpour.learning.models import generators
 from downpour.learning.tasks.batches import batch_of
@@ -110,6 +111,18 @@ def test_a_loader_prepares_the_batch_and_the_generators_of_the_worker(tmp_path: 
         assert generators.States.now() == left
     assert torch.equal(x, prepared.batch[0])
     assert torch.equal(y, prepared.batch[1])
+
+
+def test_a_loader_tells_which_blocks_it_has_read(tmp_path: Path, helped: Helped) -> None:
+    """The worker has their digests with the batch, and trains on no batch of other bytes."""
+    task = loaded(tmp_path, "Digested")
+    loaders = helped(task, 1)
+    begin(task, loaders=loaders).advance(2)
+    told = dict(task.block_digests)
+    assert 32 <= len(told) < 50  # with the examples that the loader has looked at
+    task.block_digests |= {f"row {row}": "another" for row in range(task.count("train"))} | told
+    with pytest.raises(FileCorrupt, match=r"row .* has changed since it was first read"):
+        begin(task, loaders=loaders).advance(6)
 
 
 def test_generators_that_nothing_draws_from_are_not_sent(tmp_path: Path) -> None:

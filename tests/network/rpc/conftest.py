@@ -24,6 +24,7 @@ from downpour.base.values import (
 )
 from downpour.network.rpc import PROTOCOL, Address, ManagerClient, Trust, serve_manager
 from downpour.network.rpc.messages import (
+    BlockDigest,
     ExperimentSummary,
     Heartbeat,
     HeartbeatReply,
@@ -99,6 +100,13 @@ class FakeManager:
         if worker not in self.workers:
             raise Refused("worker", f"no worker is called {worker}")
         self.snapshots[attempt] = snapshot
+
+    def report_blocks(
+        self, worker: str, experiment: str, blocks: tuple[BlockDigest, ...]
+    ) -> tuple[str, ...]:
+        """Name all of them."""
+        self.before("report_blocks")
+        return tuple(f"{experiment}, {one.block} of {worker}" for one in blocks)
 
     def leave(self, worker: str, reason: str) -> None:
         self.before(f"leave: {reason}")

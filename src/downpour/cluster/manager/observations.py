@@ -27,6 +27,7 @@ from downpour.host.process import Background
 from downpour.network.metrics import Timing
 from downpour.network.rpc.messages import Status
 from downpour.record.record_lines import (
+    BlocksReadLine,
     DisturbedLine,
     OtherPackagesLine,
     PhaseLine,
@@ -341,6 +342,9 @@ class Observations:
             case on.Disturbed():
                 line = DisturbedLine(who=event.who, what=event.what)
                 yield observed(event.experiment, line)
+            case on.BlocksRead():
+                read = BlocksReadLine(worker=event.worker, digests=dict(event.digests))
+                yield observed(event.experiment, read)
 
     def _compared(self, event: on.HeartbeatReceived) -> Iterator[Observed]:
         """Report for each worker, once per experiment, which of its packages differ."""

@@ -12,6 +12,7 @@ import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
+from threading import Lock
 from typing import Any
 
 from downpour.base.errors import (
@@ -46,6 +47,7 @@ from downpour.files.store.presence import Presence
 from downpour.learning.training.epoch_order import part_of
 from downpour.network.rpc import PROTOCOL, Address, Trust, WorkerClient
 from downpour.network.rpc.messages import (
+    BlockDigest,
     Heartbeat,
     HeartbeatReply,
     ManagerInfo,
@@ -137,6 +139,8 @@ class WorkerCalls:
         self._numeric_class: NumericClass | None = None
         self._presence = secrets.token_hex(16)
         self._announced: Presence | None = None
+        self._blocks: dict[str, dict[str, tuple[str, str]]] = {}
+        self._blocks_lock = Lock()
 
     def announce(self) -> None:
         """Publish the file whose content proves that a worker sees the same folder."""
@@ -244,6 +248,29 @@ class WorkerCalls:
             at_seconds=self._now, worker=worker, attempt=attempt, snapshot=snapshot
         )
         self._driver.post(event).result()
+
+    def report_blocks(
+        self, worker: str, experiment: str, blocks: tuple[BlockDigest, ...]
+    ) -> tuple[str, ...]:
+        """Record which blocks a worker has read; returns the ones that another read differently.
+
+        A worker tells it again to the next manager, so this is kept in memory.
+        """
+        if self._spaces.get(experiment) is None:
+            return ()
+        with self._blocks_lock:
+            if experiment not in self._blocks:
+                self._blocks = {experiment: {}}
+            first = self._blocks[experiment]
+            fresh = {one.block: one.digest for one in blocks if one.block not in first}
+            first |= {block: (digest, worker) for block, digest in fresh.items()}
+            other = [one.block for one in blocks if first[one.block][0] != one.digest]
+        if fresh:
+            read = on.BlocksRead(
+                at_seconds=self._now, experiment=experiment, worker=worker, digests=fresh
+            )
+            self._driver.post(read)
+        return tuple(f"{block}, which {first[block][1]} read first" for block in other)
 
     def leave(self, worker: str, reason: str) -> None:
         """Unregister a worker."""

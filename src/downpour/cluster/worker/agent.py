@@ -12,14 +12,14 @@ import math
 import os
 import random
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 from threading import Lock, Timer
 
-from downpour.base.errors import DownpourError, IncompatiblePeer, Unreachable
-from downpour.base.states import Failure
+from downpour.base.errors import DownpourError, IncompatiblePeer, Unreachable, listed
+from downpour.base.states import Failure, FailureKind
 from downpour.base.values import (
     AttemptId,
     NumericClass,
@@ -56,11 +56,19 @@ from downpour.files.store import SharedDirectory
 from downpour.learning.blame import is_of_users_code, users_errors
 from downpour.network.discovery.waiting import manager_may_come
 from downpour.network.rpc import PROTOCOL, Address, ManagerClient
-from downpour.network.rpc.messages import Heartbeat, Registration, TaskMessage, WorkerInfo
+from downpour.network.rpc.messages import (
+    BlockDigest,
+    Heartbeat,
+    Registration,
+    TaskMessage,
+    WorkerInfo,
+)
 
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
+_BLOCKS_TOLD = 1000
+_BLOCKS_NAMED = 3
 
 RunTask = Callable[[TaskMessage, TaskControl], Update]
 FindManager = Callable[[], ManagerClient | None]
@@ -71,7 +79,8 @@ class ShownWorker:
     """The manager's view of a worker: its process, its device, and the user's labels for it.
 
     `processor_class` is the numeric class of its processor, if it trains on another device.
-    `differs` returns the packages in which it differs from the manager of the current experiment.
+    `differs` returns the packages in which it differs from the manager of the current experiment,
+    and `blocks` that experiment, and the digests of the data blocks that it has read.
     `sample` returns the state of machine and process, for heartbeats of a usual interval.
     """
 
@@ -81,6 +90,7 @@ class ShownWorker:
     device: str = ""
     processor_class: NumericClass | None = None
     differs: Callable[[], tuple[str, ...]] = tuple
+    blocks: Callable[[], tuple[str, Mapping[str, str]]] = lambda: ("", {})
     sample: Callable[[float], tuple[SystemState, ProcessState | None]] = field(
         default_factory=lambda: Samples().take
     )
@@ -122,6 +132,8 @@ class WorkerAgent:
         self._news: SimpleQueue[None] = self.threads.queue()
         self._begun: SimpleQueue[None] = self.threads.queue()
         self._where = ("", 0)
+        self._told_blocks = ("", 0)
+        self._other_blocks: dict[str, str] = {}
 
     @property
     def name(self) -> str:
@@ -243,6 +255,7 @@ class WorkerAgent:
             )
         )
         self._node.name = registered.worker
+        self._told_blocks = ("", 0)  # this manager may have been told nothing
         return address
 
     def run(self, alone_seconds: float = math.inf) -> None:
@@ -314,6 +327,9 @@ class WorkerAgent:
                 return
 
     def _report(self, attempt: AttemptId, report: Report) -> None:
+        self._tell_blocks()
+        if attempt.experiment in self._other_blocks and not isinstance(report, Failure):
+            report = Failure(FailureKind.OTHER_CODE, self._other_blocks[attempt.experiment])
         match report:
             case Update():
                 self._manager.report_update(self.name, attempt, report)
@@ -321,6 +337,23 @@ class WorkerAgent:
                 self._manager.report_hand_over(self.name, attempt, report)
             case Failure():
                 self._manager.report_failure(self.name, attempt, report.kind, report.reason)
+
+    def _tell_blocks(self) -> None:
+        """Tell the manager which blocks of the data have been read since the last time."""
+        while True:
+            experiment, digests = self._shown.blocks()
+            count = self._told_blocks[1] if self._told_blocks[0] == experiment else 0
+            some = list(digests.items())[count : count + _BLOCKS_TOLD]
+            if not some:
+                return
+            blocks = tuple(BlockDigest(block, digest) for block, digest in some)
+            other: tuple[str, ...] = ()
+            with suppress(IncompatiblePeer):  # an older manager, which compares none
+                other = self._manager.report_blocks(self.name, experiment, blocks)
+            self._told_blocks = experiment, count + len(some)
+            if other:
+                reason = f"the data are different here: {listed(other, _BLOCKS_NAMED)}"
+                self._other_blocks[experiment] = reason
 
     # The heartbeat, in a separate thread
 
@@ -378,11 +411,16 @@ class WorkerAgent:
         with self._lock:
             beat = self._node.beat()
             usual = self._node.heartbeat_seconds
+        self._tell_blocks()  # before a snapshot that depends on them
+        running = tuple(
+            replace(one, snapshot=None) if one.attempt.experiment in self._other_blocks else one
+            for one in beat.running
+        )
         system, process = self._shown.sample(usual)
         reply = self._manager.heartbeat(
             Heartbeat(
                 worker=self.name,
-                running=beat.running,
+                running=running,
                 system=system,
                 process=process,
                 differs=self._shown.differs(),

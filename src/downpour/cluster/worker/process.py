@@ -170,6 +170,7 @@ def _make_agent(
             labels=options.labels,
             device=device,
             differs=lambda: runner.differs,
+            blocks=lambda: runner.blocks,
             processor_class=numeric_class(CPU) if device != CPU else None,
         ),
     )

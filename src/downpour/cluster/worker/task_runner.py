@@ -6,6 +6,7 @@ The runner keeps the common inputs of an experiment's tasks (spec, dataset, netw
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -66,6 +67,13 @@ class TaskRunner(TaskFlow):
         self._processes = processes
         self._loaders = loaders
         self._loaded: LoadedExperiment | None = None
+
+    @property
+    def blocks(self) -> tuple[str, Mapping[str, str]]:
+        """The current experiment, and the digests of its blocks that were read here so far."""
+        if self._loaded is None:
+            return "", {}
+        return self._loaded.experiment, self._loaded.task.block_digests
 
     @property
     def helpers(self) -> Team | None:

@@ -147,6 +147,8 @@ def _take_in(state: SchedulerState, event: on.Event) -> None:  # noqa: C901, PLR
             queue.model_published(state, event)
         case on.Disturbed():
             queue.disturbed(state, event)
+        case on.BlocksRead():
+            pass  # for the record
         case on.Tick():
             liveness.tick(state)
         case _:

@@ -6,6 +6,7 @@ A driver turns its news into events and passes them to `Scheduler.handle`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from downpour.base.states import Evaluation, FailureKind
@@ -241,6 +242,14 @@ class Disturbed(ExperimentNews):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BlocksRead(ExperimentNews):
+    """A worker was the first to read some blocks of the data; no decision depends on it."""
+
+    worker: str
+    digests: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     """Time has passed."""
 
@@ -265,5 +274,6 @@ Event = (
     | Evaluated
     | ModelPublished
     | Disturbed
+    | BlocksRead
     | Tick
 )

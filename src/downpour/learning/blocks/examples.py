@@ -6,18 +6,17 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from downpour.base.errors import DownpourError, FileCorrupt, SpecError
-from downpour.files.store.base import Buffer
 from downpour.learning.blocks.ahead import Need, Pace, ReadAhead
-from downpour.learning.blocks.formats import KINDS, Block, BlockFormat, OpenBlock, Wanted
+from downpour.learning.blocks.formats import KINDS, BlockFormat, OpenBlock, Wanted
 from downpour.learning.blocks.mds import Mds
 from downpour.learning.blocks.parquet import Parquet
 from downpour.learning.blocks.places import BlockPlace, cache_bytes, place_of, refusal
@@ -59,6 +58,7 @@ class Blocks:
     Attributes:
         block_ends: the index that follows each block's last example [blocks].
         window_blocks: how many blocks an epoch mixes at a time: 256 MiB of opened ones, at least 2.
+        digests: XXH3-128 of the bytes of each block read so far, by its file and number.
 
     Raises:
         SpecError: no such files, or damage; from `[i]`: names the file, and the example.
@@ -94,6 +94,7 @@ class Blocks:
         self.window_blocks = max(_WINDOW_BLOCKS, -(-len(self._blocks) // windows))
         self._transform = transform
         self._opened: OrderedDict[int, OpenBlock] = OrderedDict()
+        self.digests: dict[str, str] = {}
         self._room_bytes, self._used_bytes = memory_megabytes * _MEGABYTE, 0
         self._pace = Pace()
 
@@ -200,16 +201,18 @@ class Blocks:
                 yield number, opened
 
     def _read(self, numbers: list[int]) -> list[OpenBlock]:
-        blocks = [self._blocks[number] for number in numbers]
-        if len(blocks) == 1:
-            return [self._format.open(blocks[0], _content(self._place, blocks[0]))]
+        if len(numbers) == 1:
+            return [self._read_one(numbers[0])]
         with ThreadPoolExecutor(_READERS) as readers:
-            contents = readers.map(partial(_content, self._place), blocks)
-            return list(readers.map(self._format.open, blocks, contents))
+            return list(readers.map(self._read_one, numbers))
 
-
-def _content(place: BlockPlace, block: Block) -> Buffer:
-    return place.read(block.key, block.begin, block.end)
+    def _read_one(self, number: int) -> OpenBlock:
+        block = self._blocks[number]
+        content = self._place.read(block.key, block.begin, block.end)
+        where, digest = f"{block.key}, block {number}", xxhash.xxh3_128_hexdigest(content)
+        if self.digests.setdefault(where, digest) != digest:
+            raise FileCorrupt(where, "has changed since it was first read")
+        return self._format.open(block, content)
 
 
 def _named(columns: Sequence[str] | Mapping[str, str] | None) -> dict[str, str] | None:

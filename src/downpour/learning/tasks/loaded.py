@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from downpour.base.devices import AUTO
-from downpour.base.errors import SpecError
+from downpour.base.errors import FileCorrupt, SpecError
 from downpour.core.spec import Spec
 from downpour.learning import models
 from downpour.learning.accelerators import devices_here
@@ -49,6 +49,8 @@ class LoadedTask:
         self.has_own_step = overrides(task, "step")
         self.repeats = True
         """Whether an accelerator has been found to repeat the bits of all its operations so far."""
+        self.block_digests: dict[str, str] = {}
+        """The digests of the training blocks read so far, in this process or its loaders."""
         self._examples = cache(self._opened)
         self._columns = cache(self._columns_of)
 
@@ -91,6 +93,12 @@ class LoadedTask:
         """
         return self._examples(part)
 
+    def note_blocks(self, digests: Iterable[tuple[str, str]]) -> None:
+        """Note the digests of blocks that a loader has read."""
+        for block, digest in digests:
+            if self.block_digests.setdefault(block, digest) != digest:
+                raise FileCorrupt(block, "has changed since it was first read")
+
     def look_again(self, number: int) -> None:
         """Check that one of a user's training examples is still the same, another one each time."""
         if isinstance(self.data, TaskData):
@@ -117,6 +125,9 @@ class LoadedTask:
         if part == "validation" and not isinstance(self.task, Classification):
             return self.examples("train")
         examples = examples_of(self.task, self.spec, part)
+        digests = getattr(examples, "digests", None)
+        if part == "train" and isinstance(digests, dict):
+            self.block_digests = digests
         if isinstance(self.data, TaskData):
             with theirs(self.spec, f'an example of "{part}" cannot be read'):
                 check_examples(self.spec, self.data, part, examples)

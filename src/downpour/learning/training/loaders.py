@@ -95,6 +95,7 @@ class _Prepared(NamedTuple):
     batch: Batch
     drawn: generators.States | None  # None: nothing was drawn
     is_shared: bool = True
+    digests: tuple[tuple[str, str], ...] = ()  # of the blocks that were read for it
 
     def sendable(self) -> _Prepared:
         """Move its tensors into shared memory, or else let them travel as copies.
@@ -147,6 +148,7 @@ class _Batches(Dataset[_Prepared | None]):
         self._source = source
         self._task = cache(source)
         self._can_be_sent = False
+        self._told_blocks = 0
 
     def __reduce__(self) -> Any:
         return _Batches, (self._source,)
@@ -157,11 +159,14 @@ class _Batches(Dataset[_Prepared | None]):
                 self._task().examples(request)
                 return None
             prepared = _prepared(self._task(), request).sendable()
+            digests = tuple(self._task().block_digests.items())
+            prepared = prepared._replace(digests=digests[self._told_blocks :])
             if not self._can_be_sent:  # torch's queue would drop it, and leave the worker waiting
                 ForkingPickler.dumps(prepared)
                 self._can_be_sent = True
         except users_errors():
             return None
+        self._told_blocks = len(digests)
         return prepared
 
 
@@ -268,6 +273,7 @@ class Loaders:
             if self._cost is not None:
                 self._cost.reading_seconds += perf_counter() - began
             return batch
+        self._loaded.note_blocks(prepared.digests)
         if prepared.drawn is not None:
             prepared.drawn.restore()
         if not prepared.is_shared and not self._is_short:

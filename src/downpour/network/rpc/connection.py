@@ -343,6 +343,7 @@ class ManagerClient(_Client):
     report_update = _remote(ManagerService.report_update)
     report_failure = _remote(ManagerService.report_failure)
     report_hand_over = _remote(ManagerService.report_hand_over)
+    report_blocks = _remote(ManagerService.report_blocks)
     leave = _remote(ManagerService.leave)
     cancel = _remote(ManagerService.cancel)
     disturbed = _remote(ManagerService.disturbed)

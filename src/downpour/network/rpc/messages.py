@@ -22,6 +22,7 @@ from downpour.base.states import ExperimentState, TaskState, WorkerState
 from downpour.base.values import (
     AttemptId,
     BareName,
+    Checksum,
     Forecast,
     NumericClass,
     Part,
@@ -42,6 +43,15 @@ Share = Annotated[float, Rule(lambda share: 0 < share <= 1, "above 0 and at most
 Port = Annotated[int, Rule(lambda port: 1 <= port <= 65535, "a port from 1 to 65535")]
 Reason = Annotated[str, shortened]
 """We never refuse a reason: the manager must hear of a failure, however its reason is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockDigest:
+    """A block of the training data by its file and number, and the digest of its bytes."""
+
+    block: Reason
+    digest: Checksum
+
 
 IndexArray = npt.NDArray[np.int64]
 

@@ -16,11 +16,20 @@ from typing import Annotated, Any, Protocol, get_type_hints
 
 from downpour.base.errors import IncompatiblePeer, Refused, SharedDirectoryError, SpecError
 from downpour.base.states import FailureKind
-from downpour.base.values import BARE_NAME, AttemptId, Rule, Snapshot, Update, is_bare_name
+from downpour.base.values import (
+    BARE_NAME,
+    AttemptId,
+    BareName,
+    Rule,
+    Snapshot,
+    Update,
+    is_bare_name,
+)
 from downpour.host.text import shortened
 from downpour.network.rpc.generated import Manager, Worker
 from downpour.network.rpc.generated.ttypes import Refusal, RefusalKind
 from downpour.network.rpc.messages import (
+    BlockDigest,
     ExperimentSummary,
     Heartbeat,
     HeartbeatReply,
@@ -67,6 +76,11 @@ class ManagerService(Protocol):
 
     def report_hand_over(self, worker: str, attempt: AttemptId, snapshot: Snapshot) -> None:
         """Accept the snapshot of a stopped attempt, so that another worker can continue it."""
+
+    def report_blocks(
+        self, worker: str, experiment: BareName, blocks: tuple[BlockDigest, ...]
+    ) -> tuple[Reason, ...]:
+        """Record which blocks a worker has read; returns the ones that are different elsewhere."""
 
     def leave(self, worker: str, reason: Reason) -> None:
         """Unregister a worker."""

@@ -84,6 +84,20 @@ class Iface(object):
         """
         pass
 
+    def reportBlocks(self, worker: str, experiment: str, blocks: list[BlockDigest]) -> list[str]:
+        """
+        Tells which blocks of the data the worker has read, before a report whose file depends on them.
+        Returns those of which another worker has read other bytes; their attempt must fail as OTHER_CODE.
+        Protocol 5 began without this call.
+
+        Parameters:
+         - worker
+         - experiment
+         - blocks
+
+        """
+        pass
+
     def submit(self, spec: str, request: str) -> str:
         """
         Returns the experiment's identifier, which ends with `request`. The spec is TOML. A repeated request
@@ -403,6 +417,48 @@ class Client(Iface):
         iprot.readMessageEnd()
         return
 
+    def reportBlocks(self, worker: str, experiment: str, blocks: list[BlockDigest]) -> list[str]:
+        """
+        Tells which blocks of the data the worker has read, before a report whose file depends on them.
+        Returns those of which another worker has read other bytes; their attempt must fail as OTHER_CODE.
+        Protocol 5 began without this call.
+
+        Parameters:
+         - worker
+         - experiment
+         - blocks
+
+        """
+        self.send_reportBlocks(worker, experiment, blocks)
+        return self.recv_reportBlocks()
+
+    def send_reportBlocks(self, worker: str, experiment: str, blocks: list[BlockDigest]):
+        self._oprot.writeMessageBegin('reportBlocks', TMessageType.CALL, self._seqid)
+        args = reportBlocks_args()
+        args.worker = worker
+        args.experiment = experiment
+        args.blocks = blocks
+        args.write(self._oprot)
+        self._oprot.writeMessageEnd()
+        self._oprot.trans.flush()
+
+    def recv_reportBlocks(self) -> list[str]:
+        iprot = self._iprot
+        (fname, mtype, rseqid) = iprot.readMessageBegin()
+        if mtype == TMessageType.EXCEPTION:
+            x = TApplicationException()
+            x.read(iprot)
+            iprot.readMessageEnd()
+            raise x
+        result = reportBlocks_result()
+        result.read(iprot)
+        iprot.readMessageEnd()
+        if result.success is not None:
+            return result.success
+        if result.refusal is not None:
+            raise result.refusal
+        raise TApplicationException(TApplicationException.MISSING_RESULT, "reportBlocks failed: unknown result")
+
     def submit(self, spec: str, request: str) -> str:
         """
         Returns the experiment's identifier, which ends with `request`. The spec is TOML. A repeated request
@@ -648,6 +704,7 @@ class Processor(Iface, TProcessor):
         self._processMap["reportFailure"] = Processor.process_reportFailure
         self._processMap["reportHandOver"] = Processor.process_reportHandOver
         self._processMap["leave"] = Processor.process_leave
+        self._processMap["reportBlocks"] = Processor.process_reportBlocks
         self._processMap["submit"] = Processor.process_submit
         self._processMap["status"] = Processor.process_status
         self._processMap["listExperiments"] = Processor.process_listExperiments
@@ -845,6 +902,32 @@ class Processor(Iface, TProcessor):
             msg_type = TMessageType.EXCEPTION
             result = TApplicationException(TApplicationException.INTERNAL_ERROR, 'Internal error')
         oprot.writeMessageBegin("leave", msg_type, seqid)
+        result.write(oprot)
+        oprot.writeMessageEnd()
+        oprot.trans.flush()
+
+    def process_reportBlocks(self, seqid, iprot, oprot):
+        args = reportBlocks_args()
+        args.read(iprot)
+        iprot.readMessageEnd()
+        result = reportBlocks_result()
+        try:
+            result.success = self._handler.reportBlocks(args.worker, args.experiment, args.blocks)
+            msg_type = TMessageType.REPLY
+        except TTransport.TTransportException:
+            raise
+        except Refusal as refusal:
+            msg_type = TMessageType.REPLY
+            result.refusal = refusal
+        except TApplicationException as ex:
+            logging.exception('TApplication exception in handler')
+            msg_type = TMessageType.EXCEPTION
+            result = ex
+        except Exception:
+            logging.exception('Unexpected exception in handler')
+            msg_type = TMessageType.EXCEPTION
+            result = TApplicationException(TApplicationException.INTERNAL_ERROR, 'Internal error')
+        oprot.writeMessageBegin("reportBlocks", msg_type, seqid)
         result.write(oprot)
         oprot.writeMessageEnd()
         oprot.trans.flush()
@@ -2262,6 +2345,228 @@ leave_result.thrift_spec = (
 )
 
 
+class reportBlocks_args(object):
+    """
+    Attributes:
+     - worker
+     - experiment
+     - blocks
+
+    """
+    thrift_spec: typing.Any = None
+
+    __slots__ = (
+        'worker',
+        'experiment',
+        'blocks',
+    )
+
+
+    def __init__(self, worker: typing.Optional[str] = None, experiment: typing.Optional[str] = None, blocks: typing.Optional[list[BlockDigest]] = None,):
+        self.worker: typing.Optional[str] = worker
+        self.experiment: typing.Optional[str] = experiment
+        self.blocks: typing.Optional[list[BlockDigest]] = blocks
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.increment_recursion_depth()
+        try:
+            iprot.readStructBegin()
+            while True:
+                (fname, ftype, fid) = iprot.readFieldBegin()
+                if ftype == TType.STOP:
+                    break
+                if fid == 1:
+                    if ftype == TType.STRING:
+                        self.worker = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 2:
+                    if ftype == TType.STRING:
+                        self.experiment = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 3:
+                    if ftype == TType.LIST:
+                        self.blocks = []
+                        (_etype94, _size91) = iprot.readListBegin()
+                        for _i95 in range(_size91):
+                            _elem96 = BlockDigest()
+                            _elem96.read(iprot)
+                            self.blocks.append(_elem96)
+                        iprot.readListEnd()
+                    else:
+                        iprot.skip(ftype)
+                else:
+                    iprot.skip(ftype)
+                iprot.readFieldEnd()
+            iprot.readStructEnd()
+        finally:
+            iprot.decrement_recursion_depth()
+
+    def write(self, oprot):
+        self.validate()
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.increment_recursion_depth()
+        try:
+            oprot.writeStructBegin('reportBlocks_args')
+            if self.worker is not None:
+                oprot.writeFieldBegin('worker', TType.STRING, 1)
+                oprot.writeString(self.worker.encode('utf-8') if sys.version_info[0] == 2 else self.worker)
+                oprot.writeFieldEnd()
+            if self.experiment is not None:
+                oprot.writeFieldBegin('experiment', TType.STRING, 2)
+                oprot.writeString(self.experiment.encode('utf-8') if sys.version_info[0] == 2 else self.experiment)
+                oprot.writeFieldEnd()
+            if self.blocks is not None:
+                oprot.writeFieldBegin('blocks', TType.LIST, 3)
+                oprot.writeListBegin(TType.STRUCT, len(self.blocks))
+                for iter97 in self.blocks:
+                    iter97.write(oprot)
+                oprot.writeListEnd()
+                oprot.writeFieldEnd()
+            oprot.writeFieldStop()
+            oprot.writeStructEnd()
+        finally:
+            oprot.decrement_recursion_depth()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+all_structs.append(reportBlocks_args)
+reportBlocks_args.thrift_spec = (
+    None,  # 0
+    (1, TType.STRING, 'worker', 'UTF8', None, ),  # 1
+    (2, TType.STRING, 'experiment', 'UTF8', None, ),  # 2
+    (3, TType.LIST, 'blocks', (TType.STRUCT, [BlockDigest, None], False), None, ),  # 3
+)
+
+
+class reportBlocks_result(object):
+    """
+    Attributes:
+     - success
+     - refusal
+
+    """
+    thrift_spec: typing.Any = None
+
+    __slots__ = (
+        'success',
+        'refusal',
+    )
+
+
+    def __init__(self, success: typing.Optional[list[str]] = None, refusal: typing.Optional[Refusal] = None,):
+        self.success: typing.Optional[list[str]] = success
+        self.refusal: typing.Optional[Refusal] = refusal
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.increment_recursion_depth()
+        try:
+            iprot.readStructBegin()
+            while True:
+                (fname, ftype, fid) = iprot.readFieldBegin()
+                if ftype == TType.STOP:
+                    break
+                if fid == 0:
+                    if ftype == TType.LIST:
+                        self.success = []
+                        (_etype101, _size98) = iprot.readListBegin()
+                        for _i102 in range(_size98):
+                            _elem103 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.success.append(_elem103)
+                        iprot.readListEnd()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 1:
+                    if ftype == TType.STRUCT:
+                        self.refusal = Refusal()
+                        self.refusal.read(iprot)
+                    else:
+                        iprot.skip(ftype)
+                else:
+                    iprot.skip(ftype)
+                iprot.readFieldEnd()
+            iprot.readStructEnd()
+        finally:
+            iprot.decrement_recursion_depth()
+
+    def write(self, oprot):
+        self.validate()
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.increment_recursion_depth()
+        try:
+            oprot.writeStructBegin('reportBlocks_result')
+            if self.success is not None:
+                oprot.writeFieldBegin('success', TType.LIST, 0)
+                oprot.writeListBegin(TType.STRING, len(self.success))
+                for iter104 in self.success:
+                    oprot.writeString(iter104.encode('utf-8') if sys.version_info[0] == 2 else iter104)
+                oprot.writeListEnd()
+                oprot.writeFieldEnd()
+            if self.refusal is not None:
+                oprot.writeFieldBegin('refusal', TType.STRUCT, 1)
+                self.refusal.write(oprot)
+                oprot.writeFieldEnd()
+            oprot.writeFieldStop()
+            oprot.writeStructEnd()
+        finally:
+            oprot.decrement_recursion_depth()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+all_structs.append(reportBlocks_result)
+reportBlocks_result.thrift_spec = (
+    (0, TType.LIST, 'success', (TType.STRING, 'UTF8', False), None, ),  # 0
+    (1, TType.STRUCT, 'refusal', [Refusal, None], None, ),  # 1
+)
+
+
 class submit_args(object):
     """
     Attributes:
@@ -2786,11 +3091,11 @@ class listExperiments_result(object):
                 if fid == 0:
                     if ftype == TType.LIST:
                         self.success = []
-                        (_etype94, _size91) = iprot.readListBegin()
-                        for _i95 in range(_size91):
-                            _elem96 = ExperimentSummary()
-                            _elem96.read(iprot)
-                            self.success.append(_elem96)
+                        (_etype108, _size105) = iprot.readListBegin()
+                        for _i109 in range(_size105):
+                            _elem110 = ExperimentSummary()
+                            _elem110.read(iprot)
+                            self.success.append(_elem110)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2812,8 +3117,8 @@ class listExperiments_result(object):
             if self.success is not None:
                 oprot.writeFieldBegin('success', TType.LIST, 0)
                 oprot.writeListBegin(TType.STRUCT, len(self.success))
-                for iter97 in self.success:
-                    iter97.write(oprot)
+                for iter111 in self.success:
+                    iter111.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()

@@ -1603,6 +1603,102 @@ class NumericClass(object):
         return not (self == other)
 
 
+class BlockDigest(object):
+    """
+    A block of the training data, and the XXH3-128 digest of its bytes, in hexadecimal.
+
+    Attributes:
+     - block
+     - digest
+
+    """
+    thrift_spec: typing.Any = None
+
+    __slots__ = (
+        'block',
+        'digest',
+    )
+
+
+    def __init__(self, block: str = None, digest: str = None,):
+        self.block: str = block
+        self.digest: str = digest
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.increment_recursion_depth()
+        try:
+            iprot.readStructBegin()
+            while True:
+                (fname, ftype, fid) = iprot.readFieldBegin()
+                if ftype == TType.STOP:
+                    break
+                if fid == 1:
+                    if ftype == TType.STRING:
+                        self.block = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 2:
+                    if ftype == TType.STRING:
+                        self.digest = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                    else:
+                        iprot.skip(ftype)
+                else:
+                    iprot.skip(ftype)
+                iprot.readFieldEnd()
+            iprot.readStructEnd()
+        finally:
+            iprot.decrement_recursion_depth()
+
+    def write(self, oprot):
+        self.validate()
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.increment_recursion_depth()
+        try:
+            oprot.writeStructBegin('BlockDigest')
+            if self.block is not None:
+                oprot.writeFieldBegin('block', TType.STRING, 1)
+                oprot.writeString(self.block.encode('utf-8') if sys.version_info[0] == 2 else self.block)
+                oprot.writeFieldEnd()
+            if self.digest is not None:
+                oprot.writeFieldBegin('digest', TType.STRING, 2)
+                oprot.writeString(self.digest.encode('utf-8') if sys.version_info[0] == 2 else self.digest)
+                oprot.writeFieldEnd()
+            oprot.writeFieldStop()
+            oprot.writeStructEnd()
+        finally:
+            oprot.decrement_recursion_depth()
+
+    def validate(self):
+        if self.block is None:
+            raise TProtocolException(message='Required field block is unset!')
+        if self.digest is None:
+            raise TProtocolException(message='Required field digest is unset!')
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
 class ManagerInfo(object):
     """
     Attributes:
@@ -3954,6 +4050,12 @@ NumericClass.thrift_spec = (
     (1, TType.STRING, 'torch', 'UTF8', None, ),  # 1
     (2, TType.STRING, 'device', 'UTF8', None, ),  # 2
     (3, TType.STRING, 'instruction_set', 'UTF8', None, ),  # 3
+)
+all_structs.append(BlockDigest)
+BlockDigest.thrift_spec = (
+    None,  # 0
+    (1, TType.STRING, 'block', 'UTF8', None, ),  # 1
+    (2, TType.STRING, 'digest', 'UTF8', None, ),  # 2
 )
 all_structs.append(ManagerInfo)
 ManagerInfo.thrift_spec = (
