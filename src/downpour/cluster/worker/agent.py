@@ -354,6 +354,7 @@ class WorkerAgent:
             if other:
                 reason = f"the data are different here: {listed(other, _BLOCKS_NAMED)}"
                 self._other_blocks[experiment] = reason
+                log.warning("%s: %s", experiment, reason)
 
     # The heartbeat, in a separate thread
 
