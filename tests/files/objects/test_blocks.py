@@ -121,7 +121,7 @@ def test_a_task_fetches_ahead_in_its_order_within_a_bound(
     What the steps have passed is not fetched, and the threads end with the examples.
     """
     monkeypatch.setattr("downpour.learning.blocks.ahead._FETCHERS", 1)
-    monkeypatch.setenv("DOWNPOUR_CACHE", str(16 * 3 * BLOCK))
+    monkeypatch.setenv("DOWNPOUR_CACHE", str(8 * 3 * BLOCK))
     blocks = Blocks(url, length=8)
     order = np.array([30, 31, 4, 0, 5, 12, 13, 20])
     blocks.expect(order)

@@ -29,8 +29,9 @@ _WINDOW_BYTES = 256 * _MEGABYTE
 _WINDOW_BLOCKS = 2
 _CONTAINERS = {".tar", ".tgz", ".mds"}
 _NONE = np.empty(0, np.int64)
-_AHEAD_SHARE = 16
-"""Blocks fetched ahead take one part in sixteen of the cache: eight workers may share a machine."""
+_AHEAD_SHARE = 8
+"""Blocks fetched ahead take one part in eight of the cache: a window of the smallest useful one, of
+2 GB, and no more than all of it if eight workers share a machine."""
 
 
 class Blocks:
