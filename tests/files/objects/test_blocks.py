@@ -14,9 +14,15 @@ import obstore
 import pytest
 from obstore.store import S3Store
 
-from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError
+from downpour.base.errors import (
+    FileCorrupt,
+    FileMissing,
+    SharedDirectoryError,
+    SpecError,
+    StoreError,
+)
 from downpour.data import Blocks
-from downpour.files.store.bucket import Bucket
+from downpour.files.store.bucket import Bucket, Found, StoreAway
 from downpour.files.store.publish import RetryPolicy
 from downpour.files.store.shared_directory import folder_of
 from downpour.learning.blocks import places
@@ -192,6 +198,30 @@ def test_a_store_that_refuses_is_one_line(url: str, monkeypatch: pytest.MonkeyPa
         with pytest.raises(SharedDirectoryError, match="permission denied"):
             blocks[0]
     assert blocks[0][0].tolist() == list(range(8))
+
+
+def test_a_store_that_is_away_for_a_while_is_waited_for(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no mistake of the spec, however long that lasts; what the store refuses is one."""
+    found = Bucket.found
+    answers: list[Exception] = [StoreAway("s3://bucket", "connection refused")] * 3
+
+    def answer(bucket: Bucket, name: str) -> list[Found]:
+        if answers:
+            raise answers.pop()
+        return found(bucket, name)
+
+    monkeypatch.setattr(Bucket, "found", answer)
+    with pytest.raises(StoreError, match="connection refused") as ended:
+        Blocks(url, length=8)
+    assert not isinstance(ended.value, SharedDirectoryError)
+    monkeypatch.setattr(places, "_RETRIES", RetryPolicy(seconds=9, sleep=lambda _: None))
+    assert len(Blocks(url, length=8)) == WINDOWS
+    assert not answers
+    answers.append(SharedDirectoryError("s3://bucket", "permission denied"))
+    with pytest.raises(SpecError, match="permission denied"):
+        Blocks(url, length=8)
 
 
 TASK = """

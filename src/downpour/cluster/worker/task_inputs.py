@@ -168,6 +168,7 @@ def built(
             if field != "dataset":
                 check_code(field, name, spec.code)
         task = load(spec, data)
+        task.examples("train")
         # Before the network is built, because the steps need the memory of another one.
         checksum = "" if trial is None else _repeat(task, trial, differs)
         return BuiltTask(task, task.network(), checksum)

@@ -59,6 +59,10 @@ _SAID = {
 }
 
 
+class StoreAway(SharedDirectoryError):
+    """A store does not answer, or not for any reason that we know a user can mend."""
+
+
 class ConflictError(SharedDirectoryError):
     """A store refused to make an object that does not exist; S3 asks callers to try again."""
 
@@ -309,7 +313,8 @@ class Bucket:
             said = next((means for sign, means in _SAID.items() if sign in str(error)), "")
             if isinstance(error, FileNotFoundError) and not said:
                 raise FileMissing(key.rpartition("/")[2]) from None
-            raise SharedDirectoryError(self.url, said or _first_line(error)) from error
+            kind = SharedDirectoryError if said else StoreAway
+            raise kind(self.url, said or _first_line(error)) from error
 
 
 def _first_line(error: BaseException) -> str:

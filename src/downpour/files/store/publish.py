@@ -33,7 +33,7 @@ from typing import TypeVar
 import xxhash
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential
 
-from downpour.base.errors import FileMissing, SharedDirectoryError, StoreError
+from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
 from downpour.base.values import PublishedFile
 from downpour.files.store.base import Buffer, Moved, check_bare_name, named, unnoticed
 
@@ -149,8 +149,12 @@ class RetryPolicy:
 def _log_wait(state: RetryCallState) -> None:
     """Log once why we wait."""
     error = state.outcome.exception() if state.outcome is not None else None
-    if state.attempt_number == _LOGGED_AFTER and isinstance(error, SharedDirectoryError):
+    if state.attempt_number != _LOGGED_AFTER:
+        return
+    if isinstance(error, SharedDirectoryError):
         log.warning("waiting for the shared directory: %s", error)
+    elif not isinstance(error, FileMissing | FileCorrupt):
+        log.warning("waiting for a store: %s", error)
 
 
 TEMPORARY_PREFIX = ".tmp-"

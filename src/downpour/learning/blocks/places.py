@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,7 +27,7 @@ import xxhash
 from downpour.base.errors import FileCorrupt, SpecError, StoreError
 from downpour.base.options import CACHE_VARIABLE, cache_of
 from downpour.files.store.base import Buffer
-from downpour.files.store.bucket import Bucket, Found
+from downpour.files.store.bucket import Bucket, Found, StoreAway
 from downpour.files.store.object_files import FileCache
 from downpour.files.store.publish import RetryPolicy
 from downpour.files.store.shared_directory import folder_of
@@ -140,7 +141,7 @@ class _Store:
 
     def __init__(self, url: str, pattern: str) -> None:
         self.address = url
-        bucket, name, found = found_at("address", url)
+        bucket, name, found = _RETRIES.call(partial(_listed, url))
         self._bucket: Bucket = bucket
         is_folder = found[0].key != name
         self._prefix = f"{name}/" if is_folder else ""
@@ -182,6 +183,21 @@ class _Store:
     def noted(self, name: str) -> bytes | None:
         kept = self._notes.get(sha256(f"{self.address} {name}".encode()).hexdigest()[:32])
         return None if kept is None else bytes(kept)
+
+
+def _listed(url: str) -> tuple[Bucket, str, list[Found]]:
+    """Find the objects at a URL; one whose store is away is no mistake of the user's.
+
+    Raises:
+        SpecError: there are none, or the store refuses.
+        StoreError: the store does not answer.
+    """
+    try:
+        return found_at("address", url)
+    except SpecError as error:
+        if isinstance(error.__cause__, StoreAway):
+            raise StoreError(f"{url} {error.accepted}") from None
+        raise
 
 
 def cache_bytes() -> int:

@@ -89,7 +89,7 @@ def naming(field: str, url: str) -> Iterator[None]:
     try:
         yield
     except StoreError as error:
-        raise SpecError(field, url, f"cannot be fetched: {error}") from None
+        raise SpecError(field, url, f"cannot be fetched: {error}") from error
     except OSError as error:
         raise SpecError(field, url, f"cannot be kept here: {error.strerror or error}") from None
 
