@@ -60,7 +60,7 @@ _SAID = {
 
 
 class StoreAway(SharedDirectoryError):
-    """A store does not answer, or not for any reason that we know a user can mend."""
+    """A store does not answer, or fails for another reason than those in `_SAID`."""
 
 
 class ConflictError(SharedDirectoryError):

@@ -30,8 +30,8 @@ _WINDOW_BLOCKS = 2
 _CONTAINERS = {".tar", ".tgz", ".mds"}
 _NONE = np.empty(0, np.int64)
 _AHEAD_SHARE = 8
-"""Blocks fetched ahead take one part in eight of the cache: a window of the smallest useful one, of
-2 GB, and no more than all of it if eight workers share a machine."""
+"""Blocks fetched ahead take one part in eight of the cache: at 2 GB, that is a whole window. Eight
+workers of one machine together take no more than all of it."""
 
 
 class Blocks:
