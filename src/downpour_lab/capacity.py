@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from random import Random
+from typing import TypeVar
 
 from downpour.base.values import AttemptId
 from downpour.core.scheduler import commands as do
@@ -22,6 +23,7 @@ from downpour_lab.faults.plan import RETRIES_ENOUGH, Plan, plain_spec
 from downpour_lab.simulated.environment import Observation, Observer, Timings
 from downpour_lab.trials.striking import Cluster
 
+_Number = TypeVar("_Number", int, float)
 _NAME = "planned"
 _SECONDS_DEAD = 60.0
 _SLACK = 10.0
@@ -52,21 +54,17 @@ class CapacityEstimate:
 
     `staleness` has one item for each update in a version: how many versions the manager made since
     the one that the update began from. `training` is the share of the workers' time in which they
-    held a task, however the task ended. `lost` counts workers that the manager believed lost; if no
-    worker dies, all of these were healthy.
+    held a task, however the task ended, `manager_busy` the share of the time that the manager spent
+    on events. `lost` counts workers that the manager believed lost; if no worker dies, all of these
+    were healthy.
     """
 
     round_seconds: tuple[float, ...]
-    seconds: float
     events: int
-    steps: int
     lost: int
-    staleness: tuple[int, ...] = ()
-    training: float = 0.0
-
-    def busy(self, event_seconds: float) -> float:
-        """Return the share of the time that the manager spends on events of this cost."""
-        return self.events * event_seconds / self.seconds
+    staleness: tuple[int, ...]
+    training: float
+    manager_busy: float
 
     @property
     def mean_seconds(self) -> float:
@@ -83,23 +81,10 @@ class CapacityEstimate:
         """The updates that reach a version in an hour."""
         return 3600.0 * len(self.staleness) / sum(self.round_seconds)
 
-    @property
-    def mean_staleness(self) -> float:
-        """The mean staleness of the updates, in versions."""
-        return sum(self.staleness) / len(self.staleness)
 
-    def quantile(self, share: float) -> float:
-        """Return the seconds that this share of the rounds don't exceed."""
-        return sorted(self.round_seconds)[_rank(share, len(self.round_seconds))]
-
-    def stale_quantile(self, share: float) -> int:
-        """Return the staleness that this share of the updates don't exceed."""
-        return sorted(self.staleness)[_rank(share, len(self.staleness))]
-
-
-def _rank(share: float, count: int) -> int:
-    """Return the index, in order, of the value that this share of `count` values don't exceed."""
-    return max(0, ceil(share * count) - 1)
+def quantile(values: Sequence[_Number], share: float) -> _Number:
+    """Return the value that this share of the values don't exceed."""
+    return sorted(values)[max(0, ceil(share * len(values)) - 1)]
 
 
 def estimate_capacity(load: Load, show: Callable[[int], None] = lambda _: None) -> CapacityEstimate:
@@ -110,12 +95,11 @@ def estimate_capacity(load: Load, show: Callable[[int], None] = lambda _: None) 
     cluster.run(lambda: pace.ended, lambda: show(len(pace.round_seconds)))
     return CapacityEstimate(
         round_seconds=tuple(pace.round_seconds),
-        seconds=cluster.clock.now_seconds,
         events=pace.events,
-        steps=cluster.clock.steps,
         lost=pace.lost,
         staleness=tuple(pace.staleness),
         training=pace.training_seconds / (load.workers * cluster.clock.now_seconds),
+        manager_busy=pace.events * load.timings.event_seconds / cluster.clock.now_seconds,
     )
 
 
@@ -176,12 +160,10 @@ class _Pace(Observer):
         self._assigned_at: dict[AttemptId, float] = {}
 
     def handled(self, step: Observation) -> None:
-        """Count the event, and check the state."""
         self.events += 1
         self._check.handled(step)
 
     def acting(self, step: Observation) -> None:
-        """Measure how long rounds take and how stale the updates are."""
         event = step.event
         if isinstance(event, on.Prepared):
             self._began_at = event.at_seconds

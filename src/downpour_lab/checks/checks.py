@@ -133,9 +133,8 @@ class DurabilityCheck(Observer):
         self._versions: dict[str, int] = {}
         self._concluded: dict[str, str] = {}
 
-    def recovered(self, core: Scheduler, stories: Stories) -> None:
+    def recovered(self, core: Scheduler, stories: Stories) -> None:  # noqa: ARG002
         """Check that everything that earlier managers acted on has survived."""
-        del stories
         harmed = self._disk.harmed
         missing = self._submitted - set(core.state.experiments) - harmed
         self._expect(not missing, f"{sorted(missing)} was taken in, and is forgotten")
@@ -199,9 +198,8 @@ class CallCheck(Observer):
         self._places = comparisons.of(Promise.PLACES)
         self._labels: dict[Scheduler, dict[str, tuple[str, ...]]] = {}
 
-    def recovered(self, core: Scheduler, stories: Stories) -> None:
+    def recovered(self, core: Scheduler, stories: Stories) -> None:  # noqa: ARG002
         """Begin without workers: registrations with an earlier manager do not count."""
-        del stories
         self._labels[core] = {}
 
     def handled(self, step: Observation) -> None:

@@ -190,8 +190,7 @@ class CountingCheck(JournalCheck):
         versions = self._by_number[experiment]
         return [versions[number + 1].model for number in range(rounds)]
 
-    def _count(self, core: Scheduler, entry: Entry, at_seconds: float) -> None:
-        del at_seconds
+    def _count(self, core: Scheduler, entry: Entry, at_seconds: float) -> None:  # noqa: ARG002
         match entry:
             case on.Prepared():
                 self._prepared(core, entry)

@@ -22,6 +22,7 @@ from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.facts import Fact
 from downpour.core.spec import ResolvedSpec
+from downpour.network.rpc.services import kinds_of_refusals, messages
 from downpour.record.record_lines import KINDS, RecordLine, kind_of
 from downpour.record.view import View
 from downpour_lab.faults.faults import Fault, FaultKind
@@ -113,7 +114,7 @@ _VARIANTS: Mapping[FaultKind, Iterable[str]] = {
 }
 
 
-def catalogue(messages: Iterable[str], refusals: Iterable[str]) -> list[Happening]:
+def catalogue() -> list[Happening]:
     """Return all that can happen; messages are "manager.heartbeat" or "worker.train"."""
     named: dict[str, Iterable[str]] = {
         "event": _types(on.Event),
@@ -125,8 +126,8 @@ def catalogue(messages: Iterable[str], refusals: Iterable[str]) -> list[Happenin
         "worker": get_args(What),
         "fault": FaultKind,
         "variant": [f"{kind}: {each}" for kind, of in _VARIANTS.items() for each in of],
-        "message": messages,
-        "refusal": refusals,
+        "message": messages(),
+        "refusal": kinds_of_refusals(),
     }
     named |= {group: family.built_in for group, (family, _) in _FAMILIES.items()}
     return [(group, str(name)) for group, names in named.items() for name in names]
@@ -137,9 +138,8 @@ class Happenings(Observer):
 
     A check is only worth what it sees, so we name what no run has shown. We read from the code all
     that can happen: the closed lists of events, facts, commands and lines of the record, and the
-    kinds of faults and failures. We also read the families that a spec can name. So a new member
-    counts as missing until a seed has shown it. Messages and the kinds of refusals belong to the
-    interface, so the caller names them (`downpour_lab/cli/simulate.py`).
+    kinds of faults, failures, messages and refusals. We also read the families that a spec can
+    name. So a new member counts as missing until a seed has shown it.
     """
 
     def __init__(self) -> None:
@@ -168,9 +168,8 @@ class Happenings(Observer):
         """Count a refused call."""
         self.counted["refusal", kind] += 1
 
-    def recovered(self, core: Scheduler, stories: Stories) -> None:
+    def recovered(self, core: Scheduler, stories: Stories) -> None:  # noqa: ARG002
         """Count managers that begin, and managers that find journals to continue."""
-        del core
         self.counted["manager", "begins"] += 1
         self.counted["manager", "goes on"] += bool(stories)
 

@@ -61,7 +61,6 @@ class WorkerCheck(Observer):
         self._acts(seen, happened)
 
     def _hears(self, seen: _Seen, happened: WorkerAction) -> None:
-        """Note the orders that the worker hears."""
         match happened.what:
             case "met":
                 seen.term = max(seen.term, happened.term)
@@ -80,7 +79,6 @@ class WorkerCheck(Observer):
                 seen.begun.unheard = seen.begun.unheard and not seen.begun.mentioned
 
     def _acts(self, seen: _Seen, happened: WorkerAction) -> None:
-        """Check what the worker does."""
         match happened.what:
             case "begins":
                 self._begins(seen, happened.attempts[0])

@@ -334,7 +334,6 @@ def _check_files(context: typer.Context, options: CompareOptions) -> None:
 
 
 def _check_numbers(options: CompareOptions) -> None:
-    """Refuse counts and amounts that are out of range."""
     for name, count in (("jobs", options.jobs), ("rounds", options.rounds)):
         if not 1 <= count <= _MANY:
             raise SpecError(name, count, f"must be from 1 to {_MANY}")

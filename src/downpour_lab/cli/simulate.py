@@ -6,6 +6,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -17,7 +18,7 @@ from downpour.cli import common
 from downpour.cli.commands import COMPARE, CommandKind
 from downpour.cli.common import refuse_unused
 from downpour.cli.parameters import command
-from downpour.cli.printing import note, out, print_json, progress_bar
+from downpour.cli.printing import note, out, print_json, progress_bar, say
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -91,9 +92,12 @@ def plan_capacity(load: Load, *, as_json: bool) -> None:
             "updates_per_hour": estimate.updates_per_hour,
             "staleness": estimate.staleness,
             "training": estimate.training,
+            "manager_busy": estimate.manager_busy,
+            "lost": estimate.lost,
+            "events": estimate.events,
+            "seconds": took,
         }
-        busy = {"manager_busy": estimate.busy(load.timings.event_seconds), "lost": estimate.lost}
-        print_json({**load_shown, **figures, **busy, "events": estimate.events, "seconds": took})
+        print_json(load_shown | figures)
         return
     out().print(_table(load, estimate))
     rate = estimate.events / took
@@ -104,18 +108,18 @@ def plan_capacity(load: Load, *, as_json: bool) -> None:
 
 def _table(load: Load, estimate: CapacityEstimate) -> Table:
     from downpour.show.tables.cells import text_table
+    from downpour_lab.capacity import quantile
 
-    busy = estimate.busy(load.timings.event_seconds)
-    stale = f"{estimate.mean_staleness:.1f} and {estimate.stale_quantile(0.99)} versions"
+    stale = f"{fmean(estimate.staleness):.1f} and {quantile(estimate.staleness, 0.99)} versions"
     figures = {
         "workers, shards": f"{load.workers:,}, {load.shards:,}",
         "round time, mean": f"{estimate.mean_seconds:,.1f} s",
-        "round time, p99": f"{estimate.quantile(0.99):,.1f} s",
+        "round time, p99": f"{quantile(estimate.round_seconds, 0.99):,.1f} s",
         "rounds per hour": f"{estimate.rounds_per_hour:,.1f}",
         "updates per hour": f"{estimate.updates_per_hour:,.0f}",
         "staleness, mean and p99": stale,
         "workers training": f"{estimate.training:.0%} of the time",
-        "manager busy": f"{busy:.0%} of one core",
+        "manager busy": f"{estimate.manager_busy:.0%} of one core",
     }
     return text_table([("figure", list(figures)), ("value", list(figures.values()))])
 
@@ -244,7 +248,7 @@ def _search(first: int, count: int, options: SimulateOptions) -> None:
             "seeds": tally.runs,
             "steps": tally.steps,
             "compared": {promise.value: made for promise, made in tally.compared.items()},
-            "never": _never(tally),
+            "never": tally.never(),
             "twice": [outcome.plan.seed for outcome in tally.to_repeat],
             "seconds": took,
             "failure": failure,
@@ -256,7 +260,7 @@ def _search(first: int, count: int, options: SimulateOptions) -> None:
     if outcome.failure and not options.as_json:
         _show_failure(outcome, shrunken(outcome.plan), story=options.story)
     for seed in changed if not options.as_json else ():
-        _print_lines((f"seed {seed} gives a different run the second time",))
+        say(f"seed {seed} gives a different run the second time")
     if outcome.failure or changed:
         raise typer.Exit(_FAILED)
 
@@ -268,18 +272,12 @@ def _note_runs(tally: RunsTally, took_seconds: float) -> None:
     note(f"{runs} seeds, {hours:.1f} hours of virtual time, {rate}")
     made, twice = sum(tally.compared.values()), len(tally.to_repeat)
     note(f"{made:,} comparisons with {len(tally.compared)} promises; {twice} seeds ran twice")
-    never = _never(tally)
+    never = tally.never()
     if runs < _ENOUGH_SEEDS:
         note(f"{sum(map(len, never.values()))} kinds of events never occurred; --json names them")
         return
     for group, names in never.items():
         note(f"never occurred, {group}: {', '.join(names)}")
-
-
-def _never(tally: RunsTally) -> dict[str, list[str]]:
-    from downpour.network.rpc.services import kinds_of_refusals, messages
-
-    return tally.never(messages(), kinds_of_refusals())
 
 
 def _replay(seed: int, options: SimulateOptions) -> None:
@@ -295,10 +293,11 @@ def _replay(seed: int, options: SimulateOptions) -> None:
     if options.as_json:
         print_json(_as_json(outcome))
     elif options.story:
-        _print_lines(outcome.story)
+        for line in outcome.story:
+            say(line)
     else:
         took = f"{outcome.seconds:.1f} s of virtual time, {len(plan.faults)} faults"
-        _print_lines((f"seed {seed}: {outcome.failure or 'all is well'} ({took})",))
+        say(f"seed {seed}: {outcome.failure or 'all is well'} ({took})")
     if outcome.failure:
         raise typer.Exit(_FAILED)
 
@@ -328,14 +327,9 @@ def _show_failure(outcome: Outcome, plan: Plan, *, story: bool) -> None:
     full_story = run(plan, story=True).story
     lines = full_story if story else full_story[-_STORY_LINES:]
     enough = f"{len(plan.faults)} of its {len(outcome.plan.faults)} faults are enough"
-    _print_lines((f"seed {outcome.plan.seed} fails: {outcome.failure}", f"{enough}:"))
-    _print_lines(lines)
+    for line in (f"seed {outcome.plan.seed} fails: {outcome.failure}", f"{enough}:", *lines):
+        say(line)
     note(f"again: downpour simulate --seed {plan.seed} --faults {numbers} --story")
-
-
-def _print_lines(lines: tuple[str, ...]) -> None:
-    for line in lines:
-        out().print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _as_json(outcome: Outcome) -> dict[str, object]:

@@ -207,10 +207,8 @@ def swarm_of(random: Random, stage: Stage, *, managers_alone: bool) -> list[Faul
     kinds = random.choices(chosen, weights, k=many)
     if not managers_alone:
         kinds += [kind for kind in sorted(SELDOM) if random.random() < _SELDOM_SHARE]
-    typical, when = (
-        log_uniform(random, 0.3, 60.0),
-        _moments(random, stage.until_seconds, len(kinds)),
-    )
+    typical = log_uniform(random, 0.3, 60.0)
+    when = _moments(random, stage.until_seconds, len(kinds))
     return [_drawn(random, kind, stage, at, typical) for kind, at in zip(kinds, when, strict=True)]
 
 

@@ -217,7 +217,6 @@ def _fails_experiments(fault: Fault) -> bool:
 
 
 def _until_seconds(tasks: int, task_seconds: float, workers: Sequence[str]) -> float:
-    """Return the time until which faults strike."""
     # Twice the time of a run without faults, so that the last faults strike delayed work too.
     return _BEGINNING_SECONDS + 2 * tasks * task_seconds / len(workers)
 

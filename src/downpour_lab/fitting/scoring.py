@@ -350,7 +350,7 @@ def _fitted(
     if validation.settings is not None:
         trained = train(training_set, jobs, validation.settings, step)
     if TREES in validation.names:
-        trees = fit_trees(training_set.plain.of(jobs), step=lambda: step("fitting trees"))
+        trees = fit_trees(training_set.plain.of(jobs), lambda: step("fitting trees"))
     return Fitted(trained, trees)
 
 

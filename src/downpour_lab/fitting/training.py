@@ -90,7 +90,6 @@ class _Training:
         )
 
     def run(self, data: list[dict[str, Any]], step: Callable[[float], None]) -> dict[str, Array]:
-        """Train, and return the weights."""
         settings, count = self._settings, len(data[0]["seconds"])
         batches = max(1, count // settings.batch)
         schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -278,7 +277,6 @@ class Trees(Learned):
     """
 
     def __init__(self, ensembles: Ensembles) -> None:
-        """Take the result of `fit_trees`."""
         super().__init__()
         self._ensembles = ensembles
         self._threads = _threads()
@@ -296,11 +294,7 @@ class Trees(Learned):
 
 
 def fit_trees(
-    sequences: TaskSequences,
-    *,
-    iterations: int = 200,
-    seed: int = 0,
-    step: Callable[[], None] = lambda: None,
+    sequences: TaskSequences, step: Callable[[], None] = lambda: None, iterations: int = 200
 ) -> Ensembles:
     """Fit all ensembles; call `step` after each of the eight."""
     from sklearn.ensemble import HistGradientBoostingRegressor
@@ -309,7 +303,7 @@ def fit_trees(
     for reported in (False, True):
         inputs, target = sequences.rows(reported=reported)
         if len(target) > _ROWS_MAX:
-            picked = np.random.default_rng(seed).choice(len(target), _ROWS_MAX, replace=False)
+            picked = np.random.default_rng(0).choice(len(target), _ROWS_MAX, replace=False)
             inputs, target = inputs[picked], target[picked]
         ensembles.append([])
         for place, level in enumerate(LEVELS):
@@ -321,7 +315,7 @@ def fit_trees(
                 learning_rate=0.07 if is_median else 0.12,
                 min_samples_leaf=40,
                 early_stopping=False,
-                random_state=seed,
+                random_state=0,
             )
             with _threads().limit(limits=1):
                 ensembles[-1].append(ensemble.fit(inputs, target))

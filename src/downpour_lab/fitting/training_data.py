@@ -345,7 +345,6 @@ def _ways(percents: tuple[int, ...]) -> list[tuple[int, ...]]:
 def _replay_job(
     traces: Traces, job: Job, ways: list[tuple[int, ...]], observed: tuple[int, ...]
 ) -> TaskSequences:
-    """Replay one job."""
     names = sorted({name for rows in job.rounds for name in traces.workers(rows)})
     shape = (len(names), len(job.rounds))
     sequences = _blank(job.number, shape, ways)

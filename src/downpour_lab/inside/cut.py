@@ -319,7 +319,6 @@ class _Run(nn.Module):
         return loss
 
     def seen(self, step_seconds: float) -> Probe:
-        """Return what the last run has shown."""
         times = self._times
         seconds = [after - before for before, after in pairwise(times.forward)]
         # If no mark separates some layers, their time goes to the first of them.
@@ -385,7 +384,6 @@ def _gradients(network: nn.Module) -> Iterator[str]:
 
 def first_dense(loaded: LoadedTask, layers: Sequence[Layer]) -> int:
     """Return the number of the first dense layer."""
-    spec = loaded.spec
     dense = [n for n, layer in enumerate(layers) if isinstance(layer.run, nn.Linear)]
     used = [id(value) for layer in layers for value in layer.parameters]
     if not dense or dense[0] == 0:
@@ -396,7 +394,7 @@ def first_dense(loaded: LoadedTask, layers: Sequence[Layer]) -> int:
         accepted = "uses a dense layer twice"
     else:
         return dense[0]
-    raise SpecError("inside.how", spec.inside.how, f"{spec.trained_code[1]} {accepted}")
+    raise refused(loaded, accepted)
 
 
 def stages_of(loaded: LoadedTask, probe: Probe, processes: int | None = None) -> list[range]:

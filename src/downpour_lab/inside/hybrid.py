@@ -77,7 +77,7 @@ class Share:
 
 
 class HybridStep:
-    """Computes the gradient of a step, or a process's share of it."""
+    """Computes the gradient of a step, or a process's share of it (`gradient_of`)."""
 
     def __init__(self, loaded: LoadedTask, network: nn.Module) -> None:
         self._loaded = loaded
@@ -88,7 +88,11 @@ class HybridStep:
         self._before, self._from = layers[:first], layers[first:]
         self._trained = any(v.requires_grad for one in self._before for v in one.parameters)
 
-    def gradient(
+    def gradient(self, step: TrainingStep) -> list[Tensor]:
+        """Compute all parts and slices in one process."""
+        return self.gradient_of(step.parts, step.seed, Share())
+
+    def gradient_of(
         self, parts: Sequence[BatchPart], seed: Callable[[int], None], share: Share
     ) -> list[Tensor]:
         """Add the gradients of all parts to the parameters' own; `seed` sets a part's generators.
@@ -259,7 +263,7 @@ class SlicesDivided:
         for helper in together.helpers:
             helper.give(job)
         share = _Worker(self._ends, together.network, self.gradients - 1)
-        losses = self._step.gradient(parts, step.seed, share)
+        losses = self._step.gradient_of(parts, step.seed, share)
         wait_seconds = patience_seconds(time.monotonic() - began)
         for helper in together.helpers:
             if not helper.answer(job, wait_seconds).done:
@@ -295,7 +299,7 @@ class SliceWork:
         """Compute this process's share of a step."""
         parts = [part.part for part in job.parts]
         share = _Helping(self, self._link, len(parts))
-        self._step.gradient(parts, partial(randomness.begin, job.step), share)
+        self._step.gradient_of(parts, partial(randomness.begin, job.step), share)
         return Answer(job=job.number)
 
     def forget(self) -> None:
@@ -376,17 +380,6 @@ class _Helping(Share):
         self._work.shared.put(number - self._first)
 
 
-class AloneStep:
-    """One process that computes all parts and slices."""
-
-    def __init__(self, loaded: LoadedTask, model: nn.Module) -> None:
-        self._step = HybridStep(loaded, model)
-
-    def gradient(self, step: TrainingStep) -> list[Tensor]:
-        """Compute a step's gradient."""
-        return self._step.gradient(step.parts, step.seed, Share())
-
-
 def _check(loaded: LoadedTask, part: BatchPart) -> None:
     """Refuse a network without dense layers in a row, or that gives other bytes in layers."""
     network = loaded.network()
@@ -398,6 +391,6 @@ def _check(loaded: LoadedTask, part: BatchPart) -> None:
 
 
 HYBRID = Arrangement(
-    divided=SlicesDivided, helping=SliceWork, check=_check, alone=AloneStep, needs_whole_batch=True
+    divided=SlicesDivided, helping=SliceWork, check=_check, alone=HybridStep, needs_whole_batch=True
 )
 """Each process has some parts up to the first dense layer, and slices of dense layers."""

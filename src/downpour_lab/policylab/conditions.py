@@ -376,12 +376,10 @@ def _recording(path: Path, traces: Traces, job: Job) -> Recording:
     return Recording(number, scenario, seconds, shares, np.nan_to_num(np.stack(states, axis=-2)))
 
 
-Make = Callable[..., Conditions]
-
 WHEN = {"straggler-early": 0.1, "straggler-middle": 0.5, "straggler-late": 0.8}
 """The share of a round after which one host is slow."""
 
-MADE_UP: dict[str, Make] = {
+MADE_UP: dict[str, Callable[..., Conditions]] = {
     "one-straggler": partial(OneStraggler, from_share=0.0),
     **{
         name: partial(OneStraggler, from_share=share, scenario=name) for name, share in WHEN.items()

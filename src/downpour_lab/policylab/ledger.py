@@ -216,8 +216,6 @@ TOLERATED = 1
 COPIES = 2
 LEFT_OUT = 2
 
-Code = Callable[[Conditions, int], RoundOutcome]
-
 
 def gradient_coding(conditions: Conditions, number: int) -> RoundOutcome:
     """Return the outcome of a round with two shards per worker, in which one may be missing.
@@ -244,7 +242,7 @@ def stochastic_gradient_coding(conditions: Conditions, number: int) -> RoundOutc
     return _coded(conditions, number, load=COPIES, missing=LEFT_OUT, lost=lost)
 
 
-CODES: dict[str, Code] = {
+CODES: dict[str, Callable[[Conditions, int], RoundOutcome]] = {
     "gradient-coding": gradient_coding,
     "stochastic-coding": stochastic_gradient_coding,
 }

@@ -102,7 +102,6 @@ class _Reading:
         self._joined, self._left = _grouped(joined), _grouped(left)
 
     def run(self) -> RecordedRun:
-        """Return the run."""
         spec, rounds = self._checked()
         workers = tuple(filter(None, map(self._worker, self._by_worker)))
         if len(workers) < _FEWEST:

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from downpour.base.errors import SpecError
 from downpour.base.states import ExperimentState
-from downpour.base.values import AttemptId, SystemState
+from downpour.base.values import AttemptId
 from downpour.core.families import MODES, POLICIES
 from downpour.core.modes import check_mode
 from downpour.core.scheduler import events as on
@@ -34,7 +34,7 @@ from downpour_lab.faults.plan import RETRIES_ENOUGH, Plan, plain_spec
 from downpour_lab.policylab.comparison import BASELINE, FREE, Show
 from downpour_lab.policylab.conditions import Stretch
 from downpour_lab.policylab.recorded import RecordedRun, RecordedWorker
-from downpour_lab.simulated.environment import Course, Observation, Observer
+from downpour_lab.simulated.environment import Course, Machines, Observation, Observer
 from downpour_lab.trials.striking import Cluster
 
 PREPARED_AT_SECONDS = 0.3 + FREE.prepare_seconds
@@ -42,7 +42,6 @@ PREPARED_AT_SECONDS = 0.3 + FREE.prepare_seconds
 _AWAY_AT_SECONDS = 2.0
 _NEVER_SECONDS = 1e9
 _STUCK_FACTOR = 100.0
-_CALM = SystemState(cpu_others=0.0, load_average=0.0, memory_used=0.0, io_wait=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,13 +89,10 @@ def tactics_for(run: RecordedRun, names: tuple[str, ...] = ()) -> list[Tactic]:
         names: policies and modes to try; empty means all.
     """
     own = Tactic.of(run.spec)
-    policies = [Tactic(policy=name, mode=own.mode, overlap=own.overlap) for name in POLICIES]
-    modes = [Tactic(policy=BASELINE, mode=name) for name in MODES]
+    tactics = [(name, Tactic(policy=name, mode=own.mode, overlap=own.overlap)) for name in POLICIES]
+    tactics += [(name, Tactic(policy=BASELINE, mode=name)) for name in MODES]
     found = [own]
-    for name, tactic in [
-        *((one.policy, one) for one in policies),
-        *((one.mode, one) for one in modes),
-    ]:
+    for name, tactic in tactics:
         mine = (tactic.policy, tactic.mode, tactic.overlap) == (own.policy, own.mode, own.overlap)
         if mine or tactic in found or (names and name not in names):
             continue
@@ -146,8 +142,11 @@ def rerun(
     return Rerun(tactic=tactic, seconds=watch.seconds, counted=watch.counted)
 
 
-class RecordedMachines:
-    """Machines that are as fast as a run's workers were; time begins with the first task."""
+class RecordedMachines(Machines):
+    """Machines that are as fast as a run's workers were; time begins with the first task.
+
+    They report the state of idle ones, because a record doesn't say enough about it.
+    """
 
     def __init__(self, run: RecordedRun) -> None:
         self._workers = {worker.name: worker for worker in run.workers}
@@ -169,10 +168,6 @@ class RecordedMachines:
         stretch = Stretch(worker.curve, begun, work * self._sizes[attempt.shard])
         return _Loaded(stretch, load, worker.finish_seconds)
 
-    def state(self, machine: str, at_seconds: float) -> SystemState:  # noqa: ARG002
-        """Return the state of an idle machine, because the record doesn't say enough about it."""
-        return _CALM
-
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
@@ -183,13 +178,11 @@ class _Loaded:
     finish_seconds: float
 
     def share(self, seconds: float) -> float:
-        """Return the share of the task that is done after some seconds."""
         if not self.stretch.work:  # a policy left no work for it
             return 1.0
         return self.stretch.share(max(0.0, seconds - self.load_seconds))
 
     def when(self, share: float) -> float:
-        """Return the seconds after which this share of the task is done."""
         finish = self.finish_seconds if share >= 1.0 else 0.0
         return self.load_seconds + self.stretch.when(share) + finish
 

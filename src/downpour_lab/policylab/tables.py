@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from statistics import fmean
@@ -28,8 +28,6 @@ _NO_WORK = "oracle"
 _HOUR_SECONDS = 3600.0
 _ROUNDS = 1000
 _WIDE = 10.0
-
-Measure = Callable[[Trial], float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,18 +56,18 @@ class Prices:
         }
 
 
-MEASURES: dict[str, tuple[str, Measure, float, str]] = {
-    "mitigation": ("mitigation\n%", lambda t: t.mitigation, 100.0, ".1f"),
-    "kind_mitigation": ("kind\n%", lambda t: t.kind_mitigation, 100.0, ".0f"),
-    "mean_over_ideal": ("mean/\nideal", lambda t: t.mean_over_ideal, 1.0, ".2f"),
-    "p99_over_ideal": ("p99/\nideal", lambda t: t.p99_over_ideal, 1.0, ".2f"),
-    "extra_work": ("extra\n%", lambda t: t.extra_work, 100.0, ".1f"),
-    "lost": ("lost\n%", lambda t: t.lost, 100.0, ".1f"),
-    "accuracy": ("accu-\nracy", lambda t: t.accuracy, 100.0, ".1f"),
-    "loss": ("test\nloss", lambda t: t.loss, 1.0, ".4f"),
-    "moves": ("moves", lambda t: t.moves, 1.0, ".1f"),
+MEASURES = {
+    "mitigation": ("mitigation\n%", 100.0, ".1f"),
+    "kind_mitigation": ("kind\n%", 100.0, ".0f"),
+    "mean_over_ideal": ("mean/\nideal", 1.0, ".2f"),
+    "p99_over_ideal": ("p99/\nideal", 1.0, ".2f"),
+    "extra_work": ("extra\n%", 100.0, ".1f"),
+    "lost": ("lost\n%", 100.0, ".1f"),
+    "accuracy": ("accu-\nracy", 100.0, ".1f"),
+    "loss": ("test\nloss", 1.0, ".4f"),
+    "moves": ("moves", 1.0, ".1f"),
 }
-"""Each measure's column header, function, factor and number format."""
+"""Each measure of a `Trial`: its column header, factor and number format."""
 
 _WITH_INTERVAL = "mitigation"
 _OF_WORK = {"extra_work", "moves"}
@@ -150,14 +148,14 @@ def price_table(trials: Sequence[Trial], prices: Prices) -> Table:
 def measured(trial: Trial, measure: str) -> float | None:
     """Return a policy's measure in one job; None if the job doesn't have it."""
     oracle = trial.contender.name.startswith(_NO_WORK)
-    return None if oracle and measure in _OF_WORK else MEASURES[measure][1](trial)
+    return None if oracle and measure in _OF_WORK else getattr(trial, measure)
 
 
 def _cell(trials: Sequence[Trial], measure: str) -> str:
     estimated = Estimate.of(measured(trial, measure) for trial in trials)
     if estimated is None:
         return "-"
-    _, _, factor, written = MEASURES[measure]
+    _, factor, written = MEASURES[measure]
     text = f"{estimated.mean * factor:{written}}"
     text = text.removeprefix("-") if float(text) == 0 else text
     if measure != _WITH_INTERVAL or estimated.half_width is None:

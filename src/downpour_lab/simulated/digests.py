@@ -175,11 +175,8 @@ class Version:
 
     def after(self, cut: Cut = WHOLE) -> Version:
         """Return the version after the next round."""
-        if cut not in self._next:
-            self._next[cut] = self._folded(cut)
-        return self._next[cut]
-
-    def _folded(self, cut: Cut) -> Version:
+        if cut in self._next:
+            return self._next[cut]
         shards = [n for n in range(self._spec.shards) if n not in cut.dropped]
         updates = {shard: self.update(shard, cut) for shard in shards}
         keeps = self._spec.hands_on
@@ -189,7 +186,8 @@ class Version:
             model, outer = stepped(self.model, model, outer)
         states = {**self._states, **states}
         number = self.number + 1
-        return Version(self._spec, number, model, self._samples, states, outer, before=self)
+        version = Version(self._spec, number, model, self._samples, states, outer, before=self)
+        return self._next.setdefault(cut, version)
 
 
 def first_version(spec: ResolvedSpec, samples: int) -> Version:

@@ -224,8 +224,9 @@ class Machines(Protocol):
     def course(self, machine: str, attempt: AttemptId, at_seconds: float, work: float) -> Course:
         """Return the course of a training that begins now; `work` is in usual shards."""
 
-    def state(self, machine: str, at_seconds: float) -> SystemState:
-        """Return the machine's state, which a heartbeat reports now."""
+    def state(self, machine: str, at_seconds: float) -> SystemState:  # noqa: ARG002
+        """Return the machine's state, which a heartbeat reports now: idle, unless it is known."""
+        return _IDLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +244,7 @@ class Steady:
         return share * self.seconds
 
 
-class RandomMachines:
+class RandomMachines(Machines):
     """Machines that differ in pace, and whose tasks vary around it; both log-normally.
 
     Args:
@@ -275,10 +276,6 @@ class RandomMachines:
     ) -> Course:
         """Return the course of a training that begins now: a constant speed."""
         return Steady(self._varied(self._paces[machine], self._spread) * work)
-
-    def state(self, machine: str, at_seconds: float) -> SystemState:  # noqa: ARG002
-        """Return the state of an idle machine."""
-        return _IDLE
 
     def _varied(self, seconds: float, spread: float) -> float:
         return seconds * self._random.lognormvariate(0.0, spread) if spread else seconds

@@ -88,7 +88,8 @@ class SimulatedTraining:
         self._course: Course | None = None
         self._began_at = 0.0
         self._share = 0.0
-        self._wait: Wait | None = None
+        self.wait: Wait | None = None
+        """The wait for the end of some steps; None while it makes none."""
 
     def snapshot(self, *, copy: bool = True) -> dict[str, Array]:  # noqa: ARG002 - has copies
         """Return the whole state; training pauses until it is published."""
@@ -110,31 +111,31 @@ class SimulatedTraining:
             machines, machine = self._flow.environment.machines, self._flow.worker.machine
             self._course = machines.course(machine, self.attempt, clock.now_seconds, work)
             self._began_at = clock.now_seconds
-        self._wait = Wait()
+        self.wait = Wait()
         left = max(0.0, self._course.when(1.0) - (clock.now_seconds - self._began_at))
-        process.after(left, process.resume, self._wait, self.steps_total)
+        process.after(left, process.resume, self.wait, self.steps_total)
         until_due = self._flow.snapshot_due_at_seconds - clock.now_seconds
         if 0 < until_due < left:
-            process.after(until_due, process.resume, self._wait)
-        steps = process.wait(self._wait)
-        self._wait = None
+            process.after(until_due, process.resume, self.wait)
+        steps = process.wait(self.wait)
+        self.wait = None
         self.steps_done = steps if steps is not None else self.steps_now
         goes_on()
 
     def look_up(self) -> None:
         """Let the loop decide now what comes next."""
-        if self._wait is not None:
-            self._flow.process.resume(self._wait)
+        if self.wait is not None:
+            self._flow.process.resume(self.wait)
 
     def end_step(self) -> None:
         """Let the loop decide at the end of the current step."""
-        if self._wait is None or self._course is None:
+        if self.wait is None or self._course is None:
             return
         steps = self.steps_now + 1
         own = (steps / self.steps_total - self._share) / (1.0 - self._share)
         spent = self._flow.process.clock.now_seconds - self._began_at
         wait = max(0.0, self._course.when(own) - spent)
-        self._flow.process.after(wait, self._flow.process.resume, self._wait, steps)
+        self._flow.process.after(wait, self._flow.process.resume, self.wait, steps)
 
     @property
     def steps_now(self) -> int:
@@ -150,11 +151,6 @@ class SimulatedTraining:
             return now
         own = max(0.0, steps / self.steps_total - self._share) / (1.0 - self._share)
         return min(now, self._began_at + self._course.when(own))
-
-    @property
-    def is_training(self) -> bool:
-        """Whether it makes steps at present."""
-        return self._wait is not None
 
     @property
     def _share_now(self) -> float:
@@ -187,7 +183,6 @@ class _SimulatedTasks(LoadedTasks):
     flow: SimulatedTaskFlow
 
     def begin(self, task: TaskMessage) -> _Begun:
-        """Begin a task, or continue from a snapshot."""
         model = self.models.read(task.model, task.leading, task.whole)
         start, state = digests.digest_of(model.tensors), b""
         if task.step is not None:
@@ -286,7 +281,8 @@ class SimulatedTaskFlow(TaskFlow):
 
     def training(self, task: TaskMessage, start: bytes, state: bytes) -> SimulatedTraining:
         """Return the training of a task from its start."""
-        indices = _indices(task)
+        indices = task.indices
+        assert not isinstance(indices, IndicesFile)  # noqa: S101 - few enough for a message
         bounds = int(indices[0]), int(indices[-1]) + 1
         number, shard = task.id.round, task.id.shard
         update = digests.trained(number, shard, bounds, task.share, start, state)
@@ -341,11 +337,6 @@ class SimulatedTaskFlow(TaskFlow):
     def _loop(self, control: TaskControl, *seconds: float) -> StepLoop:
         self._made_loop = self._step_loop(control, *seconds)
         return self._made_loop
-
-
-def _indices(task: TaskMessage) -> Array:
-    assert not isinstance(task.indices, IndicesFile)  # noqa: S101 - few enough for a message
-    return task.indices
 
 
 @lru_cache(64)

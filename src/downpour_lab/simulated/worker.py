@@ -274,7 +274,7 @@ class SimulatedWorker:
     def look(self) -> None:
         """Note how far the running attempt has come."""
         training, running = self.flow.current, self.agent.running
-        if training is not None and running is not None and training.is_training:
+        if training is not None and running is not None and training.wait is not None:
             done = training.steps_now
             running.stepped(done, training.stepped_at(done))
 

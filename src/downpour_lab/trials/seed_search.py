@@ -7,29 +7,20 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
-from downpour.core.node.attempt import StepLoop
-from downpour.core.node.worker import WorkerNode
 from downpour_lab.checks.promises import Happening, Promise, catalogue
 from downpour_lab.faults.plan import Plan, plan_of
 from downpour_lab.simulated.manager import SimulatedManager
-from downpour_lab.simulated.worker import NodeClass
 from downpour_lab.trials.simulation import Outcome, simulate
 from downpour_lab.trials.striking import ManagerClass
 
 
 def outcomes(
-    seeds: Iterable[int],
-    manager_class: ManagerClass = SimulatedManager,
-    *,
-    worker_node: NodeClass = WorkerNode,
-    step_loop: type[StepLoop] = StepLoop,
+    seeds: Iterable[int], manager_class: ManagerClass = SimulatedManager, **defects: Any
 ) -> Iterator[Outcome]:
-    """Run the plan of each seed."""
-    return (
-        simulate(plan_of(seed), manager_class, worker_node=worker_node, step_loop=step_loop)
-        for seed in seeds
-    )
+    """Run the plan of each seed; tests plant `defects`, see `Cluster`."""
+    return (simulate(plan_of(seed), manager_class, **defects) for seed in seeds)
 
 
 def shrunken(plan: Plan, manager_class: ManagerClass = SimulatedManager) -> Plan:
@@ -119,10 +110,10 @@ class RunsTally:
         if outcome.plan.seed % _EVERY == 0:
             self.to_repeat.append(outcome)
 
-    def never(self, messages: Iterable[str], refusals: Iterable[str]) -> dict[str, list[str]]:
+    def never(self) -> dict[str, list[str]]:
         """Return, by group, what happened in no run."""
         missing: dict[str, list[str]] = {}
-        for group, name in catalogue(messages, refusals):
+        for group, name in catalogue():
             if not self.happened[group, name]:
                 missing.setdefault(group, []).append(name)
         return missing

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from itertools import starmap
 from random import Random
 from threading import get_ident
+from typing import Any
 
-from downpour.core.node.attempt import StepLoop
-from downpour.core.node.worker import WorkerNode
 from downpour.core.scheduler import Scheduler, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
@@ -46,7 +45,6 @@ from downpour_lab.simulated.environment import (
     WorkerAction,
 )
 from downpour_lab.simulated.manager import SimulatedManager
-from downpour_lab.simulated.worker import NodeClass
 from downpour_lab.trials.striking import Cluster, ManagerClass
 
 Happened = Counter[Happening]
@@ -133,13 +131,12 @@ def simulate(
     plan: Plan,
     manager_class: ManagerClass = SimulatedManager,
     *,
-    worker_node: NodeClass = WorkerNode,
-    step_loop: type[StepLoop] = StepLoop,
     story: bool = False,
     records: bool = False,
+    **defects: Any,
 ) -> Outcome:
-    """Run a plan to its end, or to the first check that fails."""
-    run = _Run(plan, manager_class, worker_node, step_loop, told_in_full=story)
+    """Run a plan to its end, or to the first check that fails; for `defects` see `Cluster`."""
+    run = _Run(plan, manager_class, defects, told_in_full=story)
     failure, broken = "", None
     try:
         with _quiet():
@@ -189,8 +186,7 @@ class _Run:
         self,
         plan: Plan,
         manager_class: ManagerClass,
-        worker_node: NodeClass,
-        step_loop: type[StepLoop],
+        defects: dict[str, Any],
         *,
         told_in_full: bool,
     ) -> None:
@@ -207,14 +203,12 @@ class _Run:
             self.tell,
             manager_class,
             predictor=(lambda: Guessing(random)) if watched else None,
-            worker_node=worker_node,
-            step_loop=step_loop,
+            **defects,
         )
         self.happenings.drawn(plan)
         self.cluster.report_to(self.happenings)
 
     def tell(self, line: str) -> None:
-        """Add a line to the story."""
         self.story.append(f"{self.cluster.clock.now_seconds:8.3f}  {line}")
 
     def records(self) -> dict[str, tuple[str, ...]]:
@@ -299,8 +293,6 @@ class _Run:
 
 
 class _All(Observer):
-    """Several observers."""
-
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._onlookers = observers
 
@@ -328,8 +320,7 @@ class _Ending(Observer):
         self.ended: set[str] = set()
         self._disk = disk
 
-    def recovered(self, core: Scheduler, stories: Stories) -> None:
-        del stories
+    def recovered(self, core: Scheduler, stories: Stories) -> None:  # noqa: ARG002
         ended = {name for name, one in core.state.experiments.items() if one.life.state.ended}
         left_out = self._disk.harmed - set(core.state.experiments)
         self.ended = ended | left_out

@@ -70,16 +70,16 @@ class Striking:
         cluster = self._cluster
         match fault.kind:
             case FaultKind.MANAGER_DIES:
-                cluster.stays_away(manager.host, fault.seconds)
+                cluster.away[manager.host] = fault.seconds
                 manager.crash("")
             case FaultKind.MANAGER_DIES_AT:
                 manager.die_at = cast("DeathPoint", fault.detail)
                 cluster.clock.after(fault.seconds, setattr, manager, "die_at", "")
             case FaultKind.MANAGER_MACHINE_DIES:
-                cluster.stays_away(manager.host, fault.seconds)
+                cluster.away[manager.host] = fault.seconds
                 manager.crash("with its machine", machine_for_seconds=_LOCK_SECONDS)
             case FaultKind.DAMAGED_MEANWHILE:
-                cluster.stays_away(manager.host, fault.seconds)
+                cluster.away[manager.host] = fault.seconds
                 manager.crash("")
                 what, _, name = fault.detail.rpartition(" of ")
                 self._damage(cast("Damage", what), name)
@@ -106,18 +106,18 @@ class Striking:
         cluster = self._cluster
         match fault.kind:
             case FaultKind.WORKER_DIES | FaultKind.WORKER_MACHINE_DIES:
-                cluster.stays_away(worker.host, fault.seconds)
+                cluster.away[worker.host] = fault.seconds
                 worker.crash("", with_machine=fault.kind is FaultKind.WORKER_MACHINE_DIES)
             case FaultKind.WORKER_DIES_AT:
-                cluster.stays_away(worker.host, fault.seconds)
+                cluster.away[worker.host] = fault.seconds
                 worker.flow.dies_at = cast("Phase", fault.detail)
             case FaultKind.WORKER_STANDS_STILL:
                 worker.process.stand_still(fault.seconds)
             case FaultKind.WORKER_LEAVES:
-                cluster.stays_away(worker.host, fault.seconds)
+                cluster.away[worker.host] = fault.seconds
                 worker.leave()
             case FaultKind.WORKER_DRAINS:
-                cluster.stays_away(worker.host, fault.seconds)
+                cluster.away[worker.host] = fault.seconds
                 cluster.client.drain(worker.host)
             case FaultKind.WORKER_DOUBLED:
                 twin = cluster.double(fault.target, f"{worker.host}'")
@@ -301,7 +301,8 @@ class Cluster:
         self._manager_class = manager_class
         self._worker_node = worker_node
         self._step_loop = step_loop
-        self._away: dict[str, float] = {}
+        self.away: dict[str, float] = {}
+        """After how many seconds the next process that ends on a host restarts, if not as usual."""
         self.managers: dict[str, SimulatedManager] = {}
         self.workers: dict[str, SimulatedWorker] = {}
         self.client = SimulatedClient(self.environment, list(plan.managers))
@@ -347,7 +348,7 @@ class Cluster:
         manager.start()
 
     def _manager_died(self, host: str) -> None:
-        seconds = self._away.pop(host, self.environment.timings.restart_seconds)
+        seconds = self.away.pop(host, self.environment.timings.restart_seconds)
         self.clock.after(seconds, self._start_manager, host)
 
     def _start_worker(self, name: str, host: str) -> None:
@@ -365,14 +366,8 @@ class Cluster:
 
     def _worker_died(self, worker: SimulatedWorker) -> None:
         if worker.host in self._plan.workers:
-            seconds = self._away.pop(worker.host, self.environment.timings.restart_seconds)
+            seconds = self.away.pop(worker.host, self.environment.timings.restart_seconds)
             self.clock.after(seconds, self._start_worker, worker.host, worker.host)
-
-    # What the faults of a plan need (`trials/striking.py`)
-
-    def stays_away(self, host: str, seconds: float) -> None:
-        """Let the next process that ends on a host restart only after some seconds."""
-        self._away[host] = seconds
 
     def double(self, name: str, twin: str) -> SimulatedWorker:
         """Start another worker with the same name."""

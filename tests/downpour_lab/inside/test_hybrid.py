@@ -36,7 +36,7 @@ def gradient(loaded: LoadedTask, size: int) -> tuple[Tensor, list[Tensor]]:
     network = loaded.network()
     numerics.place(network, loaded.spec, images=loaded.images)
     parts = batch_parts(np.arange(size), loaded.spec.parts)
-    losses = HybridStep(loaded, network).gradient(parts, seed, Share())
+    losses = HybridStep(loaded, network).gradient_of(parts, seed, Share())
     return torch.stack(losses).sum(), [v.grad for v in network.parameters() if v.grad is not None]
 
 
@@ -80,6 +80,6 @@ def test_parameters_that_are_frozen_have_no_gradient(dataset: PreparedDataset) -
     for name, value in network.named_parameters():
         value.requires_grad = name not in frozen
     parts = batch_parts(np.arange(16), 2)
-    HybridStep(loaded, network).gradient(parts, seed, Share())
+    HybridStep(loaded, network).gradient_of(parts, seed, Share())
     missing = {name for name, value in network.named_parameters() if value.grad is None}
     assert missing == frozen
