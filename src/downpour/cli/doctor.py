@@ -189,7 +189,7 @@ def certs(options: CertsOptions) -> None:
 
     issued = issue(options.names, options.folder, days=options.days)
     for line in _report(issued):
-        out().print(line, highlight=False, markup=False, soft_wrap=True)
+        say(line)
 
 
 def _report(issued: Issued) -> list[str]:

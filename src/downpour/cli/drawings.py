@@ -65,7 +65,7 @@ def report(options: ReportOptions) -> None:
         )
     for subgrid in study.subgrids:
         out().print(study_table(subgrid))
-    out().print(str(page), highlight=False, markup=False, soft_wrap=True)
+    say(str(page))
 
 
 def _write_events(folder: Path, tensorboard: Path) -> None:

@@ -164,7 +164,6 @@ class _Lasting(io.FileIO):
     """A stream that writes to the null device once its reader, or its terminal, is gone."""
 
     def write(self, data: Any) -> int:
-        """Write bytes."""
         try:
             return super().write(data)
         except OSError as error:

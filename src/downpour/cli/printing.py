@@ -136,5 +136,4 @@ def print_result(result: Result, *, as_json: bool = False, as_csv: bool = False)
 
         out().print(result_table(result))
         if result.model_file:
-            line = one_line(f"model {result.model_file}")
-            out().print(line, highlight=False, markup=False, soft_wrap=True)
+            say(f"model {result.model_file}")

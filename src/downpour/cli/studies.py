@@ -17,7 +17,7 @@ from downpour.cli import common
 from downpour.cli.common import RESULTS, allow_code, refuse_both
 from downpour.cli.launch_options import LaunchOptions, refuse_own_data
 from downpour.cli.parameters import command
-from downpour.cli.printing import err, note, out, print_json
+from downpour.cli.printing import err, note, out, print_json, say
 from downpour.cluster.launchers.launching import Launching
 from downpour.host.event_command import checked_command, command_for
 from downpour.host.extras import require
@@ -185,7 +185,7 @@ class StudyRun(Generic[StudyT]):
         for table in self.tables(folder):
             out().print(table)
         for line in (status, *files):
-            out().print(str(line), highlight=False, markup=False, soft_wrap=True)
+            say(str(line))
 
 
 @command
@@ -228,7 +228,6 @@ def _checked(context: typer.Context, options: StudyOptions, file: Path) -> Study
 
 
 def _tables_of_grid(folder: StudyFolder[Grid]) -> list[RenderableType]:
-    """Return a table of the ended runs for each subgrid."""
     from downpour.experiments.studies import grid_results
     from downpour.show.tables.terminal_tables import study_table
 
@@ -276,7 +275,6 @@ def tune(
 
 
 def _tables_of_search(folder: StudyFolder[Search]) -> list[RenderableType]:
-    """Return a table of the runs that have ended."""
     from downpour.experiments.studies.search import SearchPlan
     from downpour.show.tables.terminal_tables import search_table
 

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, redirect_stdout
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -290,7 +290,7 @@ class TrackioRun:
         import trackio
 
         self._run = run
-        with _quiet():
+        with redirect_stdout(sys.stderr):  # Trackio prints, and standard output is for results
             self._log = trackio.init(
                 project=self._project or run.name,
                 name=run.first,
@@ -311,13 +311,8 @@ class TrackioRun:
 
         last = self._run.epochs_before + len(result.epochs)
         self._log.log(ending_of(result), step=last)
-        with _quiet():
+        with redirect_stdout(sys.stderr):
             trackio.finish()
-
-
-def _quiet() -> AbstractContextManager[object]:
-    """Keep Trackio's prints away from standard output, which is for results."""
-    return redirect_stdout(sys.stderr)
 
 
 _NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9_.-]")

@@ -24,6 +24,7 @@ from downpour.experiments.studies import (
     read_folder,
     run_study,
 )
+from downpour.experiments.studies.folder import BEST_NAME
 from downpour.experiments.studies.search import SearchPlan
 from downpour.experiments.studies.study import Measured
 from downpour.network.rpc.messages import Status
@@ -245,7 +246,7 @@ def test_a_search_is_trained_here(tmp_path: Path) -> None:
     assert "cancelled" in states
     best = result.best
     assert best is not None
-    spec = Spec.from_toml(folder.best.read_text())
+    spec = Spec.from_toml((folder.path / BEST_NAME).read_text())
     assert api.run(spec, shared=shared, progress=False, on="inline").accuracy == best.value
     run_study(folder, again := FakeBackend(), Silence())
     assert again.calls == 0

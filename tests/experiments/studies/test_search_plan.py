@@ -16,6 +16,7 @@ from downpour.core.resolve import resolve
 from downpour.core.spec import Spec
 from downpour.experiments.studies import Search, StudyFolder
 from downpour.experiments.studies.backends import measured_in
+from downpour.experiments.studies.folder import BEST_NAME
 from downpour.experiments.studies.runner import run_study
 from downpour.experiments.studies.search import SearchPlan
 from downpour.record.record import line_text
@@ -77,7 +78,8 @@ def test_a_resumed_search_equals_an_uninterrupted_one(
                 assert len(result_of(folder).runs) == len(backend.trained)
         assert len(backend.trained) == RUNS
         assert without_clock(result) == without_clock(result_of(uninterrupted))
-        assert folder.best.read_text() == uninterrupted.best.read_text()
+        best, other = (each.path / BEST_NAME for each in (folder, uninterrupted))
+        assert best.read_text() == other.read_text()
 
 
 def test_what_falls_behind_is_pruned(uninterrupted: StudyFolder[Search], tmp_path: Path) -> None:
@@ -147,7 +149,7 @@ def test_a_search_for_what_is_not_measured_ends_at_the_first_epoch(tmp_path: Pat
 
 def test_the_best_spec_is_ready_to_run(uninterrupted: StudyFolder[Search]) -> None:
     """It has the best run's values in full, and the search's name."""
-    spec = Spec.from_toml(uninterrupted.best.read_text())
+    spec = Spec.from_toml((uninterrupted.path / BEST_NAME).read_text())
     best = result_of(uninterrupted).best
     assert best is not None
     assert uninterrupted.study.values_of(spec) == best.values

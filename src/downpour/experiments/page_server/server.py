@@ -317,7 +317,9 @@ def serve(
             names=names_here() | ({host.lower()} if is_bare_name(host) else frozenset()),
         )
         dashboard = Dashboard(place, logs_of(seen_location(location)), door, refresh)
-        context = _context(trust)
+        context = trust.serving
+        if context is not None and trust.token is not None:  # then a browser needs no certificate
+            context.verify_mode = ssl.CERT_NONE
         config = uvicorn.Config(
             dashboard.app(),
             http=PageConnection,
@@ -335,10 +337,3 @@ def serve(
         server = PageServer(config, dashboard, ready)
         with asyncio.Runner(loop_factory=PageLoop) as runner:
             runner.run(server.serve(sockets=[listener]))
-
-
-def _context(trust: Trust) -> ssl.SSLContext | None:
-    """Return the TLS context; if there is a token, a browser need not have a certificate."""
-    if trust.serving is not None and trust.token is not None:
-        trust.serving.verify_mode = ssl.CERT_NONE
-    return trust.serving

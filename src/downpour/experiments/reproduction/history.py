@@ -248,11 +248,9 @@ class Replay:
         return self.difference is None
 
     def __repr__(self) -> str:
-        """Say in one line which experiment it is, and how it compares."""
         return one_line(f"<Replay {self}>")
 
     def __str__(self) -> str:
-        """Say in one line how it compares."""
         if self.difference is not None:
             return str(self.difference)
         made = f"{self.experiment}: version {self.version} has checksum {self.checksum}"

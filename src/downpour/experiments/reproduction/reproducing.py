@@ -178,7 +178,6 @@ class _Again:
         *,
         summed_otherwise: bool = False,
     ) -> None:
-        """Compare a file's checksum with the record's."""
         self.compared += 1
         if then == now.checksum or self.difference is not None:
             return
@@ -196,7 +195,6 @@ class _Again:
 
 
 def _last(past: Past, until: int | None) -> int:
-    """Return the number of the last version to make."""
     count = len(past.history.versions)
     if until is None:
         return count

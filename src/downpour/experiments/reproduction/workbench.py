@@ -35,7 +35,6 @@ class _Watched(TaskControl):
     on_share: OnShare = field(kw_only=True)
 
     def advance(self, steps_done: int) -> None:
-        """Report that a step has ended."""
         TaskControl.advance(self, steps_done)
         self.on_share(steps_done / self.steps_total)
 

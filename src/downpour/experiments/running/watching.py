@@ -57,7 +57,6 @@ class Watching:
     note: Callable[[str], object] = log.info
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         takes = {"on_status": "a status", "on_round": "an epoch", "on_event": "an event"}
         for name, what in takes.items():
             value = getattr(self, name)

@@ -44,6 +44,7 @@ from downpour.host.paths import FolderLock, is_held
 from downpour.record.study_result import RunResult, read_run
 
 BEST_NAME = "best.toml"
+"""It exists once a run has finished."""
 LOG_NAME = "log.txt"
 REQUEST_NAME = "request.json"
 SUMMARY_NAME = "summary.json"
@@ -117,11 +118,6 @@ class StudyFolder(Generic[StudyT_co]):
     def study_file(self) -> Path:
         """The study's own file; it exists after `begin`."""
         return self.path / self.study.file_name
-
-    @property
-    def best(self) -> Path:
-        """The file of the best run's spec; it exists once a run has finished."""
-        return self.path / BEST_NAME
 
     def check(self) -> None:
         """Check that the folder can take this study's results; change nothing.
@@ -218,7 +214,6 @@ class StudyFolder(Generic[StudyT_co]):
         return [name for name in self._names() if not self.study.has_run(name)]
 
     def _names(self) -> list[str]:
-        """Return the names of the runs here."""
         with _refused_in(self._runs):
             try:
                 names = os.listdir(self._runs)  # noqa: PTH208 - the names alone are wanted

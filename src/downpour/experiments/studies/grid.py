@@ -166,9 +166,8 @@ class Grid(Study):
         run = self.runs.get(name)
         return run if run is not None and run.spec == spec else None
 
-    def keeps_runs_of(self, former: Grid) -> bool:
+    def keeps_runs_of(self, former: Grid) -> bool:  # noqa: ARG002
         """Return true: a run's name holds a digest of all its fields, so it is no other run's."""
-        del former
         return True
 
     def plan(self, ended: Iterable[EndedRun]) -> GridPlan:

@@ -27,14 +27,13 @@ import tomli_w
 from downpour.base.errors import ExperimentFailed, SpecError
 from downpour.base.states import LOSS, ExperimentState, FailureKind, Goal
 from downpour.core.spec import Spec
-from downpour.experiments.studies.folder import StudyFolder
+from downpour.experiments.studies.folder import BEST_NAME, StudyFolder
 from downpour.experiments.studies.sampler import Axis, Choices, Pruner, Sampler, axis_of
 from downpour.experiments.studies.study import (
     OPTIONS,
     WORKERS_MAX,
     EndedRun,
     Measured,
-    OnEpoch,
     Run,
     RunSummary,
     Study,
@@ -334,12 +333,8 @@ class SearchPlan(StudyPlan):
         self._judge = _Judge(sampler, self._search.goal, run.spec.epochs)
         return run
 
-    @property
-    def on_epoch(self) -> OnEpoch:
-        """Takes the measurements of the current run, and decides when it ends."""
-        return self._take_epoch
-
-    def _take_epoch(self, epoch: int, measured: Measured) -> bool:
+    def on_epoch(self, epoch: int, measured: Measured) -> bool:
+        """Take the measurements of the current run, and decide whether it ends; see `OnEpoch`."""
         name = self._search.goal.metric
         if name not in measured:
             names = ", ".join(measured)
@@ -447,5 +442,5 @@ def draw_search(folder: StudyFolder[Search]) -> None:
 
 def search_files(folder: StudyFolder[Search]) -> list[Path]:
     """Return the paths of the best run's spec and of the figure, if they exist."""
-    files = folder.best, *(folder.path / name for name in _FIGURES)
+    files = (folder.path / name for name in (BEST_NAME, *_FIGURES))
     return [file for file in files if file.exists()]

@@ -330,10 +330,8 @@ class StudyPlan(ABC):
         """The best run so far; None if the study does not look for one or has none yet."""
         return None
 
-    @property
-    def on_epoch(self) -> OnEpoch | None:
-        """Takes the measurements of the current run; None if the plan ends no run early."""
-        return None
+    on_epoch: OnEpoch | None = None
+    """Takes the measurements of the current run; None if the plan ends no run early."""
 
     @property
     @abstractmethod

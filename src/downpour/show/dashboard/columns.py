@@ -58,34 +58,21 @@ OUTCOMES = (None, "trained", "last", "moved", "stopped", "failed", "stopped")
 LAST, STOPPED, NEEDLESS = 2, 4, 6
 """`NEEDLESS` is a stop until a line says when the attempt really ended, or that it continues."""
 
-_COLUMNS = {
-    "worker": "i",
-    "round": "i",
-    "shard": "i",
-    "attempt": "i",
-    "begin": "I",
-    "share": "I",
-    "from_step": "i",
-    "born": "I",
-    "end": "I",
+_ATTEMPT = "worker", "round", "shard", "attempt", "begin", "share", "from_step"
+_END = "end", "outcome"
+_FORESEEN = "at", "done", "q10", "q50", "q90"
+_CODES = {
+    **dict.fromkeys(("worker", "round", "shard", "attempt", "from_step"), "i"),
     "outcome": "b",
-    "ended": "I",
-    "at": "I",
-    "done": "I",
-    "q10": "I",
-    "q50": "I",
-    "q90": "I",
-    "foreseen": "I",
 }
+_NAMES = *_ATTEMPT, "born", *_END, "ended", *_FORESEEN, "foreseen"
+_COLUMNS = {name: _CODES.get(name, "I") for name in _NAMES}
 """Each column and its type. `born`, `ended` and `foreseen` are the lines of the last changes.
 
 Seconds and shares are whole thousandths, because compressed floats would take three times the room.
 """
 _MOST = 4_000_000.0
 """The seconds that a column can hold: 46 days."""
-_ATTEMPT = "worker", "round", "shard", "attempt", "begin", "share", "from_step"
-_END = "end", "outcome"
-_FORESEEN = "at", "done", "q10", "q50", "q90"
 _NOTHING = (0,) * 9
 """The values of a new attempt in the columns from `end` on."""
 

@@ -124,7 +124,6 @@ class _FollowedFile:
         self._lines: Iterator[bytes] = iter(())
 
     def read(self, count: int) -> list[Fields]:
-        """Return about `count` of the next lines."""
         found = list(islice(self._lines, count))
         while not found:
             piece = self._piece()

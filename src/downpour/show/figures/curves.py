@@ -244,17 +244,15 @@ def _lines_along(subgrid: SubgridResult, ahead: int, measure: Shown) -> dict[str
     """Sort the settings into lines by their other axes."""
     lines: dict[str, list[Dot]] = {}
     for values, runs in subgrid.measured:
-        estimate = _estimate(runs, measure)
+        if measure == "time":
+            estimate = Estimate.of(run.result.train_seconds for run in runs)
+        else:
+            shown = (measure.shown(run.result.measured(measure.name)) for run in runs)
+            estimate = Estimate.of(shown)
         if estimate is not None:
             name = name_of(values[:ahead] + values[ahead + 1 :])
             lines.setdefault(name, []).append((place_of(subgrid, ahead, values), estimate))
     return {name: sorted(dots, key=lambda dot: dot[0]) for name, dots in lines.items()}
-
-
-def _estimate(runs: Sequence[RunResult], measure: Shown) -> Estimate | None:
-    if measure == "time":
-        return Estimate.of(run.result.train_seconds for run in runs)
-    return Estimate.of(measure.shown(run.result.measured(measure.name)) for run in runs)
 
 
 def numeric_axis(subgrid: SubgridResult) -> int:

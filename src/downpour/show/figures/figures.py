@@ -139,7 +139,6 @@ def _is_measured(subgrid: SubgridResult) -> bool:
 
 
 def _along_time(subgrid: SubgridResult, run: RunResult) -> Iterator[Plot]:
-    """Draw everything that a run has over time."""
     setting = setting_of(subgrid, run.values) or subgrid.name
     which = f" (repetition {run.repetition})" if subgrid.repetitions > 1 else ""
     name, spans = run.result.experiment, run.result.spans

@@ -74,7 +74,6 @@ def _draw(
     values: Sequence[float | None],
     name: str = "",
 ) -> None:
-    """Draw a line through the measured values."""
     points = zip((epoch.epoch for epoch in epochs), values, strict=True)
     measured = [(x, y) for x, y in points if y is not None]
     xs, ys = [x for x, _ in measured], [y for _, y in measured]

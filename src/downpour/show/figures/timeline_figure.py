@@ -75,7 +75,6 @@ class _Window:
 
     @property
     def seconds(self) -> float:
-        """The length of the window."""
         return self.end - self.begin
 
     def fits(self, span: AttemptSpan) -> bool:

@@ -193,19 +193,10 @@ def _saved(row: _Row) -> RenderableType:
     return Text(f"costs {share}", style="bold red") if costs else f"saves {share}"
 
 
-def _others(row: _Row) -> RenderableType:
-    return f"{row.worker.system.cpu_others:.0%}" if row.worker.system else ""
-
-
 def _process(row: _Row) -> RenderableType:
     """Name the process, so that a user can find it or end it."""
     worker = row.worker
     return Text(one_line(f"{worker.pid} of {worker.hostname}")) if worker.pid else ""
-
-
-def _doing(row: _Row) -> RenderableType:
-    running = row.worker.running
-    return Text(f"shard {running.shard}" if running else row.worker.state)
 
 
 def _course(row: _Row) -> RenderableType:
@@ -234,13 +225,19 @@ _COLUMNS: dict[str, tuple[JustifyMethod, Callable[[_Row], RenderableType]]] = {
     "process": ("left", _process),
     "device": ("left", lambda row: one_line(row.worker.device)),
     "at": ("left", lambda row: Text(one_line(row.worker.address), style="dim")),
-    "doing": ("left", _doing),
+    "doing": (
+        "left",
+        lambda row: Text(f"shard {on.shard}" if (on := row.worker.running) else row.worker.state),
+    ),
     "": ("left", _course),
     "since\ns": ("right", lambda row: f"{row.task.elapsed_seconds:.1f}" if row.task else ""),
     "predicted\n(10–90 %) s": ("right", _predicted),
     "pace\n× usual": ("right", _pace),
     "of the\ntime": ("left", _saved),
-    "cpu by\nothers": ("right", _others),
+    "cpu by\nothers": (
+        "right",
+        lambda row: f"{on.cpu_others:.0%}" if (on := row.worker.system) else "",
+    ),
     "tasks\ndone": ("right", lambda row: str(row.worker.tasks_done)),
 }
 _DISPENSABLE = (

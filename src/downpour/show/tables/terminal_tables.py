@@ -20,7 +20,6 @@ from downpour.record.mitigation import Stragglers
 from downpour.record.result import Result
 from downpour.record.result_parts import (
     NOT_VERIFIED,
-    BestModel,
     Measure,
     RoundResult,
     TestResult,
@@ -181,8 +180,11 @@ def _closing(result: Result) -> Text:
         line.append(f"\n{shown}", style="dim")
     if result.tested is not None:
         line.append(f"\n{_tested(result.tested)}")
-    if result.best is not None:
-        line.append(f"\n{_praised(result.best)}")
+    if (best := result.best) is not None:
+        measure = Measure(best.metric)
+        kept = f", kept as {one_line(best.file.name)}" if best.file is not None else ""
+        praise = f"best {measure.words} {measure.text(best.value)} after epoch {best.epoch}{kept}"
+        line.append(f"\n{praise}")
     if result.stragglers and result.stragglers.is_of_note:
         line.append(f"\n{_mitigated(result, result.stragglers)}", style="dim")
     return line
@@ -197,13 +199,6 @@ def _tested(test: TestResult) -> str:
         if value is not None
     ]
     return f"test of the model after epoch {test.epoch}: {', '.join(values)}"
-
-
-def _praised(best: BestModel) -> str:
-    """Say which model is the best, and the name of its file if the spec keeps it."""
-    measure = Measure(best.metric)
-    kept = f", kept as {one_line(best.file.name)}" if best.file is not None else ""
-    return f"best {measure.words} {measure.text(best.value)} after epoch {best.epoch}{kept}"
 
 
 def _mitigated(result: Result, cost: Stragglers) -> str:
