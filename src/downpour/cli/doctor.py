@@ -22,8 +22,6 @@ from downpour.host.extras import require
 from downpour.host.paths import Credentials
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from downpour.cluster.launchers.ssh_script import Look
     from downpour.cluster.operations.certificates import Certified, Issued
     from downpour.cluster.operations.doctor import HostReport
@@ -78,8 +76,7 @@ def doctor(options: DoctorOptions, credentials: Credentials) -> None:
         seen = {"hosts": [asdict(one) for one in reports]} if options.hosts else {}
         print_json({"healthy": healthy, "checks": checks, **seen})
     else:
-        out().print(_table(findings))
-        _print_hosts(reports)
+        _print(findings, reports)
     if not healthy:
         raise typer.Exit(_MENDABLE)
 
@@ -114,7 +111,8 @@ def _findings(shared: Path | str, manager: str, credentials: Credentials) -> Map
         return diagnose(shared, client, lambda check: shown.update(f"checking: {check}"))
 
 
-def _table(findings: Mapping[str, Finding]) -> Table:
+def _print(findings: Mapping[str, Finding], reports: Sequence[HostReport]) -> None:
+    """Print the checks, then a row for each host, and below them a line for each problem."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -128,17 +126,9 @@ def _table(findings: Mapping[str, Finding]) -> Table:
         if finding.change:
             text.append(f"\n{finding.change}", style=_STYLES[finding.verdict])
         table.add_row(name, Text(finding.verdict, style=_STYLES[finding.verdict]), text)
-    return table
-
-
-def _print_hosts(reports: Sequence[HostReport]) -> None:
-    """Print a row for each host, and below them a line for each problem."""
+    out().print(table)
     if not reports:
         return
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for name in ("host", "result", "slots", "version", "clock", "cores free", "memory free"):
         table.add_column(name, justify="left" if name in {"host", "result", "version"} else "right")

@@ -229,7 +229,10 @@ def splits(options: SplitsOptions) -> None:
         note(f"shards = {number}, as `downpour run` would take here; --shards takes another number")
     _print(cuts, spec, as_json=options.as_json)
     if options.to is not None:
-        _draw(cuts, options.to)
+        from downpour.show.figures.result_figure import split_figure
+
+        write_figure("to", options.to, split_figure(cuts))
+        note(f"drawn: {options.to}")
 
 
 def _print(cuts: Sequence[SplitCut], spec: Spec, *, as_json: bool) -> None:
@@ -243,10 +246,3 @@ def _print(cuts: Sequence[SplitCut], spec: Spec, *, as_json: bool) -> None:
         if place:
             out().print()
         out().print(split_table(cut, out().width))
-
-
-def _draw(cuts: Sequence[SplitCut], path: Path) -> None:
-    from downpour.show.figures.result_figure import split_figure
-
-    write_figure("to", path, split_figure(cuts))
-    note(f"drawn: {path}")

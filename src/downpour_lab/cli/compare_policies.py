@@ -273,7 +273,7 @@ def compare_policies(
     refuse_unused(context, _OF_AN_ID, "needs an experiment's ID")
     require("downpour compare-policies", "report")
     from downpour_lab.policylab.comparison import Settings
-    from downpour_lab.policylab.tables import Prices
+    from downpour_lab.policylab.tables import Prices, policy_figure
 
     _check_files(context, options)
     _check_numbers(options)
@@ -290,7 +290,8 @@ def compare_policies(
     trials = train_trials(trials, experiment, options.data_dir)
     _print(trials, Prices(node_hour=options.price, model_mb=options.model_mb), options)
     if options.figure is not None:
-        _draw(trials, options.figure)
+        write_figure("figure", options.figure, policy_figure(trials))
+        note(f"drawn: {options.figure}")
 
 
 def _print(trials: list[Trial], prices: Prices, options: CompareOptions) -> None:
@@ -316,13 +317,6 @@ def _sections(trials: list[Trial]) -> Iterator[tuple[str, list[Trial]]]:
     traced = [name for name in names if name not in MADE_UP]
     if len(traced) > 1:
         yield ", ".join(traced), [trial for trial in trials if trial.scenario in traced]
-
-
-def _draw(trials: list[Trial], path: Path) -> None:
-    from downpour_lab.policylab.tables import policy_figure
-
-    write_figure("figure", path, policy_figure(trials))
-    note(f"drawn: {path}")
 
 
 def _check_files(context: typer.Context, options: CompareOptions) -> None:

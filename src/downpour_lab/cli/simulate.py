@@ -204,26 +204,17 @@ def simulate(context: typer.Context, options: SimulateOptions) -> None:
     for name, seed in (("seed", options.seed or 0), ("from-seed", options.from_seed)):
         if seed < 0:
             raise SpecError(name, seed, "must be 0 or above")
-    alone = options.seed is not None
-    _refuse_unused(context, capacity=options.workers is not None, alone=alone)
     if options.workers is not None:
-        plan_capacity(load_of(options, options.workers), as_json=options.as_json)
-    elif options.seed is not None:
-        _replay(options.seed, options)
-    else:
-        _search(options.from_seed, at_least_one("seeds", options.seeds), options)
-
-
-def _refuse_unused(context: typer.Context, *, capacity: bool, alone: bool) -> None:
-    """Refuse options that don't belong to the chosen kind of simulation."""
-    if capacity:
         refuse_unused(context, _SEARCHING | _REPLAYING, "changes nothing beside --workers")
+        plan_capacity(load_of(options, options.workers), as_json=options.as_json)
         return
     refuse_unused(context, _PLANNING, "needs --workers")
-    if alone:
+    if options.seed is not None:
         refuse_unused(context, _SEARCHING, "changes nothing beside --seed")
+        _replay(options.seed, options)
     else:
         refuse_unused(context, {"faults", "keep"}, "needs --seed")
+        _search(options.from_seed, at_least_one("seeds", options.seeds), options)
 
 
 # Faults

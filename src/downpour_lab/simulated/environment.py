@@ -75,21 +75,9 @@ class Observation:
 
 
 What = Literal[
-    "met",
-    "asked",
-    "cancelled",
-    "to hand over",
-    "begins",
-    "saves",
-    "saved",
-    "stopped",
-    "trained",
-    "free",
-    "leaves",
-    "drains",
-    "beats",
-    "heard",
-]
+    "met", "asked", "cancelled", "to hand over", "begins", "saves", "saved", "stopped", "trained",
+    "free", "leaves", "drains", "beats", "heard",
+]  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -158,7 +146,7 @@ _AGAIN_SECONDS = 1.0
 
 
 class SimulatedClient(Process):
-    """Calls the managers in turn until one answers."""
+    """Calls the managers in turn until one answers; each method needs its own thread."""
 
     def __init__(self, environment: Environment, managers: list[str]) -> None:
         super().__init__(environment.clock, "client")
@@ -168,9 +156,6 @@ class SimulatedClient(Process):
 
     def submit(self, experiment: str, spec: ResolvedSpec) -> None:
         """Submit an experiment, repeating the call until a manager acknowledges it."""
-        self.begin(self._submit, experiment, spec)
-
-    def _submit(self, experiment: str, spec: ResolvedSpec) -> None:
         self._insist("submit", experiment, spec)
         if experiment not in self.acknowledged:
             self.acknowledged.add(experiment)
@@ -178,13 +163,10 @@ class SimulatedClient(Process):
 
     def cancel(self, experiment: str) -> None:
         """Cancel an experiment, repeating the call until a manager acknowledges it."""
-        self.begin(self._insist, "cancel", experiment)
+        self._insist("cancel", experiment)
 
     def drain(self, worker: str) -> None:
         """Ask a worker once to finish its tasks and leave; the caller sees whether it does."""
-        self.begin(self._drain, worker)
-
-    def _drain(self, worker: str) -> None:
         with suppress(DownpourError):
             self._environment.network.call(self, worker, "drain")
 

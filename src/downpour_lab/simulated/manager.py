@@ -98,7 +98,9 @@ class SimulatedDriver(Driver):
             self._manager.die_if("while it acts")
         self._acted += 1
         if step.event is not None:
-            self._manager.environment.observer.acting(self._manager.observation(step))
+            core, term = self._manager.core, self._manager.term
+            seen = Observation(core, term, step.event, step.output, step.kept)
+            self._manager.environment.observer.acting(seen)
         super()._act(step)
 
     def _end_because_of(self, error: BaseException) -> None:
@@ -391,11 +393,6 @@ class SimulatedManager(Process):
         """Return whether no other manager has begun a later term; SharedDirectoryError: unseen."""
         self.environment.disk.ask(self.host, "list")
         return len(self.environment.disk.terms) == self.term
-
-    def observation(self, step: Step[Any]) -> Observation:
-        """Return an event that the core has handled, as an observer sees it."""
-        assert step.event is not None  # noqa: S101 - not of a question
-        return Observation(self.core, self.term, step.event, step.output, step.kept)
 
     def _fail(self, experiment: str, reason: str) -> None:
         """Do nothing: no folder is gone alone."""

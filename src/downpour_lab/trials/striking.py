@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable
+from functools import partial
 from random import Random
 from typing import cast
 
@@ -14,7 +15,7 @@ from downpour.core.scheduler import Scheduler
 from downpour.predictor import Predictor
 from downpour.record.journal import replay
 from downpour_lab.checks.promises import Happenings
-from downpour_lab.faults.faults import Fault, FaultKind
+from downpour_lab.faults.faults import Fault, FaultKind, of_kind
 from downpour_lab.faults.plan import Plan
 from downpour_lab.simulated.disk import AWAY, Damage, Disk, Operation, Trouble
 from downpour_lab.simulated.environment import (
@@ -118,7 +119,7 @@ class Striking:
                 worker.leave()
             case FaultKind.WORKER_DRAINS:
                 cluster.away[worker.host] = fault.seconds
-                cluster.client.drain(worker.host)
+                cluster.client.begin(cluster.client.drain, worker.host)
             case FaultKind.WORKER_DOUBLED:
                 twin = cluster.double(fault.target, f"{worker.host}'")
                 cluster.clock.after(fault.seconds, twin.crash, "again")
@@ -147,18 +148,11 @@ class Striking:
         host, managers = fault.target, list(self._cluster.managers)
         others = [*self._cluster.workers, _CLIENT] if host in managers else managers
         match fault.kind:
-            case (
-                FaultKind.MANAGER_CUT_OFF
-                | FaultKind.MANAGER_ISOLATED
-                | FaultKind.MANAGER_FLAPS
-                | FaultKind.WORKER_CUT_OFF
-                | FaultKind.WORKER_ISOLATED
-                | FaultKind.WORKER_FLAPS
-            ):
+            case kind if kind in _CUT_OFF:
                 return [pair for other in others for pair in ((host, other), (other, host))]
             case FaultKind.LINK_CUT:
                 return [(host, fault.detail), (fault.detail, host)]
-            case FaultKind.MANAGER_HALF_CUT_OFF | FaultKind.WORKER_HALF_CUT_OFF:
+            case kind if kind in _HALF:
                 hears_nothing = fault.detail == HEARS_NOTHING
                 return [(each, host) if hears_nothing else (host, each) for each in others]
             case _:
@@ -229,15 +223,13 @@ class Striking:
             case FaultKind.LOCK_LOST:
                 self._cluster.disk.lose_lock()
             case _:
-                self._cluster.client.cancel(self._plan.specs[0][0])
+                client = self._cluster.client
+                client.begin(client.cancel, self._plan.specs[0][0])
 
 
-_WITHOUT_FOLDER = {
-    FaultKind.MANAGER_WITHOUT_FOLDER,
-    FaultKind.MANAGER_ISOLATED,
-    FaultKind.WORKER_WITHOUT_FOLDER,
-    FaultKind.WORKER_ISOLATED,
-}
+_HALF = {FaultKind.MANAGER_HALF_CUT_OFF, FaultKind.WORKER_HALF_CUT_OFF}
+_CUT_OFF = of_kind("_CUT_OFF", "_ISOLATED", "_FLAPS") - _HALF
+_WITHOUT_FOLDER = of_kind("_WITHOUT_FOLDER", "_ISOLATED")
 
 
 def _trouble(fault: Fault) -> Trouble:
@@ -323,7 +315,8 @@ class Cluster:
         for host, arrival in zip(self._plan.workers, arrivals, strict=True):
             self.clock.after(arrival, self._start_worker, host, host)
         for n, (experiment, spec) in enumerate(self._plan.specs):
-            self.client.after(_CLIENT_AT_SECONDS * (n + 1), self.client.submit, experiment, spec)
+            submit = partial(self.client.begin, self.client.submit, experiment, spec)
+            self.client.after(_CLIENT_AT_SECONDS * (n + 1), submit)
         for fault in self._plan.faults:
             self.clock.after(fault.at_seconds, self._striking.strike, fault)
 

@@ -20,7 +20,7 @@ from downpour.experiments.following import (
     Lines,
     LoggerTaker,
     RecordTaker,
-    RoundCallback,
+    calling,
 )
 from downpour.network.rpc.messages import ExperimentSummary, Status, TaskStatus
 from downpour.record import Result, RoundResult
@@ -120,7 +120,7 @@ def test_a_callback_that_raises_costs_no_training(caplog: pytest.LogCaptureFixtu
 
     log = Log()
     with caplog.at_level(logging.WARNING):
-        takers = LoggerTaker("on_round broken", RoundCallback(broken)), LoggerTaker("log", log)
+        takers = LoggerTaker("on_round broken", calling(broken)), LoggerTaker("log", log)
         followed(LINES, *takers)
     assert (calls, len(log.epochs)) == ([1, 3], 2)
     said = "on_round broken raised RuntimeError: no; its later errors are not shown"

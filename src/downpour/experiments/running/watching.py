@@ -25,7 +25,7 @@ from downpour.experiments.following import (
     LoggerTaker,
     OnEvent,
     OnRound,
-    RoundCallback,
+    calling,
 )
 from downpour.experiments.running.surroundings import Location
 from downpour.host.paths import path_of
@@ -89,7 +89,7 @@ class Watching:
         loggers = [(_name_of(one), logger_of(one)) for one in self.loggers]
         if self.on_round is not None:
             name = f"on_round {_name_of(self.on_round)}"
-            loggers.append((name, RoundCallback(self.on_round)))
+            loggers.append((name, calling(self.on_round)))
         takers = [LoggerTaker(name, one, resumes) for name, one in loggers]
         return Follower([*files, *takers, *announcers(self.on_event)])
 
