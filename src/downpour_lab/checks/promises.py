@@ -1,9 +1,8 @@
 """A cluster's promises under any faults, and the events that a run must show.
 
-A check compares a run with a promise. We count each comparison, so a run that ends well can show
-that it has compared something. If a promise applies to a run and the run compared nothing with it,
-the run fails (`trials/simulation.py`). For each promise, `tests/downpour_lab/trials/planted.py`
-plants a defect that breaks it.
+We count each comparison of a run with a promise, so a run that ends well can show that it has
+compared something. For each promise, `tests/downpour_lab/trials/planted.py` plants a defect that
+breaks it.
 """
 
 from __future__ import annotations

@@ -287,15 +287,8 @@ class TracedJob:
 
     A worker's curve goes through the work it had done at each report and at its end. In some jobs
     the sizes of tasks differ. Here every shard has the usual size, and a worker whose task was
-    smaller continues at its last rate. The standbys are workers of another job of the same
-    scenario.
-
-    Args:
-        job: the recording.
-        others: the recordings that the standbys come from.
-        standbys: the number of standbys.
-        seed: decides which of the others' workers stand by.
-        rounds: how many of the job's rounds to use; without it, all of them.
+    smaller continues at its last rate. The standbys are workers of `others`, jobs of the same
+    scenario, which the seed draws. It uses all rounds, or only the first `rounds`.
     """
 
     samples = SAMPLES

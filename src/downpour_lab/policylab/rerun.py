@@ -81,12 +81,9 @@ class Rerun:
 def tactics_for(run: RecordedRun, names: tuple[str, ...] = ()) -> list[Tactic]:
     """Return the tactics that a run could have used, its own tactic first.
 
-    These are the policies in the run's mode, and the other modes with the policy `wait`. We leave
-    out tactics that the spec does not allow. If the user names such a tactic, we refuse it.
-
-    Args:
-        run: the run.
-        names: policies and modes to try; empty means all.
+    These are the policies in the run's mode, and the other modes with the policy `wait`; if there
+    are `names`, only those. We leave out tactics that the spec does not allow. If the user names
+    such a tactic, we refuse it.
     """
     own = Tactic.of(run.spec)
     tactics = [(name, Tactic(policy=name, mode=own.mode, overlap=own.overlap)) for name in POLICIES]
@@ -113,14 +110,9 @@ def rerun(
     show: Show = lambda _: None,
     seed: int = 0,
 ) -> Rerun:
-    """Simulate a run under a tactic.
+    """Simulate a run under a tactic, one of `tactics_for`; see `run_trial` for the arguments.
 
-    Args:
-        run: the run.
-        tactic: one of `tactics_for`.
-        predictor: makes a new predictor; without it, managers don't forecast.
-        show: called with the number of finished rounds, from time to time.
-        seed: decides the simulation's random choices, such as the order in which workers join.
+    The seed decides random choices, such as the order in which workers join.
     """
     watch = RerunWatch(run)
     cluster = Cluster(

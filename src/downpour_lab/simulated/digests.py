@@ -1,9 +1,8 @@
 """The contents of simulated files: short digests instead of parameters.
 
 An update's digest covers exactly what a shard's training depends on. A model's digest covers its
-updates in shard order and the model that the shards trained from. So the last model of a run shows
-whether, in every round, each shard trained from the right model and the right state, and counted
-once. A file holds its digest as its only tensor, in the format of all parameter files.
+updates in shard order and the model that the shards trained from. A file holds its digest as its
+only tensor, in the format of all parameter files.
 """
 
 from __future__ import annotations
@@ -136,14 +135,8 @@ WHOLE = Cut()
 class Version:
     """A model version as it must be, with the optimizers' states that belong to it.
 
-    Args:
-        spec: the experiment's spec.
-        number: how many rounds it contains.
-        model: the content of its file.
-        samples: how many each shard has, if a round is not cut.
-        states: the optimizers' states by shard, if the spec keeps them.
-        outer: the state of the outer optimizer, if there is one.
-        before: the version before it, which shards begin from if rounds overlap.
+    It contains `number` rounds. Each shard has as many `samples` if a round is not cut. `states`
+    are by shard, if the spec keeps them. Shards begin from the version `before` if rounds overlap.
     """
 
     def __init__(

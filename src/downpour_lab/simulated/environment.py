@@ -229,25 +229,14 @@ class Steady:
 class RandomMachines(Machines):
     """Machines that differ in pace, and whose tasks vary around it; both log-normally.
 
-    Args:
-        names: the machines.
-        task_seconds: the median time of a shard.
-        worker_spread: how much machines differ, as the standard deviation of the log times.
-        spread: how much the tasks of one machine differ, in the same way.
-        random: the generator to draw from.
+    The spreads in `timings` are standard deviations of the log times.
     """
 
-    def __init__(
-        self,
-        names: tuple[str, ...],
-        task_seconds: float,
-        worker_spread: float,
-        spread: float,
-        random: Random,
-    ) -> None:
+    def __init__(self, names: tuple[str, ...], timings: Timings, random: Random) -> None:
         self._random = random
-        self._spread = spread
-        self._paces = {name: self._varied(task_seconds, worker_spread) for name in names}
+        self._spread = timings.spread
+        pace = timings.task_seconds, timings.worker_spread
+        self._paces = {name: self._varied(*pace) for name in names}
 
     def course(
         self,

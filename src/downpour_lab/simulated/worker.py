@@ -179,14 +179,8 @@ class SimulatedAgent(WorkerAgent):
 class SimulatedWorker:
     """One life of a worker; `on_death` may start the next.
 
-    Args:
-        environment: what all processes share.
-        name: its name, after its machine; the manager may register it under another name.
-        host: its machine, which is also its address.
-        manager: the address of its first manager.
-        on_death: called when it has left or crashed.
-        node_class: makes the node that decides.
-        loop_class: decides between the steps of a task.
+    The manager may register it under another `name`. Its `host` is also its address, and `manager`
+    the address of its first manager. `loop_class` decides between the steps of a task.
     """
 
     def __init__(

@@ -275,8 +275,7 @@ class Cluster:
         self.disk = Disk(self.clock, random, plan.timings.disk)
         timings = plan.timings
         if machines is None:
-            spreads = timings.worker_spread, timings.spread
-            machines = RandomMachines(plan.workers, timings.task_seconds, *spreads, random)
+            machines = RandomMachines(plan.workers, timings, random)
         self.environment = Environment(
             clock=self.clock,
             random=random,

@@ -1,8 +1,7 @@
 """Server-sent events: compressed once for all viewers, never more than a viewer can take.
 
-We compress each chunk separately and end it at a byte, so the same bytes fit into every viewer's
-gzip stream. If a viewer does not take a chunk in time, we end its connection. The browser then
-reconnects, and says which line it knows.
+If a viewer does not take a chunk in time, we end its connection. The browser then reconnects, and
+says which line it knows.
 """
 
 from __future__ import annotations

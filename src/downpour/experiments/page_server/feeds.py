@@ -1,8 +1,4 @@
-"""A feed follows one record for all of its viewers; `Feeds` holds a bounded number of them.
-
-A feed keeps the last lines and numbers them in reading order, so a number is a viewer's whole
-state. A second store keeps warnings and errors, which a talkative process would otherwise push out.
-"""
+"""A feed follows one record for all of its viewers; `Feeds` holds a bounded number of them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Runs the page in its own process, which ends with the process that started it.
 
-The parent binds the socket, so a port that is in use is the parent's error, and a browser that
-comes early waits. The parent writes the request to the child's standard input and leaves that open.
+The parent binds the socket, writes the request to the child's standard input and leaves that open.
 The child writes a line to its standard output once it serves. It ends when its standard input
 closes, which also happens if someone kills the parent.
 """

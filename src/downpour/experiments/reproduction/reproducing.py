@@ -1,10 +1,7 @@
 """Retrains an experiment's tasks in the order in which they became part of versions.
 
-A shard's next task follows once its last task is part of a version. So when a version is due, the
-versions that its tasks began from exist. The files that each shard's previous task left exist too:
-its optimizer's state, and the remainder that a compression did not send. The replay compares every
-update and version with the record's checksum. The first difference shows the fault, because
-everything later is made from it.
+The replay compares every update and version with the record's checksum. The first difference shows
+the fault, because everything later is made from it.
 """
 
 from __future__ import annotations

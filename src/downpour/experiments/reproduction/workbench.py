@@ -1,9 +1,7 @@
 """A folder in which the manager's and worker's code remakes versions, in one process.
 
 Its layout is that of a shared directory, except for the prepared datasets, which are the
-experiment's own. Nothing here computes: `cluster/manager/work.py` prepares, aggregates and
-publishes, and `cluster/worker/task_runner.py` trains. We remove files when no later task needs
-them.
+experiment's own. We remove files when no later task needs them.
 """
 
 from __future__ import annotations

@@ -37,13 +37,10 @@ from downpour.record.record_lines import EvaluatedLine, SubmittedLine
 def submitted(client: Client, run: Run, note: Path | None) -> Iterator[str]:
     """Submit a run, or find its experiment again; yield the experiment's identifier.
 
-    If the block is interrupted, this cancels the experiment.
+    If the block is interrupted, or the study no longer needs the run, this cancels the experiment.
 
-    We write the run's request to a file before we submit it. The same request leads to the same
-    experiment (`Client.submit`), so the next process finds the experiment again and does not train
-    twice. If the study no longer needs a run, we cancel its experiment.
-
-    `note` is the file for the request; None if the manager ends with this process.
+    `note` is the file for the run's request, by which the next process finds the experiment again;
+    None if the manager ends with this process.
     """
     request = secrets.token_hex(4) if note is None else _request(client, run, note)
     experiment = client.submit(run.spec, request)

@@ -182,10 +182,7 @@ class Sampler:
     by epoch.
 
     It is the tree-structured Parzen estimator (Bergstra et al. 2011, section 4); the first ten runs
-    are random. Optuna's own study, in which a run is called a trial, stays in memory. We rebuild it
-    from the ended runs, because a second file could contradict the folder. The values of run n
-    follow from (seed, n) and the results of earlier runs. So a search that was interrupted makes
-    the same runs as one that was not.
+    are random. Optuna's own study, in which a run is called a trial, stays in memory.
     """
 
     _trial: optuna_trial.Trial

@@ -4,10 +4,9 @@ The file is a spec with a `[search]` table, which gives an axis for each searche
 ignores the spec's own value of such a field. The file calls the number of runs `trials`. Nothing
 here reads a clock.
 
-Whether the plan prunes a run follows only from its evaluations, epoch by epoch, and not from when
-the client learns them. Epochs trained after the decision do not count. If a run fails because of
-its values, for example because it diverges, it counts as the worst, and the search does not repeat
-it. If a run failed for another reason (workers died, say), or a user cancelled it, the next plan
+Epochs that a pruned run trained after the decision do not count. If a run fails because of its
+values, for example because it diverges, it counts as the worst, and the search does not repeat it.
+If a run failed for another reason (workers died, say), or a user cancelled it, the next plan
 repeats it with the same values.
 """
 

@@ -135,13 +135,9 @@ def resumed(
 def resumed_spec(experiment: str, shared: Path, changes: Mapping[str, Any]) -> Spec:
     """Return the spec that continues an experiment.
 
-    Orders, generators and schedule follow from the number of the round. The new experiment's first
-    round counts as the one after the old experiment's last, even in the middle of an epoch. The
-    outer optimizer continues from its state. If the spec keeps them, so do the shards' optimizers.
-    So the model becomes the same, byte for byte, as if there had been no stop. The best model so
-    far is carried over, too, so `keep_best` and `stop_after` decide as they would have done. We
-    refuse examples that differ from the old ones, unless the user also changes the fields that name
-    them.
+    The new experiment's first round counts as the one after the old experiment's last, even in the
+    middle of an epoch. We refuse examples that differ from the old ones, unless the user also
+    changes the fields that name them.
 
     `changes` are fields that differ from its own. `epochs` includes the epochs that it has had; by
     default, it is as many as the experiment should have had.

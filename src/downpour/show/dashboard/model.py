@@ -1,7 +1,6 @@
 """Folds the lines of a record into the tables that the page draws; pure.
 
 Every row knows the line that changed it last, so `since` can tell what has changed after any line.
-A viewer's whole state is therefore the number of a line.
 """
 
 from __future__ import annotations
