@@ -71,11 +71,10 @@ def work_of(options: CompareOptions, contenders: Sequence[Contender]) -> Work:
 
 def run_trials(work: Work, settings: Settings, *, blind: bool) -> list[Trial]:
     """Try each contender in its conditions; `blind` withholds forecasts."""
-    from downpour.predictor import make, read_trained
+    from downpour.predictor import pretrained
     from downpour_lab.policylab.comparison import run_trial
 
-    trained = read_trained()
-    predictor = None if blind else lambda: make("selector", trained)
+    predictor = None if blind else pretrained
     trials = []
     with progress(sum(conditions.rounds for _, conditions in work)) as begin:
         for contender, conditions in work:
@@ -141,7 +140,7 @@ def progress(total: int) -> Iterator[Callable[[str, str], Show]]:
 
 def compare_run(options: CompareOptions, credentials: Credentials) -> None:
     """Simulate an experiment under its own policy and mode and all others, and print the times."""
-    from downpour.predictor import make, read_trained
+    from downpour.predictor import pretrained
     from downpour_lab.policylab.recorded import RecordedRun
     from downpour_lab.policylab.rerun import (
         rerun,
@@ -155,8 +154,7 @@ def compare_run(options: CompareOptions, credentials: Credentials) -> None:
     names = _names(options.policies)
     found = find(str(options.traces), options.shared, options.manager, credentials)
     run = RecordedRun.of(found.experiment, found.record)
-    trained = read_trained()
-    predictor = None if options.blind else lambda: make("selector", trained)
+    predictor = None if options.blind else pretrained
     tactics, reruns = tactics_for(run, names), []
     with progress(len(tactics) * run.rounds) as begin:
         for tactic in tactics:

@@ -18,7 +18,7 @@ from downpour.base.errors import SpecError, did_you_mean
 from downpour.base.states import Evaluation
 from downpour.core.spec import Option
 from downpour.core.stragglers.base import POLICIES, Policy
-from downpour.predictor import Predictor, make, read_trained
+from downpour.predictor import Predictor, pretrained
 from downpour_lab.faults.plan import RETRIES_ENOUGH, Plan, plain_spec
 from downpour_lab.policylab.conditions import Conditions, GivenMachines, Unequal
 from downpour_lab.policylab.ledger import CODES, Ledger, Reference, RoundOutcome, reference
@@ -354,11 +354,10 @@ def compare_policies(
         rounds=rounds,
         task_seconds=float(task_seconds),
     )
-    trained = read_trained()
     outcomes = []
     for name in policies or POLICIES:
         contender = contender_of(name, standbys)
-        trial = run_trial(contender, job, Settings(), lambda: make("selector", trained))
+        trial = run_trial(contender, job, Settings(), pretrained)
         outcomes.append(
             PolicyOutcome(
                 policy=name,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -288,7 +288,12 @@ class Disk:
                 self._journals[f"{experiment}-copy"] = deepcopy(self._journals[experiment])
                 return
             case "foreign":
-                self._journals["foreign"] = self._elsewhere(self._journals[experiment])
+                self._journals["foreign"] = {
+                    key: _Lines(
+                        one.host, [replace(line, cluster="elsewhere") for line in one.lines]
+                    )
+                    for key, one in self._journals[experiment].items()
+                }
                 return
             case "journal's end" | "journal's middle" | "journal":
                 self._damage_journal(experiment, what)
@@ -311,12 +316,6 @@ class Disk:
         elif len(last.lines) > 2:
             del last.lines[self._random.randrange(1, len(last.lines) - 1)]
         last.synced = min(last.synced, len(last.lines))
-
-    def _elsewhere(self, segments: Mapping[Segment, _Lines]) -> dict[Segment, _Lines]:
-        return {
-            key: _Lines(one.host, [replace(line, cluster="elsewhere") for line in one.lines])
-            for key, one in segments.items()
-        }
 
     # The lock and the terms
 

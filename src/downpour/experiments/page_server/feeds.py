@@ -216,8 +216,6 @@ _FEEDS_MAX = 4
 _LOOK_SECONDS = 5.0
 """The time between two checks whether there are logs at all."""
 _GRAVE = LEVELS.index("warning")
-Row = tuple[float, str, str, str, str, str, str]
-"""Seconds since 1970, host, process, level, source, text and traceback."""
 
 
 @dataclass(slots=True)
@@ -285,7 +283,10 @@ class LogFeed:
             # gap.
             is_new = not known or not is_all
             return {
-                "lines": [_row(line) for line in lines],
+                "lines": [
+                    (line.at, line.host, line.name, line.level, line.source, line.text, line.trace)
+                    for line in lines
+                ],
                 "next": f"{self._name}.{self._number}",
                 "anew": is_new,
                 "older": is_new and (self._is_cut or not is_all),
@@ -332,7 +333,3 @@ class LogFeeds:
 
 def _characters_of(line: LogLine) -> int:
     return 100 + len(line.text) + len(line.trace)
-
-
-def _row(line: LogLine) -> Row:
-    return line.at, line.host, line.name, line.level, line.source, line.text, line.trace
