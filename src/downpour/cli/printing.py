@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import functools
 import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -114,6 +115,13 @@ class SpecOnce:
 def print_json(value: Any) -> None:
     """Print a value for a program: no wrapping, no color; null for NaN and infinity."""
     print(json.dumps(_plain(value), indent=2, allow_nan=False))  # noqa: T201
+
+
+def print_csv(rows: Sequence[dict[str, Any]]) -> None:
+    """Print rows for a program: no wrapping, no color."""
+    writer = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
 
 
 def _plain(value: Any) -> Any:

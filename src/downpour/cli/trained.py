@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -18,7 +16,7 @@ from downpour.base.options import argument, flag, option
 from downpour.cli import common
 from downpour.cli.common import allow_code, refuse_both
 from downpour.cli.parameters import command
-from downpour.cli.printing import out, print_json, progress_bar, say
+from downpour.cli.printing import out, print_csv, print_json, progress_bar, say
 from downpour.host.text import one_line
 
 _model = partial(
@@ -112,9 +110,7 @@ def predict(options: PredictOptions) -> None:
     if options.as_json:
         print_json(rows)
     elif options.as_csv:
-        writer = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        print_csv(rows)
     else:
         from rich.table import Table
 

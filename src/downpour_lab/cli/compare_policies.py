@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -23,12 +23,14 @@ from downpour.cli.commands import COMPARE, CommandKind
 from downpour.cli.common import allow_code, refuse_both, refuse_unused
 from downpour.cli.drawings import check_figure, write_figure
 from downpour.cli.parameters import command
-from downpour.cli.printing import note, out, print_json, progress_bar
+from downpour.cli.printing import note, out, print_csv, print_json, progress_bar
 from downpour.host.extras import require
 from downpour.host.paths import Credentials
 from downpour.host.text import one_line
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from downpour.core.spec import Spec
     from downpour_lab.policylab.comparison import Contender, Settings, Trial
     from downpour_lab.policylab.conditions import Conditions
@@ -149,7 +151,6 @@ def compare_run(options: CompareOptions, credentials: Credentials) -> None:
         rerun_table,
         tactics_for,
     )
-    from downpour_lab.policylab.tables import csv_of
 
     names = _names(options.policies)
     found = find(str(options.traces), options.shared, options.manager, credentials)
@@ -161,12 +162,7 @@ def compare_run(options: CompareOptions, credentials: Credentials) -> None:
             show = begin(tactic.policy, tactic.mode)
             reruns.append(rerun(run, tactic, predictor, show, options.seed))
     rows = rerun_rows(run, reruns)
-    if options.as_json:
-        print_json(rows)
-    elif options.as_csv:
-        print(csv_of(rows), end="")  # noqa: T201 - for programs: no wrapping, no color
-    else:
-        out().print(rerun_table(run, rows))
+    _print(rows, [rerun_table(run, rows)], options)
     for remark in rerun_remarks(run, reruns[0]):
         note(one_line(remark))
 
@@ -271,7 +267,7 @@ def compare_policies(
     refuse_unused(context, _OF_AN_ID, "needs an experiment's ID")
     require("downpour compare-policies", "report")
     from downpour_lab.policylab.comparison import Settings
-    from downpour_lab.policylab.tables import Prices, policy_figure
+    from downpour_lab.policylab.tables import Prices, policy_figure, rows_of
 
     _check_files(context, options)
     _check_numbers(options)
@@ -286,35 +282,36 @@ def compare_policies(
     experiment = experiment_of(options.spec, options.data_dir)
     trials = run_trials(work, settings, blind=options.blind)
     trials = train_trials(trials, experiment, options.data_dir)
-    _print(trials, Prices(node_hour=options.price, model_mb=options.model_mb), options)
+    prices = Prices(node_hour=options.price, model_mb=options.model_mb)
+    _print(rows_of(trials, prices), _tables(trials, prices), options)
     if options.figure is not None:
         write_figure("figure", options.figure, policy_figure(trials))
         note(f"drawn: {options.figure}")
 
 
-def _print(trials: list[Trial], prices: Prices, options: CompareOptions) -> None:
-    from downpour_lab.policylab.tables import csv_of, price_table, rows_of, scenario_table
-
+def _print(rows: list[dict[str, Any]], tables: Iterable[Table], options: CompareOptions) -> None:
     if options.as_json:
-        print_json(rows_of(trials, prices))
+        print_json(rows)
     elif options.as_csv:
-        print(csv_of(rows_of(trials, prices)), end="")  # noqa: T201 - for programs: no wrapping, no color
+        print_csv(rows)
     else:
-        for title, here in _sections(trials):
-            out().print(scenario_table(title, here))
-        out().print(price_table(trials, prices))
+        for table in tables:
+            out().print(table)
 
 
-def _sections(trials: list[Trial]) -> Iterator[tuple[str, list[Trial]]]:
-    """Yield a title and trials for each table: one per scenario, then the trace's together."""
+def _tables(trials: list[Trial], prices: Prices) -> Iterator[Table]:
+    """Yield a table for each scenario, one of the trace's together, and one of the prices."""
     from downpour_lab.policylab.conditions import MADE_UP
+    from downpour_lab.policylab.tables import price_table, scenario_table
 
     names = list(dict.fromkeys(trial.scenario for trial in trials))
     for name in names:
-        yield name, [trial for trial in trials if trial.scenario == name]
+        yield scenario_table(name, [trial for trial in trials if trial.scenario == name])
     traced = [name for name in names if name not in MADE_UP]
     if len(traced) > 1:
-        yield ", ".join(traced), [trial for trial in trials if trial.scenario in traced]
+        here = [trial for trial in trials if trial.scenario in traced]
+        yield scenario_table(", ".join(traced), here)
+    yield price_table(trials, prices)
 
 
 def _check_files(context: typer.Context, options: CompareOptions) -> None:

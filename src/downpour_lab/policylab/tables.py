@@ -5,8 +5,6 @@ Means are over jobs, with 95 % intervals. Nothing here prints or writes a file.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -90,15 +88,6 @@ def rows_of(trials: Sequence[Trial], prices: Prices) -> list[dict[str, Any]]:
         }
         for trial in trials
     ]
-
-
-def csv_of(rows: Sequence[dict[str, Any]]) -> str:
-    """Return rows as CSV."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def by_policy(trials: Sequence[Trial]) -> dict[str, list[Trial]]:
