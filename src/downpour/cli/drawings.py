@@ -15,17 +15,13 @@ from downpour.cli.asking import find
 from downpour.cli.common import RESULTS, allow_code, allow_own_code
 from downpour.cli.parameters import command
 from downpour.cli.printing import note, out, print_json, progress_bar, say
-from downpour.core.spec import Spec
 from downpour.files.spec_file import read_spec
 from downpour.host.extras import require
 from downpour.host.paths import Credentials
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from matplotlib.figure import Figure
 
-    from downpour.core.splitters import SplitCut
     from downpour.record.study_result import StudyResult
 
 
@@ -222,27 +218,22 @@ def splits(options: SplitsOptions) -> None:
         spec = spec.replace(shards=options.shards)
     allow_own_code(spec, options.file)
     from downpour.experiments.running.cutting import cuts_of, shards_for
+    from downpour.show.tables.terminal_tables import split_table, split_values
 
     number = shards_for(spec)
     cuts = cuts_of(spec, options.split, number, options.shared, options.data_dir)
     if spec.shards is None:
         note(f"shards = {number}, as `downpour run` would take here; --shards takes another number")
-    _print(cuts, spec, as_json=options.as_json)
+    if options.as_json:
+        named = {"seed": spec.seed, "shards": len(cuts[0].shards)}
+        print_json({**named, "splits": [split_values(cut) for cut in cuts]})
+    else:
+        for place, cut in enumerate(cuts):
+            if place:
+                out().print()
+            out().print(split_table(cut, out().width))
     if options.to is not None:
         from downpour.show.figures.result_figure import split_figure
 
         write_figure("to", options.to, split_figure(cuts))
         note(f"drawn: {options.to}")
-
-
-def _print(cuts: Sequence[SplitCut], spec: Spec, *, as_json: bool) -> None:
-    from downpour.show.tables.terminal_tables import split_table, split_values
-
-    if as_json:
-        named = {"seed": spec.seed, "shards": len(cuts[0].shards)}
-        print_json({**named, "splits": [split_values(cut) for cut in cuts]})
-        return
-    for place, cut in enumerate(cuts):
-        if place:
-            out().print()
-        out().print(split_table(cut, out().width))

@@ -120,7 +120,11 @@ def score(context: typer.Context, options: ScoreOptions, fit: FitOptions) -> Non
     with _progress(validation.steps(trace)) as step:
         judge: Judge = coverages if options.coverage else scores
         judged = judge_all(trace, validation, judge, step)
-    _print(judged, as_json=options.as_json)
+    if options.as_json:
+        print_json([asdict(row) for row in judged])
+    else:
+        for _, group in groupby(judged, key=lambda row: row.group):
+            out().print(_table(list(group)))
     from_these = {"ridge", "lstm", "selector"} & {*names}
     if from_these and not options.retrain and trained.traces == trace.checksum():
         note(
@@ -191,14 +195,6 @@ def _at_least(field: str, value: int, least: int) -> int:
     if value < least:
         raise SpecError(field, value, f"must be {least} or above")
     return value
-
-
-def _print(rows: Sequence[Score | Coverage], *, as_json: bool) -> None:
-    if as_json:
-        print_json([asdict(row) for row in rows])
-        return
-    for _, group in groupby(rows, key=lambda row: row.group):
-        out().print(_table(list(group)))
 
 
 def _table(rows: Sequence[Score | Coverage]) -> Table:

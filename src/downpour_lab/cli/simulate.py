@@ -234,7 +234,6 @@ def _search(first: int, count: int, options: SimulateOptions) -> None:
     took = time.perf_counter() - began
     changed = different(tally.to_repeat) if not outcome.failure else []
     if options.as_json:
-        failure = _as_json(outcome) if outcome.failure else None
         said = {
             "seeds": tally.runs,
             "steps": tally.steps,
@@ -242,16 +241,16 @@ def _search(first: int, count: int, options: SimulateOptions) -> None:
             "never": tally.never(),
             "twice": [outcome.plan.seed for outcome in tally.to_repeat],
             "seconds": took,
-            "failure": failure,
+            "failure": _as_json(outcome) if outcome.failure else None,
             "changed": changed,
         }
         print_json(said)
     else:
         _note_runs(tally, took)
-    if outcome.failure and not options.as_json:
-        _show_failure(outcome, shrunken(outcome.plan), story=options.story)
-    for seed in changed if not options.as_json else ():
-        say(f"seed {seed} gives a different run the second time")
+        if outcome.failure:
+            _show_failure(outcome, shrunken(outcome.plan), story=options.story)
+        for seed in changed:
+            say(f"seed {seed} gives a different run the second time")
     if outcome.failure or changed:
         raise typer.Exit(_FAILED)
 
