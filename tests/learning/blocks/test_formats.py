@@ -77,10 +77,25 @@ def test_a_row_group_of_parquet_is_a_block(parquet: Path) -> None:
     batch = default_collate(blocks.__getitems__([11, -2, 0]))
     assert batch["label"].tolist() == [2, 1, 0]
     assert batch["image"].shape == (3, 3, 2, 3)
-    assert Blocks(parquet, columns=["label"])[5] == {"label": 2}
     assert Blocks(parquet, columns={"image": "bytes"})[5]["image"] == png(5)
     with pytest.raises(IndexError):
         blocks[COUNT]
+
+
+def test_only_the_bytes_of_wanted_columns_are_read(parquet: Path) -> None:
+    """From the first of them to the last; what changes elsewhere in the row group is not seen."""
+    rows, digests = [], []
+    for _ in range(2):
+        blocks = Blocks(parquet, files="train-0*", columns=["label", "ids"])
+        rows.append([(row["label"], row["ids"].tolist()) for row in blocks.__getitems__(range(8))])
+        digests.append(blocks.digests)
+        group = pq.read_metadata(parquet / "train-0.parquet").row_group(1)
+        content = bytearray((parquet / "train-0.parquet").read_bytes())
+        for number in (0, 4):  # image and text
+            content[group.column(number).data_page_offset] ^= 1
+        (parquet / "train-0.parquet").write_bytes(content)
+    assert rows[0] == rows[1] == [(number % 3, [1, 2, number]) for number in range(8)]
+    assert digests[0] == digests[1]
 
 
 @pytest.mark.parametrize("name", ["mds", "mds-zstd"])

@@ -1,7 +1,7 @@
 """Parquet, as the Hugging Face hub keeps it: a row group is a block.
 
-A row group's columns lie together in the file. Its footer tells where; we read each file's footer
-once, and hand its row groups to `pyarrow` as if the file began and ended with them.
+A row group's columns lie one after the other. A file's footer tells where. We read each footer
+once, and hand row groups to `pyarrow` as if the file began and ended with them.
 """
 
 from __future__ import annotations
@@ -34,18 +34,27 @@ class Parquet:
             footers = list(readers.map(lambda key: _footer(place, key), keys))
         self._footers = dict(zip(keys, footers, strict=True))
         self._schema = footers[0].schema.to_arrow_schema()
+        self._columns = chosen(wanted, _kinds(self._schema))
         self.blocks: list[Block] = []
         self._groups: dict[Block, int] = {}
         for key, footer in self._footers.items():
             if not footer.schema.to_arrow_schema().equals(self._schema):
                 raise refusal(key, f"its columns differ from those of {keys[0]}")
             for number in range(footer.num_row_groups):
-                group = footer.row_group(number)
-                begin, end = _range(group)
-                block = Block(key, begin, end, group.num_rows, group.total_byte_size)
+                block = self._block(key, footer.row_group(number))
                 self._groups[block] = number
                 self.blocks.append(block)
-        self._columns = chosen(wanted, _kinds(self._schema))
+
+    def _block(self, key: str, group: Any) -> Block:
+        """Return the bytes from the first column that is read to the last one."""
+        columns = [group.column(number) for number in range(group.num_columns)]
+        wanted = tuple(f"{name}." for name in self._columns)
+        read = [one for one in columns if f"{one.path_in_schema}.".startswith(wanted)]
+        # If there is a dictionary, it precedes the data.
+        begins = [one.dictionary_page_offset or one.data_page_offset for one in read]
+        ends = [begin + one.total_compressed_size for begin, one in zip(begins, read, strict=True)]
+        opened_bytes = sum(one.total_uncompressed_size for one in read)
+        return Block(key, min(begins), max(ends), group.num_rows, opened_bytes)
 
     def open(self, block: Block, content: Buffer) -> OpenBlock:
         """Decode a row group to columns."""
@@ -90,15 +99,6 @@ def _footer(place: BlockPlace, key: str) -> Any:
         return read_metadata(io.BytesIO(b"PAR1" + bytes(tail)))
     except (ArrowException, OSError) as error:
         raise refusal(key, f"is no Parquet file: {' '.join(str(error).split())}") from None
-
-
-def _range(group: Any) -> tuple[int, int]:
-    """Return where the bytes of a row group begin and end."""
-    columns = [group.column(number) for number in range(group.num_columns)]
-    # If there is a dictionary, it precedes the data.
-    begins = [one.dictionary_page_offset or one.data_page_offset for one in columns]
-    sizes = (one.total_compressed_size for one in columns)
-    return min(begins), max(begin + size for begin, size in zip(begins, sizes, strict=True))
 
 
 def _kinds(schema: Any) -> dict[str, str]:
