@@ -7,7 +7,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
-from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from downpour.base.errors import DownpourError, FileCorrupt, SpecError
 from downpour.learning.blocks.ahead import Need, Pace, ReadAhead
-from downpour.learning.blocks.formats import KINDS, BlockFormat, OpenBlock, Wanted
+from downpour.learning.blocks.formats import KINDS, BlockFormat, OpenBlock, Wanted, suffix_of
 from downpour.learning.blocks.mds import Mds
 from downpour.learning.blocks.parquet import Parquet
 from downpour.learning.blocks.places import BlockPlace, cache_bytes, place_of, refusal
@@ -27,7 +26,7 @@ _MEGABYTE = 1 << 20
 _READERS = 8
 _WINDOW_BYTES = 256 * _MEGABYTE
 _WINDOW_BLOCKS = 2
-_CONTAINERS = {".tar", ".tgz", ".mds"}
+_CONTAINERS = {"tar", "tgz", "mds"}
 _NONE = np.empty(0, np.int64)
 _AHEAD_SHARE = 8
 """Blocks fetched ahead take one part in eight of the cache: at 2 GB, that is a whole window. Eight
@@ -229,15 +228,16 @@ def _named(columns: Sequence[str] | Mapping[str, str] | None) -> dict[str, str] 
 
 def _format_of(place: BlockPlace, wanted: Wanted) -> BlockFormat:
     """Return the format of a place's files, by their names."""
-    suffixes = {PurePosixPath(key).suffix.lower() for key in place.files}
-    if any(PurePosixPath(key).name == "index.json" for key in place.files):
+    names = [key.rpartition("/")[2] for key in place.files]
+    suffixes = {suffix_of(name) for name in names}
+    if "index.json" in names:
         return Mds(place, wanted)
     if ".parquet" in suffixes:
         return Parquet(place, wanted)
     if suffixes == {".tar"}:
         return Tars(place, wanted)
-    for key in place.files:
-        if any(part in _CONTAINERS for part in PurePosixPath(key.lower()).suffixes):
+    for key, name in zip(place.files, names, strict=True):
+        if not _CONTAINERS.isdisjoint(name.lower().split(".")[1:]):
             accepted = (
                 "holds many examples: leave out other files by files='*.tar', or keep index.json"
             )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -100,9 +100,14 @@ KINDS: Mapping[str, Callable[[Any], Any]] = {
 """How a column's value becomes what an example holds; "" leaves it as it is."""
 
 
+def suffix_of(name: str) -> str:
+    """Return the end of a file's name in small letters; `Path` takes ten times as long."""
+    return os.path.splitext(name)[1].lower()  # noqa: PTH122
+
+
 def kind_of_file(name: str) -> str:
     """Return how to read a file by the end of its name; pickled ones are refused."""
-    suffix = PurePosixPath(name.lower()).suffix
+    suffix = suffix_of(name)
     if suffix in _PICKLED:
         raise refusal(name, PICKLED)
     if suffix in IMAGES:

@@ -20,6 +20,7 @@ from fnmatch import fnmatch
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any, Protocol
 
 import xxhash
@@ -101,11 +102,13 @@ class _Folder:
         walk = (
             os.walk(path, followlinks=True) if path.is_dir() else [(path.parent, (), [path.name])]
         )
-        found = (Path(folder, name) for folder, _, names in walk for name in names)
-        keys = {one.relative_to(self._folder).as_posix(): one for one in found if one.is_file()}
-        self.files = {
-            key: _described(keys[key].stat()) for key in sorted(keys) if _is_wanted(key, pattern)
-        }
+        # Without `Path`, which took most of the time of 100,000 files.
+        join = os.path.join
+        skip = len(join(self._folder, ""))
+        found = (join(folder, name)[skip:] for folder, _, names in walk for name in names)
+        keys = sorted(key for key in found if _is_wanted(key, pattern))
+        states = ((key, os.stat(join(self._folder, key))) for key in keys)  # noqa: PTH116
+        self.files = {key: _described(state) for key, state in states if S_ISREG(state.st_mode)}
 
     def read(self, key: str, begin: int, end: int) -> Buffer:
         try:

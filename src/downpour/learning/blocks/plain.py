@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,8 @@ class Files:
 
     def __init__(self, place: BlockPlace, wanted: Wanted) -> None:
         self.blocks = [Block(key, 0, file.size_bytes, 1) for key, file in place.files.items()]
-        self._kinds = {
-            key: chosen(wanted, {"content": kind_of_file(key), "path": "text"})
-            for key in place.files
-        }
+        kinds = cache(lambda kind: chosen(wanted, {"content": kind, "path": "text"}))
+        self._kinds = {key: kinds(kind_of_file(key)) for key in place.files}
 
     def open(self, block: Block, content: Buffer) -> OpenBlock:
         """Return the one example."""
