@@ -329,6 +329,7 @@ def test_a_block_that_differs_from_its_first_reading_is_named(tmp_path: Path) ->
     """Although the file has the same size and time; what was read is known by its digest."""
     for name in ("a", "b"):
         (tmp_path / name).write_bytes(b"1234")
+    (tmp_path / "c").symlink_to(tmp_path / "nowhere")
     blocks = Blocks(tmp_path, memory_megabytes=0)
     assert [blocks[index] for index in (0, 1)]
     assert [*blocks.digests] == ["a, block 0", "b, block 1"]

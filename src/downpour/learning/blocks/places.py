@@ -106,9 +106,12 @@ class _Folder:
         join = os.path.join
         skip = len(join(self._folder, ""))
         found = (join(folder, name)[skip:] for folder, _, names in walk for name in names)
-        keys = sorted(key for key in found if _is_wanted(key, pattern))
-        states = ((key, os.stat(join(self._folder, key))) for key in keys)  # noqa: PTH116
-        self.files = {key: _described(state) for key, state in states if S_ISREG(state.st_mode)}
+        self.files: dict[str, File] = {}
+        for key in sorted(key for key in found if _is_wanted(key, pattern)):
+            with suppress(OSError):  # a link that leads nowhere
+                status = os.stat(join(self._folder, key))  # noqa: PTH116
+                if S_ISREG(status.st_mode):
+                    self.files[key] = _described(status)
 
     def read(self, key: str, begin: int, end: int) -> Buffer:
         try:
