@@ -1,8 +1,7 @@
 """Names of devices, and the choice of a device that serves a spec.
 
 A spec asks for a kind (`cuda`), for one of several (`cuda:1`), or for the best (`auto`); a worker
-has one device. Callers pass in a machine's devices (`learning/accelerators.py` asks torch), so this
-module only decides.
+has one device. Callers pass in a machine's devices, which `learning/accelerators.py` finds.
 """
 
 from __future__ import annotations

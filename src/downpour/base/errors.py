@@ -215,11 +215,7 @@ class OutOfMemory(TrainingError):
 
 
 class FailStop(DownpourError):
-    """An unexpected exception (a bug) stopped the manager.
-
-    The journal has everything that the manager acknowledged, and the next manager continues from
-    it.
-    """
+    """An unexpected exception (a bug) stopped the manager; the next continues from the journal."""
 
     def __str__(self) -> str:
         return f"the manager stops because of a bug in Downpour: {super().__str__()}"

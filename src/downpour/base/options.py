@@ -123,12 +123,7 @@ data_dir = partial(
     variable="DOWNPOUR_DATA",
     reads="folder",
 )
-port = partial(
-    option,
-    value=DEFAULT_PORT,
-    text="The port; 0: any free one.",
-    metavar="N",
-)
+port = partial(option, value=DEFAULT_PORT, text="The port; 0: any free one.", metavar="N")
 patience = partial(
     option,
     value=1.0,
@@ -202,7 +197,5 @@ def cache_of(text: str) -> int:
 
 
 connect_seconds = partial(
-    option,
-    text="Seconds to wait for a manager that does not answer yet.",
-    metavar="X",
+    option, text="Seconds to wait for a manager that does not answer yet.", metavar="X"
 )

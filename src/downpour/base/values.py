@@ -4,8 +4,7 @@ They name things (a published file, an attempt) and carry measurements (an updat
 the state of a machine). They never read or write anything: `files/store/` owns files, and
 `network/rpc/wire.py` turns these values into Thrift structs and back.
 
-A worker's label is KEY=VALUE. A need is KEY=VALUE, or just KEY for any value; a worker's labels
-must contain it.
+A worker's label is KEY=VALUE. A need, which labels must contain, may be just KEY for any value.
 """
 
 from __future__ import annotations

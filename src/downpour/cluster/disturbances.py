@@ -59,8 +59,7 @@ class DutyCycle:
 
     def ran(self, seconds: float) -> None:
         """Note how long the process has run."""
-        # Bounded both ways, so that a laptop's sleep of an hour does not make the process owe an
-        # hour.
+        # Bounded both ways, because a laptop that sleeps for an hour must not owe an hour.
         owed = self._owed_seconds + seconds * self._still_per_run
         self._owed_seconds = min(owed, _OWED_SECONDS_MAX)
 
@@ -191,8 +190,7 @@ class Slow:
 class Kill:
     """The death of a process, at the beginning of a round (from 1) or some seconds into training.
 
-    The launcher always restarts the manager. A worker stays away, like a machine that died, unless
-    `again` is set.
+    The launcher always restarts the manager, but a worker only if `again` is set.
     """
 
     who: str

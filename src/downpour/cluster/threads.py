@@ -71,8 +71,7 @@ class OrderedCalls:
             if waiting is not None:
                 waiting.append(call)
                 return
-            # An empty queue means that one call of this name is running and no other waits behind
-            # it.
+            # An empty queue means that a call of this name is running, and no other waits.
             self._waiting[name] = deque()
         self._pool.submit(self._run, name, call)
 

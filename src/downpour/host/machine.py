@@ -34,8 +34,7 @@ def usable_cores() -> int:
 def _quotas() -> Iterator[int]:
     """Yield the CPU quotas of this process's cgroup and of its parents, in whole cores.
 
-    `docker run --cpus 1.5` sets such a quota; we round it up to 2. We read only version 2 of
-    cgroups.
+    `docker run --cpus 1.5` sets one, which we round up to 2. We read only cgroups of version 2.
     """
     for group, _ in _groups():
         with suppress(OSError, ValueError):  # no such file at the root; "max" is not a number

@@ -135,8 +135,7 @@ def end_with_parent(number: int = signal.SIGTERM) -> None:
 def end_session(leader: int) -> None:
     """Kill all processes of a leader's session, except the leader itself.
 
-    A user's task may start its own processes (data helpers, tracking libraries), which would
-    outlive a dead worker.
+    A user's task may start processes (data helpers, tracking libraries) that would outlive it.
     """
     if leader == os.getsid(0):
         return

@@ -113,8 +113,7 @@ class MetricsEndpoint:
         address = Address(*listener.getsockname()[:2])
         self.url = f"{'https' if trust.serving else 'http'}://{address}/metrics"
         if trust.serving:
-            # The connection's thread does the handshake, so that a slow client does not delay
-            # others.
+            # The connection's thread does the handshake, so that a slow client delays no other.
             listener = trust.serving.wrap_socket(
                 listener, server_side=True, do_handshake_on_connect=False
             )

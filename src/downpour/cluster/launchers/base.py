@@ -22,9 +22,8 @@ from downpour.host.paths import TOKEN_NAME, Credentials
 from downpour.network.discovery.waiting import checked_seconds
 
 ALONE_SECONDS = 60.0
-"""The lease of a run's worker. The launcher replaces a dead manager within seconds. If a manager
-stays away for longer than the lease, someone killed the run, and the worker gives back what it was
-lent."""
+"""The lease of a run's worker. The launcher replaces a dead manager within seconds. If one stays
+away for longer, someone killed the run, and the worker gives back what it was lent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +35,7 @@ class LaunchPlan:
     worker computes with `threads` threads on `device`, and has `labels`. Only workers whose labels
     meet the experiment's `needs` may train it, so a launcher that knows its machines' labels uses
     only machines that meet them. The process that forks the manager first imports what the
-    experiment's code `imports` from packages. All of them, the manager too, have the same
-    `loaders`.
+    experiment's code `imports` from packages. Workers and manager have the same `loaders`.
     """
 
     manager: ManagerOptions
@@ -132,8 +130,7 @@ class RunningCluster(AbstractContextManager["RunningCluster"], Protocol):
     def provide(self, wanted: int, idle: Collection[str] = ()) -> None:
         """Start further workers that a policy asked for, until `wanted` of them have been started.
 
-        If the plan says so, the launcher gives such workers back when they have been `idle` for a
-        while.
+        If the plan says so, the launcher gives back workers that have been `idle` for a while.
         """
 
 

@@ -2,9 +2,8 @@
 
 The launcher itself never imports torch: a fork server starts the manager, and on this machine the
 workers. All of them end with the launcher: on `close`, on an error, on Ctrl-C, and when someone
-kills it, because the fork server then reads the end of its input. The launcher restarts processes
-that die from a signal: a worker, the manager (which continues from its journal), or the fork server
-with all its children.
+kills it, because the fork server then reads the end of its input. The launcher restarts what a
+signal kills: a worker, the manager (which continues from its journal), or the whole fork server.
 """
 
 from __future__ import annotations
@@ -253,8 +252,7 @@ class PlacedCluster:
     def provide(self, wanted: int, idle: Collection[str] = ()) -> None:
         """Start further workers, up to `wanted`, but at any time no more than the plan began with.
 
-        The launcher tells a further worker to leave once it has been idle for the plan's
-        `idle_seconds`.
+        A further worker must leave once it has been idle for the plan's `idle_seconds`.
         """
         while self._wanted < wanted:
             self._wanted += 1

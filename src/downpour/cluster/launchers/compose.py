@@ -45,8 +45,7 @@ _COMPOSE = ("docker", "compose"), ("docker-compose",)
 class ComposeOptions:
     """The compose file that has the service `worker`, and the image of its containers.
 
-    `image` sets the file's DOWNPOUR_IMAGE. If it is empty, the environment's DOWNPOUR_IMAGE
-    applies, or else `downpour`.
+    `image` sets the file's DOWNPOUR_IMAGE; empty: the environment's, or else `downpour`.
     """
 
     compose_file: str = option(
@@ -84,8 +83,7 @@ def image_of(options: ComposeOptions) -> str:
 
 def command(project: Sequence[str], script: str) -> list[str]:
     """Return the command line that runs a script in a new container, and then removes it."""
-    # Blank the variables by which other managers' workers find theirs. The script has this worker's
-    # own values.
+    # Blank the variables by which other managers' workers find theirs. The script has our values.
     blank = [word for name in ("DOWNPOUR_MANAGER", *FILES.values()) for word in ("-e", f"{name}=")]
     shell = ["--entrypoint", "/bin/sh -c", SERVICE, script]
     return [*project, "run", "--rm", "-T", "--no-deps", *blank, *shell]

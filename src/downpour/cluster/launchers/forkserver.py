@@ -4,8 +4,7 @@ Importing them costs seconds and hundreds of megabytes; forked children share bo
 runs no tensor operation and never touches an accelerator, because neither survives a fork. Workers
 on accelerators are started as new processes instead. JSON lines on its standard input name the
 processes to start; JSON lines on its standard output report what happened to them. When the input
-ends, because the launcher closed it or died, the fork server stops all its children, workers first,
-and then ends.
+ends, because the launcher closed it or died, the fork server stops its children and ends.
 """
 
 from __future__ import annotations
@@ -110,8 +109,7 @@ class ForkServer:
             # next manager continues those of a dead one.
             end_with_parent(signal.SIGKILL)
             setproctitle(f"downpour: {name}")
-            # Replace standard input instead of closing it, because the next file that this process
-            # opens would take its place.
+            # Replace standard input, because the next open file would take a closed one's place.
             os.dup2(os.open(os.devnull, os.O_RDONLY), self._requests)
             os.close(self._wake)
             os.close(self._woken)
@@ -243,8 +241,7 @@ def main() -> None:
     """Serve one launcher, over this process's standard input and output."""
     setproctitle("downpour: fork server")
     set_up_log(logging.INFO, "%(asctime)s %(process)d %(name)s: %(message)s")
-    # The output of imports goes to the log, because it would break the lines that the launcher
-    # reads.
+    # The output of imports goes to the log; it would break the lines that the launcher reads.
     news = os.dup(1)
     os.dup2(2, 1)
     imports, sys.argv[1:] = sys.argv[1:], []  # which packages may read

@@ -1,9 +1,8 @@
 """A manager and workers in threads of this process, for a debugger and for notebooks.
 
 A breakpoint in a user's task stops there, with the caller's frames above it. Everything else works
-as with processes, and gives the same bytes of the model: messages go through sockets, and
-parameters through files. Workers take turns, step by step, because they share the process's random
-generators.
+as with processes, and gives the same bytes of the model: messages go through sockets, parameters
+through files. Workers take turns at each step, because they share the process's random generators.
 """
 
 from __future__ import annotations
@@ -55,8 +54,7 @@ class InlineCluster:
 
     def __enter__(self) -> Self:
         """Start the manager, and then all workers."""
-        # Imported here, because these modules import torch, which the launcher of processes does
-        # without.
+        # Imported here, because these import torch, which the launcher of processes does without.
         from downpour.cluster.manager.process import start_manager
         from downpour.files.logs.process_log import kept_log
         from downpour.files.store import SharedDirectory

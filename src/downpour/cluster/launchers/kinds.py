@@ -18,8 +18,7 @@ from downpour.base.options import option as any_option
 from downpour.base.values import checked_labels
 from downpour.cluster.launchers.base import Launcher, LaunchPlan
 
-# Other values have a special meaning for an engine: Ray reads !in(…), and Slurm
-# a40&nvlink.
+# Other values have a special meaning for an engine: Ray reads !in(…), and Slurm a40&nvlink.
 _PLACE = re.compile(r"[\w.-]+=[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?", re.ASCII)
 
 
@@ -39,8 +38,7 @@ def manager_host() -> Any:
 def place() -> Any:
     """Return the field that all launchers have whose engine chooses machines by properties.
 
-    `checked_place` checks its value. Workers get its pairs as labels, so that the labels and the
-    machine agree.
+    `checked_place` checks it. Workers get its pairs as labels, so that labels and machine agree.
     """
     text = (
         "Start workers only on matching machines: VALUE is a feature of a Slurm node, "

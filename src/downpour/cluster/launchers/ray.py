@@ -2,8 +2,7 @@
 
 Ray chooses the machines by their free processors and accelerators, and adds machines if it scales
 automatically. An actor holds its worker as a separate process, which ends with the actor. Ray
-itself transfers an actor's class and arguments; parameters go through the shared directory, as
-everywhere.
+transfers an actor's class and arguments; parameters go through the shared directory.
 """
 
 from __future__ import annotations

@@ -117,9 +117,8 @@ _READ_BYTES = 65536
 class NodeWatch:
     """Holds a connection to each node that the caller wants to watch.
 
-    Ray counts missed heartbeats, and needs 15 s or more. A connection to a node's raylet ends
-    sooner: at once if the raylet dies, because the node's kernel says so, and within seconds if the
-    machine dies.
+    Ray counts missed heartbeats, and needs 15 s or more. A connection to a node's raylet ends at
+    once if the raylet dies, because the kernel says so, and within seconds if the machine dies.
     """
 
     def __init__(self) -> None:
@@ -192,8 +191,7 @@ def reach(address: str) -> None:
 
     If a cluster refuses the token, Ray's own `init` retries for 20 s, with a warning each second,
     and then says that it could not connect. One call of Ray's client tells us at once. That client
-    is not part of Ray's public interface; with a Ray that lacks it, we wait for the answer of
-    `init`.
+    is not public; with a Ray that lacks it, we wait for the answer of `init`.
     """
     if address != "auto":
         _show_token(_connect(address), found_here=False)

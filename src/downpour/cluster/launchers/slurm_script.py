@@ -4,8 +4,7 @@ The script is text that follows from options alone. Each worker is a task of a j
 comes and goes separately. The script replaces its shell with the worker, which gets Slurm's signals
 itself. A trap that passed them on would send each signal a second time.
 
-We use neither accounting (`sacct`) nor `scontrol`, because many sites lack the former and many
-containers lack the latter.
+We don't use accounting (`sacct`), because many sites lack it, or `scontrol`: containers lack that.
 """
 
 from __future__ import annotations

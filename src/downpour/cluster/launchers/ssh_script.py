@@ -38,8 +38,7 @@ class Host:
     """A machine on which `slots` workers may run, with their settings there.
 
     `python` is the interpreter that has downpour; `shared` is the shared directory's path there,
-    empty if it is the same; `environment` holds further variables. Workers on it have `labels`,
-    each as KEY=VALUE.
+    empty if it is the same; `environment` holds further variables. Its workers have `labels`.
     """
 
     name: str
@@ -211,8 +210,7 @@ def command(host: Host, options: SshOptions, script: str) -> list[str]:
 def worker_script(worker: WorkerOptions, host: Host, environment: Mapping[str, str]) -> str:
     """Return a script that starts a worker on a host, and reports at the end how it has ended.
 
-    The script does not contain the token, because other users can read command lines. The token is
-    the first line of input.
+    The token is the first line of input, because other users can read command lines.
     """
     worker = _there(worker, host)
     files = replace(worker.credentials, token="").to_environment()
@@ -335,8 +333,7 @@ def _look(host: Host, options: SshOptions, probe: Path, *, numerics: bool) -> Lo
     if not found:
         return Look(host, _reason(host, done))
     seen = json.loads(found[-1].removeprefix(SEEN))
-    # The host read its clock between `before` and `after`, so only a time outside of them shows a
-    # difference.
+    # The host read its clock between `before` and `after`: only a time outside is a difference.
     ahead = max(seen["clock"] - after, 0.0) or min(seen["clock"] - before, 0.0)
     obstacle = _obstacle(host, str(probe.parent), seen["version"], seen["folder"])
     return Look(

@@ -183,8 +183,7 @@ def run_group(
 
     Args:
         worker: the options of all workers; the name must not be empty. See `numbered`.
-        log: the file that their output is appended to, each line with the worker's name; None:
-            standard error.
+        log: the file for their output, each line with the worker's name; None: standard error.
         wait: called with the seconds to wait; returns early, and true, when a signal tells this
             process to let its workers leave.
     """

@@ -3,8 +3,7 @@
 The ended ones are in one file, `ended-TERM.jsonl`, so that a start does not read thousands of
 journals. It only saves time: if it is missing or damaged, the manager reads the journals instead.
 Each manager writes a new file with everything that it knows. Later managers read only the file of
-the highest term, because a manager that does not know of its successor may still write to an older
-file.
+the highest term, because a manager that does not know of its successor may still write to its own.
 
 The archive lists experiments that cannot continue, with the reason, and leaves their files alone.
 """
@@ -44,8 +43,7 @@ class ArchiveEntry:
     """A folder that a starting manager need not read.
 
     It belongs to an ended experiment, whose submission has this `place` among all submissions. Or
-    it belongs to a run without a cluster, which no manager continues; then the entry has no
-    summary.
+    it belongs to a run without a cluster, which no manager continues, and has no summary.
     """
 
     folder: str
@@ -86,8 +84,7 @@ class Archive:
             log.warning(line, files[-1].name, error)
             return
         for text in whole_lines(content):
-            # The checksum is right, so another version wrote this line. We only lose a look at that
-            # folder.
+            # Another version wrote an invalid line. It only costs a look at that folder.
             with suppress(ValidationError):
                 entry = _ENTRY.validate_json(text)
                 if entry.folder in folders:

@@ -204,9 +204,8 @@ class CommandRunner:
 
     def close(self) -> None:
         """Wait for running work, and begin no more; no command may follow."""
-        # First, because `_give_up_or_die` and a held experiment's wait check it. If the directory
-        # fails while the manager closes, that is no second reason to end, and no preparation may
-        # begin any more.
+        # First, because `_give_up_or_die` and a held experiment's wait check it: a directory that
+        # fails now is no second reason to end, and no preparation may begin any more.
         self._closing.set()
         self._lanes.close()
         for space in self._spaces.values():

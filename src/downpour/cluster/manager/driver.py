@@ -58,10 +58,8 @@ class Driver:
         threads: the driver's thread, its queue, and its clock.
         patience_seconds: how long the directory may refuse writes before the driver ends.
         on_death: called with the reason if the driver ends on its own: StoreError if it cannot
-            persist anything or another manager leads, else FailStop. The driver takes no event
-            after that.
-        check_leader: called before commands that need the lead; raises StoreError if another
-            manager leads.
+            persist anything or another manager leads, else FailStop.
+        check_leader: called before commands that need the lead; raises StoreError without it.
         node_class: makes the decisions; tests plant defects in it.
     """
 
@@ -133,8 +131,7 @@ class Driver:
     def post(self, event: Event) -> Future[Output]:
         """Hand an event to the core; the reply comes when its consequences are durable.
 
-        The reply raises Refused, as busy, if the driver has stopped. Whether the event took effect
-        is then unknown.
+        If the driver has stopped, it raises Refused, as busy; the event may have taken effect.
         """
         done: Future[Output] = self._threads.reply()
         self._put(Posted(event, done))
@@ -143,8 +140,7 @@ class Driver:
     def ask(self, question: Callable[[Scheduler], T]) -> T:
         """Read the core's state between two events; raises what `question` raises.
 
-        The question must change nothing. After the driver has stopped, it refuses the question as
-        busy.
+        The question must change nothing. A driver that has stopped refuses it as busy.
         """
         done: Future[T] = self._threads.reply()
         self._put(Asked(question, done))
@@ -164,9 +160,8 @@ class Driver:
 
     def _put(self, item: _Item) -> None:
         self._queue.put(item)
-        # Check this after putting the item, because the driver may stop in between. Either this
-        # thread sees that it has stopped, or the stopping thread finds the item. So no caller waits
-        # forever.
+        # Check this after putting the item: either this thread sees that the driver has stopped, or
+        # the stopping thread finds the item. So no caller waits forever.
         if self._stopped:
             self._refuse_the_rest()
 
@@ -234,9 +229,8 @@ class Driver:
         if ready.stood_still_seconds:
             log.warning("the manager stood still for %.0f s", ready.stood_still_seconds)
         self._commit()
-        # Check this after the commit, because another manager may have begun its term while this
-        # one waited for the disk. Check it before acting, because nothing recovers a replaced
-        # manager's actions.
+        # After the commit, because another manager may have begun its term while this one waited
+        # for the disk. Before acting, because nothing undoes a replaced manager's actions.
         if ready.must_lead:
             self._check_leader()
         for step in ready.steps:

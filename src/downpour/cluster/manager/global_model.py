@@ -1,7 +1,6 @@
 """The manager's work with an experiment's network: initialize, try and evaluate it.
 
-This is the only module of the manager that imports torch; `workspace.py` says why we import it
-late.
+This is the only module of the manager that imports torch; `work.py` says why it comes late.
 """
 
 from __future__ import annotations
@@ -101,8 +100,7 @@ class GlobalModel:
         """
         tried = self.tried
         if tried.device == CPU and self._spec.device not in {CPU, AUTO}:
-            # Fewer examples, because a batch that takes an accelerator a second may take a
-            # processor a minute.
+            # Fewer, because an accelerator's second may be a processor's minute.
             few = min(self._spec.batch_size, _CPU_TRIAL_BATCH)
             tried = tried.replace(batch_size=few, batches="shuffled")
         # Rebuild the network, because steps in this one would change the parameters of version 0.
@@ -180,8 +178,7 @@ class GlobalModel:
         try:
             return self._measured(held_out)
         except OutOfMemory as error:
-            # Workers may hold the card's memory. The CPU can evaluate instead, because that changes
-            # no model.
+            # Workers may hold the card's memory. The CPU can evaluate, too: that changes no model.
             if device == CPU:
                 raise
             log.warning("the manager evaluates on the CPU from here on: %s", error)

@@ -60,8 +60,7 @@ def _current(core: Scheduler, archive: Archive) -> Iterator[Metric]:
     help_text = "Workers that policies have requested so far."
     yield gauge("downpour_workers_wanted", help_text, core.state.wanted_workers)
     # Take only the counts from the archive: with 100,000 experiments in it, a scrape would hold up
-    # the driver. The core keeps experiments that ended under this manager, but the archive has
-    # these, too.
+    # the driver. The archive also has the core's ended experiments.
     experiments = [one for one in core.state.experiments.values() if one.name not in archive]
     states = _by_state(EXPERIMENT, (each.life.state for each in experiments))
     states = {name: n + archive.states[ExperimentState(name)] for name, n in states.items()}

@@ -85,8 +85,7 @@ class Usage:
 
     def hear(self, beat: on.HeartbeatReceived) -> Iterator[Observed]:
         """Add a heartbeat's sample; if the worker runs another attempt, the former has ended."""
-        # The first attempt trains; the worker has accepted the second, which waits for the first to
-        # stop.
+        # The first attempt trains; a second one waits for the first to stop.
         attempt = beat.running[0].attempt if beat.running else None
         trace = self._traces.get(beat.worker)
         if trace is not None and trace.attempt != attempt:
@@ -243,11 +242,9 @@ class Counters:
     """Attempts `assigned`, and `ended` by how they ended; shards that were `dropped`.
 
     `snapshots` counts the published states of tasks, and `contradicted` the updates that differ
-    from the one that counts. `training` holds the time of each round, from its first assignment to
-    its last update.
+    from the one that counts. `training` times rounds from the first assignment to the last update.
 
-    There is one set for all experiments. The driver's thread owns it; other threads read it through
-    `Driver.ask`.
+    The driver's thread owns the one set for all experiments; others read it through `Driver.ask`.
     """
 
     assigned: int = 0

@@ -37,8 +37,7 @@ class ManagerOptions:
     patience_seconds: float = 10.0
     """How long readers retry a file that is missing or short; then the attempt fails."""
     embedded: bool = False
-    """It belongs to one `run`: it takes no lock, continues no other experiments, and cancels its
-    own when it closes."""
+    """It belongs to one `run`: it takes no lock, and closing it cancels its experiments."""
     run: str = ""
     """The run's name marks its experiments, so that the next manager finds them."""
     restarts: int = 0

@@ -152,8 +152,7 @@ class Manager:
     def start(self) -> None:
         """Continue earlier managers' experiments, and serve."""
         self._service.announce()
-        # Start the driver before the server, because calls wait for answers from the driver's
-        # thread.
+        # Start the driver before the server, because calls wait for the driver's answers.
         self._driver.start(self._sink, self._begun.recovered.core.resume())
         self._server.start()
         if self._metrics is not None:
@@ -222,8 +221,7 @@ class Manager:
 
     def _raise_unless_it_leads(self) -> None:
         # If the manager cannot see the terms, it waits as long as for a commit. Another manager may
-        # hold the lock by now, and its term would void our later journal entries. So this manager
-        # must not acknowledge them.
+        # lead by now, and its term would void our later entries, so we must not acknowledge them.
         if not self._options.embedded and not self._driver.insist(self._begun.lease.leads):
             raise self._begun.lease.replaced()
 
@@ -231,9 +229,8 @@ class Manager:
 def start_manager(options: ManagerOptions, on_death: OnDeath = lambda _: None) -> Manager:
     """Open the shared directory, continue its experiments, bind the port and serve.
 
-    The term begins before the journals are read. A former leader that does not know of this manager
-    may still write, but its later entries do not count. `on_death` is called with the reason if the
-    manager ends on its own.
+    The term begins before the journals are read: a former leader that knows nothing of this manager
+    may still write, but its entries do not count. `on_death` gets the reason if the manager fails.
     """
     trust = Trust.load(options.credentials)
     predictor = pretrained(Path(options.predictor) if options.predictor else None)

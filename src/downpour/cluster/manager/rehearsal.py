@@ -6,8 +6,7 @@ again, with other hashes and another clock (`learning/training/repeating.py`).
 The manager itself reports exceptions, because it runs the same code later (`work.prepare`). But a
 task that calls `os._exit` or crashes the interpreter ends its process, and a cluster's manager
 serves other users, too. So a child process first prepares the experiment as the manager would, and
-takes the trial's steps. If it dies, its last words name the line. If the trial succeeds there, the
-manager need not repeat it.
+takes the trial's steps. If it dies, its last words name the line; else the manager skips the trial.
 """
 
 from __future__ import annotations

@@ -228,8 +228,7 @@ class ManagerHandler(WorkerCalls):
         deadline = self._now + min(wait_seconds, LONGEST_WAIT_SECONDS)
         while True:
             change = self._driver.change
-            # Read this before the lines, so that a reader that sees the end has also read the last
-            # lines.
+            # Read this before the lines, so that a reader that sees the end has all of them.
             summary = self._summary(experiment)
             lines = record.lines(from_line)
             done = lines or summary.state.ended

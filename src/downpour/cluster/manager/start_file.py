@@ -85,8 +85,7 @@ class LeftBehind:
         if self.former is not None:
             # Don't name it as a model version, because an experiment has only one of each number.
             name = layout.own_name(0, 0, secrets.token_hex(3))
-            # Publish it whole, because the versions whose steps lead to it belong to another
-            # experiment.
+            # Publish it whole, because versions that lead to it belong to another experiment.
             content = whole_content(DirectoryStore(self.former.parent), self.former.name)
             former = store.put_new(name, content)
         return HandedOn(

@@ -68,8 +68,7 @@ class Takeover:
     """Continues experiments in an empty core and archive; `leader` is this manager.
 
     It may have stood still since it took the lead. So it calls `check_leader` before it removes
-    files, which a later leader may need. A run has one manager, and its lock is on this machine, so
-    there is nothing to check.
+    files, which a later leader may need. A run has only one manager, so it has nothing to check.
     """
 
     shared: SharedDirectory
@@ -146,9 +145,8 @@ class Takeover:
 
     def _journals(self, names: Iterable[str]) -> Iterator[tuple[str, list[Line]]]:
         """Read the journals of these folders, except foreign ones."""
-        # Don't wait the minute for an outage here. A journal that this user may not read counts as
-        # an outage (`files/store/publish.py`), so each such folder would delay the start by a
-        # minute.
+        # Don't wait for an outage here: a journal that this user may not read counts as one
+        # (`files/store/publish.py`), and each such folder would delay the start by a minute.
         retry_policy = replace(self.shared.retry_policy, away_seconds=None)
         for folder in map(self.shared.experiments.joinpath, names):
             try:
@@ -215,9 +213,8 @@ class Takeover:
         space = reopen_workspace(self.shared, experiment, self.leader, journal, of_run=of_run)
         try:
             if space.journal is not None:
-                # Commit this line first, because entries that an earlier manager writes after it
-                # don't count. Otherwise a manager that still writes might name a file that we
-                # remove below.
+                # Commit this line first: what an earlier manager writes after it doesn't count.
+                # Otherwise that one might still name a file that we remove below.
                 space.journal.commit()
             remove_unknown(space, experiment, self.check_leader)
         except StoreError:

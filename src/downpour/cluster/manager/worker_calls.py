@@ -106,8 +106,7 @@ def _is_of(attempt: AttemptId, kind: AttemptKind, file: PublishedFile) -> bool:
     parsed = layout.parse_name(file.name)
     if not isinstance(parsed, AttemptName):
         return False
-    # We don't compare the experiment, because a bare name refers to the folder of the attempt's
-    # own.
+    # We don't compare the experiment: a bare name refers to the folder of the attempt's own.
     numbers = parsed.round, parsed.shard, parsed.attempt
     return (parsed.kind, *numbers) == (kind, attempt.round, attempt.shard, attempt.attempt)
 
@@ -175,8 +174,7 @@ class WorkerCalls:
         address = Address(registration.host, registration.port)
         client = self._connect(address)
         try:
-            # Call it back before we enter it. Otherwise a worker that we cannot call would get a
-            # task and then be lost.
+            # First, or a worker that we cannot call would get a task and then be lost.
             _call_back(client, registration.name)
         except DownpourError:
             client.close()
@@ -191,8 +189,7 @@ class WorkerCalls:
             labels=registration.labels,
         )
         self._driver.post(joined).result()
-        # Note it now, not at the first heartbeat: if the worker dies in between, this connection
-        # ends.
+        # Not at the first heartbeat: if the worker dies in between, this connection ends.
         self._connection_monitor.heard(worker)
         membership_log.info("%s joined from %s (%s)", worker, address, registration.numeric_class)
         return Registered(worker=worker)

@@ -311,8 +311,7 @@ def _kept_spec(store: Store, experiment: str, spec: ResolvedSpec) -> PublishedFi
     there = layout.SPEC_NAME in store.list()
     if there:
         text = store.read_unchecked(layout.SPEC_NAME, limit_bytes=_SPEC_BYTES_MAX)
-        # Also compare the parsed specs, because another version may write an equal spec
-        # differently.
+        # Also compare the specs, because another version may write an equal one differently.
         if text == _toml(spec) or _parsed(text) == spec:
             return store.describe(layout.SPEC_NAME)
         store.delete(layout.SPEC_NAME)
@@ -393,8 +392,7 @@ class Workspaces(Mapping[str, Workspace]):
         """Check whether the folders of experiments that have not ended still exist.
 
         An experiment whose folder is gone is held up. If that lasts too long, it fails, because
-        others wait for their turn behind it. Its last version can be resumed if the folder comes
-        back.
+        others wait behind it. If the folder comes back, its last version can be resumed.
         """
         asks_bucket = next(self._looks) % _BUCKET_LOOKS == 0
         for space in list(self._spaces.values()):

@@ -3,8 +3,7 @@
 The first call makes the authority, and keeps it beside the certificates that it signs. Anyone who
 has `ca-key.pem` can make members of the cluster. Each machine uses its certificate both as a server
 and as a client. All certificates pass the strict checks (`VERIFY_X509_STRICT`) that Python makes by
-default from 3.13 on. This module never overwrites a file, and from the first moment only its owner
-can read a key.
+default from 3.13 on. This module never overwrites a file, and only its owner can read a key.
 """
 
 from __future__ import annotations
@@ -121,9 +120,8 @@ class Issued:
 def issue(names: Sequence[str], folder: Path, *, days: int, now: datetime | None = None) -> Issued:
     """Make a certificate and a key for each machine, and the authority if there is none yet.
 
-    The `names` are each machine's, separated by commas. If the `folder` is missing, we create it
-    for its owner alone. A certificate is valid from `now` for some `days`, but never longer than
-    the authority.
+    The `names` are each machine's, separated by commas. We create a missing `folder` for its owner
+    alone. A certificate is valid from `now` for some `days`, but no longer than the authority.
     """
     if not 1 <= days <= DAYS_MAX:
         raise SpecError("days", days, f"must be from 1 to {DAYS_MAX}")

@@ -165,8 +165,7 @@ def diagnose(
     """Check a shared directory, and that it is the manager's; returns findings by check, in order.
 
     For an object store, named by its URL, this checks both the store and this machine's folder for
-    it. It calls `on_begin` with the name of each check before that runs. A check that takes longer
-    than `limit_seconds` fails.
+    it. `on_begin` hears the name of each check. One that takes over `limit_seconds` fails.
     """
     place = seen_location(shared)
     root = place.root.expanduser().absolute()

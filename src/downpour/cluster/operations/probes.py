@@ -82,8 +82,7 @@ RELEASE_SECONDS = 2.0
 _HOLDER_START_SECONDS = 10.0
 _REPEATS = 5
 _BLOCK_BYTES = 2**20
-# This program lives as long as its standard input stays open, so it never outlives the process that
-# started it.
+# This program ends with its standard input, so it never outlives the process that started it.
 _HOLDER = """
 import fcntl, sys
 with open(sys.argv[1], "wb") as file:
@@ -245,8 +244,7 @@ class Attempts:
     """Runs one check after the other; after a check that hangs, it begins no other.
 
     A thread that waits for an absent file server waits in the kernel, and not even Ctrl-C
-    interrupts it. So the main thread only waits for the thread that runs the check; a thread that
-    hangs ends with the process.
+    interrupts it. So another thread runs the check; one that hangs ends with the process.
 
     `late` returns the finding of a check that takes longer than `limit_seconds`. It must not name a
     cause that the check does not look at.

@@ -221,8 +221,7 @@ class WorkerAgent:
         up at each registration, because a machine whose network failed may return with another one.
         """
         self._where = (host, port)
-        # Ask this first, because a manager of another protocol can still answer it, and tells us
-        # which protocol it speaks.
+        # First, because even a manager of another protocol can tell us which one it speaks.
         info = self._manager.describe()
         if info.protocol != PROTOCOL:
             raise IncompatiblePeer(
@@ -230,9 +229,8 @@ class WorkerAgent:
                 f"{VERSION} (protocol {PROTOCOL}): install the same version on both"
             )
         with self._lock:
-            # Note this before the registration, because the first task may arrive before the
-            # answer, and needs the patience. From now on, the worker refuses managers of a lower
-            # term.
+            # Before the registration, because the first task may arrive before the answer, and
+            # needs the patience. From now on, the worker refuses managers of a lower term.
             self._node.met(info.term, info.patience, info.heartbeat_seconds)
             running = self._node.attempt
         # `local_host` is known by now, because we called `describe` over a connection.
@@ -272,8 +270,7 @@ class WorkerAgent:
                 self._repeat_report(accepted.attempt, report)
         self._hand_back()
         try:
-            # A lost goodbye costs little, because the manager notices that the connections have
-            # ended.
+            # A lost goodbye costs little: the manager notices that the connections have ended.
             self._manager.leave(self.name, "told to stop")
         except DownpourError as error:
             log.info("could not unregister: %s", error)
@@ -289,9 +286,8 @@ class WorkerAgent:
                 return accepted
             if is_done:
                 return None
-            # The kernel may give a signal to any thread, and does so if the main thread is frozen
-            # (suspend, `docker pause`). Python runs the handler in the main thread, but the signal
-            # does not wake that thread.
+            # If the main thread is frozen (suspend, `docker pause`), the kernel gives a signal to
+            # another one. Python runs the handler in the main thread, but nothing wakes that one.
             with suppress(Empty):
                 self._news.get(timeout=_LOOK_SECONDS)
 
@@ -365,8 +361,7 @@ class WorkerAgent:
                 self._beat_once()
                 heard, heard_seconds = True, self.threads.now()
             except DownpourError as error:
-                # Warn at the first failure only; the others would fill the log while a manager is
-                # away.
+                # Warn at the first failure only, because a manager may be away for long.
                 level = logging.WARNING if heard else logging.INFO
                 log.log(level, "%s: the heartbeat failed, will retry: %s", self.name, error)
                 heard = False
@@ -381,9 +376,8 @@ class WorkerAgent:
 
     def _wait_to_beat(self) -> bool:
         """Wait until a heartbeat is due; returns whether to send it: false if the worker leaves."""
-        # `get` returns when a task begins. Then we recompute the wait, because the interval of
-        # heartbeats depends on the length of the current task. `get` raises Empty when the
-        # heartbeat is due.
+        # `get` returns when a task begins. Then we compute the wait again, because the interval
+        # depends on the length of the current task. `get` raises Empty when the heartbeat is due.
         with suppress(Empty):
             while not self._node.leaving:
                 with self._lock:

@@ -154,8 +154,7 @@ class ModelReader:
     ) -> Parameters:
         """Return a version, which the `leading` versions' steps lead to; don't change its tensors.
 
-        If the version is not in memory, this reads the file that holds the `whole` of it, if there
-        is one.
+        If it is not in memory, this reads the file that holds the `whole` of it, if there is one.
         """
         if whole is not None and self._known(file) is None:
             model: Parameters = decode(self.store.read(whole), whole.name)
@@ -233,15 +232,13 @@ class Snapshots:
 
     def publish(self, training: Training) -> Snapshot | None:
         """Publish the state of a running training; returns None if it cannot be published."""
-        # The token is longer than in other files' names, because an attempt's snapshots differ only
-        # by it.
+        # A longer token than in other names, because an attempt's snapshots differ only by it.
         name = layout.attempt_name("snapshot", self.control.attempt, self.token(6))
         try:
             file = self.store.put_new(name, encode(training.snapshot(copy=False), {}))
         except StoreError as error:
             log.warning("%s: no snapshot: %s", self.control.attempt, error)
-            # The file may exist although the write seemed to fail, and no other process knows its
-            # name.
+            # The file may exist all the same, and no other process knows its name.
             self._remove(name)
             return None
         done, total = training.steps_done, training.steps_total
@@ -264,8 +261,7 @@ class Snapshots:
 class TaskFlow(ABC):
     """Runs tasks one after the other.
 
-    `sleep` waits between two tries to read a file. `token` draws as many bytes in hexadecimal, for
-    a file's name.
+    `sleep` waits between two tries to read a file. `token` draws as many bytes for a file's name.
     """
 
     def __init__(

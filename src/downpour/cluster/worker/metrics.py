@@ -1,7 +1,6 @@
 """The metrics of a worker for Prometheus: its tasks, and the state of its machine.
 
-`WorkerMetrics` wraps the function that runs tasks, because every task passes through it. This
-module imports no torch.
+`WorkerMetrics` wraps the function that runs tasks, so it hears of all. It imports no torch.
 """
 
 from __future__ import annotations
@@ -40,8 +39,7 @@ class WorkerMetrics:
         self._samples = 0.0
         self._samples_per_second = 0.0
         self._load, self._train, self._publish = Timing(), Timing(), Timing()
-        # The metrics need their own sampler: it averages since its last sample, and heartbeats take
-        # samples, too.
+        # A separate sampler: it averages since its last sample, and heartbeats take samples, too.
         self._sampler = SystemSampler()
 
     def run(self, task: TaskMessage, control: TaskControl) -> Update:

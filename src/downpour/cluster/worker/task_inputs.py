@@ -73,8 +73,7 @@ class _Kept(NamedTuple):
 class LoadedExperiment(LoadedTasks):
     """The common inputs of an experiment's tasks, with its network.
 
-    `kept` holds what the last task published, until another one begins. `indices` and `orders` are
-    those of the last shards.
+    `kept` holds the files of the last task; `indices` and `orders` are those of the last shards.
     """
 
     task: LoadedTask
@@ -99,8 +98,7 @@ class LoadedExperiment(LoadedTasks):
                 begun.training.restore({**tensors_of(self.snapshots, task.snapshot.file)})
             except StoreError as error:
                 log.warning("%s begins at its beginning: %s", task.id, error)
-                # Begin a new training, because `restore` may have loaded part of the snapshot
-                # before it failed.
+                # Begin a new training, because `restore` may have loaded part of the snapshot.
                 begun = _afresh(self, task)
         begun.training.read_ahead()
         return begun
@@ -230,8 +228,7 @@ def _afresh(loaded: LoadedExperiment, task: TaskMessage) -> BegunTask:
     known = kept is not None and kept.optimizer_state == task.optimizer_state
     arrays = kept.arrays if kept and known else _handed_on(loaded, task)
     training = _placed(loaded, part, optimizer_part(arrays))
-    # Reading a computed start again would take two files, so keep it. A start from one file costs
-    # little to read again.
+    # Keep a computed start, which is in two files; one file costs little to read again.
     return BegunTask(training, start if task.step is not None else None)
 
 

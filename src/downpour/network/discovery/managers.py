@@ -6,8 +6,7 @@
 
 If both an address and a directory are known, the manager must serve that directory. Otherwise a
 command would silently reach another cluster. A *presence file* proves that it does: the manager
-tells every caller the file's name, and the directory holds the file. If a manager does not answer,
-we call the current leader.
+tells every caller its name, and the directory holds it. If a manager is silent, we call the leader.
 """
 
 from __future__ import annotations
@@ -83,8 +82,7 @@ class Managers:
         address = client.address
         if address in self._checked or address == self._last:
             return
-        # If no manager has ever led, or this machine does not see the directory, we accept any
-        # manager.
+        # If no manager ever led, or this machine does not see the directory, we accept any one.
         if leader_of(self._shared) is not None:
             try:
                 self._shared.read_presence(client.describe().presence_file)

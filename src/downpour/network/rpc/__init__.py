@@ -2,8 +2,7 @@
 
 Code outside this folder never sees structs, transports or Thrift exceptions. A class that
 implements `ManagerService` or `WorkerService` receives values and answers with values; callers use
-`ManagerClient` or `WorkerClient`. Parameters never travel here: messages carry data indices and the
-names of files.
+`ManagerClient` or `WorkerClient`. Parameters never travel here, only indices and files' names.
 """
 
 from downpour.network.rpc.connection import CALL_SECONDS, ManagerClient, WorkerClient

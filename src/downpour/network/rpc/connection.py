@@ -56,8 +56,7 @@ class Peer:
 
     Args:
         trust: this side's credentials, and its demands on the service.
-        timeout_seconds: the deadline of each call, not counting the time that we ask the peer to
-            wait.
+        timeout_seconds: the deadline of each call, beside the time that we ask the peer to wait.
         connect_seconds: the limit for opening a connection.
         connections_max: calls in flight at a time; further ones wait, within their deadline.
     """
@@ -171,8 +170,7 @@ class Peer:
 
     def _connected(self, deadline: float) -> _Connection:
         address = str(self.address)
-        # The time for connecting and the handshake together; never 0, which makes a socket
-        # non-blocking.
+        # For connecting and the handshake together; never 0, which makes a socket non-blocking.
         seconds = min(self._connect_seconds, max(deadline - monotonic(), 0.001))
         until = monotonic() + seconds
         try:
@@ -189,8 +187,7 @@ class Peer:
             is_closed = self._closed.is_set()
         greeted = False
         try:
-            # If no process listens on a port of the ephemeral range, TCP may connect the socket to
-            # itself (simultaneous open).
+            # Without a listener on an ephemeral port, TCP may connect the socket to itself.
             if is_closed or sock.getsockname() == sock.getpeername():
                 raise Unreachable(address, "no process listens there")
             greet(connection.channel, self.address, self._trust, until)

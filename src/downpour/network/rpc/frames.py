@@ -98,8 +98,7 @@ class Channel:
     ) -> bytes:
         """Read one frame by `deadline` (monotonic seconds).
 
-        With `frame_seconds`, the deadline applies to the first byte only, and the rest must follow
-        within `frame_seconds`.
+        With `frame_seconds`, only the first byte has that deadline, and the rest these seconds.
         """
         if not self._received:
             self._receive_some(deadline)
@@ -157,8 +156,7 @@ class Channel:
     def seal(self, sending_key: bytes, receiving_key: bytes) -> None:
         """From now on, authenticate outgoing messages, and accept only authenticated ones.
 
-        So an attacker between the peers cannot alter, add, drop or repeat a message. This does not
-        encrypt the messages.
+        So an attacker between the peers can read messages, but not alter, add, drop or repeat them.
         """
         self._seals = _Seal(sending_key), _Seal(receiving_key)
 

@@ -154,8 +154,7 @@ class Heartbeat:
     system: SystemState
     process: ProcessState | None = None
     differs: tuple[str, ...] = ()
-    """A phrase for each package that its experiment imports in another version than the
-    manager's."""
+    """A phrase for each package of its experiment in another version than the manager's."""
 
 
 PAGE_EXPERIMENTS_MAX = 1000
@@ -292,8 +291,7 @@ class Status:
     tasks: tuple[TaskStatus, ...] = ()  # of the current round, 10,000 at most
     wanted_workers: int = 0  # how many policies have requested so far
     decisions: tuple[str, ...] = ()
-    """The last few for the experiment, oldest first, each a sentence that begins with the seconds
-    since its submission."""
+    """The last few, oldest first. Each sentence begins with the seconds since the submission."""
     numeric_class: NumericClass | None = None
     """The manager's own, which determines the initial parameters."""
     hostname: str = ""  # the machine of the manager's process

@@ -3,8 +3,7 @@
 Each connection has its own thread, which waits for a frame, runs the call and answers. A peer may
 send garbage, half a frame, an oversize one or nothing at all, or fail to authenticate itself. Such
 a peer loses its connection as the limits say, and other peers notice nothing. Stopping closes idle
-connections at once and lets the calls in flight finish within a grace time. The server does not
-know what the calls mean.
+connections at once and lets the calls in flight finish within a grace time.
 """
 
 from __future__ import annotations
@@ -59,8 +58,7 @@ class Limits:
     idle_seconds: float = 600.0  # without a call, before the server closes its connection
     frame_seconds: float = 30.0  # for a frame that has begun, in either direction
     connections: int = field(default_factory=connections_allowed)
-    """For a further one, the server closes the oldest that has made no call yet, or else that
-    one."""
+    """For a further one, the server closes the oldest without a call yet, or else that one."""
 
 
 class Server:
@@ -70,8 +68,7 @@ class Server:
         processor: a generated `Processor`.
         host: a name or address of this machine; `0.0.0.0` or `::` means every interface.
         port: 0 picks a free one.
-        on_end: called when a connection has ended, in the thread that ran its calls, unless the
-            server stops.
+        on_end: called in a connection's thread when that has ended, unless the server stops.
     """
 
     def __init__(
@@ -113,8 +110,7 @@ class Server:
                     channel = frames.Channel(sock)
                 except OSError as error:
                     # A peer that gave up (ECONNABORTED) is normal. Without free descriptors,
-                    # `accept` fails at once, again and again; the pause keeps the thread from
-                    # spinning. The caller waits.
+                    # `accept` fails at once, again and again: pause, because the caller waits.
                     if not self._stopping.is_set() and error.errno != errno.ECONNABORTED:
                         text = "%s cannot accept: %s"
                         self._accepting(logging.WARNING, text, self.address, error)
@@ -335,8 +331,7 @@ def listen(host: str, port: int, trust: Trust, field: str = "port") -> socket.so
         if trust.is_open and not Address(str(address[0]), port).is_loopback:
             raise SpecError("host", host, _TRUST_WANTED)
         both = host == "::" and socket.has_dualstack_ipv6()
-        # The address, not the name: a second lookup could return an address that we have not
-        # checked.
+        # The address, not the name: a second lookup could return one that we have not checked.
         return socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
     except (socket.gaierror, UnicodeError) as error:
         raise SpecError("host", host, "a name or address of this machine") from error

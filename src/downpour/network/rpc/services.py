@@ -2,8 +2,7 @@
 
 The implementation of one of the two protocols below knows nothing of Thrift. Its arguments arrive
 checked, its answers are values, and an error of our tree reaches the caller as the same error. Any
-other exception is a defect: we log it once, and the caller gets "internal error". Calls come
-from many threads at once.
+other exception is a defect, logged once, and the caller gets "internal error". Many threads call.
 """
 
 from __future__ import annotations
@@ -212,8 +211,7 @@ def _adapted(
                 raise CallTurnedAway(message=shortened(str(error))) from None
             raise
         except (SystemExit, KeyboardInterrupt) as error:
-            # Thrift's processor lets these pass, and they would end this connection's thread
-            # without an answer.
+            # Thrift's processor lets these pass, which would end this thread without an answer.
             raise RuntimeError("a call tried to end the process that serves it") from error
 
     return serve

@@ -2,8 +2,7 @@
 
 `Trust` holds a token and two TLS contexts, one for serving and one for calling. Without any of
 them, a process trusts every peer, which we allow only for a service on loopback. We use mutual TLS
-1.3. Certificates must pass the strict checks that Python 3.13 made the default, even on older
-versions.
+1.3, with the strict checks of certificates that Python 3.13 made the default.
 
 ::
 
@@ -50,8 +49,7 @@ _SHAPE = re.compile(rf"(?:\[(?P<v6>[^\]]+)\]|(?P<host>{_HOST}))(?::(?P<port>[0-9
 class Address:
     """A host name or IP address, and a port; `parse_address` reads its `str()`.
 
-    It is for a call, so port 0 and an empty host are invalid. We look nothing up: a call shows
-    whether the host exists.
+    It is for a call, so port 0 and an empty host are invalid. We look nothing up.
     """
 
     host: str
@@ -159,8 +157,7 @@ def _tls(credentials: Credentials) -> tuple[ssl.SSLContext | None, ssl.SSLContex
 def _context(role: int, tls_cert: str, tls_key: str, tls_ca: str) -> ssl.SSLContext:
     """Return a context that shows this machine's certificate and demands the peer's.
 
-    The authority must have signed both. A caller also checks the server's name, because
-    `PROTOCOL_TLS_CLIENT` does so.
+    The authority must have signed both. `PROTOCOL_TLS_CLIENT` also checks the server's name.
     """
     context = ssl.SSLContext(role)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
