@@ -96,10 +96,9 @@ def _refusal(
     of_spec: frozenset[str],
 ) -> SpecError | None:
     """Return the first mistake in a call: an unknown name, a spare value or a missing one."""
-    known = [one.name for one in signature.parameters.values() if one.kind in _NAMED]
-    known = [one for one in known if one != "self"]
-    kinds = {one.kind for one in signature.parameters.values()}
-    takes_any = inspect.Parameter.VAR_KEYWORD in kinds
+    taken = signature.parameters.values()
+    known = [one.name for one in taken if one.kind in _NAMED and one.name != "self"]
+    takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in taken)
     for given, value in kwargs.items():
         if given in known or takes_any:
             continue

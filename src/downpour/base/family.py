@@ -47,7 +47,6 @@ class Family(Mapping[str, Any]):
         self.group = group
         self._members = dict(members)
         self._others = others
-        self._loaded: dict[str, Any] = {}
 
     @property
     def built_in(self) -> tuple[str, ...]:
@@ -74,9 +73,16 @@ class Family(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         """Import a member if necessary, and return it."""
-        if name not in self._loaded:
-            self._loaded[name] = self._load(name)
-        return self._loaded[name]
+        if name in self._members:
+            module, _, attribute = self._members[name].home.partition(":")
+            return getattr(import_module(module), attribute)
+        point = self._found[name]
+        try:
+            return point.load()
+        except Exception as error:  # a package's module may raise anything
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            accepted = f"cannot be imported from {point.value} ({reason})"
+            raise SpecError(self.field, name, accepted) from error
 
     def check(self, name: object, field: str | None = None) -> str:
         """Return a name if the field accepts it; errors mention `field` instead if it is given."""
@@ -94,18 +100,6 @@ class Family(Mapping[str, Any]):
     def _found(self) -> dict[str, EntryPoint]:
         found = {point.name: point for point in _entry_points().select(group=self.group)}
         return {name: found[name] for name in sorted(found) if name not in self._members}
-
-    def _load(self, name: str) -> Any:
-        if name in self._members:
-            module, _, attribute = self._members[name].home.partition(":")
-            return getattr(import_module(module), attribute)
-        point = self._found[name]
-        try:
-            return point.load()
-        except Exception as error:  # a package's module may raise anything
-            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-            accepted = f"cannot be imported from {point.value} ({reason})"
-            raise SpecError(self.field, name, accepted) from error
 
 
 @cache

@@ -106,8 +106,7 @@ class MetricsEndpoint:
     def __init__(self, source: Source, listener: socket.socket, trust: Trust) -> None:
         from prometheus_client import MetricsHandler, ProcessCollector
 
-        registry = _registry()
-        registry.register(_Collector(source))
+        registry = _registry(source)
         ProcessCollector(registry=registry)
         handler = MetricsHandler.factory(registry)
         address = Address(*listener.getsockname()[:2])
@@ -133,11 +132,20 @@ class MetricsEndpoint:
         self._server.server_close()
 
 
-def _registry() -> CollectorRegistry:
-    """Return a registry that finds names (`?name[]=`) in what it collects at a scrape."""
+def _registry(source: Source) -> CollectorRegistry:
+    """Return a registry that asks the source at each scrape, also for some names (`?name[]=`)."""
     from prometheus_client import CollectorRegistry
 
+    began_at = time.monotonic()
+
     class Registry(CollectorRegistry):
+        def collect(self) -> Iterator[Metric]:
+            yield from super().collect()
+            yield gauge("downpour_build_info", "The version, as a label.", {VERSION: 1}, "version")
+            help_text = "Seconds since this process began to serve."
+            yield gauge("downpour_uptime_seconds", help_text, time.monotonic() - began_at)
+            yield from source()
+
         def restricted_registry(self, names: Iterable[str]) -> Any:
             return SimpleNamespace(collect=partial(_named, self, frozenset(names)))
 
@@ -152,21 +160,6 @@ def _named(registry: CollectorRegistry, names: frozenset[str]) -> Iterator[Metri
             named.samples = [sample for sample in metric.samples if sample.name in names]
         if named.samples:
             yield named
-
-
-class _Collector:
-    """The collector that the registry calls at each scrape."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._began_at = time.monotonic()
-
-    def collect(self) -> Iterator[Metric]:
-        seconds = time.monotonic() - self._began_at
-        yield gauge("downpour_build_info", "The version, as a label.", {VERSION: 1}, "version")
-        help_text = "Seconds since this process began to serve."
-        yield gauge("downpour_uptime_seconds", help_text, seconds)
-        yield from self._source()
 
 
 class _Sparing(io.RawIOBase):

@@ -160,25 +160,25 @@ class SimulatedService(WorkerCalls):
     def submit(self, experiment: str, spec: ResolvedSpec) -> None:
         """Submit an experiment; a repeated request waits for the first one and adds nothing."""
         if experiment in self._submitted or experiment in self._manager.core.state.experiments:
-            self._driver.post(on.Tick(at_seconds=self._now)).result()
+            self.driver.post(on.Tick(at_seconds=self._now)).result()
             return
         self._submitted.add(experiment)
         self._manager.open(experiment, spec)
-        self._driver.post(
+        self.driver.post(
             on.ExperimentSubmitted(at_seconds=self._now, experiment=experiment, spec=spec)
         ).result()
 
     def cancel(self, experiment: str) -> None:
         """Cancel an experiment."""
         reason = "cancelled by request"
-        self._driver.post(
+        self.driver.post(
             on.ExperimentCancelled(at_seconds=self._now, experiment=experiment, reason=reason)
         ).result()
 
     def check_host(self, host: str) -> None:
         """Call the workers of a host whose connections have ended."""
-        for name in self._roster.names():
-            entry = self._roster.get(name)
+        for name in self.roster.names():
+            entry = self.roster.get(name)
             if entry is not None and entry.address.host == host:
                 self._manager.begin(self._connection_monitor.check, name, entry)
 

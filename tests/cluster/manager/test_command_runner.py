@@ -381,7 +381,7 @@ def test_a_prepared_experiment_names_all_that_it_begins_with(
         handed_on=on.HandedOn(states=((1, state),)),
     )
     made = replace(_prepared(manager), begun=begun)
-    monkeypatch.setattr(manager.runner, "_prepared", lambda *_: made)
+    monkeypatch.setattr(manager.runner, "prepare", lambda *_: made)
     manager.sink.carry_out([PREPARE])
     assert manager.event() == on.Prepared(
         at_seconds=0.0,

@@ -119,11 +119,13 @@ def test_an_update_says_that_memory_was_too_small(
     asked = sharing(shared, task)
     runner = TaskRunner(shared, "cpu")
     updates = [runner.run(asked, TaskControl(asked.id))]
-    assert runner.helpers is not None
-    runner.helpers.wait_until_ready(60.0)
+    assert runner._loaded is not None
+    team = runner._loaded.team
+    assert team is not None
+    team.wait_until_ready(60.0)
     updates.append(runner.run(asked, TaskControl(asked.id)))
     monkeypatch.setattr(helper_process, "kills", lambda: 1 << 40)
-    os.kill(runner.helpers.pids[0], signal.SIGKILL)
+    os.kill(team.pids[0], signal.SIGKILL)
     updates += [runner.run(asked, TaskControl(asked.id)) for _ in range(2)]
     runner.close()
     assert [one.processes for one in updates[1:]] == [2, 1, 1]

@@ -316,7 +316,7 @@ class RunsAhead(SimulatedManager):
 
 class _NeverSweeps(CommandRunner):
     def _conclude(self, command: do.Conclude) -> None:
-        self._on_end(command.experiment)
+        self.on_end(command.experiment)
 
 
 class LeavesFiles(SimulatedManager):
@@ -390,13 +390,13 @@ class BlamesWorkers(SimulatedManager):
 class _FailsWithTheDirectory(CommandRunner):
     def _give_up_or_die(self, experiment: str, error: SharedDirectoryError) -> None:
         del error
-        for name in self._spaces:
+        for name in self.spaces:
             failed = on.EffectFailed(
-                at_seconds=self._queue.now_seconds,
+                at_seconds=self.queue.now_seconds,
                 experiment=name,
                 reason=f"the directory refuses, of {experiment}",
             )
-            self._queue.post(failed)
+            self.queue.post(failed)
 
 
 class FailsWithTheDirectory(SimulatedManager):

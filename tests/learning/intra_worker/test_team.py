@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from downpour.base.errors import OutOfMemory
-from downpour.cluster.worker.system import ProcessSampler
+from downpour.cluster.worker.system import Sampler
 from downpour.core.spec import Spec
 from downpour.host.machine import HELPER_PIDS
 from downpour.learning.intra_worker import helper_process
@@ -275,11 +275,11 @@ def test_a_helper_that_dies_within_a_step_costs_no_byte(
 
 def test_the_memory_of_helpers_counts_as_their_workers(trainer: Make) -> None:
     """Memory, and no longer once they have ended."""
-    sampler = ProcessSampler()
-    alone = sampler.sample().memory_bytes
+    sampler = Sampler()
+    alone = sampler.sample()[1].memory_bytes
     _, team = trainer().helped()
     assert set(team.pids) <= HELPER_PIDS
-    assert sampler.sample().memory_bytes > alone + 50_000_000
+    assert sampler.sample()[1].memory_bytes > alone + 50_000_000
     team.close()
     assert not HELPER_PIDS & set(team.pids)
-    assert sampler.sample().cpu_share >= 0
+    assert sampler.sample()[1].cpu_share >= 0

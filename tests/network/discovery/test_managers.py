@@ -66,8 +66,8 @@ class TwoClusters:
     def found(self, manager: str | None, shared: Path | str | None) -> Address:
         """Return the address of the manager that answers to a user's words."""
         managers = managers_for(manager, shared, OPEN)
-        if managers._shared is not None:  # on a local disk nothing comes late
-            managers._shared = replace(managers._shared, patience_seconds=0.1)
+        if managers.shared is not None:  # on a local disk nothing comes late
+            managers.shared = replace(managers.shared, patience_seconds=0.1)
         try:
             client = managers.first()
             managers.check(client)

@@ -13,20 +13,12 @@ from dataclasses import Field, dataclass
 from typing import Any
 
 from downpour.base.errors import SpecError
-from downpour.base.options import OptionText, options_of
-from downpour.base.options import option as any_option
+from downpour.base.options import OptionText, option, options_of
 from downpour.base.values import checked_labels
 from downpour.cluster.launchers.base import Launcher, LaunchPlan
 
 # Other values have a special meaning for an engine: Ray reads !in(…), and Slurm a40&nvlink.
 _PLACE = re.compile(r"[\w.-]+=[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?", re.ASCII)
-
-
-def option(
-    value: Any, text: str, metavar: str, *, default: str | bool | None = None, path: bool = False
-) -> Any:
-    """Return a field of a launcher's options, with its default value and its help."""
-    return any_option(value, text, metavar, default=default, path=path)
 
 
 def manager_host() -> Any:

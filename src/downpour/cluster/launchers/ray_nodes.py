@@ -15,7 +15,8 @@ from typing import Any
 
 from downpour.base.arguments import checked_calls
 from downpour.base.errors import SpecError
-from downpour.cluster.launchers.kinds import checked_place, option, place
+from downpour.base.options import option
+from downpour.cluster.launchers.kinds import checked_place, place
 from downpour.host.paths import without_credentials
 from downpour.host.process import end_with_parent
 

@@ -21,8 +21,9 @@ from pathlib import Path
 
 from downpour.base.arguments import checked_calls
 from downpour.base.errors import LaunchError, SpecError
+from downpour.base.options import option
 from downpour.base.values import merged
-from downpour.cluster.launchers.kinds import checked_place, manager_host, option, place
+from downpour.cluster.launchers.kinds import checked_place, manager_host, place
 from downpour.cluster.worker.options import WorkerOptions
 from downpour.host.paths import without_credentials
 from downpour.network.discovery.waiting import checked_seconds

@@ -21,9 +21,10 @@ from uuid import uuid4
 
 from downpour.base.arguments import checked_calls
 from downpour.base.errors import LaunchError, SpecError
+from downpour.base.options import option
 from downpour.base.values import checked_labels, merged, small_number
 from downpour.base.version import VERSION
-from downpour.cluster.launchers.kinds import manager_host, option
+from downpour.cluster.launchers.kinds import manager_host
 from downpour.cluster.worker.options import WorkerOptions
 from downpour.host.paths import FILES, TOKEN, read_user_file
 from downpour.host.text import last_line, one_line

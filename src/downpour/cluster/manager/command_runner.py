@@ -13,9 +13,9 @@ retries end, the manager ends and leaves everything to the next one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Event, Thread
 from typing import Any, Protocol, assert_never
@@ -136,6 +136,7 @@ class EventQueue(Protocol):
         """Hand an event to the core."""
 
 
+@dataclass(eq=False)
 class CommandRunner:
     """Carries out the commands of a manager; the `queue` gets the outcome of each, as an event.
 
@@ -143,27 +144,16 @@ class CommandRunner:
     `on_death` with the reason if the manager can do no more work.
     """
 
-    def __init__(
-        self,
-        spaces: Workspaces,
-        roster: Roster,
-        queue: EventQueue,
-        lanes: Lanes,
-        prepare: Prepare,
-        on_end: Callable[[str], object],
-        term: int = 0,
-        on_death: OnDeath = lambda _: None,
-    ) -> None:
-        self._spaces = spaces
-        self._roster = roster
-        self._queue = queue
-        self._lanes = lanes
-        self._prepared = prepare
-        self._on_end = on_end
-        self._term = term
-        self._on_death = on_death
-        self._closing = Event()
-        self._held: set[str] = set()
+    spaces: Workspaces
+    roster: Roster
+    queue: EventQueue
+    lanes: Lanes
+    prepare: Prepare
+    on_end: Callable[[str], object]
+    term: int = 0
+    on_death: OnDeath = lambda _: None
+    _closing: Event = field(init=False, default_factory=Event)
+    _held: set[str] = field(init=False, default_factory=set)
 
     def start(self, command: do.Command) -> None:  # noqa: C901 - one arm a command
         """Begin to carry out a command.
@@ -173,7 +163,7 @@ class CommandRunner:
           train the next round meanwhile, whose aggregation must not wait for one.
         - A preparation begins at once, because it may hang in a download or in a user's code.
         """
-        lanes = self._lanes
+        lanes = self.lanes
         match command:
             case do.Prepare():
                 lanes.alone(self._job(self._prepare, command))
@@ -198,7 +188,7 @@ class CommandRunner:
             case do.Dismiss():
                 # This doesn't wait behind the worker's other calls. Closing the worker's client
                 # ends the call in flight, which would otherwise occupy a thread until its deadline.
-                self._roster.strike(command.worker)
+                self.roster.strike(command.worker)
             case _:
                 assert_never(command)
 
@@ -207,8 +197,8 @@ class CommandRunner:
         # First, because `_give_up_or_die` and a held experiment's wait check it: a directory that
         # fails now is no second reason to end, and no preparation may begin any more.
         self._closing.set()
-        self._lanes.close()
-        for space in self._spaces.values():
+        self.lanes.close()
+        for space in self.spaces.values():
             # No acknowledgement depends on these writes, because no commit covers them.
             with suppress(StoreError):
                 space.close()
@@ -229,7 +219,7 @@ class CommandRunner:
                 self._fail(command.experiment, error)
             else:
                 if event is not None:
-                    self._queue.post(event)
+                    self.queue.post(event)
 
         return job
 
@@ -246,8 +236,8 @@ class CommandRunner:
 
     def _give_up_or_die(self, experiment: str, error: SharedDirectoryError) -> None:
         """Fail one experiment if only its folder is gone; otherwise end the manager."""
-        if not self._spaces.gives_up(experiment) and not self._closing.is_set():
-            self._on_death(error)
+        if not self.spaces.gives_up(experiment) and not self._closing.is_set():
+            self.on_death(error)
 
     def _fail(self, experiment: str, error: BaseException) -> None:
         """Report to the core that work of an experiment has failed."""
@@ -255,9 +245,9 @@ class CommandRunner:
         level = logging.INFO if is_ours else logging.ERROR
         log.log(level, "%s: %s", experiment, error, exc_info=None if is_ours else error)
         where = "" if is_ours else "; the manager's log has the traceback"
-        self._queue.post(
+        self.queue.post(
             on.EffectFailed(
-                at_seconds=self._queue.now_seconds,
+                at_seconds=self.queue.now_seconds,
                 experiment=experiment,
                 reason=describe_error(error) + where,
                 asked_wrongly=isinstance(error, SpecError),
@@ -267,29 +257,29 @@ class CommandRunner:
     # Calls to workers
 
     def _assign(self, command: do.Assign) -> None:
-        assigned, now = command.assigned, self._queue.now_seconds
-        worker, entry = assigned.worker, self._roster.get(assigned.worker)
+        assigned, now = command.assigned, self.queue.now_seconds
+        worker, entry = assigned.worker, self.roster.get(assigned.worker)
         if entry is None:
             # The manager dismissed it while this call waited behind others.
             reason = "it is not registered"
-            self._queue.post(on.WorkerLeft(at_seconds=now, worker=worker, reason=reason))
+            self.queue.post(on.WorkerLeft(at_seconds=now, worker=worker, reason=reason))
             return
         try:
             entry.client.train(self._task(command))
         except ProtocolError as error:
             # The worker may have registered again in the meantime, so that the call went to its old
             # address. The core knows the new registration, and assigns to it without our help.
-            if self._roster.is_dead(worker, entry):
-                now, reason = self._queue.now_seconds, f"the call failed: {error}"
-                self._queue.post(on.WorkerLost(at_seconds=now, worker=worker, reason=reason))
+            if self.roster.is_dead(worker, entry):
+                now, reason = self.queue.now_seconds, f"the call failed: {error}"
+                self.queue.post(on.WorkerLost(at_seconds=now, worker=worker, reason=reason))
         # `_task` raises this: it publishes the indices of a shard that has many.
         except SharedDirectoryError as error:
             self._give_up_or_die(assigned.attempt.experiment, error)
         except Exception as error:  # noqa: BLE001 - becomes the attempt's failure
             log.warning("%s: could not be assigned: %s", assigned.attempt, error)
-            self._queue.post(
+            self.queue.post(
                 on.AttemptFailed(
-                    at_seconds=self._queue.now_seconds,
+                    at_seconds=self.queue.now_seconds,
                     worker=worker,
                     attempt=assigned.attempt,
                     failure=FailureKind.LOST,
@@ -300,7 +290,7 @@ class CommandRunner:
     def _tell(self, command: do.Cancel | do.HandOver) -> None:
         """Best effort: the answer to a heartbeat repeats a cancellation, and a policy its wish."""
         try:
-            client = self._roster.client(command.worker)
+            client = self.roster.client(command.worker)
             tell = client.cancel if isinstance(command, do.Cancel) else client.hand_over
             tell(command.attempt)
         except ProtocolError as error:
@@ -308,7 +298,7 @@ class CommandRunner:
 
     def _task(self, command: do.Assign) -> TaskMessage:
         assigned = command.assigned
-        space = self._spaces[assigned.attempt.experiment]
+        space = self.spaces[assigned.attempt.experiment]
         if command.unread:  # then this publishes the indices again
             space.index_files.pop((assigned.attempt.shard, assigned.portion), None)
         task = task_of(
@@ -326,14 +316,14 @@ class CommandRunner:
             # If we can't make that one either, the attempt tries the files once more.
             with suppress(StoreError):
                 whole = work.in_one_file(space, assigned.model, command.leading)
-        return replace(task, snapshot=assigned.snapshot, term=self._term, whole=whole)
+        return replace(task, snapshot=assigned.snapshot, term=self.term, whole=whole)
 
     # Work on parameters
 
     def _prepare(self, command: do.Prepare) -> on.Prepared | None:
-        space = self._spaces[command.experiment]
+        space = self.spaces[command.experiment]
         try:
-            made = self._prepared(space, command)
+            made = self.prepare(space, command)
         except OtherCode as error:
             self._hold(command, error)
             return None
@@ -344,7 +334,7 @@ class CommandRunner:
         begun = made.begun
         space.prepared, space.global_model = made, begun.drawn
         return on.Prepared(
-            at_seconds=self._queue.now_seconds,
+            at_seconds=self.queue.now_seconds,
             experiment=command.experiment,
             dataset=made.dataset_key,
             shard_samples=tuple(len(shard) for shard in made.shards),
@@ -365,7 +355,7 @@ class CommandRunner:
         def again() -> None:
             # Check both after the wait, because a user may have cancelled the experiment meanwhile.
             closing = self._closing.wait(_HELD_SECONDS)
-            if not (closing or self._spaces[command.experiment].concluded):
+            if not (closing or self.spaces[command.experiment].concluded):
                 self.start(command)
 
         Thread(target=again, name="held", daemon=True).start()
@@ -373,29 +363,34 @@ class CommandRunner:
     def _adopt(self, command: do.Adopt) -> None:
         """Find updates that workers have published but not reported."""
         workers = dict(command.attempts)
-        for attempt, update in find_updates(self._spaces[command.experiment].store, workers):
+        for attempt, update in find_updates(self.spaces[command.experiment].store, workers):
             worker = workers[attempt]
             log.info("adopted %s, which %s had published but not reported", attempt, worker)
-            now = self._queue.now_seconds
-            self._queue.post(
+            now = self.queue.now_seconds
+            self.queue.post(
                 on.UpdatePublished(at_seconds=now, worker=worker, attempt=attempt, update=update)
             )
 
     def _gather(self, command: do.Gather) -> None:
-        aggregation = self._spaces[command.experiment].aggregation
+        aggregation = self.spaces[command.experiment].aggregation
         aggregation.arrived[command.shard] = command
         # If more work waits, updates come faster than we add them. One pass over several updates
         # costs less than one pass each, and the aggregation's own pass adds all that remain.
-        if not self._lanes.work_waits:
+        if not self.lanes.work_waits:
             aggregation.gather()
 
     def _aggregate(self, command: do.Aggregate) -> on.Event:
         try:
-            made = work.aggregate(self._spaces[command.experiment], command)
+            made = work.aggregate(self.spaces[command.experiment], command)
         except UpdatesRefused as error:
-            return self._refusal(command, error.reasons)
+            return on.AggregationFailed(
+                at_seconds=self.queue.now_seconds,
+                experiment=command.experiment,
+                round=command.round,
+                reasons=tuple(sorted(error.reasons.items())),
+            )
         return on.Aggregated(
-            at_seconds=self._queue.now_seconds,
+            at_seconds=self.queue.now_seconds,
             experiment=command.experiment,
             round=command.round,
             model=made.model,
@@ -404,22 +399,13 @@ class CommandRunner:
             own=made.own,
         )
 
-    def _refusal(self, command: do.Aggregate, reasons: Mapping[int, str]) -> on.AggregationFailed:
-        """Return that some updates cannot be used; `reasons` are by shard."""
-        return on.AggregationFailed(
-            at_seconds=self._queue.now_seconds,
-            experiment=command.experiment,
-            round=command.round,
-            reasons=tuple(sorted(reasons.items())),
-        )
-
     def _evaluate(self, command: do.Evaluate) -> on.Evaluated | None:
-        space = self._spaces[command.experiment]
+        space = self.spaces[command.experiment]
         if space.prepared is None:
             return None  # the experiment has ended meanwhile
         evaluation = work.measure(space, command)
         return on.Evaluated(
-            at_seconds=self._queue.now_seconds,
+            at_seconds=self.queue.now_seconds,
             experiment=command.experiment,
             round=command.round,
             evaluation=evaluation,
@@ -427,18 +413,18 @@ class CommandRunner:
         )
 
     def _publish(self, command: do.Publish) -> on.ModelPublished:
-        model = work.publish(self._spaces[command.experiment], command)
-        now = self._queue.now_seconds
+        model = work.publish(self.spaces[command.experiment], command)
+        now = self.queue.now_seconds
         return on.ModelPublished(at_seconds=now, experiment=command.experiment, model=model)
 
     def _discard(self, command: do.Discard) -> None:
-        space = self._spaces[command.experiment]
+        space = self.spaces[command.experiment]
         space.aggregation.versions.forget(command.files)
         copies = [space.copies.pop(file) for file in command.files if file in space.copies]
         work.remove(space.store, [file.name for file in (*command.files, *copies)])
 
     def _conclude(self, command: do.Conclude) -> None:
-        space = self._spaces[command.experiment]
+        space = self.spaces[command.experiment]
         space.close()
         space.release()
         if not space.is_gone:
@@ -447,4 +433,4 @@ class CommandRunner:
             work.sweep(space.store, finished=finished, kept=command.kept, versions=command.versions)
         # This comes last, because the next manager does not look at folders in this list. A folder
         # that we could not clean up must not be in it.
-        self._on_end(command.experiment)
+        self.on_end(command.experiment)

@@ -124,8 +124,8 @@ class Manager:
             self._driver,
             self._spaces,
             self._roster,
-            archive,
             begun.leader,
+            archive,
         )
         self._server = serve_manager(
             self._service,

@@ -9,7 +9,7 @@ import logging
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
@@ -19,23 +19,18 @@ from downpour.base.errors import Refused, SpecError, StoreError
 from downpour.base.version import VERSION
 from downpour.cluster.manager import status as views
 from downpour.cluster.manager.archive import Archive
-from downpour.cluster.manager.driver import Driver
-from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.manager.roster import Roster
 from downpour.cluster.manager.start_file import with_checksums
 from downpour.cluster.manager.status import KnownContributions
 from downpour.cluster.manager.worker_calls import WorkerCalls
-from downpour.cluster.manager.workspace import Workspaces, open_workspace
+from downpour.cluster.manager.workspace import open_workspace
 from downpour.core.resolve import decided_in, resolve
 from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec, Spec
-from downpour.files.store import SharedDirectory, layout
-from downpour.files.store.lease import Leader
+from downpour.files.store import layout
 from downpour.learning.shipping import BadBundle, Bundle, bundle_of
 from downpour.learning.tasks import check_named
 from downpour.learning.training.trainer import trainer_of
 from downpour.learning.user_code import fixed_code, versions_of
-from downpour.network.rpc import Trust
 from downpour.network.rpc.messages import (
     PAGE_EXPERIMENTS_MAX,
     ExperimentSummary,
@@ -55,24 +50,13 @@ _LOOK_SECONDS = 40.0
 """How long to look for a task's optimizer; a client waits 50 s for the answer."""
 
 
+@dataclass(eq=False)
 class ManagerHandler(WorkerCalls):
     """Handles the calls of clients as well, over a driver and the workspaces of experiments."""
 
-    def __init__(
-        self,
-        options: ManagerOptions,
-        trust: Trust,
-        shared: SharedDirectory,
-        driver: Driver,
-        spaces: Workspaces,
-        roster: Roster,
-        archive: Archive,
-        leader: Leader,
-    ) -> None:
-        super().__init__(options, trust, shared, driver, spaces, roster, leader)
-        self._submitting = Lock()
-        self._archive = archive
-        self._contributions = KnownContributions()
+    archive: Archive
+    _submitting: Lock = field(init=False, default_factory=Lock)
+    _contributions: KnownContributions = field(init=False, default_factory=KnownContributions)
 
     def submit(self, spec: str, request: str) -> str:
         """Accept an experiment, unless the request was accepted before."""
@@ -81,7 +65,7 @@ class ManagerHandler(WorkerCalls):
         # Submit one at a time. A client that lost an answer repeats the call with the same request,
         # and both calls must lead to one experiment.
         with self._submitting:
-            names = self._names(self._driver.ask(lambda core: list(core.state.experiments)))
+            names = self._names(self.driver.ask(lambda core: list(core.state.experiments)))
             # Compare identifiers, because a later manager knows nothing else of a request. The last
             # part is the request alone, because hexadecimal digits contain no hyphen.
             known = next((name for name in names if name.endswith(f"-{request}")), None)
@@ -94,7 +78,7 @@ class ManagerHandler(WorkerCalls):
         """Refuse a request that was accepted with another spec."""
         asked = Spec.from_toml(spec)
         try:
-            files = replace(self._shared, patience_seconds=0.0, away_seconds=None).store(experiment)
+            files = replace(self.shared, patience_seconds=0.0, away_seconds=None).store(experiment)
             text = files.read_unchecked(layout.SPEC_NAME, limit_bytes=_SPEC_BYTES_MAX)
             known = ResolvedSpec.from_toml(text.decode())
         except (StoreError, ValueError, SpecError):
@@ -119,12 +103,12 @@ class ManagerHandler(WorkerCalls):
         from downpour.learning.models import check_model
 
         asked = Spec.from_toml(spec)
-        data_dir = Path(self._options.data_dir) if self._options.data_dir else None
+        data_dir = Path(self.options.data_dir) if self.options.data_dir else None
         check_named(asked, data_dir)
         if asked.task is None:
             check_model(asked)
         self._check_device(asked)
-        workers = self._driver.ask(lambda core: len(core.state.workers))
+        workers = self.driver.ask(lambda core: len(core.state.workers))
         trainer = trainer_of(asked, workers, patience_seconds=_LOOK_SECONDS)
         resolved = resolve(asked, workers, trainer=trainer)
         resolved = resolved.replace(code=fixed_code(resolved.factories, resolved.code))
@@ -134,26 +118,26 @@ class ManagerHandler(WorkerCalls):
         )
         # `downpour.run` read the file before it started this manager, and preparation will compare
         # it. We need not read gigabytes a third time in between.
-        known = self._options.embedded and resolved.init_checksum is not None
-        resolved = with_checksums(resolved, self._shared, known=known)
+        known = self.options.embedded and resolved.init_checksum is not None
+        resolved = with_checksums(resolved, self.shared, known=known)
         experiment = f"{resolved.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{request}"
         # Add it before the event, because the submission is the first entry of its journal.
-        of_run = self._options.embedded
-        self._spaces.add(
+        of_run = self.options.embedded
+        self.spaces.add(
             open_workspace(
-                self._shared, experiment, resolved, self._leader, of_run=of_run, bundle=bundle
+                self.shared, experiment, resolved, self.leader, of_run=of_run, bundle=bundle
             )
         )
         event = on.ExperimentSubmitted(
             at_seconds=self._now, experiment=experiment, spec=resolved, version=VERSION
         )
-        self._driver.post(event).result()
+        self.driver.post(event).result()
         log.info("%s submitted: %d shards, %d rounds", experiment, resolved.shards, resolved.rounds)
         return experiment
 
     def _check_device(self, asked: Spec) -> None:
         """Refuse a device that no registered worker has; without workers, accept any device."""
-        here = [entry for name in self._roster.names() if (entry := self._roster.get(name))]
+        here = [entry for name in self.roster.names() if (entry := self.roster.get(name))]
         devices = sorted({entry.registration.trains_on for entry in here})
         if devices and not any(trained_on(asked.device, own) for own in devices):
             accepted = (
@@ -166,39 +150,39 @@ class ManagerHandler(WorkerCalls):
         """Return the state; if the caller has seen the last change, wait for the next one."""
         if experiment:
             self._check_known(experiment)
-        self._driver.wait_for_change(after_change, min(wait_seconds, LONGEST_WAIT_SECONDS))
+        self.driver.wait_for_change(after_change, min(wait_seconds, LONGEST_WAIT_SECONDS))
         # Read this before the state: then we may show a change in between twice, but never miss it.
-        change = self._driver.change
+        change = self.driver.change
         own = self._numeric_class
-        now = self._driver.ask(
+        now = self.driver.ask(
             lambda core: views.status(
-                core, self._roster, experiment, change, own, self._contributions.of(core.state)
+                core, self.roster, experiment, change, own, self._contributions.of(core.state)
             )
         )
         if now.experiment is not None:
             return replace(now, experiment=self._held_up(now.experiment))
-        return replace(now, experiment=self._archive.summary(experiment))
+        return replace(now, experiment=self.archive.summary(experiment))
 
     def list_experiments(self, before: str, limit: int) -> tuple[ExperimentSummary, ...]:
         """Return this directory's latest experiments, or the latest before a given one."""
-        names = self._names(self._driver.ask(lambda core: list(core.state.experiments)))
+        names = self._names(self.driver.ask(lambda core: list(core.state.experiments)))
         if before:
             names = names[: names.index(before)] if before in names else []
         page = names[max(0, len(names) - min(limit, PAGE_EXPERIMENTS_MAX)) :]
         # Summarize only these, because a directory may hold a hundred thousand experiments.
-        here = self._driver.ask(
+        here = self.driver.ask(
             lambda core: {
                 name: views.summary(core.state.experiments[name])
                 for name in page
                 if name in core.state.experiments
             }
         )
-        known = (here.get(name) or self._archive.summary(name) for name in page)
+        known = (here.get(name) or self.archive.summary(name) for name in page)
         return tuple(self._held_up(one) for one in known if one is not None)
 
     def _names(self, here: Iterable[str]) -> list[str]:
         """Return the names of the experiments in the core and the archive, oldest first."""
-        places, names = self._archive.places, dict.fromkeys([*self._archive.names(), *here])
+        places, names = self.archive.places, dict.fromkeys([*self.archive.names(), *here])
         return sorted(names, key=lambda name: places.get(name, math.inf))
 
     def cancel(self, experiment: str) -> None:
@@ -209,17 +193,17 @@ class ManagerHandler(WorkerCalls):
     def _cancel(self, experiment: str, reason: str) -> None:
         now = self._now
         event = on.ExperimentCancelled(at_seconds=now, experiment=experiment, reason=reason)
-        self._driver.post(event).result()
+        self.driver.post(event).result()
 
     def disturbed(self, experiment: str, who: str, what: str) -> None:
         """Record that someone disturbs a process on purpose; this changes no decision."""
         self._check_known(experiment)
         event = on.Disturbed(at_seconds=self._now, experiment=experiment, who=who, what=what)
-        self._driver.post(event).result()
+        self.driver.post(event).result()
 
     def cancel_all(self, reason: str) -> None:
         """Cancel every experiment."""
-        for experiment in self._driver.ask(lambda core: list(core.state.experiments)):
+        for experiment in self.driver.ask(lambda core: list(core.state.experiments)):
             self._cancel(experiment, reason)
 
     def results(self, experiment: str, from_line: int, wait_seconds: float) -> RecordPage:
@@ -227,27 +211,27 @@ class ManagerHandler(WorkerCalls):
         record = self._record(experiment)
         deadline = self._now + min(wait_seconds, LONGEST_WAIT_SECONDS)
         while True:
-            change = self._driver.change
+            change = self.driver.change
             # Read this before the lines, so that a reader that sees the end has all of them.
             summary = self._summary(experiment)
             lines = record.lines(from_line)
             done = lines or summary.state.ended
-            if done or not self._driver.wait_for_change(change, deadline - self._now):
+            if done or not self.driver.wait_for_change(change, deadline - self._now):
                 next_line = from_line + len(lines)
                 return RecordPage(lines=tuple(lines), next_line=next_line, experiment=summary)
 
     def _check_known(self, experiment: str) -> None:
-        here = self._spaces.get(experiment) or self._archive.summary(experiment)
+        here = self.spaces.get(experiment) or self.archive.summary(experiment)
         if here is None:
             reason = f"no experiment '{experiment}'; `downpour list` names them"
             raise Refused("experiment", reason, value=experiment)
 
     def _record(self, experiment: str) -> RecordReader:
         self._check_known(experiment)
-        space = self._spaces.get(experiment)
+        space = self.spaces.get(experiment)
         # Once an experiment has ended, its record is a file, and the lines need not stay in memory.
-        runs = space is not None and experiment not in self._archive
-        record = space.record if space and runs else self._archive.record(experiment)
+        runs = space is not None and experiment not in self.archive
+        record = space.record if space and runs else self.archive.record(experiment)
         if record is None:
             reason = f"{experiment} has no readable record"
             raise Refused("experiment", reason, value=experiment)
@@ -255,16 +239,16 @@ class ManagerHandler(WorkerCalls):
 
     def _held_up(self, summary: ExperimentSummary) -> ExperimentSummary:
         """Add the reason to the summary of an experiment whose folder was removed."""
-        space = self._spaces.get(summary.experiment)
+        space = self.spaces.get(summary.experiment)
         if summary.state.ended or space is None or not space.is_gone:
             return summary
-        what = "it" if self._shared.bucket is None else "them"
+        what = "it" if self.shared.bucket is None else "them"
         reason = f"held up: {space.gone_reason}; put {what} back, or cancel the experiment"
         return replace(summary, reason=reason)
 
     def _summary(self, experiment: str) -> ExperimentSummary:
-        archived = self._archive.summary(experiment)
-        return archived or self._driver.ask(
+        archived = self.archive.summary(experiment)
+        return archived or self.driver.ask(
             lambda core: views.summary(core.state.experiments[experiment])
         )
 

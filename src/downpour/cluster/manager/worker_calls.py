@@ -11,7 +11,8 @@ import logging
 import math
 import secrets
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -77,12 +78,12 @@ def check_work(core: Scheduler, attempt: AttemptId, update: Update) -> None:
     part = part_of(spec, task.samples, number, task.share)
     # If we believed these numbers, one defective worker could change the weights of all updates
     # under the aggregators that weigh by samples.
-    for field, claimed, known in (
+    for name, claimed, known in (
         ("samples", update.samples, part.samples),
         ("steps", update.steps, part.steps),
     ):
         if claimed != known:
-            raise Refused(f"update.{field}", f"{claimed}, but {attempt} has {known}")
+            raise Refused(f"update.{name}", f"{claimed}, but {attempt} has {known}")
 
 
 def credible(running: Sequence[Progress]) -> tuple[Progress, ...]:
@@ -114,36 +115,30 @@ def _is_of(attempt: AttemptId, kind: AttemptKind, file: PublishedFile) -> bool:
 _NAME_CHARACTERS_MAX = 64
 
 
+@dataclass(eq=False)
 class WorkerCalls:
     """Handles the calls of workers over a driver."""
 
-    def __init__(
-        self,
-        options: ManagerOptions,
-        trust: Trust,
-        shared: SharedDirectory,
-        driver: Driver,
-        spaces: Workspaces,
-        roster: Roster,
-        leader: Leader,
-    ) -> None:
-        self._options = options
-        self._trust = trust
-        self._leader = leader
-        self._shared = shared
-        self._driver = driver
-        self._spaces = spaces
-        self._roster = roster
-        self._connection_monitor = ConnectionMonitor(roster, self._connect, self._lose)
-        self._numeric_class: NumericClass | None = None
-        self._presence = secrets.token_hex(16)
-        self._announced: Presence | None = None
-        self._blocks: dict[str, dict[str, tuple[str, str]]] = {}
-        self._blocks_lock = Lock()
+    options: ManagerOptions
+    trust: Trust
+    shared: SharedDirectory
+    driver: Driver
+    spaces: Workspaces
+    roster: Roster
+    leader: Leader
+    _numeric_class: NumericClass | None = field(init=False, default=None)
+    _presence: str = field(init=False, default_factory=partial(secrets.token_hex, 16))
+    _announced: Presence | None = field(init=False, default=None)
+    _blocks: dict[str, dict[str, tuple[str, str]]] = field(init=False, default_factory=dict)
+    _blocks_lock: Lock = field(init=False, default_factory=Lock)
+
+    def __post_init__(self) -> None:
+        """Remember nobody so far."""
+        self._connection_monitor = ConnectionMonitor(self.roster, self._connect, self._lose)
 
     def announce(self) -> None:
         """Publish the file whose content proves that a worker sees the same folder."""
-        self._announced = self._shared.announce(self._presence)
+        self._announced = self.shared.announce(self._presence)
 
     def withdraw(self) -> None:
         """Remove the presence file."""
@@ -163,9 +158,9 @@ class WorkerCalls:
             protocol=PROTOCOL,
             version=VERSION,
             presence_file=self._announced.name if self._announced is not None else "",
-            heartbeat_seconds=self._options.heartbeat_seconds,
-            patience=self._options.patience,
-            term=self._leader.term,
+            heartbeat_seconds=self.options.heartbeat_seconds,
+            patience=self.options.patience,
+            term=self.leader.term,
         )
 
     def register_worker(self, registration: Registration) -> Registered:
@@ -180,7 +175,7 @@ class WorkerCalls:
             client.close()
             raise
         # Enter it before the event, because the assignments that follow look up the address here.
-        worker = self._roster.enter(registration, client)
+        worker = self.roster.enter(registration, client)
         self._warn_of_mixture(worker, registration)
         joined = on.WorkerJoined(
             at_seconds=self._now,
@@ -188,7 +183,7 @@ class WorkerCalls:
             running=registration.running,
             labels=registration.labels,
         )
-        self._driver.post(joined).result()
+        self.driver.post(joined).result()
         # Not at the first heartbeat: if the worker dies in between, this connection ends.
         self._connection_monitor.heard(worker)
         membership_log.info("%s joined from %s (%s)", worker, address, registration.numeric_class)
@@ -197,7 +192,7 @@ class WorkerCalls:
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
         """Note that a worker is alive; the reply names attempts that it should stop."""
         self._connection_monitor.heard(heartbeat.worker)
-        self._roster.note_differences(heartbeat.worker, heartbeat.differs)
+        self.roster.note_differences(heartbeat.worker, heartbeat.differs)
         event = on.HeartbeatReceived(
             at_seconds=self._now,
             worker=heartbeat.worker,
@@ -207,11 +202,11 @@ class WorkerCalls:
         )
         # We don't wait for it, because the manager journals nothing of a heartbeat. The driver
         # takes it in before it answers the next question in the queue.
-        self._driver.post(event)
+        self.driver.post(event)
         worker, running = heartbeat.worker, heartbeat.running
-        answer = self._driver.ask(
+        answer = self.driver.ask(
             lambda core: heartbeat_reply(
-                core, worker, running, can_call=self._roster.get(worker) is not None
+                core, worker, running, can_call=self.roster.get(worker) is not None
             )
         )
         return HeartbeatReply(**answer._asdict())
@@ -223,20 +218,20 @@ class WorkerCalls:
         event = on.UpdatePublished(
             at_seconds=self._now, worker=worker, attempt=attempt, update=update
         )
-        self._driver.post(event).result()
+        self.driver.post(event).result()
 
     def report_failure(
         self, worker: str, attempt: AttemptId, kind: FailureKind, reason: str
     ) -> None:
         """Note that an attempt has failed; a dataset that is gone is not the attempt's fault."""
-        space = self._spaces.get(attempt.experiment)
+        space = self.spaces.get(attempt.experiment)
         if kind is FailureKind.STORE and space is not None and misses_dataset(space, reason):
             log.warning("%s: preparing the dataset again: %s", attempt.experiment, reason)
             kind = FailureKind.DATASET
         event = on.AttemptFailed(
             at_seconds=self._now, worker=worker, attempt=attempt, failure=kind, reason=reason
         )
-        self._driver.post(event).result()
+        self.driver.post(event).result()
 
     def report_hand_over(self, worker: str, attempt: AttemptId, snapshot: Snapshot) -> None:
         """Accept an attempt's last snapshot; when this returns, another worker can continue it."""
@@ -244,7 +239,7 @@ class WorkerCalls:
         event = on.HandedOver(
             at_seconds=self._now, worker=worker, attempt=attempt, snapshot=snapshot
         )
-        self._driver.post(event).result()
+        self.driver.post(event).result()
 
     def report_blocks(
         self, worker: str, experiment: str, blocks: tuple[BlockDigest, ...]
@@ -253,7 +248,7 @@ class WorkerCalls:
 
         A worker tells it again to the next manager, so this is kept in memory.
         """
-        if self._spaces.get(experiment) is None:
+        if self.spaces.get(experiment) is None:
             return ()
         with self._blocks_lock:
             if experiment not in self._blocks:
@@ -266,28 +261,28 @@ class WorkerCalls:
             read = on.BlocksRead(
                 at_seconds=self._now, experiment=experiment, worker=worker, digests=fresh
             )
-            self._driver.post(read)
+            self.driver.post(read)
         return tuple(f"{block}, which {first[block][1]} read first" for block in other)
 
     def leave(self, worker: str, reason: str) -> None:
         """Unregister a worker."""
         event = on.WorkerLeft(at_seconds=self._now, worker=worker, reason=reason)
-        self._driver.post(event).result()
+        self.driver.post(event).result()
 
     def connection_ended(self) -> None:
         """Check whether the worker behind this thread's ended connection is dead."""
         self._connection_monitor.connection_ended()
 
     def _connect(self, address: Address, **timeouts: Any) -> WorkerClient:
-        return WorkerClient(address, trust=self._trust, **timeouts)
+        return WorkerClient(address, trust=self.trust, **timeouts)
 
     def _lose(self, worker: str, reason: str) -> None:
         log.info("%s is lost: %s", worker, reason)
-        self._driver.post(on.WorkerLost(at_seconds=self._now, worker=worker, reason=reason))
+        self.driver.post(on.WorkerLost(at_seconds=self._now, worker=worker, reason=reason))
 
     @property
     def _now(self) -> float:
-        return self._driver.now_seconds
+        return self.driver.now_seconds
 
     def _check(self, registration: Registration) -> None:
         if registration.protocol != PROTOCOL:
@@ -304,14 +299,14 @@ class WorkerCalls:
         # Compare bytes, because `compare_digest` raises TypeError for text that is not ASCII.
         if not secrets.compare_digest(registration.presence.encode(), self._presence.encode()):
             reason = "is not the folder that the worker sees under its --shared"
-            raise SharedDirectoryError(self._shared.where, reason)
+            raise SharedDirectoryError(self.shared.where, reason)
 
     def _check_work(self, attempt: AttemptId, update: Update) -> None:
-        self._driver.ask(lambda core: check_work(core, attempt, update))
+        self.driver.ask(lambda core: check_work(core, attempt, update))
 
     def _warn_of_mixture(self, worker: str, registration: Registration) -> None:
         """Warn if a worker computes other bits than the rest, which makes runs unrepeatable."""
-        for other in filter(None, map(self._roster.get, self._roster.names())):
+        for other in filter(None, map(self.roster.get, self.roster.names())):
             if other.registration.numeric_class != registration.numeric_class:
                 theirs, its = other.registration.numeric_class, registration.numeric_class
                 log.warning("%s computes with %s, others with %s", worker, its, theirs)

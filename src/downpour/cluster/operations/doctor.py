@@ -30,7 +30,7 @@ from downpour.cluster.operations.probes import (
     bad,
     doubtful,
     good,
-    store_late,
+    late,
     unknown,
 )
 from downpour.files.store import SharedDirectory
@@ -140,6 +140,8 @@ Check = Callable[[], Finding]
 
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 _NO_FOLDER, _NO_BUCKET = "the folder cannot be used", "the bucket cannot be used"
+_FOLDER_LATE = "check the disk or file server that has the folder"
+_BUCKET_LATE = "check that the object store can be reached"
 _PROBES: Mapping[str, Callable[[Path], Finding]] = {
     "publishing": probes.publishing,
     "fsync": probes.syncing,
@@ -169,7 +171,7 @@ def diagnose(
     """
     place = seen_location(shared)
     root = place.root.expanduser().absolute()
-    attempts = Attempts(limit_seconds)
+    attempts = Attempts(limit_seconds, partial(late, _FOLDER_LATE))
     findings: dict[str, Finding] = {}
 
     def check(name: str, look: Check, attempts: Attempts = attempts) -> Finding:
@@ -179,7 +181,7 @@ def diagnose(
         return findings[name]
 
     if place.bucket is not None:
-        of_store = Attempts(limit_seconds, store_late)
+        of_store = Attempts(limit_seconds, partial(late, _BUCKET_LATE))
         there = check("bucket", partial(probes.reachable, place.bucket), of_store)
         works = there.verdict is Verdict.GOOD
         for name, of_bucket in _BUCKET_PROBES.items():

@@ -230,14 +230,9 @@ def _taken(descriptor: int) -> bool:
 _GRACE_SECONDS = 3.0
 
 
-def folder_late(seconds: float) -> Finding:
-    """Return the finding of a look at a folder that takes longer than this."""
-    return bad(f"no answer for {seconds:g} s", "check the disk or file server that has the folder")
-
-
-def store_late(seconds: float) -> Finding:
-    """Return the finding of a look at an object store that takes longer than this."""
-    return bad(f"no answer for {seconds:g} s", "check that the object store can be reached")
+def late(change: str, seconds: float) -> Finding:
+    """Return the finding of a look that takes longer than this, and what to change."""
+    return bad(f"no answer for {seconds:g} s", change)
 
 
 class Attempts:
@@ -250,9 +245,7 @@ class Attempts:
     cause that the check does not look at.
     """
 
-    def __init__(
-        self, limit_seconds: float, late: Callable[[float], Finding] = folder_late
-    ) -> None:
+    def __init__(self, limit_seconds: float, late: Callable[[float], Finding]) -> None:
         self._limit_seconds = limit_seconds
         self._late = late
         self._thread: Thread | None = None

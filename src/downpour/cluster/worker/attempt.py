@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from downpour.base.errors import (
     DownpourError,
@@ -41,6 +41,9 @@ from downpour.files.store import (
 )
 from downpour.learning.blame import describe_error
 from downpour.network.rpc.messages import IndicesFile, TaskMessage
+
+if TYPE_CHECKING:
+    from downpour.learning.training.step import Shortage
 
 log = logging.getLogger(__name__)
 
@@ -186,6 +189,8 @@ class LoadedTasks(ABC):
     """The packages of which this machine has another version."""
     trial: str = ""
     """The checksum of the trial's steps in this process."""
+    shortage: Shortage | None = None
+    """What to try if memory runs out."""
 
     @abstractmethod
     def begin(self, task: TaskMessage) -> Any:
@@ -199,13 +204,6 @@ class LoadedTasks(ABC):
         self, work: Work, file: PublishedFile, optimizer_state: PublishedFile | None
     ) -> None:
         """Keep the result of a task, from which the next one may begin."""
-
-    def may_try_again(self) -> bool:
-        """Note a shortage of memory; return whether there is something left to try."""
-        return False
-
-    def make_room(self) -> None:  # noqa: B027 - only accelerators need it
-        """Give back unused memory."""
 
     @property
     def processes(self) -> int:
@@ -296,12 +294,12 @@ class TaskFlow(ABC):
                         train_steps(begun.training, control, snapshots, loop, self._clock)
                         break
                     except OutOfMemory as error:
-                        if not loaded.may_try_again():
+                        if loaded.shortage is None or not loaded.shortage.may_try_again():
                             raise
                         # As text: a log that keeps the error would keep the failed step's memory.
                         log.warning("retrying %s: %s", control.attempt, str(error))
                     del begun  # it holds memory of the device
-                    loaded.make_room()
+                    loaded.shortage.make_room()
                     begun = loaded.begin(replace(task, snapshot=control.snapshot or task.snapshot))
         finally:
             snapshots.withdraw_unknown()

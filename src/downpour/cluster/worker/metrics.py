@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from downpour.base.values import Update
 from downpour.cluster.worker.agent import RunTask
 from downpour.cluster.worker.attempt import HandOverStop, TaskCancelled, TaskControl
-from downpour.cluster.worker.system import SystemSampler
+from downpour.cluster.worker.system import Sampler
 from downpour.network.metrics import Timing, counter, gauge, summary
 from downpour.network.rpc.messages import TaskMessage
 
@@ -40,7 +40,7 @@ class WorkerMetrics:
         self._samples_per_second = 0.0
         self._load, self._train, self._publish = Timing(), Timing(), Timing()
         # A separate sampler: it averages since its last sample, and heartbeats take samples, too.
-        self._sampler = SystemSampler()
+        self._sampler = Sampler()
 
     def run(self, task: TaskMessage, control: TaskControl) -> Update:
         """Run a task; raises what `run_task` raises."""
@@ -108,7 +108,7 @@ class WorkerMetrics:
         yield summary("downpour_worker_publish_seconds", help_text, self._publish)
 
     def _machine(self) -> Iterator[Metric]:
-        state = self._sampler.sample()
+        state, _ = self._sampler.sample()
         help_text = "Share of the machine's processors that other processes keep busy."
         yield gauge("downpour_worker_cpu_others_ratio", help_text, state.cpu_others)
         help_text = "The machine's load average over a minute."

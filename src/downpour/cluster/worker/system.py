@@ -20,56 +20,46 @@ _NEARLY = 0.9
 """A heartbeat that comes a little early still brings a sample."""
 
 
-class SystemSampler:
-    """Samples the machine's state since the previous sample."""
+class Sampler:
+    """Samples the state of the machine, and the use of this process and its helpers."""
 
     def __init__(self) -> None:
         self._process = psutil.Process()
         self._cores = psutil.cpu_count() or 1
         self._seen_at = time.monotonic()
-        self._own_seconds = self._own()
+        self._own_seconds = sum(map(_cpu_seconds, self._family()))
         self._times = psutil.cpu_times()
 
-    def sample(self) -> SystemState:
-        """Return the state of the machine, averaged since the last call."""
-        now, own, times = time.monotonic(), self._own(), psutil.cpu_times()
+    def sample(self) -> tuple[SystemState, ProcessState]:
+        """Return both, averaged since the last call."""
+        family, now, times = self._family(), time.monotonic(), psutil.cpu_times()
+        own = sum(map(_cpu_seconds, family))
         # Never 0, because two scrapes of the metrics may come at the same moment.
-        elapsed = max(1e-3, now - self._seen_at) * self._cores
+        seconds = max(1e-3, now - self._seen_at)
+        elapsed, mine = seconds * self._cores, own - self._own_seconds
         idle = times.idle - self._times.idle
         # Only Linux has `iowait`.
         waiting = getattr(times, "iowait", 0.0) - getattr(self._times, "iowait", 0.0)
-        mine = own - self._own_seconds
         self._seen_at, self._own_seconds, self._times = now, own, times
-        return SystemState(
+        system = SystemState(
             cpu_others=_share(1 - (idle + waiting + mine) / elapsed),
             load_average=os.getloadavg()[0],
             memory_used=_share(psutil.virtual_memory().percent / 100),
             io_wait=_share(waiting / elapsed),
         )
-
-    def _own(self) -> float:
-        return sum(map(_cpu_seconds, _family(self._process)))
-
-
-class ProcessSampler:
-    """Samples the resources that this process and its helpers used since the previous sample."""
-
-    def __init__(self) -> None:
-        self._process = psutil.Process()
-        self._seen_at = time.monotonic()
-        self._cpu_seconds = _cpu_seconds(self._process)
-
-    def sample(self) -> ProcessState:
-        """Return the process's resource use, with the mean processor time since the last call."""
-        family = _family(self._process)
-        now, spent = time.monotonic(), sum(map(_cpu_seconds, family))
-        share = (spent - self._cpu_seconds) / max(1e-3, now - self._seen_at)
-        self._seen_at, self._cpu_seconds = now, spent
-        return ProcessState(
-            cpu_share=max(0.0, share),
+        return system, ProcessState(
+            cpu_share=max(0.0, mine / seconds),
             memory_bytes=int(sum(_of(one, lambda one: one.memory_info().rss) for one in family)),
             threads=int(sum(_of(one, psutil.Process.num_threads) for one in family)),
         )
+
+    def _family(self) -> list[psutil.Process]:
+        """Return this process and its helpers.
+
+        We name them and don't search, because psutil reads all of /proc for a process's children.
+        That took 3 ms, and a sample may cost 1 % of a task's processor time.
+        """
+        return [self._process, *filter(None, map(_alive, tuple(HELPER_PIDS)))]
 
 
 class Samples:
@@ -80,7 +70,7 @@ class Samples:
     """
 
     def __init__(self) -> None:
-        self._system_sampler, self._process_sampler = SystemSampler(), ProcessSampler()
+        self._sampler = Sampler()
         self._system: SystemState | None = None
         self._sampled_at = time.monotonic()
 
@@ -90,17 +80,8 @@ class Samples:
         if self._system is not None and now - self._sampled_at < _NEARLY * every_seconds:
             return self._system, None
         self._sampled_at = now
-        self._system = self._system_sampler.sample()
-        return self._system, self._process_sampler.sample()
-
-
-def _family(process: psutil.Process) -> list[psutil.Process]:
-    """Return this process and its helpers.
-
-    We name them and don't search, because psutil reads all of /proc for a process's children. That
-    took 3 ms, and a sample may cost 1 % of a task's processor time.
-    """
-    return [process, *filter(None, map(_alive, tuple(HELPER_PIDS)))]
+        self._system, process = self._sampler.sample()
+        return self._system, process
 
 
 def _alive(pid: int) -> psutil.Process | None:

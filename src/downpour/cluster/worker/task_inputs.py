@@ -118,14 +118,6 @@ class LoadedExperiment(LoadedTasks):
             start=_start_of(self, task, begun.start) if spec.update_codec != WHOLE else None,
         )
 
-    def may_try_again(self) -> bool:
-        """Note a shortage of memory; return whether there is something left to try."""
-        return self.shortage.may_try_again()
-
-    def make_room(self) -> None:
-        """Give back unused memory."""
-        self.shortage.make_room()
-
     @property
     def processes(self) -> int:
         """How many processes train a batch."""
@@ -143,21 +135,13 @@ def opened(spec: Spec, shared: SharedDirectory, key: str) -> Data:
     return open_data(spec, shared.datasets, key)
 
 
-class BuiltTask(NamedTuple):
-    """A task, its network, and the checksum of the trial's steps here; empty without a trial."""
-
-    task: LoadedTask
-    model: torch.nn.Module
-    trial: str
-
-
 def built(
     spec: Spec, data: Data, trial: TrialSums | None, remedy: str, differs: Sequence[str]
-) -> BuiltTask:
+) -> tuple[LoadedTask, torch.nn.Module, str]:
     """Make the task and its network. The manager could, so a failure here is this machine's fault.
 
-    In between, the task repeats the steps of the `trial`, if there is one. The error's line ends
-    with the `remedy`, and with the packages in which this machine `differs`.
+    In between, the task repeats the steps of the `trial`, if there is one; this also returns their
+    checksum. An error ends with the `remedy`, and the packages in which this machine `differs`.
     """
     try:
         # Check the code before `load` imports it, so that only the submitted code ever runs. A
@@ -169,7 +153,7 @@ def built(
         task.examples("train")
         # Before the network is built, because the steps need the memory of another one.
         checksum = "" if trial is None else _repeat(task, trial, differs)
-        return BuiltTask(task, task.network(), checksum)
+        return task, task.network(), checksum
     except OtherCode as error:
         raise OtherCode(error.file, remedy) from error
     except SpecError as error:

@@ -75,11 +75,6 @@ class TaskRunner(TaskFlow):
             return "", {}
         return self._loaded.experiment, self._loaded.task.block_digests
 
-    @property
-    def helpers(self) -> Team | None:
-        """The helpers of the current experiment, if its spec asks for any."""
-        return self._loaded.team if self._loaded is not None else None
-
     def _load(self, task: TaskMessage, patience: float) -> LoadedExperiment:
         if self._loaded is not None and self._loaded.experiment == task.id.experiment:
             if self._loaded.team is not None:
@@ -104,10 +99,10 @@ class TaskRunner(TaskFlow):
         for one in self.differs:
             log.warning("this worker has %s", one)
         data = shared.retry_policy.call(partial(opened, spec, shared, task.dataset))
-        made = built(spec, data, task.trial, remedy, self.differs)
+        loaded, model, trial = built(spec, data, task.trial, remedy, self.differs)
         release(device)  # what the trial has used
         if task.frozen is not None:
-            load_frozen(made.model, tensors_of(store, task.frozen))
+            load_frozen(model, tensors_of(store, task.frozen))
         self._loaded = LoadedExperiment(
             experiment=task.id.experiment,
             spec=spec,
@@ -119,15 +114,15 @@ class TaskRunner(TaskFlow):
             ).store(task.id.experiment),
             snapshot_every=spec.snapshot_every,
             models=ModelReader(store, keeps=spec.publishes_steps),
-            task=made.task,
-            model=made.model,
-            team=self._team(made.task, made.model, task.dataset),
+            task=loaded,
+            model=model,
+            team=self._team(loaded, model, task.dataset),
             loaders=loaders_for(
-                made.task, Reading(self._shared.datasets, task.dataset, self._loaders)
+                loaded, Reading(self._shared.datasets, task.dataset, self._loaders)
             ),
             shortage=Shortage(spec.device),
             differs=self.differs,
-            trial=made.trial,
+            trial=trial,
         )
         return self._loaded
 

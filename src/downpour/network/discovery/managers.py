@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 from downpour.base.errors import DownpourError, OtherDirectory, SpecError, Unreachable, Untrusted
@@ -24,6 +25,7 @@ from downpour.files.store.shared_directory import seen_location
 from downpour.network.rpc import CALL_SECONDS, Address, ManagerClient, Trust, parse_address
 
 
+@dataclass(eq=False)
 class Managers:
     """Clients of the managers that may lead, for a worker or a user.
 
@@ -35,29 +37,21 @@ class Managers:
         timeout_seconds: how long a call may take.
     """
 
-    def __init__(
-        self,
-        shared: SharedDirectory | None,
-        address: Address | None,
-        trust: Trust,
-        *,
-        last: Address | None = None,
-        timeout_seconds: float = CALL_SECONDS,
-    ) -> None:
-        self._shared = shared
-        self._address = address
-        self._trust = trust
-        self._last = last
-        self._timeout_seconds = timeout_seconds
-        self._client: ManagerClient | None = None
-        self._checked: set[Address] = set()
+    shared: SharedDirectory | None
+    address: Address | None
+    trust: Trust
+    _: KW_ONLY
+    last: Address | None = None
+    timeout_seconds: float = CALL_SECONDS
+    _client: ManagerClient | None = field(init=False, default=None)
+    _checked: set[Address] = field(init=False, default_factory=set)
 
     def first(self) -> ManagerClient:
         """Return the client of the first manager to try."""
-        if self._address is not None:
-            return self._turn_to(self._address)
+        if self.address is not None:
+            return self._turn_to(self.address)
         leading = self._leader_addresses()
-        address = leading[0] if leading else self._last
+        address = leading[0] if leading else self.last
         if address is None:
             raise Unreachable("the manager", f"no manager leads in {self._where} yet")
         return self._turn_to(address)
@@ -70,22 +64,22 @@ class Managers:
         if self._client is None:
             return None
         of_leader = self._leader_addresses()
-        users = [address for address in (self._address, self._last) if address is not None]
+        users = [address for address in (self.address, self.last) if address is not None]
         first, *others = [*users, *of_leader] or [self._client.address]
         following = next_address(first, others, self._client.address)
         return None if following is None else self._turn_to(following)
 
     def check(self, client: ManagerClient) -> None:
         """Check that a manager serves the shared directory, if this machine sees the directory."""
-        if self._shared is None:
+        if self.shared is None:
             return
         address = client.address
-        if address in self._checked or address == self._last:
+        if address in self._checked or address == self.last:
             return
         # If no manager ever led, or this machine does not see the directory, we accept any one.
-        if leader_of(self._shared) is not None:
+        if leader_of(self.shared) is not None:
             try:
-                self._shared.read_presence(client.describe().presence_file)
+                self.shared.read_presence(client.describe().presence_file)
             except (OtherDirectory, Untrusted) as error:
                 raise self.explained(error, address) from None
         self._checked.add(address)
@@ -98,7 +92,7 @@ class Managers:
         is_leader = any(address.port == leader.port for leader in leaders)
         if not leaders or (isinstance(error, Untrusted) and is_leader):
             return error
-        if address != self._address:
+        if address != self.address:
             reason = f"another cluster's manager now has its address {address}"
             return Unreachable(f"the manager of {self._where}", reason)
         place = f"shared = {self._where} (its manager is at {', '.join(map(str, leaders))})"
@@ -112,18 +106,19 @@ class Managers:
 
     @property
     def _where(self) -> str:
-        return self._shared.where if self._shared is not None else "no directory"
+        return self.shared.where if self.shared is not None else "no directory"
 
     def _leader_addresses(self) -> Sequence[Address]:
-        leader = leader_of(self._shared) if self._shared is not None else None
+        leader = leader_of(self.shared) if self.shared is not None else None
         try:
             return [parse_address(address) for address in leader.addresses] if leader else []
         except SpecError:
             return []
 
     def _turn_to(self, address: Address) -> ManagerClient:
-        seconds = self._timeout_seconds
-        self._client = ManagerClient(address, trust=self._trust, timeout_seconds=seconds)
+        self._client = ManagerClient(
+            address, trust=self.trust, timeout_seconds=self.timeout_seconds
+        )
         return self._client
 
 

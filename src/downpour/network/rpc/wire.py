@@ -17,7 +17,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from thrift.Thrift import TType
 
@@ -67,7 +67,6 @@ class Shown(str):
 
 
 Convert = Callable[[Any], Any]
-_Value = TypeVar("_Value")
 
 _LIMITS = {TType.I32: 2**31, TType.I64: 2**63}
 _NUMBERS: dict[Any, Rule] = {
@@ -83,11 +82,9 @@ def to_wire(value: object) -> Any:
     return writer(kind)(value)
 
 
-def from_wire(annotation: type[_Value], received: Any) -> _Value:
+def from_wire(annotation: Any, received: Any) -> Any:
     """Convert a struct from Thrift to a value; raises `FieldError` if it is invalid."""
-    kind: Any = annotation
-    value: _Value = reader(kind)(received)
-    return value
+    return reader(annotation)(received)
 
 
 @cache
