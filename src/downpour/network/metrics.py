@@ -1,12 +1,10 @@
 """The Prometheus endpoint of a process: any client that can reach it can read the metrics.
 
-Each scrape calls the source in its connection's thread. The source only reads existing state, so
-the endpoint costs a shard nothing. If the source raises an exception, only that scrape fails. The
-endpoint listens on the same interface as the process's service, and under TLS if the service does.
-It cannot ask for a token, because Prometheus knows none of our proofs; `docs/how-to/security.md`
-explains the consequences. So unauthenticated clients can connect. The endpoint serves a few
-connections at a time, each for one request of a few kilobytes. It drops a connection at its
-deadline, however slowly its bytes come.
+Each scrape calls the source in its connection's thread; if that raises an exception, only the
+scrape fails. The endpoint listens on the interface of the process's service, and under TLS if the
+service does. It cannot ask for a token, because Prometheus knows none of our proofs
+(`docs/how-to/security.md`). So it serves a few connections at a time, each for one request of a few
+kilobytes, and drops a connection at its deadline, however slowly its bytes come.
 """
 
 from __future__ import annotations

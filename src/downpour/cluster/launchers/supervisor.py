@@ -75,26 +75,21 @@ class Supervisor:
         """Start the cluster, and restart it whenever it ends on its own."""
         with self._folder.kept():
             self._tell(state="starting")
-            pauses = iter(PAUSES_SECONDS)
-            began_seconds = time.monotonic()
-            while (trouble := self._trouble()) is not None:
+            pauses, began_seconds = iter(PAUSES_SECONDS), time.monotonic()
+            while True:
+                try:
+                    return self._serve()
+                except LaunchError as error:
+                    if not self._told.manager:  # it has never been up, so its user still waits
+                        raise
+                    trouble = error
                 log.warning("%s; the supervisor restarts it", trouble)
                 self._tell(state="starting", trouble=str(trouble))
                 if time.monotonic() - began_seconds >= LASTING_SECONDS:
                     pauses = iter(PAUSES_SECONDS)
                 if self._wait_for_stop(next(pauses, PAUSES_SECONDS[-1])) is not None:
-                    return
+                    return None
                 began_seconds = time.monotonic()
-
-    def _trouble(self) -> LaunchError | None:
-        """Serve; return why the cluster has ended on its own, None after an orderly end."""
-        try:
-            self._serve()
-        except LaunchError as error:
-            if not self._told.manager:  # it has never been up, so its user still waits
-                raise
-            return error
-        return None
 
     def _serve(self) -> None:
         """Run the cluster until its orderly end; raises LaunchError if it ends on its own."""

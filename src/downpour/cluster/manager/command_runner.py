@@ -289,10 +289,12 @@ class CommandRunner:
 
     def _tell(self, command: do.Cancel | do.HandOver) -> None:
         """Best effort: the answer to a heartbeat repeats a cancellation, and a policy its wish."""
+        entry = self.roster.get(command.worker)
         try:
-            client = self.roster.client(command.worker)
-            tell = client.cancel if isinstance(command, do.Cancel) else client.hand_over
-            tell(command.attempt)
+            if entry is not None and isinstance(command, do.Cancel):
+                entry.client.cancel(command.attempt)
+            elif entry is not None:
+                entry.client.hand_over(command.attempt)
         except ProtocolError as error:
             log.info("%s: %s failed: %s", command.worker, command, error)
 

@@ -2,10 +2,8 @@
 
 RPC threads and command threads only put events on a queue. This thread hands them to a
 `ManagerNode`, makes the consequences durable (once for all waiting events), and only then passes
-the commands on, as the node's module says. So the core needs no locks. `post` returns a future that
-is done when the consequences of the event are durable; a caller that acknowledges an update waits
-for it. `ask` reads the core's state in the same thread. After `stop`, the driver refuses both,
-because a caller would wait for a thread that has ended.
+the commands on, as the node's module says. So the core needs no locks. After `stop`, the driver
+refuses both events and questions, because a caller would wait for a thread that has ended.
 
 The driver is fail-stop: any exception here leaves the core in an unknown state, and ends the
 manager. Only a question may fail, because it changes nothing; its caller gets the error.
@@ -84,8 +82,9 @@ class Driver:
         self._taken: list[_Item] = []
         self._began_at = threads.now() - scheduler.state.now_seconds
         self._changed = Condition()
-        # Not 0: callers that have seen nothing yet pass 0, and must get an answer at once.
-        self._change = 1
+        self.change = 1
+        """It grows with every event that changes what clients see. It is never 0: callers that have
+        seen nothing yet pass 0, and must get an answer at once."""
         self._beaten = False
         self._waits_ended = False
         self._stopped = False
@@ -94,11 +93,6 @@ class Driver:
     def now_seconds(self) -> float:
         """Experiment time: the seconds that this manager and those before it have run."""
         return self._threads.now() - self._began_at
-
-    @property
-    def change(self) -> int:
-        """A number that grows with every event that changes what clients see."""
-        return self._change
 
     def start(self, sink: ManagerSink, first: Sequence[do.Command] = ()) -> None:
         """Begin to take events, including earlier posts; experiment time continues from the core.
@@ -150,9 +144,9 @@ class Driver:
         """Wait for a change later than number `after`; returns whether there was one."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._waits_ended or self._change > after, timeout_seconds
+                lambda: self._waits_ended or self.change > after, timeout_seconds
             )
-            return self._change > after
+            return self.change > after
 
     def insist(self, act: Callable[[], T]) -> T:
         """Call `act`; while the directory is away, retry for as long as a commit would."""
@@ -268,7 +262,7 @@ class Driver:
             return
         self._beaten = False
         with self._changed:
-            self._change += 1
+            self.change += 1
             self._changed.notify_all()
 
 

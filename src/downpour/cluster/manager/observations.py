@@ -62,15 +62,6 @@ class _Trace:
             del self.samples[1::2]
             self.every *= 2
 
-    def fact(self, worker: str) -> ResourcesUsedLine:
-        return ResourcesUsedLine(
-            round=self.attempt.round,
-            shard=self.attempt.shard,
-            attempt=self.attempt.attempt,
-            worker=worker,
-            samples=tuple(self.samples),
-        )
-
 
 class Usage:
     """The samples of all workers; a worker runs one attempt at a time.
@@ -108,7 +99,14 @@ class Usage:
         trace = self._traces.get(worker)
         if trace is not None and trace.attempt == attempt:
             del self._traces[worker]
-            yield observed(attempt.experiment, trace.fact(worker))
+            line = ResourcesUsedLine(
+                round=attempt.round,
+                shard=attempt.shard,
+                attempt=attempt.attempt,
+                worker=worker,
+                samples=tuple(trace.samples),
+            )
+            yield observed(attempt.experiment, line)
 
     def end_all(self, experiment: str) -> Iterator[Observed]:
         """Yield the resource use of an experiment's running attempts, because it ends."""

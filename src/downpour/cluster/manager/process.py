@@ -17,7 +17,7 @@ import psutil
 
 from downpour.base.errors import DownpourError
 from downpour.cluster.manager.archive import Archive
-from downpour.cluster.manager.command_runner import CommandRunner
+from downpour.cluster.manager.command_runner import CommandRunner, OnDeath
 from downpour.cluster.manager.driver import Driver, ManagerSink
 from downpour.cluster.manager.metrics import manager_metrics
 from downpour.cluster.manager.observations import ManagerAnnouncer
@@ -61,7 +61,6 @@ _WARM_UP_SECONDS = 5.0
 AWAY_SECONDS = 60.0
 """How long the shared directory may be gone or full, at a patience of 1. Workers retry for five
 minutes (`cluster/worker/task_runner.py`), so that their work outlasts a restart of the manager."""
-OnDeath = Callable[[DownpourError], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,13 +94,6 @@ class Roster:
         """Return the packages in which a worker differs, as it last reported."""
         return self._differs.get(name, ())
 
-    def client(self, name: str) -> WorkerClient:
-        """Return the client of a worker; raises Unreachable if it is not registered."""
-        entry = self.get(name)
-        if entry is None:
-            raise Unreachable(name, "it is not registered")
-        return entry.client
-
     def names(self) -> tuple[str, ...]:
         """Return the names of all workers, in the order of registration."""
         return tuple(self._entries)

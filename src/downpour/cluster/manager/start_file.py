@@ -8,7 +8,7 @@ state. The new experiment takes copies, because users may remove either experime
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -66,18 +66,14 @@ class LeftBehind:
 
     def checksum(self) -> str | None:
         """Return a checksum of all files and their roles; None without files."""
-        digest, count = xxhash.xxh3_128(), 0
-        for what, path in self._files():
-            count += 1
+        files = {str(shard): path for shard, path in sorted(self.states.items())}
+        files |= {f"step {shard}": path for shard, path in sorted(self.steps.items())}
+        files |= {"former": self.former} if self.former is not None else {}
+        digest = xxhash.xxh3_128()
+        for what, path in files.items():
             digest.update(f"{what} ".encode())
             digest.update(read_regular(path))
-        return digest.hexdigest() if count else None
-
-    def _files(self) -> Iterator[tuple[str, Path]]:
-        yield from ((str(shard), path) for shard, path in sorted(self.states.items()))
-        yield from ((f"step {shard}", path) for shard, path in sorted(self.steps.items()))
-        if self.former is not None:
-            yield "former", self.former
+        return digest.hexdigest() if files else None
 
     def publish(self, store: Store) -> HandedOn:
         """Publish copies, named as if the first round had left the files."""

@@ -72,7 +72,9 @@ def prepare(
     model version. This then opens that dataset, and neither tries nor publishes anything.
     """
     spec, began = space.spec, time.perf_counter()
-    _check_code(spec, dataset_is_there=command.dataset is not None)
+    for what, name in spec.factories.items():
+        if what != "dataset" or command.dataset is None:  # else the dataset is there
+            check_code(what, name, spec.code)
     retry_policy, folder = space.shared.retry_policy, space.shared.datasets
     key = retry_policy.call_through_outage(
         partial(tasks.prepare_data, spec, folder, data_dir, command.dataset)
@@ -416,13 +418,6 @@ def ready(space: Workspace) -> PreparedExperiment:
     if space.prepared is None:
         raise RuntimeError(f"{space.experiment} has not been prepared")
     return space.prepared
-
-
-def _check_code(spec: Spec, *, dataset_is_there: bool) -> None:
-    """Check the digests of the user's code that will run; a dataset's only if it must be made."""
-    for what, name in spec.factories.items():
-        if what != "dataset" or not dataset_is_there:
-            check_code(what, name, spec.code)
 
 
 def _global_model(spec: Spec, dataset: Data) -> GlobalModel:

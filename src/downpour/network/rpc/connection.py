@@ -49,6 +49,11 @@ from downpour.network.rpc.wire import FieldError, Shown, from_wire, to_wire
 CALL_SECONDS = 10.0
 """The deadline of a call, unless a client has another."""
 _DESCRIPTOR_WAIT_SECONDS = 0.1
+_SUBMIT_SECONDS = 50.0
+"""Added to the deadline: a manager that has just taken over may have to import torch first."""
+
+_Arguments = ParamSpec("_Arguments")
+_Answer = TypeVar("_Answer")
 
 
 class Peer:
@@ -92,8 +97,23 @@ class Peer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def call(self, method: str, structs: tuple[Any, ...], seconds: float) -> Any:
-        """Call a method with structs; the answer is a struct, or None for a call without one."""
+    def call(
+        self, declared: Callable[..., _Answer], *values: Any, wait_seconds: float = 0.0
+    ) -> _Answer:
+        """Make a call that a service declares; the peer may wait for `wait_seconds` before it."""
+        method, (_, answer_type) = thrift_name(declared.__name__), types_of(declared)
+        structs = tuple(map(to_wire, values))
+        answer = self._answer(method, structs, self.timeout_seconds + wait_seconds)
+        if answer_type is NoneType:
+            return None  # type: ignore[return-value]
+        if answer is None:
+            raise IncompatiblePeer(f"{self.address} answered {method} with an empty result")
+        try:
+            return from_wire(answer_type, answer)  # type: ignore[no-any-return]
+        except FieldError as error:
+            raise IncompatiblePeer(f"{self.address} answered {error.inside(method)}") from error
+
+    def _answer(self, method: str, structs: tuple[Any, ...], seconds: float) -> Any:
         deadline = monotonic() + seconds
         arguments = getattr(self.service, f"{method}_args")(*structs)
         result = getattr(self.service, f"{method}_result")()
@@ -290,46 +310,20 @@ def _reason(error: Exception) -> str:
     return strerror or str(error) or type(error).__name__
 
 
-_SUBMIT_SECONDS = 50.0
-"""Added to the deadline: a manager that has just taken over may have to import torch first."""
-
-_Arguments = ParamSpec("_Arguments")
-_Answer = TypeVar("_Answer")
-
-
-class _Client(Peer):
-    """Converts the values of a call to structs, and the answer back."""
-
-    def _call(
-        self, declared: Callable[..., _Answer], *values: Any, wait_seconds: float = 0.0
-    ) -> _Answer:
-        method, (_, answer_type) = thrift_name(declared.__name__), types_of(declared)
-        structs = tuple(map(to_wire, values))
-        answer = self.call(method, structs, self.timeout_seconds + wait_seconds)
-        if answer_type is NoneType:
-            return None  # type: ignore[return-value]
-        if answer is None:
-            raise IncompatiblePeer(f"{self.address} answered {method} with an empty result")
-        try:
-            return from_wire(answer_type, answer)  # type: ignore[no-any-return]
-        except FieldError as error:
-            raise IncompatiblePeer(f"{self.address} answered {error.inside(method)}") from error
-
-
 def _remote(
     declared: Callable[Concatenate[Any, _Arguments], _Answer],
-) -> Callable[Concatenate[_Client, _Arguments], _Answer]:
+) -> Callable[Concatenate[Peer, _Arguments], _Answer]:
     """Return the client's method for a call that a service declares."""
     names = list(signature(declared).parameters)[1:]
 
-    def call(self: _Client, /, *values: _Arguments.args, **named: _Arguments.kwargs) -> _Answer:
+    def call(self: Peer, /, *values: _Arguments.args, **named: _Arguments.kwargs) -> _Answer:
         others = (named[name] for name in names[len(values) :])
-        return self._call(declared, *values, *others)
+        return self.call(declared, *values, *others)
 
     return update_wrapper(call, declared)
 
 
-class ManagerClient(_Client):
+class ManagerClient(Peer):
     """A manager, as its workers and its users call it."""
 
     service = Manager
@@ -353,28 +347,28 @@ class ManagerClient(_Client):
         """
         # Chosen before the first attempt, so that a retry leads to the same experiment.
         values = spec, request or secrets.token_hex(4)
-        return self._call(ManagerService.submit, *values, wait_seconds=_SUBMIT_SECONDS)
+        return self.call(ManagerService.submit, *values, wait_seconds=_SUBMIT_SECONDS)
 
     def status(
         self, experiment: str = "", after_change: int = 0, wait_seconds: float = 0.0
     ) -> Status:
         """Return the state once it has changed since `after_change`, or when the wait is over."""
         values = experiment, after_change, wait_seconds
-        return self._call(ManagerService.status, *values, wait_seconds=wait_seconds)
+        return self.call(ManagerService.status, *values, wait_seconds=wait_seconds)
 
     def list_experiments(
         self, before: str = "", limit: int = PAGE_EXPERIMENTS_MAX
     ) -> tuple[ExperimentSummary, ...]:
         """Return the last experiments before `before`, or the newest ones, oldest first."""
-        return self._call(ManagerService.list_experiments, before, limit)
+        return self.call(ManagerService.list_experiments, before, limit)
 
     def results(self, experiment: str, from_line: int = 0, wait_seconds: float = 0.0) -> RecordPage:
         """Return lines of a record, once line `from_line` exists or the wait is over."""
         values = experiment, from_line, wait_seconds
-        return self._call(ManagerService.results, *values, wait_seconds=wait_seconds)
+        return self.call(ManagerService.results, *values, wait_seconds=wait_seconds)
 
 
-class WorkerClient(_Client):
+class WorkerClient(Peer):
     """A worker, as its manager calls it."""
 
     service = Worker

@@ -4,8 +4,7 @@ A dataclass and the struct of the same name have fields of the same names, so th
 one rule for each kind of annotation. We compile the mapping once for each class. Reading is strict,
 because messages come from the network. A required field must be present, and a number finite and
 not negative. A name for the file system must be bare, and a peer's text about itself short and
-printable. We shorten a reason and put it in one line. An absent field takes the dataclass's
-default. This module opens no files.
+printable. We put a reason in one short line. An absent field takes the dataclass's default.
 """
 
 from __future__ import annotations
