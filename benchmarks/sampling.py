@@ -31,7 +31,7 @@ from downpour.cluster.manager.observations import Usage
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
 from downpour.cluster.worker.agent import WorkerAgent
-from downpour.cluster.worker.system import Sampler
+from downpour.cluster.worker.system import SystemSampler
 from downpour.cluster.worker.task_runner import TaskRunner
 from downpour.files.store import SharedDirectory
 from downpour.network.rpc import ManagerClient, serve_worker
@@ -54,7 +54,7 @@ def measure(seconds: float, folder: Path) -> Row:
     """Train in a folder for about so long; returns what the samples of it cost."""
     looks, keeps, tasks = Meter(), Meter(), Meter()
     with (
-        metered(looks, Sampler, "sample"),
+        metered(looks, SystemSampler, "sample"),
         metered(keeps, Usage, "hear", "end", "end_all"),
         metered(tasks, TaskRunner, "run"),
     ):

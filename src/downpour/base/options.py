@@ -1,8 +1,7 @@
 """Options: fields of frozen dataclasses that users may set, each declared once.
 
 A command's flags, its help, the keys of `[launch]`, environment variables and the command line of a
-child process all follow from the fields. Below are the options that commands and processes share;
-each call of one makes a field.
+child process all follow from the fields. A call of a shared option below makes a field.
 """
 
 from __future__ import annotations

@@ -121,8 +121,7 @@ class Goal:
     """The metric (or the loss) that ranks models, and whether less of it is better.
 
     Users write its name, or "min:NAME" or "max:NAME". Without a prefix, the words of the name
-    decide: less is better for a loss, an error (mean_absolute_error, rmse or wer), a perplexity or
-    a distance, and more is better for all others.
+    decide: less is better for a loss, an error (rmse, wer), a perplexity or a distance, else more.
     """
 
     metric: str

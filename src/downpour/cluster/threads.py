@@ -54,9 +54,8 @@ THREADS = Threads()
 class OrderedCalls:
     """A pool of threads; calls of one name run one after the other, in the order of submission.
 
-    The order matters to a worker, because a cancellation must not overtake the assignment that it
-    cancels. Workers do not wait for each other: a slow worker delays only its own calls, and
-    occupies one thread of the pool.
+    A cancellation must not overtake the assignment that it cancels. Workers do not wait for each
+    other: a slow worker delays only its own calls, and occupies one thread of the pool.
     """
 
     def __init__(self, threads: int) -> None:
@@ -90,8 +89,7 @@ class OrderedCalls:
             # Submit the next call to the pool instead of running it here. A worker with a long
             # queue must not keep a thread while other workers wait for one.
             if following is not None:
-                # After `close`, the pool raises here, and this call's future takes the exception.
-                # That drops the calls behind it.
+                # After `close`, the pool raises here, which drops the calls behind this one.
                 self._pool.submit(self._run, name, following)
 
 

@@ -24,7 +24,6 @@ class Child:
 
     Args:
         module: what it runs, with `words` as its arguments.
-        words: the words of its command line.
         log: the file for its standard error; None: that of this process.
         starts_log: whether to replace the file rather than append to it.
         answers: whether its standard output is a pipe, too; otherwise it goes to the log.

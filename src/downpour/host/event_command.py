@@ -1,8 +1,7 @@
 """Runs a user's command when something happens to an experiment (`--on-event COMMAND`).
 
-We split the command into words and start it without a shell. Names and reasons come from other
-people's specs and machines. So we pass them only in the command's environment and on its standard
-input: no shell reads them as code.
+We split the command into words and start it without a shell, which could read other people's names
+and reasons as code. We pass those only in the environment and on standard input.
 """
 
 from __future__ import annotations

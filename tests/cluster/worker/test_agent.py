@@ -42,7 +42,7 @@ from downpour.base.values import (
 )
 from downpour.cluster.worker.agent import ShownWorker, WorkerAgent
 from downpour.cluster.worker.attempt import HandOverStop, TaskCancelled, TaskControl
-from downpour.cluster.worker.system import Sampler
+from downpour.cluster.worker.system import SystemSampler
 from downpour.files.store import SharedDirectory
 from downpour.network.rpc import WorkerClient, serve_worker
 from downpour.network.rpc.generated import ttypes
@@ -440,15 +440,15 @@ def test_a_look_at_the_machine_that_fails_does_not_silence_the_worker(
     desk: Any, office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker whose heartbeat thread died would count as lost for ever."""
-    failed, sample = Event(), Sampler.sample
+    failed, sample = Event(), SystemSampler.sample
 
-    def fail_once(sampler: Sampler) -> tuple[SystemState, ProcessState]:
+    def fail_once(sampler: SystemSampler) -> tuple[SystemState, ProcessState]:
         if failed.is_set():
             return sample(sampler)
         failed.set()
         raise OSError("no such file: /proc/stat")
 
-    monkeypatch.setattr(Sampler, "sample", fail_once)
+    monkeypatch.setattr(SystemSampler, "sample", fail_once)
     assert failed.wait(PATIENCE_SECONDS)
     while not desk.manager.beats.empty():
         desk.manager.beats.get()

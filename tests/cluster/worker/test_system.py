@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from threading import Event, Thread
 
-from downpour.cluster.worker.system import Sampler
+from downpour.cluster.worker.system import SystemSampler
 
 
 def test_shares_are_shares() -> None:
     """Whatever happens between two samples, shares stay within 0 and 1."""
-    sampler = Sampler()
+    sampler = SystemSampler()
     for _ in range(3):
         state, _ = sampler.sample()
         for share in (state.cpu_others, state.memory_used, state.io_wait):
@@ -20,7 +20,7 @@ def test_shares_are_shares() -> None:
 
 def test_a_process_tells_its_resources() -> None:
     """Processor time since the look before, as a share of one core; memory; threads."""
-    sampler = Sampler()
+    sampler = SystemSampler()
     began = time.process_time()
     while time.process_time() < began + 0.05:
         pass

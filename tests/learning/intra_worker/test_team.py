@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from downpour.base.errors import OutOfMemory
-from downpour.cluster.worker.system import Sampler
+from downpour.cluster.worker.system import SystemSampler
 from downpour.core.spec import Spec
 from downpour.host.machine import HELPER_PIDS
 from downpour.learning.intra_worker import helper_process
@@ -275,7 +275,7 @@ def test_a_helper_that_dies_within_a_step_costs_no_byte(
 
 def test_the_memory_of_helpers_counts_as_their_workers(trainer: Make) -> None:
     """Memory, and no longer once they have ended."""
-    sampler = Sampler()
+    sampler = SystemSampler()
     alone = sampler.sample()[1].memory_bytes
     _, team = trainer().helped()
     assert set(team.pids) <= HELPER_PIDS

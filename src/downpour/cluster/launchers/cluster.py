@@ -190,8 +190,7 @@ class PlacedCluster:
     """A cluster whose manager runs here, and whose workers an engine starts.
 
     If a worker dies, the launcher restarts it under the same name: the first time at once, then
-    after growing pauses. It does not restart a worker that left as ordered (exit status 0), or one
-    whose user must fix something (exit status 2).
+    after growing pauses. One that left as ordered (status 0), or whose user erred (2), stays away.
     """
 
     early_server: ForkServerProcess | None = None

@@ -27,8 +27,7 @@ _ASKED_WRONGLY = 2
 class ForkServerProcess:
     """A running fork server, until `close`; it and all its processes append to the file `log`.
 
-    It has further variables in its `environment`. It `imports` packages before it starts any
-    process, see `package_imports`.
+    It has further variables in its `environment`, and first `imports` packages.
     """
 
     def __init__(
@@ -81,8 +80,7 @@ class ForkServerProcess:
 
     def process_of(self, name: str) -> int | None:
         """Return the process with this name, as long as it runs."""
-        # The system reuses a process's number only once the fork server has seen its end, and the
-        # fork server reports the end at once.
+        # The system reuses a process's number only after its end, which the server reports at once.
         with self._changed:
             news = self._news.get(name, {})
             return None if "exited" in news or self.is_over else news.get("pid")

@@ -105,8 +105,7 @@ class ForkServer:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             # A separate session, so that we can end the processes of a user's task with the worker.
             os.setsid()
-            # SIGKILL, because an orderly stop would make the manager cancel its experiments. The
-            # next manager continues those of a dead one.
+            # SIGKILL: an orderly stop cancels a run's experiments, but a dead manager's continue.
             end_with_parent(signal.SIGKILL)
             setproctitle(f"downpour: {name}")
             # Replace standard input, because the next open file would take a closed one's place.
@@ -205,8 +204,7 @@ _PRELOADED = {
 
 def _preload(role: str) -> None:
     """Import everything that a child of a role needs, so that all forks share it."""
-    # The manager's modules come first and alone: while this process imports those of the workers,
-    # the manager prepares the dataset.
+    # The manager's come first and alone: it prepares the dataset while this imports the workers'.
     for module in _PRELOADED[role]:
         import_module(module)
     gc.collect()

@@ -61,8 +61,7 @@ class LauncherKind:
         options: the dataclass of its options; None if it has none.
         make: makes a launcher from its options, or from None. It refuses invalid options, because
             we call it before we start or create anything.
-        planned: takes the options and a plan, and returns the text that the launcher would submit
-            or run; None if the launcher cannot tell.
+        planned: takes the options and a plan, and returns what the launcher would submit or run.
         labels: takes the options, and returns the labels that the launcher gives its workers in
             addition to the command's, once for each sort of machine.
     """

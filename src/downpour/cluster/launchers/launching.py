@@ -1,7 +1,6 @@
 """The user's choice of a launcher: options of a command, and the table `[launch]` of a file.
 
-Three kinds of names go there: `on` and `workers`, the options of all plans (`LaunchPlan`), and
-those of single launchers (`LauncherKind`).
+They have `on`, `workers`, and options of all plans (`LaunchPlan`) and of single `LauncherKind`s.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Runs workers as Slurm jobs, and the manager where the command runs, on a login node.
 
-A plan's first workers form one job array. An array cannot grow, so each later worker gets another
-array, whose only task has the worker's number.
+A plan's first workers form one job array. An array cannot grow, so a later worker gets its own.
 """
 
 from __future__ import annotations

@@ -57,8 +57,7 @@ class SupervisedPlan:
 class Supervisor:
     """Keeps one cluster running, until someone asks for its end.
 
-    `wait` is called with the seconds to wait; it returns early, and true, when a signal asks this
-    process to end. `on` is the launcher's name.
+    `wait` waits some seconds; it returns true early when a signal comes. `on` names the launcher.
     """
 
     def __init__(

@@ -1,7 +1,6 @@
 """Runs a manager and workers as systemd user services, which outlive a login and a reboot.
 
-Units are text that follows from the plan alone. The manager has one unit. The workers share a
-template, with an instance for each slot.
+Units are text that follows from the plan alone. The workers are instances of one template.
 """
 
 from __future__ import annotations

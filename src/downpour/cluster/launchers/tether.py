@@ -184,8 +184,7 @@ def run_group(
     Args:
         worker: the options of all workers; the name must not be empty. See `numbered`.
         log: the file for their output, each line with the worker's name; None: standard error.
-        wait: called with the seconds to wait; returns early, and true, when a signal tells this
-            process to let its workers leave.
+        wait: waits some seconds; returns true early when a signal tells the workers to leave.
     """
     engine = LocalEngine(worker.manager)
     over: dict[str, Ended] = {}

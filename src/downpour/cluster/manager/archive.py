@@ -99,8 +99,7 @@ class Archive:
         name = f"ended-{term:06d}.jsonl"
         try:
             publish(self._shared.root, name, [b"".join(map(_line, self._ended.values()))])
-        # The directory itself has failed, so no manager can work in it. Any other error concerns
-        # only this file, and the file only saves time.
+        # If the directory has failed, no manager can work. Otherwise this file only saves time.
         except SharedDirectoryError:
             raise
         except StoreError as error:

@@ -92,8 +92,7 @@ def indices_of(
 ) -> IndexArray | IndicesFile:
     """Return a shard's indices as they travel: in the message, or as a file if there are many.
 
-    If the round was recut, a `portion` is a slice of all shards' indices in a row. Only one round
-    needs it, so a file would spare no message.
+    If the round was recut, a `portion` is a slice of all shards' indices in a row, for one message.
     """
     shards, key = ready(space).shards, (shard, portion)
     if key in space.index_files:
@@ -433,6 +432,5 @@ class CommandRunner:
             space.finish()
             finished = command.ending is ExperimentState.FINISHED
             work.sweep(space.store, finished=finished, kept=command.kept, versions=command.versions)
-        # This comes last, because the next manager does not look at folders in this list. A folder
-        # that we could not clean up must not be in it.
+        # Last, because the next manager does not look at listed folders: this one must be clean.
         self.on_end(command.experiment)

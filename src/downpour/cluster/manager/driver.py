@@ -188,8 +188,7 @@ class Driver:
         """Refuse all waiting items, because this manager stops, and report the reason."""
         # Set this first, so that threads that put items from now on refuse them.
         self._stopped = True
-        # Refuse the current batch, too: its journal may not be synced, and callers may repeat
-        # anything without an acknowledgement.
+        # The current batch, too: its journal may not be synced, and callers may repeat anything.
         for item in self._taken:
             # The driver may have answered those before the failure, whose consequences are durable.
             if item.asker is not None and not item.asker.done():
@@ -252,8 +251,7 @@ class Driver:
 
     def _announce(self, step: _Step) -> None:
         """Wake clients that wait for a change; a heartbeat alone waits for the next tick."""
-        # Each worker sends up to ten heartbeats per second. Waking every client for each of them
-        # would cost more than the heartbeats themselves.
+        # To wake all clients ten times per second and worker would cost more than heartbeats do.
         quiet = not step.output.commands and not step.output.facts
         if quiet and isinstance(step.event, HeartbeatReceived):
             self._beaten = True

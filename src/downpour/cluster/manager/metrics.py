@@ -1,8 +1,7 @@
 """A manager's metrics for Prometheus, read at each scrape from state that exists anyway.
 
 All but the size of the journals comes from the driver's thread, so the numbers of one scrape are
-consistent. Names of experiments are labels only for the active one. There is one at a time, so the
-number of time series stays small.
+consistent. Only the active experiment's name is a label, so there are few time series.
 """
 
 from __future__ import annotations
@@ -37,8 +36,7 @@ def manager_metrics(
     yield from driver.ask(
         lambda core: [*_current(core, archive), *_active(core.state.active), *_past(counters)]
     )
-    # Ask the driver for names only, and read the sizes in this thread: the driver's thread must not
-    # wait for a directory that hangs.
+    # Read the sizes in this thread: the driver's must not wait for a directory that hangs.
     going = driver.ask(
         lambda core: [e.name for e in core.state.experiments.values() if not e.life.state.ended]
     )

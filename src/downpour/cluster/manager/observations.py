@@ -67,8 +67,7 @@ class Usage:
     """The samples of all workers; a worker runs one attempt at a time.
 
     An entry per heartbeat would make up most of the journal, so we write one per attempt, with a
-    bounded number of samples. If the manager dies, the samples of running attempts are lost, which
-    is fine because no decision depends on them.
+    bounded number of samples. A dead manager's are lost, but no decision depends on them.
     """
 
     def __init__(self) -> None:

@@ -127,15 +127,13 @@ _ANSWER_SECONDS = 3.0
 class ConnectionMonitor:
     """Remembers, for each connection's thread, which worker called over it.
 
-    `connect` makes the client of a call back. `lost` is called with the name of a dead worker, and
-    with the evidence for its death.
+    `connect` makes the client of a call back. `lost` gets a dead worker's name, and the evidence.
     """
 
     roster: Roster
     connect: Callable[..., WorkerClient]
     lost: Callable[[str, str], None]
-    # A separate thread serves each connection. So thread-local data belongs to one connection, and
-    # the protocol needs no field for it.
+    # Each connection has its thread, so thread-local data belongs to it; no message needs a field.
     _connection: local = field(default_factory=local)
 
     def heard(self, worker: str) -> None:

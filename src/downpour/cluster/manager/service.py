@@ -62,8 +62,7 @@ class ManagerHandler(WorkerCalls):
         """Accept an experiment, unless the request was accepted before."""
         if not _REQUEST.fullmatch(request):
             raise SpecError("request", request, "4 to 32 hexadecimal digits in lower case")
-        # Submit one at a time. A client that lost an answer repeats the call with the same request,
-        # and both calls must lead to one experiment.
+        # One at a time: a client that lost an answer repeats the request, for one experiment.
         with self._submitting:
             names = self._names(self.driver.ask(lambda core: list(core.state.experiments)))
             # Compare identifiers, because a later manager knows nothing else of a request. The last

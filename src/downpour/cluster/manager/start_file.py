@@ -105,8 +105,8 @@ def _copies(
 def _left_beside(spec: Spec, shared: SharedDirectory) -> LeftBehind:
     """Return the files next to the model version that a spec continues from.
 
-    If a relevant field differs, such as the number of shards, or if a file is missing, this returns
-    no files. Then all shards start without states.
+    If a relevant field differs, such as the number of shards, or if a file is missing, all shards
+    start without states.
     """
     found = _version_of(spec, shared) if spec.shards_go_on else None
     if found is None:

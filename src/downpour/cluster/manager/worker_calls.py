@@ -76,8 +76,7 @@ def check_work(core: Scheduler, attempt: AttemptId, update: Update) -> None:
     spec = assigned.experiment.spec
     task, number = assigned.task, spec.rounds_before + attempt.round
     part = part_of(spec, task.samples, number, task.share)
-    # If we believed these numbers, one defective worker could change the weights of all updates
-    # under the aggregators that weigh by samples.
+    # By a false number, one defective worker could change the weights of all updates.
     for name, claimed, known in (
         ("samples", update.samples, part.samples),
         ("steps", update.steps, part.steps),
@@ -133,7 +132,7 @@ class WorkerCalls:
     _blocks_lock: Lock = field(init=False, default_factory=Lock)
 
     def __post_init__(self) -> None:
-        """Remember nobody so far."""
+        """Watch the connections."""
         self._connection_monitor = ConnectionMonitor(self.roster, self._connect, self._lose)
 
     def announce(self) -> None:

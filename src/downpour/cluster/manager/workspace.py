@@ -94,8 +94,7 @@ class PreparedExperiment:
     """The result of `prepare`; remarks and warnings come from the data, the shards and `begun`.
 
     `shard_classes` are as in the record's line (`PreparedLine`). `rehearsed` says whether another
-    process took the trial's steps with the same result. As many `loaders` may read examples for
-    evaluations; None: as many as pay off.
+    process took the trial's steps with the same result. `loaders` read for evaluations; None: auto.
     """
 
     dataset_key: str
@@ -240,8 +239,7 @@ def open_workspace(
 ) -> Workspace:
     """Make an experiment's folder, with its resolved spec.
 
-    Without a `leader`, no manager is to continue the experiment. The `bundle` has the code that the
-    spec names, for workers that lack it.
+    Without a `leader`, no manager continues it. The `bundle` has code for workers that lack it.
     """
     folder = shared.experiment_path(experiment)
     store = shared.create_experiment(experiment)
@@ -334,8 +332,7 @@ def _toml(spec: Spec) -> bytes:
 def misses_dataset(space: Workspace, reason: str) -> bool:
     """Whether an attempt failed because the prepared dataset is missing or damaged.
 
-    The `reason` then names the dataset. Workers look for it for a while, so one may still say so
-    just after the manager has repaired it.
+    The `reason` then names it. Workers look for a while, so one may say so just after its repair.
     """
     made, now = space.prepared, time.monotonic()
     if made is None or made.dataset_key not in reason:
@@ -358,8 +355,7 @@ _BUCKET_LOOKS = 5
 class Workspaces(Mapping[str, Workspace]):
     """The workspaces by experiment.
 
-    `fail` ends an experiment as failed, for a reason. An experiment whose folder is gone may be
-    held up for `gone_seconds` before it fails.
+    `fail` ends an experiment, for a reason; one without its folder fails after `gone_seconds`.
     """
 
     def __init__(

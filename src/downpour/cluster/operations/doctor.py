@@ -1,8 +1,7 @@
 """`downpour doctor`: checks that the shared directory, as this machine sees it, is usable.
 
 Each check answers one question in one row. If a check fails, the checks that need it show "not
-checked", so no row claims anything that we did not try. All checks use a hidden folder, which they
-always remove, and touch nothing else.
+checked". All checks use a hidden folder, which they always remove, and touch nothing else.
 """
 
 from __future__ import annotations

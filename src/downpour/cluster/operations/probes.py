@@ -241,8 +241,7 @@ class Attempts:
     A thread that waits for an absent file server waits in the kernel, and not even Ctrl-C
     interrupts it. So another thread runs the check; one that hangs ends with the process.
 
-    `late` returns the finding of a check that takes longer than `limit_seconds`. It must not name a
-    cause that the check does not look at.
+    `late` returns the finding of a check that takes longer; it names only what the check looks at.
     """
 
     def __init__(self, limit_seconds: float, late: Callable[[float], Finding]) -> None:

@@ -126,9 +126,8 @@ class WorkerAgent:
         self._find_manager = find_manager
         self._node = node_class(name)
         self._lock = Lock()
-        # Queues wake the threads, not `threading.Event`s. A signal handler runs in the main thread;
-        # if it interrupts `Event.set` there, its own `set` would wait for the event's lock forever.
-        # `SimpleQueue.put` is reentrant.
+        # Queues wake the threads, because `SimpleQueue.put` is reentrant. A signal handler that
+        # interrupts `Event.set` would wait forever for the event's lock with its own `set`.
         self._news: SimpleQueue[None] = self.threads.queue()
         self._begun: SimpleQueue[None] = self.threads.queue()
         self._where = ("", 0)
@@ -178,7 +177,6 @@ class WorkerAgent:
         self._news.put(None)
 
     def _do(self, actions: Sequence[Action[AcceptedTask]]) -> None:
-        """Carry out the node's actions."""
         for action in actions:
             match action:
                 case Stop():
@@ -428,6 +426,5 @@ class WorkerAgent:
                 unwanted=reply.unwanted,
                 interval_seconds=reply.interval_seconds,
             )
-        # Do this without the lock, because both `register` and `ping` take it, and the manager
-        # calls `ping` before it answers the registration.
+        # Without the lock: `register` takes it, and so does `ping`, which the manager calls then.
         self._do(actions)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from downpour.base.values import Update
 from downpour.cluster.worker.agent import RunTask
 from downpour.cluster.worker.attempt import HandOverStop, TaskCancelled, TaskControl
-from downpour.cluster.worker.system import Sampler
+from downpour.cluster.worker.system import SystemSampler
 from downpour.network.metrics import Timing, counter, gauge, summary
 from downpour.network.rpc.messages import TaskMessage
 
@@ -40,7 +40,7 @@ class WorkerMetrics:
         self._samples_per_second = 0.0
         self._load, self._train, self._publish = Timing(), Timing(), Timing()
         # A separate sampler: it averages since its last sample, and heartbeats take samples, too.
-        self._sampler = Sampler()
+        self._sampler = SystemSampler()
 
     def run(self, task: TaskMessage, control: TaskControl) -> Update:
         """Run a task; raises what `run_task` raises."""

@@ -20,7 +20,7 @@ _NEARLY = 0.9
 """A heartbeat that comes a little early still brings a sample."""
 
 
-class Sampler:
+class SystemSampler:
     """Samples the state of the machine, and the use of this process and its helpers."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Samples:
     """
 
     def __init__(self) -> None:
-        self._sampler = Sampler()
+        self._sampler = SystemSampler()
         self._system: SystemState | None = None
         self._sampled_at = time.monotonic()
 

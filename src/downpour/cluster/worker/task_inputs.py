@@ -272,8 +272,8 @@ def _indices_of(loaded: LoadedExperiment, held: IndexArray | IndicesFile) -> tup
     """Return the indices of a task, from its message or from a file, and their checksum."""
     if not isinstance(held, IndicesFile):
         return held, xxhash.xxh3_128_hexdigest(held.data)
-    # Without the file's name, because a restarted manager publishes the content again. Without
-    # the width, equal bytes could be other indices.
+    # Not the name, because a restarted manager publishes the content again. The width, because
+    # equal bytes could be other indices.
     checksum = f"{held.width_bytes} {held.file.checksum}"
 
     def read() -> IndexArray:

@@ -30,8 +30,7 @@ class Managers:
     """Clients of the managers that may lead, for a worker or a user.
 
     Args:
-        shared: the shared directory, where managers write that they lead; None if it is unknown, or
-            if the caller wants no other manager.
+        shared: the directory where managers write that they lead; None to look for no other one.
         address: the one that the user gave; None to read it from the directory.
         last: the address to try after the directory's leader, even if it serves another directory.
         timeout_seconds: how long a call may take.

@@ -269,8 +269,7 @@ class _Connection:
         name, kind, sequence = answer.readMessageBegin()
         if kind not in (TMessageType.REPLY, TMessageType.EXCEPTION):
             raise IncompatiblePeer(f"the answer to {call.method} is a message of kind {kind}")
-        # Thrift's own client does not compare the numbers. Measured: after a timeout, it returned
-        # the answer to the previous call.
+        # Thrift's own client does not, and returned the previous call's answer after a timeout.
         if (name, sequence) != (call.method, self._sequence):
             raise IncompatiblePeer(f"the answer to {call.method} belongs to {name!r}")
         struct = TApplicationException() if kind == TMessageType.EXCEPTION else call.result
@@ -342,8 +341,7 @@ class ManagerClient(Peer):
     def submit(self, spec: str, request: str = "") -> str:
         """Submit an experiment, described in TOML; returns its identifier.
 
-        The manager accepts the same `request` (4 to 32 hexadecimal digits) only once. If it is
-        empty, the client chooses one at random.
+        The manager accepts a `request` (4 to 32 hexadecimal digits) only once; empty: a random one.
         """
         # Chosen before the first attempt, so that a retry leads to the same experiment.
         values = spec, request or secrets.token_hex(4)

@@ -3,8 +3,7 @@
 A frame is four bytes of length, then the message. This is Thrift's framed transport with features
 that the library's version lacks. Before every read, we set the socket's timeout to the remaining
 time, so a peer that sends byte by byte cannot exceed a deadline. We decode a message from its own
-frame alone, so its content cannot make a reader wait for more. Both sides use this module; neither
-may use a channel again after an error.
+frame alone, so its content cannot make a reader wait for more. An error ends a channel's use.
 """
 
 from __future__ import annotations

@@ -102,8 +102,7 @@ class ManagerInfo:
     protocol: int
     version: ShortText
     presence_file: BareName
-    """In the shared directory's `presence/`. A worker that registers sends the file's content,
-    which shows that both see the same directory."""
+    """In the shared directory's `presence/`; its content shows that a worker sees the same one."""
     heartbeat_seconds: float
     term: int = 0
     patience: float = 1.0  # scales every timeout
@@ -270,8 +269,7 @@ class WorkerStatus:
     labels: tuple[str, ...] = ()
     device: str = ""
     saves: Finite | None = None
-    """The predicted share of a round's time that the worker saves, or costs if it is negative;
-    None while too little is known."""
+    """The predicted share of a round's time that the worker saves (below 0: costs), once known."""
     stands_by: bool = False
     """It trains nothing, and `saves` predicts the effect of its help."""
     differs: tuple[str, ...] = ()  # its last report about different versions of packages

@@ -15,8 +15,7 @@ them, a process trusts every peer, which we allow only for a service on loopback
 A proof is an HMAC-SHA256, under the token, of a label and both nonces. So the token never travels.
 The labels keep a peer from sending back our own proof, and the nonces keep it from using a proof
 twice. The caller knows that the server holds the token before it sends anything else. Keys derived
-in the same way authenticate every message that follows, so that an attacker who merely relays a
-handshake cannot add a message.
+in the same way authenticate all messages, so an attacker who relays a handshake cannot add one.
 """
 
 from __future__ import annotations
@@ -295,8 +294,7 @@ def _admit_holder(channel: frames.Channel, token: bytes, deadline: float) -> Non
         _reject(channel, hello, _WANTS_PROOF, deadline)
     theirs = hello[len(_HELLO) :]
     mine = secrets.token_bytes(_NONCE_BYTES)
-    # The server proves itself first, so any process that connects may guess at the token offline.
-    # That is why tokens have 256 random bits.
+    # Tokens have 256 random bits, because any process that connects may guess at one offline.
     channel.send(mine + _proof(token, b"server", theirs, mine), deadline)
     proof = channel.receive(deadline, bytes_max=_PROOF_BYTES)
     if not hmac.compare_digest(proof, _proof(token, b"caller", theirs, mine)):

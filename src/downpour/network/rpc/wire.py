@@ -122,8 +122,7 @@ def read_field(name: str, convert: Convert, received: Any) -> Any:
 def writer(annotation: Any, thrift_type: int = TType.I64) -> Convert:
     """Return a function that converts a value of this annotation to a struct for sending.
 
-    The function raises TypeError or ValueError if the value does not fit its annotation, which is a
-    bug in this program, never in the peer.
+    The function raises TypeError or ValueError for a value that does not fit, which is our bug.
     """
     if annotation == Indices:
         return _write_indices
