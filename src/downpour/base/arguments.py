@@ -20,11 +20,7 @@ _Class = TypeVar("_Class", bound=type)
 
 
 def checked_call(fields: Iterable[str] = ()) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Let a function refuse unknown arguments with our own error.
-
-    Args:
-        fields: fields of the spec, which users may pass as arguments by mistake.
-    """
+    """Let a function refuse unknown arguments with our own error, also `fields` of the spec."""
     of_spec = frozenset(fields)
 
     def decorated(function: Callable[_P, _R]) -> Callable[_P, _R]:

@@ -35,9 +35,6 @@ class Device:
         kind, _, number = name.partition(":")
         return cls(kind, int(number) if number else None)
 
-    def __str__(self) -> str:
-        return self.kind if self.number is None else f"{self.kind}:{self.number}"
-
 
 @dataclass(frozen=True, slots=True)
 class Devices:

@@ -37,12 +37,7 @@ EXTRAS: dict[str, dict[str, str]] = {
 
 
 def require(purpose: str, extra: str) -> None:
-    """Check that the libraries of an extra are installed, before any work begins.
-
-    Args:
-        purpose: the command, option or function that needs them, in the user's words.
-        extra: a key of `EXTRAS`.
-    """
+    """Check that an extra's libraries are installed, before any work; `purpose` is for users."""
     for module, package in EXTRAS[extra].items():
         if not is_installed(module):
             raise MissingPackage(purpose, package, extra)

@@ -137,16 +137,13 @@ class ManagerHost:
             self.server = ForkServerProcess(self.log, self._environment)
         elif (status := self.server.exit_status(MANAGER)) is None:
             return
-        elif status >= 0 or self._restarts.count >= RESTARTS_MAX:
+        elif status >= 0:
             raise self.server.error_of(MANAGER)
         else:
             log.warning("the manager died from signal %d; restarting it", -status)
-        self._restart()
-
-    def _restart(self) -> None:
-        """Start a manager at the dead one's address; it continues where the dead one ended."""
         if self._restarts.count >= RESTARTS_MAX:
             raise self.server.error_of(MANAGER)
+        # At the dead one's address, it continues where the dead one ended.
         self._restarts.begin()
         port = int(self.address.rpartition(":")[2])
         self._manager = replace(self._manager, port=port, restarts=self._manager.restarts + 1)

@@ -179,12 +179,10 @@ LOOK_SECONDS = 0.2
 def run_group(
     worker: WorkerOptions, log: Path | None, wait: Callable[[float], bool]
 ) -> Mapping[str, Ended]:
-    """Run workers until all have ended; returns how each one ended, by name.
+    """Run workers of these options until all have ended; returns how each one ended, by name.
 
-    Args:
-        worker: the options of all workers; the name must not be empty. See `numbered`.
-        log: the file for their output, each line with the worker's name; None: standard error.
-        wait: waits some seconds; returns true early when a signal tells the workers to leave.
+    Without a `log`, their output goes to standard error, each line with the worker's name. `wait`
+    waits some seconds; it returns true early when a signal tells the workers to leave.
     """
     engine = LocalEngine(worker.manager)
     over: dict[str, Ended] = {}

@@ -90,13 +90,8 @@ class GlobalModel:
     ) -> StepCost | None:
         """Refuse a network that does not train, see `training.trial`; the parameters don't change.
 
-        Args:
-            shards: the indices of their examples.
-            again: whether to repeat what another process decides, see `training.repeating`.
-            cost: of a step, if another process of this machine has tried the same.
-
-        Returns:
-            The cost of a step on this machine, if it can take one.
+        With `again`, this repeats what another process decides, see `training.repeating`. `cost` is
+        that of a step, if another process has tried it; the same is returned, if we can take one.
         """
         tried = self.tried
         if tried.device == CPU and self._spec.device not in {CPU, AUTO}:

@@ -234,7 +234,12 @@ def start_manager(options: ManagerOptions, on_death: OnDeath = lambda _: None) -
     trust = Trust.load(options.credentials)
     predictor = pretrained(Path(options.predictor) if options.predictor else None)
     closing = Event()
-    shared = _shared_directory(options, closing)
+    shared = replace(
+        open_location(options.shared, create=True),
+        patience_seconds=options.patience_seconds * options.patience,
+        away_seconds=AWAY_SECONDS * options.patience,
+        sleep=closing.wait,  # so that closing the manager ends all retries
+    )
     lease, archive = Lease(shared), Archive(shared)
     if not options.embedded:
         lease.acquire(wait=options.successor, while_waiting=_say_who_serves)
@@ -267,16 +272,6 @@ def start_manager(options: ManagerOptions, on_death: OnDeath = lambda _: None) -
         manager.start()
         undoing.pop_all()
     return manager
-
-
-def _shared_directory(options: ManagerOptions, closing: Event) -> SharedDirectory:
-    """Open it with the options' timeouts; closing the manager ends its retries."""
-    return replace(
-        open_location(options.shared, create=True),
-        patience_seconds=options.patience_seconds * options.patience,
-        away_seconds=AWAY_SECONDS * options.patience,
-        sleep=closing.wait,
-    )
 
 
 def _continued(

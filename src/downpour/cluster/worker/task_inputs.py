@@ -199,7 +199,10 @@ def _afresh(loaded: LoadedExperiment, task: TaskMessage) -> BegunTask:
     start = None
     # A round's only update is the next version, under another name.
     if kept is None or task.step is not None or kept.update.checksum != task.model.checksum:
-        start = _begun_from(loaded, task)
+        model = loaded.models.read(task.model, task.leading, task.whole)
+        if task.step is not None:
+            model = moved_by(model, decode(loaded.store.read(task.step), task.step.name))
+        start = model.tensors
         load_parameters(loaded.model, start)
     indices, checksum = _indices_of(loaded, task.indices)
     part = LocalTask(
@@ -247,14 +250,6 @@ def _start_of(
         compression=loaded.spec.update_codec,
         unsent=unsent_part(_handed_on(loaded, task), model.tensors),
     )
-
-
-def _begun_from(loaded: LoadedExperiment, task: TaskMessage) -> Mapping[str, Array]:
-    """Return the parameters and buffers that a task begins from."""
-    model = loaded.models.read(task.model, task.leading, task.whole)
-    if task.step is not None:
-        model = moved_by(model, decode(loaded.store.read(task.step), task.step.name))
-    return model.tensors
 
 
 def _handed_on(loaded: LoadedExperiment, task: TaskMessage) -> Mapping[str, npt.NDArray[Any]]:

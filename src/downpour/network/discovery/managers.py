@@ -29,11 +29,8 @@ from downpour.network.rpc import CALL_SECONDS, Address, ManagerClient, Trust, pa
 class Managers:
     """Clients of the managers that may lead, for a worker or a user.
 
-    Args:
-        shared: the directory where managers write that they lead; None to look for no other one.
-        address: the one that the user gave; None to read it from the directory.
-        last: the address to try after the directory's leader, even if it serves another directory.
-        timeout_seconds: how long a call may take.
+    Managers write into `shared` that they lead; None: look for no other one. The user gave the
+    `address`, if any. We try the `last` one after the leader, even for another directory.
     """
 
     shared: SharedDirectory | None

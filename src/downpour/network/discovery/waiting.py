@@ -60,12 +60,10 @@ def awaiting(
     *,
     when: Callable[[BaseException], bool] = manager_may_come,
 ) -> Retrying:
-    """Return a retrying caller; when the time is over, it raises the last error.
+    """Return a retrying caller; after these `seconds` (0: one try), it raises the last error.
 
-    Args:
-        seconds: how long to wait at most; 0: one try.
-        between: called before each further try; it may turn to another manager, or raise.
-        when: whether a call that failed with this error may succeed later.
+    `between` is called before each further try; it may turn to another manager, or raise. `when`
+    says whether a call that failed with an error may succeed later.
     """
 
     def before_sleep(state: RetryCallState) -> None:

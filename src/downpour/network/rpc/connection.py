@@ -59,11 +59,8 @@ _Answer = TypeVar("_Answer")
 class Peer:
     """Calls one Thrift service at one address; safe to share between threads.
 
-    Args:
-        trust: this side's credentials, and its demands on the service.
-        timeout_seconds: the deadline of each call, beside the time that we ask the peer to wait.
-        connect_seconds: the limit for opening a connection.
-        connections_max: calls in flight at a time; further ones wait, within their deadline.
+    A call has `timeout_seconds`, beside the time that we ask the peer to wait. At most
+    `connections_max` are in flight; further ones wait, within their deadline.
     """
 
     service: ModuleType

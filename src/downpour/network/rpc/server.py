@@ -64,11 +64,8 @@ class Limits:
 class Server:
     """Serves one Thrift processor at one address; the constructor binds, `start` serves.
 
-    Args:
-        processor: a generated `Processor`.
-        host: a name or address of this machine; `0.0.0.0` or `::` means every interface.
-        port: 0 picks a free one.
-        on_end: called in a connection's thread when that has ended, unless the server stops.
+    The host `0.0.0.0` or `::` means every interface, and port 0 any free one. `on_end` is called in
+    a connection's thread when that has ended, unless the server stops.
     """
 
     def __init__(
@@ -193,13 +190,9 @@ class Server:
             tell(logging.WARNING, text, peer, type(error).__name__, error)
         finally:
             self._end(current_thread(), channel)
-        self._notify_end(peer)
-
-    def _notify_end(self, peer: str) -> None:
-        if self._stopping.is_set():
-            return
         try:
-            self._on_end()
+            if not self._stopping.is_set():
+                self._on_end()
         except Exception:  # noqa: BLE001 - the thread ends here, and no caller waits
             _LOG.exception("handling the end of the connection from %s failed", peer)
 
