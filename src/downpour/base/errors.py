@@ -179,10 +179,7 @@ class MissingPackage(DownpourError):
 
 
 class LaunchError(DownpourError):
-    """A process did not start, or ended too early.
-
-    `asked_wrongly` is true if the user can correct the cause.
-    """
+    """A process did not start, or ended too early; the user can correct it if `asked_wrongly`."""
 
     def __init__(self, reason: str, *, asked_wrongly: bool = False) -> None:
         super().__init__(reason)
@@ -241,10 +238,7 @@ class OtherCode(UnfitWorker):
 
 
 class ExperimentFailed(DownpourError):
-    """An experiment ended without a model.
-
-    `asked_wrongly` is true if the cause is in the spec, which the user can correct.
-    """
+    """An experiment ended without a model; the spec is to blame if `asked_wrongly`."""
 
     def __init__(self, experiment: str, reason: str, *, asked_wrongly: bool = False) -> None:
         super().__init__(experiment, reason)

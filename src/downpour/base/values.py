@@ -98,10 +98,7 @@ class AttemptId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """The result of an attempt: the file of its parameters, and facts about their training.
-
-    The worker's own clock measures seconds.
-    """
+    """An attempt's result: the parameters' file, and facts; seconds are by the worker's clock."""
 
     file: PublishedFile
     samples: int
@@ -194,10 +191,7 @@ class ProcessState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """Quantiles of a duration, in seconds: it stays below `q10` with probability 0.1, and so on.
-
-    The quantiles are in rising order.
-    """
+    """Quantiles of seconds, rising: a duration is below `q10` with probability 0.1, and so on."""
 
     q10: float
     q50: float

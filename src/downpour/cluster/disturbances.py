@@ -69,10 +69,7 @@ class DutyCycle:
 
 
 class Slowing:
-    """Slows a worker in a separate thread, until `close`.
-
-    `process_of` returns the worker's current process; None while it has none.
-    """
+    """Slows a worker in a thread, until `close`; `process_of` returns its process, if any."""
 
     def __init__(self, slow: Slow, process_of: Callable[[str], int | None]) -> None:
         self._slow = slow

@@ -132,10 +132,7 @@ def failing_instead_of_dying() -> Iterator[None]:
 
 
 def told_limit() -> str:
-    """Say how much memory is free for this process, and the limit of its cgroups if they have one.
-
-    The words continue a sentence.
-    """
+    """Say, for the end of a sentence, how much memory is free, and the limit of its cgroups."""
     limit = min((limit for limit, _ in _limited_groups()), default=None)
     of_all = f" of the {limit / 2**20:.0f} MiB of its group" if limit is not None else ""
     return f"{free_memory() / 2**20:.0f} MiB{of_all} are free"

@@ -28,10 +28,7 @@ _LEAVING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Terminated(KeyboardInterrupt):
-    """A signal tells a command to stop, as Ctrl-C does.
-
-    `last` is the signal's number, for a caller that sees only the interruption.
-    """
+    """A signal tells a command to stop, as Ctrl-C does; `last` is the number of the last one."""
 
     last: ClassVar[int] = signal.SIGINT
 
@@ -41,10 +38,7 @@ class Terminated(KeyboardInterrupt):
 
 
 def stop_at_signals() -> None:
-    """Let TERM and HUP end a command as Ctrl-C does; ignore further ones.
-
-    A server replaces this with `on_leaving`.
-    """
+    """Let TERM and HUP end a command as Ctrl-C does, once; servers replace it by `on_leaving`."""
 
     def stop(number: int, _: object) -> None:
         for each in (signal.SIGTERM, signal.SIGHUP):

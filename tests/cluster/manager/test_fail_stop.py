@@ -41,7 +41,7 @@ PLACES: dict[str, tuple[type, str]] = {
     "the core": (Scheduler, "handle"),
     "gathering": (Sink, "keep"),
     "keeping": (Sink, "commit"),
-    "the lead": (Driver, "_check_leader"),
+    "the lead": (Driver, "check_leader"),
     "carrying out": (Sink, "carry_out"),
     "answering": (Driver, "_announce"),
 }
@@ -66,7 +66,7 @@ def test_an_exception_anywhere_ends_the_driver_with_a_line(
     sink = Sink()
     driver = Driver(Scheduler(), on_death=deaths.put)
     owner, name = PLACES[place]
-    target: object = {Sink: sink, Driver: driver}.get(owner, driver._scheduler)
+    target: object = {Sink: sink, Driver: driver}.get(owner, driver.scheduler)
     driver.start(sink)
     with monkeypatch.context() as patch:
         patch.setattr(target, name, planted(error))

@@ -268,10 +268,7 @@ def test(script: str) -> None:
 
 
 def submit(script: str, secrets: Mapping[str, str]) -> int:
-    """Submit a script; return the job's ID.
-
-    The `secrets` are environment variables that must not be in the script.
-    """
+    """Submit a script, with `secrets` as variables that must not be in it; return the job's ID."""
     said = _ask(["sbatch", "--parsable"], script, {**_environment(script), **secrets})
     job = said.strip().rpartition("\n")[2].partition(";")[0]
     if not job.isdigit():

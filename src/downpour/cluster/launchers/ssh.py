@@ -42,10 +42,7 @@ class SshEngine(TetheredWorkers):
         self.manager_host = options.manager_host or "127.0.0.1"
 
     def check(self, plan: LaunchPlan) -> None:
-        """Look at all hosts that meet the plan's needs, and learn how they reach this machine.
-
-        No worker starts on the other hosts.
-        """
+        """Look at the hosts that meet the plan's needs, and learn how they reach this machine."""
         # Import it here: help texts import this module, and must not wait for numpy.
         from downpour.files.store import SharedDirectory
 

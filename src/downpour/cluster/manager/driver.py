@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Condition
@@ -48,6 +49,7 @@ _Item = Posted[_Waiting] | Asked[_Waiting]
 _Step = Step[_Waiting]
 
 
+@dataclass(eq=False)
 class Driver:
     """Runs the core in a separate thread, from `start` to `stop`.
 
@@ -61,26 +63,21 @@ class Driver:
         node_class: makes the decisions; tests plant defects in it.
     """
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        threads: Threads = THREADS,
-        *,
-        patience_seconds: float = 60.0,
-        on_death: Callable[[DownpourError], None] = lambda _: None,
-        check_leader: Callable[[], None] = lambda: None,
-        node_class: type[ManagerNode[_Waiting]] = ManagerNode,
-    ) -> None:
-        self._on_death = on_death
-        self._check_leader = check_leader
-        self._threads = threads
-        self._ending = threads.flag()
-        self._retry_policy = RetryPolicy(seconds=patience_seconds, sleep=self._ending.wait)
-        self._scheduler = scheduler
-        self._node_class = node_class
-        self._queue: SimpleQueue[_Item | None] = threads.queue()
+    scheduler: Scheduler
+    threads: Threads = THREADS
+    _: KW_ONLY
+    patience_seconds: float = 60.0
+    on_death: Callable[[DownpourError], None] = lambda _: None
+    check_leader: Callable[[], None] = lambda: None
+    node_class: type[ManagerNode[_Waiting]] = ManagerNode
+
+    def __post_init__(self) -> None:
+        """Take posts, but no event before `start`."""
+        self._ending = self.threads.flag()
+        self._retry_policy = RetryPolicy(seconds=self.patience_seconds, sleep=self._ending.wait)
+        self._queue: SimpleQueue[_Item | None] = self.threads.queue()
         self._taken: list[_Item] = []
-        self._began_at = threads.now() - scheduler.state.now_seconds
+        self._began_at = self.threads.now() - self.scheduler.state.now_seconds
         self._changed = Condition()
         self.change = 1
         """It grows with every event that changes what clients see. It is never 0: callers that have
@@ -92,7 +89,7 @@ class Driver:
     @property
     def now_seconds(self) -> float:
         """Experiment time: the seconds that this manager and those before it have run."""
-        return self._threads.now() - self._began_at
+        return self.threads.now() - self._began_at
 
     def start(self, sink: ManagerSink, first: Sequence[do.Command] = ()) -> None:
         """Begin to take events, including earlier posts; experiment time continues from the core.
@@ -100,11 +97,11 @@ class Driver:
         An earlier manager has left the `first` commands undone.
         """
         # Set it again, because recovery has moved the core's time since we made this driver.
-        self._began_at = self._threads.now() - self._scheduler.state.now_seconds
+        self._began_at = self.threads.now() - self.scheduler.state.now_seconds
         self._sink = sink
-        self._node = self._node_class(self._scheduler, sink)
+        self._node = self.node_class(self.scheduler, sink)
         self._first = list(first)
-        self._thread = self._threads.start("scheduler", self._run)
+        self._thread = self.threads.start("scheduler", self._run)
 
     def end_waits(self) -> None:
         """End all waits for a change, now and later, because the manager is closing."""
@@ -127,7 +124,7 @@ class Driver:
 
         If the driver has stopped, it raises Refused, as busy; the event may have taken effect.
         """
-        done: Future[Output] = self._threads.reply()
+        done: Future[Output] = self.threads.reply()
         self._put(Posted(event, done))
         return done
 
@@ -136,7 +133,7 @@ class Driver:
 
         The question must change nothing. A driver that has stopped refuses it as busy.
         """
-        done: Future[T] = self._threads.reply()
+        done: Future[T] = self.threads.reply()
         self._put(Asked(question, done))
         return done.result()
 
@@ -170,7 +167,7 @@ class Driver:
         try:
             # These need no commit, because they follow from entries that we read from the journals.
             if self._first:
-                self._check_leader()
+                self.check_leader()
             self._sink.carry_out(self._first)
             self._serve()
         except BaseException as error:  # noqa: BLE001 - any exception ends the manager
@@ -196,10 +193,10 @@ class Driver:
         self._refuse_the_rest()
         self.end_waits()
         if isinstance(error, StoreError):
-            self._on_death(error)
+            self.on_death(error)
             return
         log.info("the manager ends", exc_info=error)
-        self._on_death(FailStop(_described(error)))
+        self.on_death(FailStop(_described(error)))
 
     def _next_items(self, timeout_seconds: float) -> list[_Item | None]:
         """Wait for an item, and return it with all items behind it; None marks the end."""
@@ -225,7 +222,7 @@ class Driver:
         # After the commit, because another manager may have begun its term while this one waited
         # for the disk. Before acting, because nothing undoes a replaced manager's actions.
         if ready.must_lead:
-            self._check_leader()
+            self.check_leader()
         for step in ready.steps:
             self._act(step)
         self._taken = []

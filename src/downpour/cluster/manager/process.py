@@ -175,10 +175,7 @@ class Manager:
         return self._metrics.url if self._metrics is not None else ""
 
     def close(self) -> None:
-        """Stop serving and wait for running work.
-
-        The next manager continues the experiments; an embedded manager cancels its own.
-        """
+        """Stop serving and wait for running work; an embedded manager cancels its experiments."""
         # Stop the callers first, then the work that they wait for. End long polls before the server
         # stops, or it would wait for them. Release the lock last, when nothing writes any more.
         self._warming_up.cancel()

@@ -316,10 +316,7 @@ def start_of(spec: Spec, shared: SharedDirectory | None) -> NamedModel:
 
 
 def with_checksums(spec: ResolvedSpec, shared: SharedDirectory, *, known: bool) -> ResolvedSpec:
-    """Fix which files an experiment begins from, at its submission.
-
-    This does not read the model if its checksum is `known`.
-    """
+    """Fix which files an experiment begins from; reads no model whose checksum is `known`."""
     if spec.init_from is None:
         return spec
     model = spec.init_checksum if known else start_of(spec, shared).checksum

@@ -217,10 +217,7 @@ class Workspace:
             give_back(self.run_lock)
 
     def finish(self) -> None:
-        """Export the record of an experiment that has ended.
-
-        This then removes a run's journal, because no manager ever reads it.
-        """
+        """Export an ended experiment's record, and remove a run's journal: no manager reads it."""
         export_record(self.folder, self.record.all_lines())
         self.record = RecordReader(self.folder)  # its lines need not stay in memory
         if self.run_lock is not None:
@@ -353,10 +350,7 @@ _BUCKET_LOOKS = 5
 
 
 class Workspaces(Mapping[str, Workspace]):
-    """The workspaces by experiment.
-
-    `fail` ends an experiment, for a reason; one without its folder fails after `gone_seconds`.
-    """
+    """The workspaces by experiment; `fail` ends one whose folder is gone for `gone_seconds`."""
 
     def __init__(
         self,

@@ -257,10 +257,7 @@ class Snapshots:
 
 
 class TaskFlow(ABC):
-    """Runs tasks one after the other.
-
-    `sleep` waits between two tries to read a file. `token` draws as many bytes for a file's name.
-    """
+    """Runs tasks one by one; `sleep` waits between tries, and `token` draws bytes for names."""
 
     def __init__(
         self,

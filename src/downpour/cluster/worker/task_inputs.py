@@ -59,10 +59,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 class _Kept(NamedTuple):
-    """The last task's files, and the arrays of its optimizer's state.
-
-    The network still holds the parameters of the update.
-    """
+    """The last task's files, and its optimizer's arrays; the network still has its parameters."""
 
     update: PublishedFile
     optimizer_state: PublishedFile | None

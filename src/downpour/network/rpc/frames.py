@@ -12,6 +12,9 @@ import contextlib
 import hmac
 import socket
 import ssl
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
 from time import monotonic
 from typing import Any
 
@@ -31,6 +34,7 @@ _CHUNK_BYTES = 64 * 1024
 _PARTING_SECONDS = 1.0
 """How long a peer refused in the TLS handshake has to read the alert; see `Channel._part`."""
 _SEAL_BYTES = 32
+Seal = Callable[[bytes], bytes]
 # A peer whose machine lost its power sends no FIN; we notice after 30 + 3 * 10 s.
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
@@ -43,20 +47,12 @@ class Closed(Exception):
         self.midway = midway
 
 
-class _Seal:
-    """Authenticates the frames of one direction, with their numbers, by HMAC-SHA256.
+def _code(key: bytes, numbers: Iterator[int], message: bytes) -> bytes:
+    """Return the HMAC-SHA256 of a direction's next frame.
 
-    The numbers reveal frames that were dropped, repeated or moved.
+    Its number is part of it, and so reveals frames that were dropped, repeated or moved.
     """
-
-    def __init__(self, key: bytes) -> None:
-        self._key = key
-        self._frames = 0
-
-    def of(self, message: bytes) -> bytes:
-        """Return the code of the next frame."""
-        self._frames += 1
-        return hmac.digest(self._key, self._frames.to_bytes(8, "big") + message, "sha256")
+    return hmac.digest(key, next(numbers).to_bytes(8, "big") + message, "sha256")
 
 
 def _not_a_frame(begins: bytes, bytes_max: int) -> str:
@@ -86,7 +82,7 @@ class Channel:
         self._sock = sock
         self._received = bytearray()
         self._interrupted = False
-        self._seals: tuple[_Seal, _Seal] | None = None
+        self._seals: tuple[Seal, Seal] | None = None
 
     def receive(
         self,
@@ -119,7 +115,7 @@ class Channel:
         if len(message) > FRAME_BYTES_MAX:
             raise ValueError(f"a message of {len(message)} bytes is over {FRAME_BYTES_MAX}")
         if self._seals is not None:
-            message += self._seals[0].of(message)
+            message += self._seals[0](message)
         self._sock.settimeout(_left(deadline))
         self._sock.sendall(len(message).to_bytes(_HEADER_BYTES, "big") + message)
 
@@ -157,7 +153,7 @@ class Channel:
 
         So an attacker between the peers can read messages, but not alter, add, drop or repeat them.
         """
-        self._seals = _Seal(sending_key), _Seal(receiving_key)
+        self._seals = partial(_code, sending_key, count(1)), partial(_code, receiving_key, count(1))
 
     def interrupt(self) -> None:
         """Wake a thread that waits on the socket; closing alone would not wake it."""
@@ -219,9 +215,9 @@ def accelerated(message: bytes | None = None) -> tuple[Any, TMemoryBuffer]:
     return protocol, buffer
 
 
-def _opened(frame: bytes, seal: _Seal) -> bytes:
+def _opened(frame: bytes, seal: Seal) -> bytes:
     message, mark = frame[:-_SEAL_BYTES], frame[-_SEAL_BYTES:]
-    if not hmac.compare_digest(mark, seal.of(message)):
+    if not hmac.compare_digest(mark, seal(message)):
         raise IncompatiblePeer("a message that changed on its way from the peer")
     return message
 
