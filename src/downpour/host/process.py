@@ -140,10 +140,7 @@ def end_session(leader: int) -> None:
 
 
 def signal_group(leader: int, number: signal.Signals) -> None:
-    """Send a signal to a process that leads a session, and to its children in the same group.
-
-    Does nothing if the process has ended, or does not lead yet.
-    """
+    """Signal a session's leader and its group; do nothing if it has ended, or does not lead yet."""
     with suppress(ProcessLookupError, PermissionError):  # macOS raises PermissionError for a zombie
         os.killpg(leader, number)
 

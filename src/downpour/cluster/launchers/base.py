@@ -68,10 +68,7 @@ class LaunchPlan:
         object.__setattr__(self, "manager", replace(self.manager, loaders=self.loaders))
 
     def worker(self, number: int, address: str) -> WorkerOptions:
-        """Return how to start a worker of the manager at `address`; workers count from 1.
-
-        It accepts code, because the same user starts the manager and the worker.
-        """
+        """Return how to start worker `number`, from 1; it accepts the code of its own user."""
         return WorkerOptions(
             manager=address,
             shared=self.manager.shared,

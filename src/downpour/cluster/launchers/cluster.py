@@ -37,10 +37,7 @@ _NAME = re.compile(r"\d{8}-\d{6}-\d{1,9}")
 
 
 def new_log(shared: Path) -> Path:
-    """Return the path of this process's log in a shared directory, and remove the oldest logs.
-
-    Other files stay where they are, and so do logs of processes that are alive on this machine.
-    """
+    """Return a path for this process's log; remove the oldest, unless their processes live here."""
     folder = shared / "logs"
     folder.mkdir(parents=True, exist_ok=True)
     written = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
@@ -94,10 +91,7 @@ RESTARTS_MAX = 10
 
 
 class ManagerHost:
-    """A fork server and the manager that it forks, until `close`; keeps this process's log, too.
-
-    Only the launcher can tell which processes have died.
-    """
+    """A fork server and the manager that it forks, until `close`; keeps this process's log, too."""
 
     def __init__(
         self, plan: LaunchPlan, now: Callable[[], float], server: ForkServerProcess | None
@@ -160,10 +154,7 @@ _LEFT, _ASKED_WRONGLY = 0, 2
 
 @dataclass(slots=True)
 class _Place:
-    """A worker's place: the worker that holds it, and the number of restarts.
-
-    A place that a policy asked for is `extra`; the launcher may give it back.
-    """
+    """A worker's place and its restarts; a policy asked for an `extra` one, which may go back."""
 
     number: int
     restarts: Restarts

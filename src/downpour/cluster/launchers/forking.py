@@ -25,10 +25,7 @@ _ASKED_WRONGLY = 2
 
 
 class ForkServerProcess:
-    """A running fork server, until `close`; it and all its processes append to the file `log`.
-
-    It has further variables in its `environment`, and first `imports` packages.
-    """
+    """A fork server, until `close`; it `imports` packages, and its processes append to `log`."""
 
     def __init__(
         self, log: Path, environment: Mapping[str, str], imports: Sequence[str] = ()

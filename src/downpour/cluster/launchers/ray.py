@@ -46,10 +46,7 @@ def on_ray(options: RayOptions | None = None) -> Launcher:
 
 @dataclass(slots=True)
 class _Place:
-    """Ray's objects for a worker: a reservation and an actor, by the future results of its methods.
-
-    `node` is the node on which the worker was last seen.
-    """
+    """A worker's reservation, its actor, the actor's future results, and the node last seen."""
 
     group: Any = None
     handle: Any = None
@@ -248,11 +245,9 @@ class RayEngine:
         return placement_group([self._bundle], bundle_label_selector=[self._allowed()])
 
     def _allowed(self) -> dict[str, str]:
-        """Return which nodes Ray may choose: those with the labels that the user asked for.
-
-        Until Ray knows that a node is gone, it would choose that node, too.
-        """
+        """Return which nodes Ray may choose: by the user's labels, without nodes that are gone."""
         labels = dict(label.split("=", 1) for label in self._options.place)
+        # Until Ray knows that a node is gone, it would choose that node, too.
         gone = ",".join(sorted(self._nodes.gone))
         return labels | ({"ray.io/node-id": f"!in({gone})"} if gone else {})
 

@@ -55,10 +55,7 @@ class SupervisedPlan:
 
 
 class Supervisor:
-    """Keeps one cluster running, until someone asks for its end.
-
-    `wait` waits some seconds; it returns true early when a signal comes. `on` names the launcher.
-    """
+    """Keeps one cluster running until its end; `wait` returns true early when a signal comes."""
 
     def __init__(
         self, on: str, plan: LaunchPlan, launcher: Launcher, wait: Callable[[float], bool]

@@ -64,10 +64,7 @@ def units(plan: LaunchPlan, *, with_manager: bool = True) -> dict[str, str]:
 
 
 def enable(plan: LaunchPlan, texts: Mapping[str, str]) -> list[str]:
-    """Write units, start them now and at every start of the machine; returns their names.
-
-    If the manager needs a token and has none, this makes one.
-    """
+    """Write units, start them now and at each boot, with a token if needed; returns their names."""
     # Import it here: help texts import this module, and must not wait for numpy.
     from downpour.files.store import SharedDirectory
     from downpour.files.store.presence import make_token

@@ -33,10 +33,7 @@ _KEPT_LINES = 20
 
 
 class TetheredWorkers:
-    """The part of an engine that starts each worker in a free slot of some hosts, and ends it.
-
-    `words` returns the command that runs a script on a host.
-    """
+    """Starts each worker in a free slot of some hosts; `words` returns a script's command there."""
 
     def __init__(self, hosts: Sequence[Host], words: Callable[[Host, str], Sequence[str]]) -> None:
         self.hosts = tuple(hosts)
@@ -45,10 +42,7 @@ class TetheredWorkers:
         self._running: dict[str, _Connection] = {}
 
     def start(self, worker: WorkerOptions, environment: Mapping[str, str], log: Path | int) -> None:
-        """Start a worker in a free slot, preferably on a host that has not been lost.
-
-        The log may also be a file descriptor, which the connection closes at the end.
-        """
+        """Start a worker in a free slot, preferably of no lost host; `log` may be a descriptor."""
         host = self.free_host([one.host for one in self._running.values()])
         # Take the host's first free slot, so that its workers take its cards in turn.
         taken = {one.worker.place for one in self._running.values() if one.host == host}

@@ -36,10 +36,7 @@ def contribution(shard: int, update: Update) -> Contribution:
 
 
 class Aggregation:
-    """Adds one experiment's updates; only the thread that works on parameters uses it.
-
-    `arrived` are this round's updates that no sum contains yet, by shard.
-    """
+    """Adds an experiment's updates, for one thread; no sum contains the `arrived` ones yet."""
 
     def __init__(self, spec: Spec, store: Store) -> None:
         self.versions = Versions(store)

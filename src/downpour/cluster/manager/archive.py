@@ -91,10 +91,7 @@ class Archive:
                     self._note(entry)
 
     def begin(self, term: int) -> None:
-        """Write the known experiments to this term's file; later calls append to it.
-
-        If the file cannot be written, the next start reads the journals.
-        """
+        """Write the known experiments to this term's file, if we can; later calls append to it."""
         former = _files(self._shared.root)
         name = f"ended-{term:06d}.jsonl"
         try:

@@ -67,10 +67,7 @@ def task_of(
     optimizer_state: PublishedFile | None = None,
     step: PublishedFile | None = None,
 ) -> TaskMessage:
-    """Return the message for a task from a model version, which no attempt has begun.
-
-    The `leading` versions' steps lead to that version.
-    """
+    """Return the message of an unbegun task; the `leading` versions' steps lead to its model."""
     made = ready(space)
     return TaskMessage(
         id=attempt,

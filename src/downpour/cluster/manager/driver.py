@@ -92,10 +92,7 @@ class Driver:
         return self.threads.now() - self._began_at
 
     def start(self, sink: ManagerSink, first: Sequence[do.Command] = ()) -> None:
-        """Begin to take events, including earlier posts; experiment time continues from the core.
-
-        An earlier manager has left the `first` commands undone.
-        """
+        """Begin to take events; an earlier manager has left the `first` commands undone."""
         # Set it again, because recovery has moved the core's time since we made this driver.
         self._began_at = self.threads.now() - self.scheduler.state.now_seconds
         self._sink = sink
@@ -129,10 +126,7 @@ class Driver:
         return done
 
     def ask(self, question: Callable[[Scheduler], T]) -> T:
-        """Read the core's state between two events; raises what `question` raises.
-
-        The question must change nothing. A driver that has stopped refuses it as busy.
-        """
+        """Read the core's state, and change nothing; raises what `question` raises, or Refused."""
         done: Future[T] = self.threads.reply()
         self._put(Asked(question, done))
         return done.result()

@@ -162,10 +162,7 @@ class GlobalModel:
         held_out: Shard | None = None,
         reading: Reading | None = None,
     ) -> Evaluation:
-        """Evaluate these parameters and buffers on the test examples, or on training examples.
-
-        If training examples were set apart, they are `held_out`. `reading` says who may read ahead.
-        """
+        """Evaluate on the test or the `held_out` examples; `reading` says who reads ahead."""
         load_parameters(self._network, parameters)
         device = self._loaded.spec.device
         if self._loaders is None and reading is not None:

@@ -301,10 +301,7 @@ def run_manager(
     ready: Callable[[Address], None],
     measured: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Serve until a signal comes; calls `ready` with the address once the manager serves.
-
-    If the manager serves metrics, this then calls `measured` with their URL.
-    """
+    """Serve until a signal; calls `ready` with the address, `measured` with the metrics' URL."""
     # A SimpleQueue, because its `put` is reentrant: a signal handler that sets an Event deadlocks
     # if it interrupts this thread while this thread holds the Event's lock.
     stop = SimpleQueue[DownpourError | None]()

@@ -99,10 +99,7 @@ class Roster:
         return tuple(self._entries)
 
     def is_dead(self, name: str, entry: RosterEntry) -> bool:
-        """Whether a failed call shows that a worker is dead: it must still have that entry.
-
-        If the worker has registered again or is gone, the call no longer says anything about it.
-        """
+        """Whether a failed call shows that a worker is dead: it has not registered again since."""
         return self.get(name) is entry
 
     def strike(self, name: str) -> None:
@@ -143,10 +140,7 @@ class ConnectionMonitor:
         self._connection.heard = worker, self.roster.get(worker)
 
     def connection_ended(self) -> None:
-        """Check the worker that called over this thread's connection, if any did.
-
-        This skips a worker that left or has registered again.
-        """
+        """Check the worker of this thread's ended connection, unless it left or came again."""
         heard: tuple[str, RosterEntry | None] = getattr(self._connection, "heard", ("", None))
         worker, entry = heard
         if entry is not None:

@@ -389,10 +389,7 @@ def _best_before(spec: ResolvedSpec, shared: SharedDirectory) -> BestBefore | No
 
 
 def _outer_beside(spec: Spec, shared: SharedDirectory) -> NamedModel | None:
-    """Return the outer optimizer's state beside the model version that a spec continues from.
-
-    Another optimizer, with a different state, starts without one.
-    """
+    """Return the outer state beside the version that a spec continues, if it fits."""
     found = _version_of(spec, shared) if spec.outer.keeps_state else None
     if found is None:
         return None

@@ -224,10 +224,7 @@ class Takeover:
 
 
 def _was_never_begun(folder: Path, names: list[str]) -> bool:
-    """Whether a folder holds only files from before the acknowledgement of a submission.
-
-    Someone may have killed a manager, or a run, just after it made the folder.
-    """
+    """Whether a folder has only files from before an acknowledged submission, as after a kill."""
     made = {layout.SPEC_NAME, layout.RECORD_NAME, RUN_LOCK_NAME}
     made |= {segment.name for segment in segments_among(folder, names)}
     if any(name not in made and not name.startswith(TEMPORARY_PREFIX) for name in names):

@@ -219,10 +219,7 @@ def in_one_file(
 
 
 class NewVersion(NamedTuple):
-    """A model version, its outer optimizer's state, and the shards' own parameters.
-
-    The shards' own parameters are in the order of the updates.
-    """
+    """A model version, its outer optimizer's state, and the shards' own parameters, by update."""
 
     model: PublishedFile
     outer: PublishedFile | None

@@ -255,10 +255,7 @@ class WorkerAgent:
         return address
 
     def run(self, alone_seconds: float = math.inf) -> None:
-        """Work until the worker should leave, then unregister.
-
-        After `alone_seconds` without an answer from a manager, the worker leaves.
-        """
+        """Work until the worker leaves, or hears no manager for `alone_seconds`; unregister."""
         self.threads.start("heartbeat", self._beat, alone_seconds)
         while (accepted := self._next()) is not None:
             end = self._end_of(accepted)
@@ -389,10 +386,7 @@ class WorkerAgent:
         return self._manager.address
 
     def look_elsewhere(self) -> None:
-        """Turn to another manager, if another one may lead by now.
-
-        The worker repeats reports to the new manager that the former one did not acknowledge.
-        """
+        """Turn to another manager that may lead by now; it gets all unacknowledged reports."""
         manager = self._find_manager()
         if manager is not None:
             # Keep this order: closing the former client ends a report that waits for an answer, and

@@ -376,10 +376,7 @@ def train_steps(
 
 @contextmanager
 def blaming_packages(differs: tuple[str, ...]) -> Iterator[None]:
-    """If an import fails and this machine `differs` from the manager's, blame this machine.
-
-    A task's functions may import packages that the manager has and this machine lacks.
-    """
+    """If an import fails and this machine's packages differ, blame this machine, not the task."""
     try:
         yield
     except SpecError as error:

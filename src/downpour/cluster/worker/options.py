@@ -118,10 +118,7 @@ ONE_HASH_SEED = {HASH_SEED: "0"}
 
 
 def training_environment(threads: int) -> dict[str, str]:
-    """Return the environment variables of a process that trains, or prepares a training.
-
-    Torch reads those for threads when it is loaded.
-    """
+    """Return the variables of a process that trains, or prepares a training; torch reads them."""
     return ONE_HASH_SEED | {
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),

@@ -53,10 +53,7 @@ class Managers:
         return self._turn_to(address)
 
     def another(self) -> ManagerClient | None:
-        """Return a client of a manager other than the last one; None if we know no other.
-
-        `node.worker.next_address` chooses the manager.
-        """
+        """Return a client of another manager, by `next_address`; None if we know no other."""
         if self._client is None:
             return None
         of_leader = self._leader_addresses()
@@ -125,10 +122,7 @@ def managers_for(
     *,
     timeout_seconds: float = CALL_SECONDS,
 ) -> Managers:
-    """Return the managers that the user's options mean, by the rule of this module.
-
-    `manager` is an address, and `shared` a folder's path or a bucket's URL.
-    """
+    """Return the managers that the user's options mean: an address, and a path or bucket's URL."""
     address = parse_address(manager, field="manager") if manager else None
     seen = seen_location(shared) if shared is not None else None
     last = None

@@ -48,10 +48,7 @@ class Closed(Exception):
 
 
 def _code(key: bytes, numbers: Iterator[int], message: bytes) -> bytes:
-    """Return the HMAC-SHA256 of a direction's next frame.
-
-    Its number is part of it, and so reveals frames that were dropped, repeated or moved.
-    """
+    """Return the code of a direction's next frame; its number reveals a lost or moved one."""
     return hmac.digest(key, next(numbers).to_bytes(8, "big") + message, "sha256")
 
 
@@ -201,10 +198,7 @@ def is_accelerated() -> bool:
 
 
 def accelerated(message: bytes | None = None) -> tuple[Any, TMemoryBuffer]:
-    """Return a protocol that reads `message`, or one that writes, and the buffer beneath it.
-
-    Without thrift's C extension, it does the same in pure Python.
-    """
+    """Return a protocol that reads `message`, or one that writes, and the buffer beneath it."""
     buffer = TMemoryBuffer(message)
     protocol = TBinaryProtocolAccelerated(
         buffer,

@@ -256,10 +256,7 @@ class Server:
 
 
 class Sparing:
-    """Logs at most a line of each level in ten seconds, because strangers can cause many.
-
-    A line that comes after others were left out tells their number.
-    """
+    """Logs a line of each level per ten seconds, and counts the others: strangers cause many."""
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = monotonic) -> None:
         self._log = log

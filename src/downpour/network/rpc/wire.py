@@ -88,10 +88,7 @@ def from_wire(annotation: Any, received: Any) -> Any:
 
 @cache
 def reader(annotation: Any) -> Convert:
-    """Return a function that converts a received struct to a value of this annotation.
-
-    The function raises `FieldError`, with the path of the wrong field.
-    """
+    """Return a function that reads a struct; it raises `FieldError` with the wrong field's path."""
     if annotation == Indices:
         return _read_indices
     kind, (*rules,) = _unwrapped(annotation)
@@ -120,10 +117,7 @@ def read_field(name: str, convert: Convert, received: Any) -> Any:
 
 @cache
 def writer(annotation: Any, thrift_type: int = TType.I64) -> Convert:
-    """Return a function that converts a value of this annotation to a struct for sending.
-
-    The function raises TypeError or ValueError for a value that does not fit, which is our bug.
-    """
+    """Return a function that writes a value; its TypeError or ValueError is our bug."""
     if annotation == Indices:
         return _write_indices
     kind, _ = _unwrapped(annotation)
