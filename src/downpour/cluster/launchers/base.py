@@ -68,7 +68,7 @@ class LaunchPlan:
         object.__setattr__(self, "manager", replace(self.manager, loaders=self.loaders))
 
     def worker(self, number: int, address: str) -> WorkerOptions:
-        """Return how to start worker `number`, from 1; it accepts the code of its own user."""
+        """Return how to start worker `number`, from 1; it accepts its user's code."""
         return WorkerOptions(
             manager=address,
             shared=self.manager.shared,
