@@ -47,7 +47,7 @@ class OptionText:
 
 
 def option(value: Any, text: str, metavar: str = "", **more: Any) -> Any:
-    """Return a field with its default value and its help; `more` belongs to `OptionText`."""
+    """Return a field with its default value and help; `more`, as `path`, is of `OptionText`."""
     return field(default=value, metadata={_KEY: OptionText(text, metavar, **more)})
 
 
