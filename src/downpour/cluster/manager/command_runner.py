@@ -13,7 +13,7 @@ retries end, the manager ends and leaves everything to the next one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -381,12 +381,7 @@ class CommandRunner:
         try:
             made = work.aggregate(self.spaces[command.experiment], command)
         except UpdatesRefused as error:
-            return on.AggregationFailed(
-                at_seconds=self.queue.now_seconds,
-                experiment=command.experiment,
-                round=command.round,
-                reasons=tuple(sorted(error.reasons.items())),
-            )
+            return self._refusal(command, error.reasons)
         return on.Aggregated(
             at_seconds=self.queue.now_seconds,
             experiment=command.experiment,
@@ -395,6 +390,14 @@ class CommandRunner:
             outer=made.outer,
             parts=command.parts,
             own=made.own,
+        )
+
+    def _refusal(self, command: do.Aggregate, reasons: Mapping[int, str]) -> on.AggregationFailed:
+        return on.AggregationFailed(
+            at_seconds=self.queue.now_seconds,
+            experiment=command.experiment,
+            round=command.round,
+            reasons=tuple(sorted(reasons.items())),
         )
 
     def _evaluate(self, command: do.Evaluate) -> on.Evaluated | None:
