@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
+from numpy.typing import NDArray
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
-from downpour.learning.datasets import PreparedDataset, check_source, open_prepared, prepare
+from downpour.learning.datasets import PreparedDataset, check_source, open_prepared, prepare, source
 
 
 def prepared(folder: Path, **arrays: Any) -> PreparedDataset:
@@ -175,15 +177,45 @@ def test_a_head_that_cannot_be_true_is_refused_before_anything_is_read(
     assert "\n" not in str(refusal.value)
 
 
-def test_arrays_larger_than_memory_are_refused(
+def test_arrays_larger_than_the_disk_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A small file may hold more than any machine has, for zeros pack well."""
-    spec = saved(tmp_path, x=np.zeros((100_000, 2)), y=np.zeros(100_000))
-    memory = psutil.virtual_memory()._replace(available=10**6)
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
-    with pytest.raises(SpecError, match=r"needs 2\.4 MB of memory, but only 1 MB are free"):
-        check_source(spec)
+    monkeypatch.setattr(source, "IN_MEMORY_BYTES", 10**6)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10**6))
+    x = np.zeros((100_000, 2))
+    with pytest.raises(SpecError, match=r"needs 1\.6 MB, but only 1 MB are free"):
+        prepared(tmp_path, x=x, y=np.zeros(100_000))
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.random.default_rng(0).random((60, 3, 7)),
+        np.asfortranarray(np.random.default_rng(0).random((60, 5), np.float32)),
+        np.random.default_rng(0).random((6000, 1)),
+        np.random.default_rng(0).integers(0, 256, (60, 3, 9, 9), np.uint8),
+    ],
+    ids=["numbers", "columns", "one feature", "images"],
+)
+def test_what_is_larger_than_memory_is_prepared_block_by_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, x: NDArray[Any]
+) -> None:
+    """To the same key; the mean and the deviation are those of numpy, to the bit."""
+    np.savez_compressed(tmp_path / "set.npz", x=x, y=np.arange(len(x)) % 2)
+    fields = {"dataset": "npz", "data_path": str(tmp_path / "set.npz")}
+    spec = Spec.make(fields | ({"image_size": 4} if x.ndim == 4 else {}))
+    key = prepare(spec, tmp_path)
+    known = open_prepared(tmp_path, key)
+    shutil.rmtree(tmp_path / "sources")
+    monkeypatch.setattr(source, "IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr(source, "_ROWS_BYTES", 100)
+    assert prepare(spec, tmp_path) == key
+    if not known.images:
+        assert np.isin(known.train.x[:, 0], x[:, 0].astype(np.float32)).all()
+        spread = known.train.x.std(axis=0, dtype=float)
+        assert known.mean.tobytes() == known.train.x.mean(axis=0, dtype=float).tobytes()
+        assert known.std.tobytes() == np.where(spread > 0, spread, 1.0).tobytes()
 
 
 def test_an_encrypted_file_is_refused(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +25,12 @@ from downpour.learning.blame import describe_error, users_errors
 from downpour.learning.datasets.source import (
     Arrays,
     SourceFiles,
-    check_room,
     fingerprint,
     held_out,
     named_path,
+    row_blocks,
+    stacked,
+    stored,
 )
 
 ACCEPTED = (
@@ -120,19 +123,26 @@ def _held_out(x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[Any], ...]:
     flat = y.reshape(len(y), -1)
     classes = np.unique(flat, return_inverse=True)[1] if flat.shape[1] == 1 else None
     train, test = held_out(None if classes is None else classes.ravel(), len(x))
-    return x[train], y[train], x[test], y[test]
+    return _taken(x, train), y[train], _taken(x, test), y[test]
+
+
+def _taken(x: NDArray[Any], order: NDArray[np.int64]) -> NDArray[Any]:
+    """Return some of the rows [n, ...], in this order."""
+    shape = (len(order), *x.shape[1:])
+    return stacked((x[order[rows]] for rows in row_blocks(x, len(order))), shape, x.dtype)
 
 
 _FIELD = "data_path"
 _ENCRYPTED = 0x1
 _HEAD_BYTES_MAX = 10_000
+_PIECE_BYTES = 2**20
 
 
 class Npz:
     """The arrays named in `layout`; a validation part (`val_...`) is left alone.
 
     We read the file's directory and the headers of its arrays first. So we refuse an encrypted or
-    inconsistent file, or one too large for the memory, before we read its content.
+    inconsistent file before we read its content.
     """
 
     def check(self, spec: Spec, data_dir: Path | None) -> None:
@@ -162,8 +172,17 @@ class Npz:
 
 
 def _named_arrays(path: Path) -> dict[str, Any]:
-    with _naming(path), np.load(path, allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files if _is_wanted(name)}
+    with _naming(path), zipfile.ZipFile(path) as archive:
+        wanted = [one for one in archive.infolist() if _is_wanted(one.filename)]
+        return {one.filename.removesuffix(".npy"): _array(archive, one) for one in wanted}
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+    """Read an array piece by piece; `zipfile` compares its checksum at the end."""
+    with archive.open(member) as file:
+        shape, is_fortran, dtype, size_bytes = _head(member, file)
+        content = stored(iter(partial(file.read, _PIECE_BYTES), b""), size_bytes)
+    return content.view(dtype).reshape(shape, order="F" if is_fortran else "C")
 
 
 def _is_wanted(name: str) -> bool:
@@ -171,33 +190,34 @@ def _is_wanted(name: str) -> bool:
 
 
 def _check_heads(path: Path) -> None:
-    """Compare the size in each array's header with that of its bytes, and with the free memory."""
-    total_bytes = 0
+    """Compare the size in each array's header with that of its bytes."""
     with _naming(path), zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             if member.flag_bits & _ENCRYPTED:
                 raise ValueError(f"{member.filename} is encrypted")
             if _is_wanted(member.filename) and member.filename.endswith(".npy"):
-                total_bytes += _checked_bytes(archive, member)
-    check_room((total_bytes,), 1, field=_FIELD, value=path.name)
+                with archive.open(member) as file:
+                    _head(member, file)
 
 
-def _checked_bytes(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
-    with archive.open(member) as file:
-        version = np.lib.format.read_magic(file)
-        if version == (1, 0):
-            head = np.lib.format.read_array_header_1_0(file, max_header_size=_HEAD_BYTES_MAX)
-        else:
-            head = np.lib.format.read_array_header_2_0(file, max_header_size=_HEAD_BYTES_MAX)
-        shape, _, dtype = head
-        size_bytes = member.file_size - file.tell()
+def _head(
+    member: zipfile.ZipInfo, file: IO[bytes]
+) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Return an array's shape, whether its first index runs fastest, its type and its bytes."""
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        head = np.lib.format.read_array_header_1_0(file, max_header_size=_HEAD_BYTES_MAX)
+    else:
+        head = np.lib.format.read_array_header_2_0(file, max_header_size=_HEAD_BYTES_MAX)
+    shape, is_fortran, dtype = head
+    size_bytes = member.file_size - file.tell()
     if dtype.hasobject:
         raise ValueError(f"{member.filename} needs pickle (allow_pickle=False)")
     needed_bytes = math.prod((*shape, dtype.itemsize))
     if needed_bytes != size_bytes or min(shape, default=0) < 0:
         reason = f"{member.filename} claims {needed_bytes} bytes, but holds {size_bytes}"
         raise ValueError(reason)
-    return size_bytes
+    return shape, is_fortran, dtype, size_bytes
 
 
 @contextmanager

@@ -21,11 +21,12 @@ from downpour.core.spec import Spec
 from downpour.learning.datasets.source import (
     Arrays,
     SourceFiles,
-    check_room,
     fingerprint,
     held_out,
     named_path,
     random_order,
+    row_blocks,
+    stacked,
 )
 
 IMAGE_SUFFIXES = frozenset(
@@ -184,9 +185,6 @@ def _opened(path: Path, field: str = "data_path") -> Iterator[Any]:
         raise SpecError(field, place_of(path), f"cannot be decoded: {reason}") from None
 
 
-_BLOCK_PIXELS = 1 << 24
-
-
 def resized(images: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     """Squeeze images [n, h, w, c] into squares of `size` pixels, bilinear and antialiased."""
     from torch import from_numpy
@@ -195,14 +193,15 @@ def resized(images: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     count, height, width, channels = images.shape
     if height == width == size:
         return images
-    result = np.empty((count, size, size, channels), dtype=np.uint8)
-    block = max(1, _BLOCK_PIXELS // max(1, height * width * channels))
-    for start in range(0, count, block):
-        part = from_numpy(images[start : start + block].astype(np.float32)).permute(0, 3, 1, 2)
+
+    def squeezed(block: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        part = from_numpy(block.astype(np.float32)).permute(0, 3, 1, 2)
         smooth = interpolate(part, (size, size), mode="bilinear", antialias=True)
-        pixels = smooth.round_().clamp_(0, 255).byte().permute(0, 2, 3, 1)
-        result[start : start + block] = pixels.numpy()
-    return result
+        pixels: NDArray[np.uint8] = smooth.round_().clamp_(0, 255).byte().numpy()
+        return pixels.transpose(0, 2, 3, 1)
+
+    blocks = (squeezed(images[rows]) for rows in row_blocks(images))
+    return stacked(blocks, (count, size, size, channels), np.uint8)
 
 
 _ACCEPTED = "must be a folder that holds <class>/ or train/<class>/ and test/<class>/"
@@ -331,16 +330,16 @@ def _read(train: ImageFiles, test: ImageFiles, found: _Found, size: int | None) 
 
 def decoded_images(paths: list[Path], channels: int, size: int | None) -> NDArray[np.uint8]:
     """Decode images into bytes [n, h, w, channels], as squares of `size` pixels if given."""
-    images: NDArray[np.uint8] | None = None
-    for number, path in enumerate(paths):
+
+    def decoded(path: Path) -> NDArray[np.uint8]:
         pixels = pixels_of(path, channels)
         pixels = pixels if size is None else resized(pixels, size)
-        if images is None:
-            shape = len(paths), *pixels.shape[1:]
-            check_room(shape, 1, field="data_path", value=place_of(path))
-            images = np.empty(shape, dtype=np.uint8)
-        if pixels.shape[1:] != images.shape[1:]:
+        if pixels.shape[1:] != shape:
             accepted = f"is required, because {place_of(path)} differs in size"
             raise SpecError("image_size", size, accepted)
-        images[number] = pixels[0]
-    return np.zeros((0, 1, 1, channels), dtype=np.uint8) if images is None else images
+        return pixels
+
+    shape = (1, 1, channels)
+    if paths:
+        shape = pixels_of(paths[0], channels).shape[1:] if size is None else (size, size, channels)
+    return stacked(map(decoded, paths), (len(paths), *shape), np.uint8)

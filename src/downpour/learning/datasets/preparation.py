@@ -20,14 +20,14 @@ import logging
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from downpour.base.errors import SpecError, StoreError, did_you_mean
 from downpour.core.spec import Spec
@@ -39,7 +39,15 @@ from downpour.learning.datasets.arrays import Factory, Npz
 from downpour.learning.datasets.built_in import Cifar10, Digits, IdxSource
 from downpour.learning.datasets.images import Folder, resized
 from downpour.learning.datasets.prepared import ARRAYS, PreparedDataset
-from downpour.learning.datasets.source import Arrays, DataSource, SourceFiles, fingerprint, found_at
+from downpour.learning.datasets.source import (
+    Arrays,
+    DataSource,
+    SourceFiles,
+    fingerprint,
+    found_at,
+    row_blocks,
+    stacked,
+)
 
 log = logging.getLogger(__name__)
 
@@ -128,17 +136,23 @@ def _examples(x: NDArray[Any], normalize: bool | None, spec: Spec) -> NDArray[An
         size = spec.image_size
         if size is not None and images.shape[1:3] != (size, size):
             images = resized(images, size)
-        return np.ascontiguousarray(images)
+        return _contiguous(images, np.uint8)
     if spec.image_size is not None:
         raise SpecError("image_size", spec.image_size, f"dataset '{spec.dataset}' has no images")
     if x.dtype.kind in "iu":
         _check_integers(x, spec, normalize=normalize)
-    numbers = np.ascontiguousarray(x, dtype=np.float32)
+    numbers = _contiguous(x, np.float32)
     if numbers.ndim < 2:
         numbers = numbers.reshape(-1, 1)
-    if not np.isfinite(numbers).all():
+    if not all(np.isfinite(numbers[rows]).all() for rows in row_blocks(numbers)):
         raise SpecError("dataset", spec.dataset, "must hold finite numbers; some are not")
     return numbers
+
+
+def _contiguous(x: NDArray[Any], dtype: DTypeLike) -> NDArray[Any]:
+    if x.dtype == dtype and x.flags.c_contiguous:
+        return x
+    return stacked((x[rows] for rows in row_blocks(x)), x.shape, dtype)
 
 
 def _check_integers(x: NDArray[Any], spec: Spec, *, normalize: bool | None) -> None:
@@ -226,7 +240,7 @@ def _statistics(x: NDArray[Any], arrays: Arrays) -> tuple[tuple[float, ...], tup
         width = x.shape[-1] if x.dtype == np.uint8 else int(np.prod(x.shape[1:]))
         return (0.0,) * width, (1.0,) * width
     if x.dtype != np.uint8:
-        mean, std = x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64)
+        mean, std = _of_features(x)
     elif arrays.mean is not None and arrays.std is not None:
         mean, std = np.asarray(arrays.mean) * 255, np.asarray(arrays.std) * 255
     else:
@@ -234,6 +248,24 @@ def _statistics(x: NDArray[Any], arrays: Arrays) -> tuple[tuple[float, ...], tup
     # A feature that never changes has no information: it becomes zero, not infinite.
     std = np.where(std > 0, std, 1.0)
     return tuple(mean.ravel().tolist()), tuple(std.ravel().tolist())
+
+
+def _of_features(x: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return numpy's mean and standard deviation of rows, to the last digit, block by block."""
+    if x[0].size == 1:  # of a single column, numpy adds halves of halves
+        return x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64)
+    mean = _sum_of_rows(x, np.asarray) / len(x)
+    return mean, np.sqrt(_sum_of_rows(x, lambda block: np.square(block - mean)) / len(x))
+
+
+def _sum_of_rows(
+    x: NDArray[Any], taken: Callable[[NDArray[Any]], NDArray[Any]]
+) -> NDArray[np.float64]:
+    """Return the sum of rows that a function makes of those of `x`, one after the other."""
+    total = np.zeros(x.shape[1:])
+    for rows in row_blocks(x):
+        total = np.add.reduce(np.concatenate([total[None], taken(x[rows])]), axis=0)
+    return total
 
 
 _BLOCK_VALUES = 1 << 20

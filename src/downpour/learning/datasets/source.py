@@ -8,9 +8,11 @@ machine without them can use the others.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
+import shutil
 import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,18 +20,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryFile
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from downpour.base.errors import SpecError, StoreError
 from downpour.core.spec import Spec
+from downpour.files.store.base import Buffer
 from downpour.files.store.bucket import Bucket, Found
 from downpour.files.store.publish import TEMPORARY_PREFIX
-from downpour.files.store.shared_directory import folder_of
+from downpour.files.store.shared_directory import folder_of, own_folder
 from downpour.host.extras import require
-from downpour.host.machine import free_memory
 from downpour.host.paths import FolderLock, checked_url, is_object_store, path_of
 from downpour.host.text import size_in_words
 
@@ -172,17 +175,39 @@ def held_out(labels: NDArray[np.int64] | None, count: int) -> tuple[NDArray[np.i
     return order[~chosen[order]], order[chosen[order]]
 
 
-def check_room(
-    shape: Sequence[int], item_bytes: int, *, field: str, value: object, what: str = ""
-) -> int:
-    """Return how many bytes an array of this shape takes; `what` is that in words."""
-    needed_bytes = math.prod(shape) * item_bytes
-    free_bytes = free_memory()
-    if needed_bytes > free_bytes:
+IN_MEMORY_BYTES = 2**26
+"""Larger arrays of a preparation are mapped from files without names."""
+
+_ROWS_BYTES = 2**24
+
+
+def row_blocks(x: NDArray[Any], count: int | None = None) -> Iterator[slice]:
+    """Yield ranges of `count` rows, in order; of those in [n, ...] each takes a few megabytes."""
+    rows = max(1, _ROWS_BYTES // max(1, x[:1].nbytes))
+    count = len(x) if count is None else count
+    return (slice(begin, begin + rows) for begin in range(0, count, rows))
+
+
+def stacked(blocks: Iterable[NDArray[Any]], shape: Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
+    """Return an array of this shape, whose rows come in blocks [b, ...]."""
+    chunks = (np.ascontiguousarray(block, dtype).tobytes() for block in blocks)
+    return stored(chunks, math.prod(shape) * np.dtype(dtype).itemsize).view(dtype).reshape(shape)
+
+
+def stored(chunks: Iterable[Buffer], size_bytes: int) -> NDArray[np.uint8]:
+    """Return bytes [n] that come in chunks: in memory, or mapped from a file without a name."""
+    if size_bytes <= IN_MEMORY_BYTES:
+        return np.frombuffer(bytearray(b"".join(chunks)), np.uint8)
+    folder = own_folder()  # as a folder for temporary files may be in memory
+    folder.mkdir(parents=True, exist_ok=True)
+    free_bytes = shutil.disk_usage(folder).free
+    if size_bytes > free_bytes:
         free = f"only {size_in_words(free_bytes)} are free"
-        accepted = f"{what}needs {size_in_words(needed_bytes)} of memory, but {free}"
-        raise SpecError(field, value, accepted)
-    return needed_bytes
+        raise OSError(errno.ENOSPC, f"needs {size_in_words(size_bytes)}, but {free}", str(folder))
+    with TemporaryFile(dir=folder) as file:
+        file.writelines(chunks)
+        file.flush()
+        return np.memmap(file, np.uint8, "r")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

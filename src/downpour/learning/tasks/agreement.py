@@ -20,8 +20,9 @@ from downpour.base.errors import FileCorrupt, SpecError, UnfitWorker
 from downpour.base.values import DatasetFacts
 from downpour.core.spec import Spec
 from downpour.files.store.publish import writing
+from downpour.host.machine import free_memory
+from downpour.host.text import size_in_words
 from downpour.learning.datasets.array_folder import damage, open_array_folder, write_array_folder
-from downpour.learning.datasets.source import check_room
 
 if TYPE_CHECKING:
     from downpour.learning.tasks.task import ExampleList, Task
@@ -243,9 +244,11 @@ def _part(
     if used > EXAMPLES_MAX:
         accepted = f'examples("{part}") has {count} examples; at most {EXAMPLES_MAX} are possible'
         raise mistake(spec, task, "examples", accepted)
-    if part == "train":
-        what, limit = f"dividing {used:,} examples ", spec.train_limit
-        check_room((used,), _DIVIDING_BYTES, field="train_limit", value=limit, what=what)
+    needed_bytes, free_bytes = used * _DIVIDING_BYTES, free_memory()
+    if part == "train" and needed_bytes > free_bytes:
+        free = f"only {size_in_words(free_bytes)} are free"
+        needs = f"needs {size_in_words(needed_bytes)} of memory, but {free}"
+        raise SpecError("train_limit", spec.train_limit, f"dividing {used:,} examples {needs}")
     indices = np.unique(np.linspace(0, used - 1, _LOOKED_AT).astype(int)).tolist()
     with theirs(spec, f'cannot read an example of "{part}"', task.examples):
         sketches = {index: sketched(examples, part, index) for index in indices}
