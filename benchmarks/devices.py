@@ -88,6 +88,7 @@ def plain(loaded: LoadedTask, dataset: PreparedDataset, device: str) -> Epoch:
 
 
 def _floats(dataset: PreparedDataset) -> tuple[Tensor, Tensor]:
+    dataset.train.verify(None)
     raw = torch.from_numpy(dataset.train.x.astype(np.float32)).permute(0, 3, 1, 2).contiguous()
     mean, std = (torch.from_numpy(v).float()[:, None, None] for v in (dataset.mean, dataset.std))
     return (raw - mean) / std, torch.from_numpy(np.array(dataset.train.y))

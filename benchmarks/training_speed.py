@@ -72,6 +72,7 @@ def stepper(model: nn.Module) -> Callable[[Tensor, Tensor], None]:
 
 def in_memory(dataset: PreparedDataset) -> tuple[Tensor, Tensor]:
     """Return all training images [n, c, h, w], normalized float32, and their labels."""
+    dataset.train.verify(None)
     raw = torch.from_numpy(dataset.train.x.astype(np.float32)).permute(0, 3, 1, 2).contiguous()
     x_all = (raw - float(dataset.mean[0])) / float(dataset.std[0])
     return x_all, torch.from_numpy(np.array(dataset.train.y))

@@ -11,12 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from downpour.base.errors import FileCorrupt
+from downpour.base.errors import FileCorrupt, FileMissing
 from downpour.learning.datasets import array_folder
 from downpour.learning.datasets.array_folder import (
-    in_memory,
     open_array_folder,
-    own_copy,
     pays,
     write_array_folder,
 )
@@ -25,6 +23,7 @@ SPARSE = np.zeros((2048, 1024), np.uint8)
 SPARSE[:, ::7] = np.arange(2048, dtype=np.uint8)[:, None]
 NOISE = np.random.default_rng(0).integers(0, 256, (2048, 1024), np.uint8)
 FACTS = {"what": "a test's"}
+COPIES = "[0-9a-f]*"
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +43,10 @@ def key(tmp_path: Path) -> str:
 def test_only_what_shrinks_is_packed(tmp_path: Path, key: str) -> None:
     """Noise and small arrays stay as they are, and all read as they were written."""
     names = sorted(file.name for file in (tmp_path / key).iterdir())
-    assert names == ["facts.json", "noise.npy", "small.npy", "sparse.npy.gz"]
+    packed = ["sparse.digests", "sparse.ends", "sparse.npy.gz"]
+    assert names == ["facts.json", "noise.npy", "small.npy", *packed]
+    with gzip.open(tmp_path / key / "sparse.npy.gz") as file:
+        assert (np.load(file) == SPARSE).all(), "any program can unpack it"
     arrays = open_array_folder(tmp_path, key, ("sparse", "noise", "small")).arrays
     assert (arrays["sparse"] == SPARSE).all()
     assert (arrays["noise"] == NOISE).all()
@@ -76,12 +78,38 @@ def test_packing_again_gives_the_same_bytes(tmp_path: Path, key: str) -> None:
 def test_processes_of_a_machine_share_one_copy(tmp_path: Path, key: str, own: Path) -> None:
     """It is mapped, not read, and the packed file is not read a second time."""
     first = open_array_folder(tmp_path, key, ("sparse",)).arrays["sparse"]
-    (copy,) = own.glob("*.npy")
+    (copy,) = own.glob(COPIES)
     assert isinstance(first, np.memmap)
     assert Path(str(first.filename)) == copy
     damage(tmp_path / key / "sparse.npy.gz")
     assert (open_array_folder(tmp_path, key, ("sparse",)).arrays["sparse"] == SPARSE).all()
-    assert list(own.glob("*.npy")) == [copy]
+    assert list(own.glob(COPIES)) == [copy]
+
+
+def test_a_machine_unpacks_the_blocks_that_it_uses_once(tmp_path: Path, key: str) -> None:
+    """A block has 128 rows here; the second process finds the two that the first has unpacked."""
+    first, second = (
+        open_array_folder(tmp_path, key, ("sparse",), by_block=("sparse",)) for _ in range(2)
+    )
+    first.blocks["sparse"].verify(np.array([0, 300]), 1024)
+    (tmp_path / key / "sparse.npy.gz").write_bytes(b"")
+    for opened, rows in ((first, [0, 300]), (second, [127, 383])):
+        opened.blocks["sparse"].verify(np.array(rows), 1024)
+        assert (opened.arrays["sparse"][rows] == SPARSE[rows]).all()
+    with pytest.raises(FileCorrupt, match=r"sparse\.npy\.gz: block 1 has changed"):
+        second.blocks["sparse"].verify(np.array([128]), 1024)
+
+
+def test_blocks_without_room_on_the_disk_stay_in_memory(
+    tmp_path: Path, key: str, own: Path
+) -> None:
+    """Each process then has its own."""
+    opened = open_array_folder(tmp_path, key, ("sparse",), by_block=("sparse",))
+    (copy,) = own.glob(COPIES)
+    copy.unlink()
+    copy.mkdir()
+    opened.blocks["sparse"].verify_all()
+    assert (opened.arrays["sparse"] == SPARSE).all()
 
 
 @pytest.mark.parametrize("kept", [0, 100, -1])
@@ -90,7 +118,7 @@ def test_a_copy_that_has_changed_is_made_again(
 ) -> None:
     """Whether it was emptied, cut short or altered."""
     open_array_folder(tmp_path, key, ("sparse",))
-    (copy,) = own.glob("*.npy")
+    (copy,) = own.glob(COPIES)
     content = copy.read_bytes()
     copy.unlink()
     copy.write_bytes(content[:kept] + (b"?" if kept == -1 else b""))
@@ -128,7 +156,13 @@ def not_packed(file: Path) -> None:
     file.write_text("no gzip at all")
 
 
-@pytest.mark.parametrize("altered", [damage, cut, other_content, bomb, not_packed])
+def other_ends(file: Path) -> None:
+    """Have all blocks end at the beginning."""
+    ends = file.with_name("sparse.ends")
+    ends.write_bytes(bytes(ends.stat().st_size))
+
+
+@pytest.mark.parametrize("altered", [damage, cut, other_content, bomb, not_packed, other_ends])
 def test_a_packed_file_that_has_changed_is_corrupt(
     tmp_path: Path, key: str, own: Path, altered: Callable[[Path], None]
 ) -> None:
@@ -137,7 +171,16 @@ def test_a_packed_file_that_has_changed_is_corrupt(
     with pytest.raises(FileCorrupt, match=r"sparse\.npy\.gz"):
         open_array_folder(tmp_path, key, ("sparse",))
     assert sum(file.stat().st_size for file in own.iterdir()) < 2 * SPARSE.nbytes
-    assert not list(own.glob("*.partial"))
+
+
+def test_a_file_that_an_earlier_version_packed_is_packed_again(tmp_path: Path, key: str) -> None:
+    """As if it were missing, because its blocks cannot be unpacked alone."""
+    (tmp_path / key / "sparse.ends").unlink()
+    with pytest.raises(FileMissing, match=r"sparse\.ends"):
+        open_array_folder(tmp_path, key, ("sparse",))
+    arrays = {"sparse": SPARSE, "noise": NOISE, "small": SPARSE[:2]}
+    assert write_array_folder(tmp_path, "some", FACTS, arrays) == key
+    open_array_folder(tmp_path, key, ("sparse",))
 
 
 def test_a_machine_without_room_reads_into_memory(
@@ -168,7 +211,7 @@ def test_copies_that_nobody_uses_are_removed(tmp_path: Path, key: str, own: Path
 def test_a_use_keeps_a_copy(tmp_path: Path, key: str, own: Path) -> None:
     """Opening it counts as a use, once a day."""
     open_array_folder(tmp_path, key, ("sparse",))
-    (copy,) = own.glob("*.npy")
+    (copy,) = own.glob(COPIES)
     os.utime(copy, (0, time.time() - 20 * 86_400))
     open_array_folder(tmp_path, key, ("sparse",))
     assert time.time() - copy.stat().st_mtime < 3600
@@ -180,11 +223,3 @@ def test_a_mixture_is_judged_by_all_of_it() -> None:
     assert not pays(NOISE.reshape(-1))
     mixed = np.concatenate([SPARSE.reshape(-1)[: 2**18], NOISE.reshape(-1)])
     assert not pays(mixed)
-
-
-def test_copies_are_named_by_what_a_caller_has_checked(tmp_path: Path, key: str) -> None:
-    """The same file gives the same array, mapped from a copy or in memory."""
-    file = tmp_path / key / "sparse.npy.gz"
-    copy = own_copy(file, "a" * 32, SPARSE.nbytes)
-    assert copy.name == f"{'a' * 32}.npy"
-    assert (np.load(copy) == in_memory(file, SPARSE.nbytes)).all()

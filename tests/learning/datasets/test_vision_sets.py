@@ -126,4 +126,5 @@ def test_the_real_mnist_is_read(tmp_path: Path, real_data: Path) -> None:
     assert (facts.train_samples, facts.test_samples, facts.classes) == (60_000, 10_000, 10)
     assert dataset.labels is not None
     assert dataset.labels[0] == 5
+    dataset.train.verify(None)
     assert float(dataset.train.x.mean()) == pytest.approx(float(dataset.mean[0]), rel=1e-3)

@@ -8,7 +8,8 @@ mapped page it would be a fault.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
@@ -18,14 +19,18 @@ import xxhash
 from numpy.typing import NDArray
 
 from downpour.base.errors import FileCorrupt
+from downpour.files.store.base import Buffer
 from downpour.files.store.directory import open_regular, read_regular
 from downpour.files.store.publish import reading
+from downpour.host.paths import FolderLock
 
 BLOCK_BYTES = 2**17
 """Small enough that a random photograph brings little else; 1 TB has 128 MB of digests."""
 
 WHOLE_BYTES = 2**26
 """A smaller array has no digests beside it: to read all of it takes under a second."""
+
+_LOCK_SECONDS = 60.0
 
 CHANGED = "has changed since the dataset was prepared"
 
@@ -35,8 +40,17 @@ Identity = tuple[int, int, int]
 
 def block_digests(content: memoryview) -> bytes:
     """Return the digests of some bytes, 16 for each block."""
-    begins = range(0, len(content), BLOCK_BYTES)
-    return b"".join(xxhash.xxh3_128_digest(content[one : one + BLOCK_BYTES]) for one in begins)
+    return b"".join(map(xxhash.xxh3_128_digest, in_blocks(content)))
+
+
+def in_blocks(content: memoryview) -> Iterator[memoryview]:
+    """Yield the blocks of some bytes, in order."""
+    return (content[one : one + BLOCK_BYTES] for one in range(0, len(content), BLOCK_BYTES))
+
+
+def blocks_in(size_bytes: int) -> int:
+    """Return the number of blocks of some bytes."""
+    return -(-size_bytes // BLOCK_BYTES)
 
 
 def checksum_of(digests: bytes) -> str:
@@ -67,7 +81,7 @@ class VerifiedBlocks:
         self._offset = offset
         self._same = same
         self._bytes = same[1] - offset
-        self._count = -(-self._bytes // BLOCK_BYTES)
+        self._count = blocks_in(self._bytes)
         self._digests = b""
         self._unverified = np.ones(self._count, bool)
         self._left = self._count
@@ -121,6 +135,60 @@ class VerifiedBlocks:
             for block in blocks:
                 file.seek(self._offset + int(block) * BLOCK_BYTES)
                 yield xxhash.xxh3_128_digest(memoryview(window)[: _filled(file, window)])
+
+
+class CopiedBlocks(VerifiedBlocks):
+    """The blocks of this machine's copy of a file, which are fetched when they are first used.
+
+    A block that the copy misses does not have its digest. `content` [n] maps the copy, or is this
+    process's own; it also takes the blocks for which the disk has no room.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        copy: Path,
+        content: NDArray[np.uint8],
+        digests: bytes,
+        fetched: Callable[[int], bytes],
+    ) -> None:
+        super().__init__(path, 0, (0, len(content), 0))
+        self._copy = copy
+        self._content = content
+        self._digests = digests
+        self._fetched = fetched
+
+    def _verify(self, blocks: NDArray[np.int64]) -> None:
+        unverified = blocks[self._unverified[blocks]]
+        missing = [one for one in unverified.tolist() if not self._is_there(one)]
+        with ExitStack() as held:
+            if missing:
+                # Without the lock, another process fetches some of them, too.
+                with suppress(OSError):
+                    lock = self._copy.with_name(f".{self._copy.name}.lock")
+                    held.enter_context(FolderLock(lock, timeout=_LOCK_SECONDS))
+            for block in missing:
+                if not self._is_there(block):
+                    self._fill(block)
+        self._note(unverified)
+
+    def _is_there(self, block: int) -> bool:
+        return self._is_right(block, self._content[block * BLOCK_BYTES :][:BLOCK_BYTES].data)
+
+    def _is_right(self, block: int, content: Buffer) -> bool:
+        digest = self._digests[16 * block : 16 * block + 16]
+        return xxhash.xxh3_128_digest(content) == digest
+
+    def _fill(self, block: int) -> None:
+        content = self._fetched(block)
+        if not self._is_right(block, content):
+            raise FileCorrupt(self._shown, f"block {block} {CHANGED}")
+        begin = block * BLOCK_BYTES
+        with suppress(OSError), self._copy.open("r+b", buffering=0) as copy:
+            copy.seek(begin)
+            copy.write(content)
+        if not self._is_there(block):
+            self._content[begin : begin + len(content)] = np.frombuffer(content, np.uint8)
 
 
 def _filled(file: Any, window: bytearray) -> int:
