@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 
 from downpour.base.errors import FileCorrupt, StoreError
 from downpour.core.spec import Spec
-from downpour.learning.datasets import array_folder, digests, open_prepared, prepare
+from downpour.core.splitters import divide
+from downpour.learning.datasets import array_folder, digests, open_prepared, prepare, prepared
 from downpour.learning.datasets.array_folder import damage
 from downpour.learning.datasets.digests import VerifiedBlocks, block_digests, checksum_of, identity
 from downpour.learning.datasets.prepared import ARRAYS
+from downpour.learning.tasks import open_data
 from downpour.learning.tasks.batches import Feed
+from downpour.learning.training.epoch_order import batch_order
 
 ONE, BLOCK = 128, 1024  # bytes of an example, and of a block, which holds eight
 
@@ -27,6 +30,7 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spec:
     """The spec of 64 training and 16 test examples, which count as large."""
     monkeypatch.setattr(array_folder, "WHOLE_BYTES", BLOCK)
     monkeypatch.setattr(digests, "BLOCK_BYTES", BLOCK)
+    monkeypatch.setattr(prepared, "_STRETCH_BYTES", BLOCK)
     x = np.random.default_rng(0).random((80, ONE // 4), np.float32)
     np.savez(tmp_path / "set.npz", x=x, y=np.arange(80) % 2)
     return Spec.make({"dataset": "npz", "data_path": str(tmp_path / "set.npz"), "device": "cpu"})
@@ -56,6 +60,17 @@ def test_a_training_goes_on_until_it_needs_an_altered_block(
     with pytest.raises(FileCorrupt, match=r"train_x\.npy: block 7 has changed"):
         feed.__getitems__([3, 56])
     assert "block 7 has changed" in str(damage(tmp_path, key, ARRAYS))
+
+
+def test_shards_may_have_whole_blocks(tmp_path: Path, spec: Spec, key: str) -> None:
+    """A host then fetches no block for the rows of others; each shard is shuffled as a whole."""
+    spec = spec.model_copy(update={"order": "blocks"})
+    data = open_data(spec, tmp_path, key)
+    shards, _ = divide(spec, data.labels, 64, 4, data.block_ends)
+    assert [len(np.unique(shard // (BLOCK // ONE))) for shard in shards] == [2, 2, 2, 2]
+    order = batch_order(spec, shards[0], None, 0, 0, None, data.block_ends, data.window_blocks)
+    assert np.array_equal(order, batch_order(spec, shards[0], None, 0, 0))
+    assert open_data(Spec(), tmp_path, key).block_ends is None
 
 
 def test_columns_on_a_device_are_verified_before_they_move(

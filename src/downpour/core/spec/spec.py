@@ -121,9 +121,8 @@ def _inside_fits(spec: SpecFields) -> None:
 def _data_fits(spec: SpecFields) -> None:
     if spec.task is None and spec.task_options:
         raise refusal("task_options", spec.task_options, "only a task has them")
-    if spec.order == "blocks" and (spec.task is None or spec.batches != "shuffled"):
-        needed = "batches = 'shuffled'" if spec.task else "a task whose examples have blocks"
-        raise refusal("order", spec.order, f"needs {needed}")
+    if spec.order == "blocks" and spec.batches != "shuffled":
+        raise refusal("order", spec.order, "needs batches = 'shuffled'")
     for field in _OF_THE_BUILT_IN_TASK if spec.task is not None else ():
         value = getattr(spec, field)
         if value != type(spec).model_fields[field].get_default(call_default_factory=True):

@@ -287,7 +287,7 @@ class SpecFields(Fields):
     order: Literal["auto", "random", "blocks"] = Field(
         default="auto",
         description="blocks: shuffle blocks of examples that lie together, and the examples of a "
-        "few blocks; auto: blocks if the examples have any (downpour.data.Blocks)",
+        "few blocks; auto: blocks for downpour.data.Blocks, and otherwise random",
     )
     batch_size: int = Field(default=32, ge=1, le=1_000_000, description="Examples in a batch")
     last_batch: Literal["even", "rest"] = Field(

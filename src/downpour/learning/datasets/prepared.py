@@ -7,8 +7,9 @@ the dataset's *key*, determines every byte of it: see `array_folder.py`.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -99,6 +100,9 @@ def _one(stated: Stated, kind: str) -> list[int]:
     return [*others, channels] if stated.images else stated.sample_shape
 
 
+_STRETCH_BYTES = 2**20
+"""Eight of the files' blocks, because the last row of each stretch may reach into another block."""
+
 ARRAYS = ("train_x", "train_y", "test_x", "test_y")
 
 
@@ -137,7 +141,9 @@ class PreparedDataset:
 
     `mean` and `std` are in the units of `x`. Images (of values 0..255) have one number a channel.
     Anything else has one a feature, in the shape of a sample. They are 0 and 1 if `normalized`
-    is false. `remarks` say what is unusual about the examples, for people, one line each.
+    is false. `block_ends` are the indices that follow the training examples of each block, or None
+    if the split does not depend on blocks. `remarks` say what is unusual about the examples, for
+    people, one line each.
     """
 
     facts: DatasetFacts
@@ -147,8 +153,8 @@ class PreparedDataset:
     std: NDArray[np.float64]
     normalized: bool = True
     remarks: tuple[str, ...] = ()
-    block_ends = None  # the arrays are mapped, so nothing is read as a block
-    window_blocks = 1
+    block_ends: NDArray[np.int64] | None = None
+    window_blocks = sys.maxsize  # an epoch mixes the whole shard, as rows are read one by one
 
     @property
     def images(self) -> bool:
@@ -175,10 +181,20 @@ class PreparedDataset:
         return self.train.y if self.facts.classes else None
 
 
-def open_prepared(datasets_root: Path, key: str) -> PreparedDataset:
-    """Map a prepared dataset into memory; large examples are verified when they are first used."""
+def open_prepared(datasets_root: Path, key: str, *, by_blocks: bool = False) -> PreparedDataset:
+    """Map a prepared dataset into memory; large examples are verified when they are first used.
+
+    With `by_blocks`, it says which examples lie together.
+    """
     opened = open_array_folder(datasets_root, key, ARRAYS, by_block=("train_x", "test_x"))
-    return _dataset(checked(opened.facts, ARRAYS, key), opened.arrays, opened.blocks)
+    dataset = _dataset(checked(opened.facts, ARRAYS, key), opened.arrays, opened.blocks)
+    return replace(dataset, block_ends=_block_ends(dataset.train.x)) if by_blocks else dataset
+
+
+def _block_ends(x: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the ends of the ranges of rows that begin in the same megabyte."""
+    stretches = np.arange(_STRETCH_BYTES, x.nbytes, _STRETCH_BYTES)
+    return np.unique(np.append(-(-stretches // (x.nbytes // len(x))), len(x)))
 
 
 def without_examples(stated: Mapping[str, Any], name: str) -> PreparedDataset:

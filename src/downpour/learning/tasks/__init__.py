@@ -56,7 +56,7 @@ def prepare_data(
 def open_data(spec: Spec, root: Path, key: str) -> Data:
     """Open the folder that `prepare_data` made."""
     if spec.task is None:
-        return datasets.open_prepared(root, key)
+        return datasets.open_prepared(root, key, by_blocks=spec.order == "blocks")
     return open_task_data(root, key)
 
 
