@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from downpour.base.errors import FileMissing, SharedDirectoryError, SpecError
 from downpour.files.store.bucket import Bucket
+from downpour.files.store.directory import names_in
 from downpour.files.store.lease import Lease, current_leader, leader_of
 from downpour.files.store.shared_directory import (
     fetch_dataset,
@@ -15,6 +17,9 @@ from downpour.files.store.shared_directory import (
     seen_location,
     send_dataset,
 )
+from downpour.learning.datasets import array_folder
+from downpour.learning.datasets.array_folder import open_array_folder, write_array_folder
+from downpour.learning.datasets.digests import BLOCK_BYTES
 from tests.files.objects.cloud import URL, Cloud
 
 
@@ -73,10 +78,32 @@ def test_a_dataset_travels_once(cloud: Cloud) -> None:
     send_dataset(manager, "digits-1")
     fetch_dataset(worker, "digits-1")
     held = {path.name: path.read_text() for path in (worker.datasets / "digits-1").iterdir()}
+    assert held.pop("origin") == f"{URL}\ndatasets/digits-1"
     assert held == {"facts.json": "facts.json", "train_x.npy": "train_x.npy"}
     for name in held:
         Bucket(URL, cloud.objects).remove(f"datasets/digits-1/{name}")
     fetch_dataset(worker, "digits-1")
+
+
+def test_a_machine_fetches_only_the_blocks_that_it_uses(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of packed arrays and of others; both have eight blocks here."""
+    monkeypatch.setattr(array_folder, "WHOLE_BYTES", BLOCK_BYTES)
+    noise = np.random.default_rng(0).integers(0, 256, (8, BLOCK_BYTES), np.uint8)
+    arrays = {"noise": noise, "packed": noise & 1, "small": noise[0]}
+    manager, worker = cloud.on("manager", create=True), cloud.on("worker")
+    key = write_array_folder(manager.datasets, "some", {}, arrays)
+    send_dataset(manager, key)
+    fetch_dataset(worker, key)
+    large = ("noise", "packed")
+    opened = open_array_folder(worker.datasets, key, arrays, by_block=large)
+    for name in large:
+        opened.blocks[name].verify(np.array([2, 7]), BLOCK_BYTES)
+        assert (opened.arrays[name][[2, 7]] == arrays[name][[2, 7]]).all()
+        assert not opened.arrays[name][[0, 6]].any()
+    assert (opened.arrays["small"] == noise[0]).all()
+    assert not {"noise.npy", "packed.npy.gz"} & set(names_in(worker.datasets / key))
 
 
 def test_a_dataset_that_is_half_sent_is_not_there(cloud: Cloud) -> None:

@@ -194,11 +194,11 @@ class Bucket:
             with path.open("xb") as file:
                 file.writelines(self._pieces(key, found))
 
-    def get_range(self, key: str, begin: int, end: int, tag: str) -> bytes | None:
-        """Return the bytes [begin, end) of an object; None if its entity tag is another now."""
+    def get_range(self, key: str, begin: int, end: int, tag: str = "") -> bytes | None:
+        """Return the bytes [begin, end) of an object; None if it has another entity tag now."""
         from obstore.exceptions import PreconditionError
 
-        only: Any = {"range": (begin, end), "if_match": tag}
+        only: Any = {"range": (begin, end)} | ({"if_match": tag} if tag else {})
         try:
             with self._speaking(key):
                 return bytes(self.objects.get(key, options=only).bytes())

@@ -11,21 +11,22 @@ is whole.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
 from downpour.base.errors import FileMissing, OtherDirectory, SharedDirectoryError, StoreError
 from downpour.files.store.base import Moved, Store, check_bare_name, unnoticed
 from downpour.files.store.bucket import Bucket, KeyTakenError
-from downpour.files.store.directory import DirectoryStore, names_in
+from downpour.files.store.directory import DirectoryStore, names_in, open_regular
 from downpour.files.store.object_files import FileCache, ObjectFiles
 from downpour.files.store.presence import Presence, announce
 from downpour.files.store.publish import (
@@ -188,7 +189,7 @@ def _prove_writable(folder: Path) -> None:
     try:
         probe.write_bytes(b"\0")
     finally:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             probe.unlink()
 
 
@@ -232,6 +233,10 @@ def folder_of(url: str) -> Path:
 
 
 _LAST = "facts.json"
+_ORIGIN = "origin"
+"""A fetched dataset's file with the bucket's URL, and the folder there."""
+
+_RETRIES = RetryPolicy(seconds=120.0)
 
 
 def send_dataset(shared: SharedDirectory, key: str) -> None:
@@ -243,7 +248,7 @@ def send_dataset(shared: SharedDirectory, key: str) -> None:
     for name in sorted(names_in(folder), key=lambda name: (name == _LAST, name)):
         if name not in there:
             # Another experiment may have prepared it: the key determines all bytes.
-            with contextlib.suppress(KeyTakenError):
+            with suppress(KeyTakenError):
                 shared.bucket.put_new(f"{place}/{name}", folder / name)
 
 
@@ -253,7 +258,10 @@ def is_sent(shared: SharedDirectory, key: str) -> bool:
 
 
 def fetch_dataset(shared: SharedDirectory, key: str) -> None:
-    """Fetch a prepared dataset to this machine if it is missing here."""
+    """Fetch a prepared dataset to this machine if it is missing here.
+
+    Arrays with digests of their blocks stay in the object store; see `range_reader`.
+    """
     if shared.bucket is None or (shared.datasets / check_bare_name(key) / _LAST).exists():
         return
     place = _place(shared, key)
@@ -263,13 +271,35 @@ def fetch_dataset(shared: SharedDirectory, key: str) -> None:
     part = shared.datasets / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
     try:
         part.mkdir()
+        (part / _ORIGIN).write_text(f"{shared.bucket.url}\n{place}")
+        arrays = {name.removesuffix(".digests") for name in names if name.endswith(".digests")}
         for name in names:
+            if ".npy" in name and name.partition(".")[0] in arrays:
+                continue
             shared.bucket.fetch(f"{place}/{check_bare_name(name)}", part / name)
         _give_name(part, shared.datasets / key)
     except OSError as error:
         raise SharedDirectoryError(shared.datasets, explain(error)) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def range_reader(folder: Path, name: str) -> Callable[[int, int], bytes]:
+    """Return a function that reads the bytes [begin, end) of a prepared dataset's file.
+
+    Raises FileNotFoundError if it is neither here nor in the bucket that the dataset came from.
+    """
+    if (folder / name).exists():
+
+        def read(begin: int, end: int) -> bytes:
+            with open(open_regular(folder / name), "rb", buffering=0) as file:
+                file.seek(begin)
+                return file.read(end - begin)
+
+        return read
+    url, place = (folder / _ORIGIN).read_text().split("\n")
+    get = partial(Bucket.at(url).get_range, f"{place}/{name}")
+    return lambda begin, end: _RETRIES.call(partial(get, begin, end)) or b""
 
 
 def _place(shared: SharedDirectory, key: str) -> str:

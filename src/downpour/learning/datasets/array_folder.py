@@ -21,7 +21,7 @@ import mmap
 import os
 import shutil
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -37,7 +37,7 @@ from downpour.base.errors import FileCorrupt, FileMissing
 from downpour.base.values import is_bare_name
 from downpour.files.store.directory import names_in, open_regular, read_regular
 from downpour.files.store.publish import RetryPolicy, reading, sync_directory
-from downpour.files.store.shared_directory import own_folder
+from downpour.files.store.shared_directory import own_folder, range_reader
 from downpour.host.machine import expect_random_reads, note_use, raise_limit, remove_unused
 from downpour.host.paths import FolderLock
 from downpour.learning.datasets.digests import (
@@ -206,24 +206,30 @@ def _make(
 
 def _write(folder: Path, name: str, array: NDArray[Any], digests: bytes) -> None:
     """Write an array as `np.save` does, but with the error of the system if it fails."""
-    array = np.ascontiguousarray(array)
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
+    array, header = np.ascontiguousarray(array), _header(array.dtype, array.shape)
     content = array.reshape(-1).view(np.uint8)
     if not pays(content):
         with (folder / f"{name}.npy").open("wb") as file:
-            file.write(header.getvalue())
+            file.write(header)
             file.write(content.data)
     else:
         ends = []
         with (folder / f"{name}.npy{ENDING}").open("wb") as file:
-            for piece in (header.getvalue(), *in_blocks(content.data)):
+            for piece in (header, *in_blocks(content.data)):
                 # Without a time, so that the same bytes give the same file.
                 file.write(gzip.compress(bytes(piece), _LEVEL, mtime=0))
                 ends.append(file.tell())
         (folder / f"{name}{_ENDS}").write_bytes(np.array(ends, _ENDS_TYPE).tobytes())
     if len(content) > WHOLE_BYTES or pays(content):
         (folder / f"{name}{_DIGESTS}").write_bytes(digests)
+
+
+def _header(dtype: np.dtype[Any], shape: Sequence[int]) -> bytes:
+    """Return the bytes before an array's own in a file."""
+    stated = {"descr": dtype.str, "fortran_order": False, "shape": tuple(shape)}
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, stated)
+    return header.getvalue()
 
 
 def flush(path: Path) -> None:
@@ -277,47 +283,52 @@ class _Mapped(NamedTuple):
 def _opened(folder: Path, there: Collection[str], name: str, stated: dict[str, Any]) -> _Mapped:
     """Map an array into memory, stored packed or not, and compare its checksum."""
     digests = folder / f"{name}{_DIGESTS}" if f"{name}{_DIGESTS}" in there else None
-    file = folder / f"{name}.npy"
-    if f"{file.name}{ENDING}" in there:
-        file = file.with_name(f"{file.name}{ENDING}")
-    shown = f"{folder.name}/{file.name}"
+    is_packed = bool({f"{name}{_ENDS}", f"{name}.npy{ENDING}"} & set(there))
+    file = folder / f"{name}.npy{ENDING * is_packed}"
     try:
         with _found(folder, file.name):
-            if file.name.endswith(ENDING):
-                opened = _copied(folder, there, name, stated)
-            else:
+            if file.name in there and not is_packed:
                 opened = _mapped(file, digests)
+            else:
+                opened = _copied(file, digests, folder / f"{name}{_ENDS}", stated)
     except (ValueError, EOFError) as error:
-        raise FileCorrupt(shown, str(error)) from None
+        raise FileCorrupt(f"{folder.name}/{file.name}", str(error)) from None
     if opened.described != stated:
-        raise FileCorrupt(shown, CHANGED)
+        raise FileCorrupt(f"{folder.name}/{file.name}", CHANGED)
     return opened
 
 
-def _copied(folder: Path, there: Collection[str], name: str, stated: dict[str, Any]) -> _Mapped:
-    """Map this machine's copy of a packed array, whose blocks are unpacked when they are used."""
-    if f"{name}{_ENDS}" not in there:  # an earlier version wrote it
-        raise FileMissing(f"{folder.name}/{name}{_ENDS}")
-    digests = read_regular(folder / f"{name}{_DIGESTS}")
-    ends = np.frombuffer(read_regular(folder / f"{name}{_ENDS}"), _ENDS_TYPE)
+def _copied(
+    file: Path, digests_file: Path | None, ends_file: Path, stated: dict[str, Any]
+) -> _Mapped:
+    """Map this machine's copy of a packed or distant array; blocks come when they are used."""
+    is_packed = file.name.endswith(ENDING)
+    if digests_file is None or (is_packed and not ends_file.exists()):
+        raise FileMissing(f"{file.parent.name}/{ends_file.name}")  # or it has an older format
+    digests = read_regular(digests_file)
     checksum, shape, dtype = checksum_of(digests), stated["shape"], np.dtype(stated["dtype"])
     size = math.prod(shape) * dtype.itemsize
+    if is_packed:
+        ends = np.frombuffer(read_regular(ends_file), _ENDS_TYPE)
+    else:
+        begins = np.arange(1 + blocks_in(size)) * BLOCK_BYTES
+        ends = len(_header(dtype, shape)) + np.minimum(begins, size)
     # A size that agrees with verified digests is safe to make.
     if checksum != stated["checksum"] or dtype.hasobject or len(ends) != 1 + blocks_in(size):
         raise ValueError(CHANGED)
-    file = folder / f"{name}.npy{ENDING}"
+    read = range_reader(file.parent, file.name)
 
     def fetched(block: int) -> bytes:
-        with _found(folder, file.name), open(open_regular(file), "rb", buffering=0) as packed:
-            packed.seek(ends[block])
-            member = packed.read(ends[block + 1] - ends[block])
+        with _found(file.parent, file.name):
+            stored = read(int(ends[block]), int(ends[block + 1]))
         with suppress(zlib.error):
-            return zlib.decompressobj(_GZIP).decompress(member, BLOCK_BYTES)
+            unpack = zlib.decompressobj(_GZIP).decompress
+            return unpack(stored, BLOCK_BYTES) if is_packed else stored
         return b""
 
     copy, content = own_copy(checksum, size)
-    blocks = CopiedBlocks(file, copy, content, digests, fetched)
     array = content.view(dtype).reshape(shape)
+    blocks = CopiedBlocks(file, copy, content, digests, fetched)
     return _Mapped(array, _described(array, digests), blocks)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -31,6 +32,7 @@ WHOLE_BYTES = 2**26
 """A smaller array has no digests beside it: to read all of it takes under a second."""
 
 _LOCK_SECONDS = 60.0
+_FETCHES = 16
 
 CHANGED = "has changed since the dataset was prepared"
 
@@ -161,15 +163,13 @@ class CopiedBlocks(VerifiedBlocks):
     def _verify(self, blocks: NDArray[np.int64]) -> None:
         unverified = blocks[self._unverified[blocks]]
         missing = [one for one in unverified.tolist() if not self._is_there(one)]
-        with ExitStack() as held:
-            if missing:
+        if missing:
+            with ExitStack() as held, ThreadPoolExecutor(_FETCHES) as fetching:
                 # Without the lock, another process fetches some of them, too.
                 with suppress(OSError):
                     lock = self._copy.with_name(f".{self._copy.name}.lock")
                     held.enter_context(FolderLock(lock, timeout=_LOCK_SECONDS))
-            for block in missing:
-                if not self._is_there(block):
-                    self._fill(block)
+                list(fetching.map(self._fill, missing))
         self._note(unverified)
 
     def _is_there(self, block: int) -> bool:
@@ -180,6 +180,8 @@ class CopiedBlocks(VerifiedBlocks):
         return xxhash.xxh3_128_digest(content) == digest
 
     def _fill(self, block: int) -> None:
+        if self._is_there(block):  # another process has fetched it meanwhile
+            return
         content = self._fetched(block)
         if not self._is_right(block, content):
             raise FileCorrupt(self._shown, f"block {block} {CHANGED}")
