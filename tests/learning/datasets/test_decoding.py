@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
-from downpour.learning.datasets import preparation
+from downpour.learning.datasets import source
 from downpour.learning.datasets.preparation import decoded
 from downpour.learning.datasets.source import Arrays
 
@@ -54,7 +54,7 @@ def test_image_statistics_are_exact(
 
     The library's own statistics are computed with whole numbers. Ours count some images at a time.
     """
-    monkeypatch.setattr(preparation, "_BLOCK_VALUES", block)
+    monkeypatch.setattr(source, "_ROWS_BYTES", block)
     found = decode(rng_images, np.arange(6))
     for channel, (mean, std) in enumerate(zip(found.mean, found.std, strict=True)):
         values = rng_images[..., channel].ravel().tolist()

@@ -304,7 +304,8 @@ def _copied(
     """Map this machine's copy of a packed or distant array; blocks come when they are used."""
     is_packed = file.name.endswith(ENDING)
     if digests_file is None or (is_packed and not ends_file.exists()):
-        raise FileMissing(f"{file.parent.name}/{ends_file.name}")  # or it has an older format
+        missing = ends_file if is_packed else file  # earlier versions wrote no ends
+        raise FileMissing(f"{file.parent.name}/{missing.name}")
     digests = read_regular(digests_file)
     checksum, shape, dtype = checksum_of(digests), stated["shape"], np.dtype(stated["dtype"])
     size = math.prod(shape) * dtype.itemsize

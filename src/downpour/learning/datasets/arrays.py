@@ -204,12 +204,9 @@ def _head(
     member: zipfile.ZipInfo, file: IO[bytes]
 ) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
     """Return an array's shape, whether its first index runs fastest, its type and its bytes."""
-    version = np.lib.format.read_magic(file)
-    if version == (1, 0):
-        head = np.lib.format.read_array_header_1_0(file, max_header_size=_HEAD_BYTES_MAX)
-    else:
-        head = np.lib.format.read_array_header_2_0(file, max_header_size=_HEAD_BYTES_MAX)
-    shape, is_fortran, dtype = head
+    is_first = np.lib.format.read_magic(file) == (1, 0)
+    read = np.lib.format.read_array_header_1_0 if is_first else np.lib.format.read_array_header_2_0
+    shape, is_fortran, dtype = read(file, max_header_size=_HEAD_BYTES_MAX)
     size_bytes = member.file_size - file.tell()
     if dtype.hasobject:
         raise ValueError(f"{member.filename} needs pickle (allow_pickle=False)")

@@ -20,7 +20,7 @@ import logging
 import math
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
@@ -254,21 +254,14 @@ def _of_features(x: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[n
     """Return numpy's mean and standard deviation of rows, to the last digit, block by block."""
     if x[0].size == 1:  # of a single column, numpy adds halves of halves
         return x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64)
-    mean = _sum_of_rows(x, np.asarray) / len(x)
-    return mean, np.sqrt(_sum_of_rows(x, lambda block: np.square(block - mean)) / len(x))
-
-
-def _sum_of_rows(
-    x: NDArray[Any], taken: Callable[[NDArray[Any]], NDArray[Any]]
-) -> NDArray[np.float64]:
-    """Return the sum of rows that a function makes of those of `x`, one after the other."""
-    total = np.zeros(x.shape[1:])
+    total = squares = np.zeros((1, *x.shape[1:]))
     for rows in row_blocks(x):
-        total = np.add.reduce(np.concatenate([total[None], taken(x[rows])]), axis=0)
-    return total
-
-
-_BLOCK_VALUES = 1 << 20
+        total = np.add.reduce(np.concatenate([total, x[rows]]), axis=0, keepdims=True)
+    mean = total / len(x)
+    for rows in row_blocks(x):
+        apart = np.square(x[rows] - mean)
+        squares = np.add.reduce(np.concatenate([squares, apart]), axis=0, keepdims=True)
+    return mean, np.sqrt(squares / len(x))
 
 
 def _moments(values: NDArray[np.uint8]) -> tuple[float, float]:
@@ -277,11 +270,9 @@ def _moments(values: NDArray[np.uint8]) -> tuple[float, float]:
     In whole numbers, each rounded once: they are part of the key of the data, and a product of
     floats has other last digits on another make of processor.
     """
-    # A few images at a time, because `bincount` makes eight bytes of each value.
-    block = max(1, _BLOCK_VALUES // max(1, values[:1].size))
     found = np.zeros(256, np.int64)
-    for start in range(0, len(values), block):
-        found += np.bincount(values[start : start + block].ravel(), minlength=256)
+    for rows in row_blocks(values):  # because `bincount` makes eight bytes of each value
+        found += np.bincount(values[rows].ravel(), minlength=256)
     counts = found.tolist()
     count = sum(counts)
     total = sum(value * times for value, times in enumerate(counts))

@@ -178,11 +178,11 @@ def held_out(labels: NDArray[np.int64] | None, count: int) -> tuple[NDArray[np.i
 IN_MEMORY_BYTES = 2**26
 """Larger arrays of a preparation are mapped from files without names."""
 
-_ROWS_BYTES = 2**24
+_ROWS_BYTES = 2**20
 
 
 def row_blocks(x: NDArray[Any], count: int | None = None) -> Iterator[slice]:
-    """Yield ranges of `count` rows, in order; of those in [n, ...] each takes a few megabytes."""
+    """Yield ranges of `count` rows, in order; of those in [n, ...] each takes a megabyte."""
     rows = max(1, _ROWS_BYTES // max(1, x[:1].nbytes))
     count = len(x) if count is None else count
     return (slice(begin, begin + rows) for begin in range(0, count, rows))
