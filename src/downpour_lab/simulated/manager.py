@@ -198,6 +198,7 @@ class SimulatedManager(Process):
 
     role = "manager"
     journal_class: type[JournalWriter] = JournalWriter
+    core_class: type[Scheduler] = Scheduler
     node_class: type[ManagerNode[Any]] = ManagerNode
     driver_class: type[SimulatedDriver] = SimulatedDriver
     sink_class: type[SimulatedSink] = SimulatedSink
@@ -214,17 +215,13 @@ class SimulatedManager(Process):
         self.die_at: DeathPoint = ""
         self.has_kept = False
         self.is_committing = False
-        self.core = self.make_core()
+        patience = environment.timings.patience
+        self.core = self.core_class(patience, policies=environment.policies)
         self.takes = Takes(environment, self)
         self.preparation = Preparation(self.takes)
         self.roster = Roster()
         self.spaces = Workspaces([], self._fail)
         self._on_death = on_death
-
-    def make_core(self) -> Scheduler:
-        """Make an empty core."""
-        environment = self.environment
-        return Scheduler(environment.timings.patience, policies=environment.policies)
 
     # Its life
 

@@ -13,7 +13,6 @@ from downpour.core.scheduler import Checkpoint, Journaled, Output, Scheduler
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.round import Round, TaskKey
-from downpour_lab.simulated.manager import SimulatedManager
 
 _assign, _due = Experiment.assign, Experiment.due
 
@@ -62,19 +61,15 @@ class Patched(Scheduler):
             super().replay(at_seconds, entry)
 
 
-class _ForgetsTheBase(Patched):
+class ForgetsTheBase(Patched):
+    """Has each attempt at a task begin from the newest version."""
+
     instead = {"assign": _assign_anew}  # noqa: RUF012
 
 
-class ForgetsTheBase(SimulatedManager):
-    """Has each attempt at a task begin from the newest version."""
+class ForgetsWithACheckpoint(Scheduler):
+    """Forgets which versions the open tasks began from, where replay begins with a checkpoint."""
 
-    def make_core(self) -> Scheduler:
-        """Make the core that does so."""
-        return _ForgetsTheBase()
-
-
-class _ForgetsWithACheckpoint(Scheduler):
     def replay(self, at_seconds: float, entry: Journaled) -> None:
         """Take in a checkpoint without the bases of its tasks."""
         if isinstance(entry, Checkpoint):
@@ -83,97 +78,47 @@ class _ForgetsWithACheckpoint(Scheduler):
         super().replay(at_seconds, entry)
 
 
-class ForgetsWithACheckpoint(SimulatedManager):
-    """Forgets which versions the open tasks began from, where replay begins with a checkpoint."""
+class DecidesSharesAnew(Patched):
+    """Has each attempt at a task train as many steps as its own worker's speed allows."""
 
-    def make_core(self) -> Scheduler:
-        """Make the core that does so."""
-        return _ForgetsWithACheckpoint()
-
-
-class _DecidesSharesAnew(Patched):
     instead = {"assign": _assign_another_share}  # noqa: RUF012
 
 
-class DecidesSharesAnew(SimulatedManager):
-    """Has each attempt at a task train as many steps as its own worker's speed allows."""
+class BeginsFromTheCentre(Patched):
+    """Has a shard begin from the model that should go on from its own parameters."""
 
-    def make_core(self) -> Scheduler:
-        """Make the core that does so."""
-        return _DecidesSharesAnew()
-
-
-class _BeginsFromTheCentre(Patched):
     instead = {"assign": _assign_the_centre}  # noqa: RUF012
 
 
-class BeginsFromTheCentre(SimulatedManager):
-    """Has a shard begin from the model that should go on from its own parameters."""
+class IgnoresTheBound(Patched):
+    """Lets shards be ahead of the slowest by any number of rounds."""
 
-    def make_core(self) -> Scheduler:
-        """Make the core that does so."""
-        return _BeginsFromTheCentre()
-
-
-class _IgnoresTheBound(Patched):
     instead = {"has_room": property(_has_room)}  # noqa: RUF012
 
 
-class IgnoresTheBound(SimulatedManager):
-    """Lets shards be ahead of the slowest by any number of rounds."""
-
-    def make_core(self) -> Scheduler:
-        """Make the core that does so."""
-        return _IgnoresTheBound()
-
-
-class _CountsStaleAsFresh(Patched):
-    instead = {"staleness": lambda _one, _task: 0}  # noqa: RUF012
-
-
-class CountsStaleAsFresh(SimulatedManager):
+class CountsStaleAsFresh(Patched):
     """Weighs each update as if it had begun from the newest version."""
 
-    def make_core(self) -> Scheduler:
-        """Make the core that does so."""
-        return _CountsStaleAsFresh()
+    instead = {"staleness": lambda _one, _task: 0}  # noqa: RUF012
 
 
 def _due_at_once(one: Experiment, _now_seconds: float) -> tuple[TaskKey, ...]:
     return _due(one, math.inf)
 
 
-class _HasNoGrace(Patched):
+class HasNoGrace(Patched):
+    """Makes a version as soon as the quorum is there."""
+
     instead = {"due": _due_at_once}  # noqa: RUF012
 
 
-class HasNoGrace(SimulatedManager):
-    """Makes a version as soon as the quorum is there."""
+class EndsRoundsEarly(Patched):
+    """Ends a round of k-sync with its first update."""
 
-    def make_core(self) -> Scheduler:
-        """Make the core that does so."""
-        return _HasNoGrace()
-
-
-class _EndsRoundsEarly(Patched):
     instead = {"has_enough": lambda one, current: bool(one.mode.enough and current.published)}  # noqa: RUF012
 
 
-class EndsRoundsEarly(SimulatedManager):
-    """Ends a round of k-sync with its first update."""
-
-    def make_core(self) -> Scheduler:
-        """Make the core that does so."""
-        return _EndsRoundsEarly()
-
-
-class _LosesPushes(Patched):
-    instead = {"arrive": lambda one, _attempt, _at: one.arrived.clear()}  # noqa: RUF012
-
-
-class LosesPushes(SimulatedManager):
+class LosesPushes(Patched):
     """Forgets the updates that wait where another one comes."""
 
-    def make_core(self) -> Scheduler:
-        """Make the core that does so."""
-        return _LosesPushes()
+    instead = {"arrive": lambda one, _attempt, _at: one.arrived.clear()}  # noqa: RUF012

@@ -27,7 +27,6 @@ from downpour.core.scheduler.commands import Command
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.state import SchedulerState
 from downpour.core.spec import ResolvedSpec
-from downpour.core.stragglers.base import POLICIES, Policy
 from downpour.files.store import Array
 from downpour_lab.simulated import digests
 from downpour_lab.simulated.environment import Stories
@@ -102,33 +101,18 @@ class NeverResigns(SimulatedManager):
         return True
 
 
-class _Asking(SchedulerState):
-    """A state whose output differs from what its functions add."""
-
-    def do(self, command: Command) -> None:
-        """Add what `instead` makes of a command, if anything."""
-        other = self.instead(command)
-        if other is not None:
-            super().do(other)
+class _AsksOtherwise(Scheduler):
+    """Asks for what `instead` makes of each command, if anything."""
 
     def instead(self, command: Command) -> Command | None:
-        """Return the commands."""
+        """Return the command."""
         return command
 
-
-class _AsksOtherwise(Scheduler):
-    """Has a state of another class."""
-
-    kind: type[SchedulerState] = SchedulerState
-
-    def __init__(
-        self,
-        patience: float = 1.0,
-        *,
-        policies: Mapping[str, Policy] = POLICIES,
-    ) -> None:
-        super().__init__(patience, policies=policies)
-        self.state = self.kind(patience, policies)
+    def handle(self, event: on.Event) -> Output:
+        """Handle an event, and replace the commands."""
+        output = super().handle(event)
+        asked = map(self.instead, output.commands)
+        return replace(output, commands=[command for command in asked if command is not None])
 
 
 class _DoesOtherwise(Scheduler):
@@ -146,7 +130,9 @@ class _DoesOtherwise(Scheduler):
             return super().handle(event)
 
 
-class _TakesASecondUpdate(Scheduler):
+class TakesASecondUpdate(Scheduler):
+    """Counts an update of a shard that has one."""
+
     def handle(self, event: on.Event) -> Output:
         before = None
         if isinstance(event, on.UpdatePublished):
@@ -165,7 +151,9 @@ class _TakesASecondUpdate(Scheduler):
         return output
 
 
-class _Reversing(_Asking):
+class FoldsInAnotherOrder(_AsksOtherwise):
+    """Hands out updates against the order of shards."""
+
     def instead(self, command: Command) -> Command:
         if isinstance(command, do.Aggregate):
             turned = zip(command.pushes, reversed(command.updates), strict=True)
@@ -174,32 +162,26 @@ class _Reversing(_Asking):
         return command
 
 
-class _FoldsInAnotherOrder(_AsksOtherwise):
-    kind = _Reversing
+class TrainsFromAnOldModel(_AsksOtherwise):
+    """Has shards trained from an older model."""
 
-
-class _Outdated(_Asking):
     def instead(self, command: Command) -> Command:
         if isinstance(command, do.Assign):
-            models = self.experiments[command.assigned.attempt.experiment].models
+            models = self.state.experiments[command.assigned.attempt.experiment].models
             return replace(command, assigned=replace(command.assigned, model=models[0]))
         return command
 
 
-class _TrainsFromAnOldModel(_AsksOtherwise):
-    kind = _Outdated
+class NeverPublishes(_AsksOtherwise):
+    """Never asks for the result."""
 
-
-class _Unpublished(_Asking):
     def instead(self, command: Command) -> Command | None:
         return None if isinstance(command, do.Publish) else command
 
 
-class _NeverPublishes(_AsksOtherwise):
-    kind = _Unpublished
+class ForgetsTheBusy(_DoesOtherwise):
+    """Does not give up the attempt of a worker that is gone."""
 
-
-class _ForgetsTheBusy(_DoesOtherwise):
     module, name = liveness, "gone"
 
     def instead(
@@ -211,7 +193,9 @@ class _ForgetsTheBusy(_DoesOtherwise):
             state.do(do.Dismiss(worker=name))
 
 
-class _CountsTheAbsentIn(Scheduler):
+class CountsTheAbsentIn(Scheduler):
+    """Takes workers that only the journal knows for registered."""
+
     def resume(self) -> Sequence[do.Command]:
         commands = super().resume()
         for worker in [one for one in self.state.workers if one.is_awaited]:
@@ -222,7 +206,9 @@ class _CountsTheAbsentIn(Scheduler):
         return commands
 
 
-class _BlamesWhoComesBack(_DoesOtherwise):
+class BlamesWhoComesBack(_DoesOtherwise):
+    """Counts a failure for a shard whose worker has registered anew."""
+
     module, name = liveness, "_goes_on"
 
     def instead(self, *args: Any, **options: Any) -> bool:
@@ -230,88 +216,24 @@ class _BlamesWhoComesBack(_DoesOtherwise):
         return False
 
 
-class CountsTheAbsentIn(SimulatedManager):
-    """Takes workers that only the journal knows for registered."""
+class KeepsTheLastForTheBest(_AsksOtherwise):
+    """Publishes the last model as the best."""
 
-    def make_core(self) -> Scheduler:
-        """Make the core that does so."""
-        return _CountsTheAbsentIn()
-
-
-class BlamesWhoComesBack(SimulatedManager):
-    """Counts a failure for a shard whose worker has registered anew."""
-
-    def make_core(self) -> Scheduler:
-        """Make the core that does so."""
-        return _BlamesWhoComesBack()
-
-
-class TakesASecondUpdate(SimulatedManager):
-    """Counts an update of a shard that has one."""
-
-    def make_core(self) -> Scheduler:
-        """Make the core that does so."""
-        return _TakesASecondUpdate()
-
-
-class FoldsInAnotherOrder(SimulatedManager):
-    """Hands out updates against the order of shards."""
-
-    def make_core(self) -> Scheduler:
-        """Make the core that does so."""
-        return _FoldsInAnotherOrder()
-
-
-class TrainsFromAnOldModel(SimulatedManager):
-    """Has shards trained from an older model."""
-
-    def make_core(self) -> Scheduler:
-        """Make the core that does so."""
-        return _TrainsFromAnOldModel()
-
-
-class NeverPublishes(SimulatedManager):
-    """Never asks for the result."""
-
-    def make_core(self) -> Scheduler:
-        """Make the core that does so."""
-        return _NeverPublishes()
-
-
-class _KeepsTheLast(_Asking):
     def instead(self, command: Command) -> Command:
         if isinstance(command, do.Publish) and command.best is not None:
             return replace(command, best=command.model)
         return command
 
 
-class _KeepsTheLastForTheBest(_AsksOtherwise):
-    kind = _KeepsTheLast
+class RunsAhead(Scheduler):
+    """Begins a round although the evaluation of the one before may end the training."""
 
-
-class KeepsTheLastForTheBest(SimulatedManager):
-    """Publishes the last model as the best."""
-
-    def make_core(self) -> Scheduler:
-        """Make the core that does so."""
-        return _KeepsTheLastForTheBest()
-
-
-class _RunsAhead(Scheduler):
     def handle(self, event: on.Event) -> Output:
         def may_start(one: Experiment) -> bool:
             return not one.training_is_done and len(one.evaluating) <= 1
 
         with patch.object(Experiment, "may_start_round", property(may_start)):
             return super().handle(event)
-
-
-class RunsAhead(SimulatedManager):
-    """Begins a round although the evaluation of the one before may end the training."""
-
-    def make_core(self) -> Scheduler:
-        """Make the core that does so."""
-        return _RunsAhead()
 
 
 class _NeverSweeps(CommandRunner):
@@ -442,48 +364,25 @@ class EndsWithOneJournal(SimulatedManager):
         return stories
 
 
-class _HalfDropped(SchedulerState):
-    def note(self, fact: facts.Fact) -> None:
-        """Leave a shard out."""
-        if isinstance(fact, facts.Dropped):
-            fact = replace(fact, shards=fact.shards[1:])
-        super().note(fact)
-
-
-class _FoldsWhatIsDropped(_AsksOtherwise):
-    kind = _HalfDropped
-
-
-class FoldsWhatIsDropped(SimulatedManager):
+class FoldsWhatIsDropped(Scheduler):
     """Journals too few of the shards that it drops."""
 
-    def make_core(self) -> Scheduler:
-        """Make the core that does so."""
-        return _FoldsWhatIsDropped()
+    def handle(self, event: on.Event) -> Output:
+        output = super().handle(event)
+        for place, fact in enumerate(output.facts):
+            if isinstance(fact, facts.Dropped):
+                output.facts[place] = replace(fact, shards=fact.shards[1:])
+        return output
 
 
 _decide = dispatch.decide
 
 
-class _DecidesWhileItReads(_DoesOtherwise):
+class DecidesWhileItReads(_DoesOtherwise):
+    """Asks its policy while it replays a journal, in which the answer comes next."""
+
     module, name = dispatch, "decide"
 
     def instead(self, state: SchedulerState, event: on.Event | None = None) -> None:
         state.replaying = False
         _decide(state, event)
-
-
-class DecidesWhileItReads(SimulatedManager):
-    """Asks its policy while it replays a journal, in which the answer comes next."""
-
-    def make_core(self) -> Scheduler:
-        """Make the core that does so."""
-        return _DecidesWhileItReads()
-
-
-class ForgetsTheBusy(SimulatedManager):
-    """Does not give up the attempt of a worker that is gone."""
-
-    def make_core(self) -> Scheduler:
-        """Make the core that does so."""
-        return _ForgetsTheBusy()

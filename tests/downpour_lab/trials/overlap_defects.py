@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from downpour.base.values import PublishedFile
-from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.round import Round, TaskKey
-from downpour_lab.simulated.manager import SimulatedManager
 from tests.downpour_lab.trials.async_defects import Patched
 
 
@@ -22,37 +20,19 @@ def _leave(one: Experiment, key: TaskKey) -> None:
     del one.arrived[key]
 
 
-class _BeginsFromTheNewest(Patched):
+class BeginsFromTheNewest(Patched):
+    """Has a task begin from the newest version, whichever that is when it is assigned."""
+
     instead = {"_begins_from": _newest}  # noqa: RUF012
 
 
-class BeginsFromTheNewest(SimulatedManager):
-    """Has a task begin from the newest version, whichever that is when it is assigned."""
+class GoesOnFromWhatCounts(Patched):
+    """Has a shard go on from its last update that is part of a version."""
 
-    def make_core(self) -> Scheduler:
-        """Make the core that does so."""
-        return _BeginsFromTheNewest()
-
-
-class _GoesOnFromWhatCounts(Patched):
     instead = {"handed_on": _last_applied}  # noqa: RUF012
 
 
-class GoesOnFromWhatCounts(SimulatedManager):
-    """Has a shard go on from its last update that is part of a version."""
-
-    def make_core(self) -> Scheduler:
-        """Make the core that does so."""
-        return _GoesOnFromWhatCounts()
-
-
-class _GoesOnFromWhatWasRefused(Patched):
-    instead = {"leave": _leave}  # noqa: RUF012
-
-
-class GoesOnFromWhatWasRefused(SimulatedManager):
+class GoesOnFromWhatWasRefused(Patched):
     """Offers a shard's next task although the update is gone that it begins from."""
 
-    def make_core(self) -> Scheduler:
-        """Make the core that does so."""
-        return _GoesOnFromWhatWasRefused()
+    instead = {"leave": _leave}  # noqa: RUF012

@@ -9,6 +9,7 @@ from typing import Any
 
 from downpour.core.node.attempt import StepLoop
 from downpour.core.node.worker import WorkerNode
+from downpour.core.scheduler import Scheduler
 from downpour_lab.checks.promises import Promise
 from downpour_lab.faults.faults import FaultKind
 from downpour_lab.simulated.manager import SimulatedManager
@@ -17,7 +18,12 @@ from tests.core.node import loop_defects
 from tests.downpour_lab.trials import async_defects, defects, promise_defects
 from tests.downpour_lab.trials.seeds import seeds_with
 
-Defect = type[SimulatedManager] | type[WorkerNode[Any]] | type[StepLoop]
+Defect = type[SimulatedManager] | type[Scheduler] | type[WorkerNode[Any]] | type[StepLoop]
+
+
+def with_core(core: type[Scheduler]) -> type[SimulatedManager]:
+    """Return the class of a manager that decides with this core."""
+    return type(core.__name__, (SimulatedManager,), {"core_class": core})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,8 @@ class Planted:
         """Return the arguments that plant it in a run."""
         if issubclass(self.defect, SimulatedManager):
             return {"manager_class": self.defect}
+        if issubclass(self.defect, Scheduler):
+            return {"manager_class": with_core(self.defect)}
         return {"step_loop" if issubclass(self.defect, StepLoop) else "worker_node": self.defect}
 
     def seeds(self, number: int) -> Iterable[int]:

@@ -37,22 +37,18 @@ class TakesRequestsTwice(SimulatedManager):
     service_class = _GivesAnotherName
 
 
-class _TakesAllForFit(Scheduler):
+class ForgetsNeeds(Scheduler):
+    """Takes every worker for one that has the labels of the first."""
+
     def handle(self, event: on.Event) -> Output:
         if isinstance(event, on.WorkerJoined):
             event = replace(event, labels=labels_of("worker-1"))
         return super().handle(event)
 
 
-class ForgetsNeeds(SimulatedManager):
-    """Takes every worker for one that has the labels of the first."""
+class ForgetsProgress(Scheduler):
+    """Holds every failed attempt against its task, however far it came."""
 
-    def make_core(self) -> Scheduler:
-        """Make the core that does so."""
-        return _TakesAllForFit(policies=self.environment.policies)
-
-
-class _BlamesForAll(Scheduler):
     def handle(self, event: on.Event) -> Output:
         self._forget()
         return super().handle(event)
@@ -65,11 +61,3 @@ class _BlamesForAll(Scheduler):
         for experiment in self.state.experiments.values():
             for task in experiment.open_tasks():
                 task.furthered.clear()
-
-
-class ForgetsProgress(SimulatedManager):
-    """Holds every failed attempt against its task, however far it came."""
-
-    def make_core(self) -> Scheduler:
-        """Make the core that does so."""
-        return _BlamesForAll(policies=self.environment.policies)

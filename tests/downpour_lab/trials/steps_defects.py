@@ -10,10 +10,11 @@ from downpour.core.scheduler import Output, Scheduler
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.steps import Versioned
-from downpour_lab.simulated.manager import SimulatedManager
 
 
-class _NamesTooFew(Scheduler):
+class NamesTooFew(Scheduler):
+    """Leaves the whole version out of those that lead to a task's."""
+
     def handle(self, event: on.Event) -> Output:
         output = super().handle(event)
         for place, command in enumerate(output.commands):
@@ -22,29 +23,15 @@ class _NamesTooFew(Scheduler):
         return output
 
 
-class NamesTooFew(SimulatedManager):
-    """Leaves the whole version out of those that lead to a task's."""
+class TakesStepsForWhole(Scheduler):
+    """Publishes a step where a whole version is due, on which later ones are to rest."""
 
-    def make_core(self) -> Scheduler:
-        """Make the core that does so."""
-        return _NamesTooFew()
-
-
-class _TakesStepsForWhole(Scheduler):
     def handle(self, event: on.Event) -> Output:
         output = super().handle(event)
         for place, command in enumerate(output.commands):
             if isinstance(command, do.Aggregate):
                 output.commands[place] = replace(command, whole=False)
         return output
-
-
-class TakesStepsForWhole(SimulatedManager):
-    """Publishes a step where a whole version is due, on which later ones are to rest."""
-
-    def make_core(self) -> Scheduler:
-        """Make the core that does so."""
-        return _TakesStepsForWhole()
 
 
 def nothing_linked(_experiment: Versioned, _needed: Collection[str]) -> tuple[PublishedFile, ...]:

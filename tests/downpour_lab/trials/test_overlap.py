@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from downpour.core.modes import OVERLAPPING
+from downpour.core.scheduler import Scheduler
 from downpour_lab.faults.faults import FaultKind
 from downpour_lab.faults.plan import Plan, plan_of
-from downpour_lab.simulated.manager import SimulatedManager
 from downpour_lab.trials.simulation import simulate
 from tests.downpour_lab.trials import overlap_defects
+from tests.downpour_lab.trials.planted import with_core
 from tests.downpour_lab.trials.seeds import seeds_with
 
 
@@ -46,7 +47,7 @@ def test_whatever_goes_wrong_the_models_are_those_of_the_spec(seeds: range) -> N
 
 
 @pytest.mark.parametrize(
-    ("manager_class", "sentence", "faults"),
+    ("core", "sentence", "faults"),
     [
         (overlap_defects.BeginsFromTheNewest, "is not what it should be", ()),
         (overlap_defects.GoesOnFromWhatCounts, "is not what it should be", ()),
@@ -58,13 +59,13 @@ def test_whatever_goes_wrong_the_models_are_those_of_the_spec(seeds: range) -> N
     ],
 )
 def test_a_defect_of_overlapping_rounds_is_found(
-    manager_class: type[SimulatedManager], sentence: str, faults: tuple[FaultKind, ...]
+    core: type[Scheduler], sentence: str, faults: tuple[FaultKind, ...]
 ) -> None:
     """In some seeds; without the defect, nothing is wrong with them."""
     found = (
         seed
         for seed in seeds_with(*faults, number=200)
-        if sentence in simulate(overlapping(seed), manager_class).failure
+        if sentence in simulate(overlapping(seed), with_core(core)).failure
     )
     seed = next(found)
     assert not simulate(overlapping(seed)).failure

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from downpour.core.scheduler import experiment, invariants, steps
+from downpour.core.scheduler import Scheduler, experiment, invariants, steps
 from downpour_lab.faults.plan import Plan, plan_of
-from downpour_lab.simulated.manager import SimulatedManager
 from downpour_lab.trials.simulation import simulate
 from tests.downpour_lab.trials import steps_defects
+from tests.downpour_lab.trials.planted import with_core
 
 EACH = 3
 """Every third version is whole here, because these experiments have few."""
@@ -42,12 +42,10 @@ def test_whatever_goes_wrong_every_version_can_be_read(seeds: range) -> None:
     assert failures == {}
 
 
-@pytest.mark.parametrize(
-    "manager_class", [steps_defects.NamesTooFew, steps_defects.TakesStepsForWhole]
-)
-def test_a_defect_of_steps_is_found(manager_class: type[SimulatedManager]) -> None:
+@pytest.mark.parametrize("core", [steps_defects.NamesTooFew, steps_defects.TakesStepsForWhole])
+def test_a_defect_of_steps_is_found(core: type[Scheduler]) -> None:
     """In some seeds; without the defect, nothing is wrong with them."""
-    found = (n for n in range(200) if simulate(stepping(n), manager_class).failure)
+    found = (n for n in range(200) if simulate(stepping(n), with_core(core)).failure)
     seed = next(found)
     assert not simulate(stepping(seed)).failure
 
