@@ -77,9 +77,7 @@ def test_settled_archives_do_not_tell_who_built_them_when(
         assert all(file and file.read() == name.encode() for name, file in held.items())
 
 
-def test_an_archive_with_too_little_or_too_much_is_refused(
-    release: dict[str, ModuleType],
-) -> None:
+def test_an_archive_with_too_little_or_too_much_is_refused(release: dict[str, ModuleType]) -> None:
     """Each such file is named."""
     lines = release["contents"].differences(["a", "cache", "tests/t.py"], {"a", "py.typed"})
     assert lines == ["lacks py.typed", "holds cache, too", "holds tests/t.py, too"]
@@ -115,9 +113,7 @@ def test_a_license_is_read_where_packages_state_it(
     assert [one["licenses"] for one in bill] == [[{"license": {"name": found}}], []]
 
 
-def test_the_library_in_the_wheel_is_the_one_that_is_listed(
-    release: dict[str, ModuleType],
-) -> None:
+def test_the_library_in_the_wheel_is_the_one_that_is_listed(release: dict[str, ModuleType]) -> None:
     """Its own first line has its version; NOTICE names it as well."""
     bundled = release["licenses"].BUNDLED
     script = ROOT / "src/downpour/show/dashboard/page/uplot/uPlot.iife.min.js"

@@ -63,9 +63,7 @@ def test_a_folder_does_not_say_which_spec_is_meant(
 
 
 @pytest.mark.parametrize(
-    "row",
-    [*COMMANDS, *DIGITS, *PLACES, *FIFOS, *ADDRESSES],
-    ids=lambda row: row[0],
+    "row", [*COMMANDS, *DIGITS, *PLACES, *FIFOS, *ADDRESSES], ids=lambda row: row[0]
 )
 def test_a_command_line_is_refused(
     bad: Refused,

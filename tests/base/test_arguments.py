@@ -30,10 +30,7 @@ TRAIN: Any = train
 @pytest.mark.parametrize(
     ("call", "line"),
     [
-        (
-            lambda: TRAIN(SPEC, worker=2),
-            "worker = 2: … train(); did you mean workers?",
-        ),
+        (lambda: TRAIN(SPEC, worker=2), "worker = 2: … train(); did you mean workers?"),
         (
             lambda: TRAIN(SPEC, epochs=2),
             "epochs = 2: is a field of the spec, not an argument of train()",
@@ -43,32 +40,17 @@ TRAIN: Any = train
             lambda: TRAIN(SPEC, 2),
             "train = 2: too many positional arguments; name each argument after",
         ),
-        (
-            lambda: API.run(SPEC, worker=2),
-            "worker = 2: … run(); did you mean workers?",
-        ),
-        (
-            lambda: API.run(epochs=3),
-            "epochs = 3: is a field of the spec, not an argument of run()",
-        ),
+        (lambda: API.run(SPEC, worker=2), "worker = 2: … run(); did you mean workers?"),
+        (lambda: API.run(epochs=3), "epochs = 3: is a field of the spec, not an argument of run()"),
         (lambda: API.run(SPEC, 2), "run = 2: too many positional arguments"),
-        (
-            lambda: API.Client(share="x"),
-            "share = 'x': … Client(); did you mean shared?",
-        ),
-        (
-            lambda: API.Credentials(tokn="x"),
-            "tokn = 'x': … Credentials(); did you mean token?",
-        ),
+        (lambda: API.Client(share="x"), "share = 'x': … Client(); did you mean shared?"),
+        (lambda: API.Credentials(tokn="x"), "tokn = 'x': … Credentials(); did you mean token?"),
         (
             lambda: API.load_model(sources="x"),
             "sources = 'x': … load_model(); did you mean source?",
         ),
         (API.replay, "experiment = None: is required by replay()"),
-        (
-            lambda: API.replay("x", util=3),
-            "util = 3: … replay(); did you mean until?",
-        ),
+        (lambda: API.replay("x", util=3), "util = 3: … replay(); did you mean until?"),
         (lambda: API.resumed(epochs=3), "experiment = None: is required by resumed()"),
         (
             lambda: OPTIONS.RayOptions(gpu_per_worker=1),
@@ -78,10 +60,7 @@ TRAIN: Any = train
             lambda: OPTIONS.SlurmOptions(partitions="gpu"),
             "partitions = 'gpu': … SlurmOptions(); did you mean partition?",
         ),
-        (
-            lambda: OPTIONS.SshOptions(host="x"),
-            "host = 'x': … SshOptions(); did you mean hosts?",
-        ),
+        (lambda: OPTIONS.SshOptions(host="x"), "host = 'x': … SshOptions(); did you mean hosts?"),
         (
             lambda: OPTIONS.ComposeOptions(imag="x"),
             "imag = 'x': … ComposeOptions(); did you mean image?",

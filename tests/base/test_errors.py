@@ -30,11 +30,7 @@ EXAMPLES: list[tuple[DownpourError, str, int]] = [
     (FileCorrupt("model-3", "too short"), "model-3: too short", 1),
     (Unreachable("host:1", "refused"), "host:1 cannot be reached: refused", 2),
     (Refused("shards", "at least 1"), "shards: at least 1", 2),
-    (
-        FailStop("KeyError: 3"),
-        "the manager stops because of a bug in Downpour: KeyError: 3",
-        1,
-    ),
+    (FailStop("KeyError: 3"), "the manager stops because of a bug in Downpour: KeyError: 3", 1),
     (ExperimentFailed("e-1", "no luck"), "experiment e-1 failed: no luck", 1),
     (ExperimentFailed("e-1", "no", asked_wrongly=True), "experiment e-1 failed: no", 2),
     (NotBegun("e-1", "epochs = 0: no", asked_wrongly=True), "epochs = 0: no", 2),

@@ -63,13 +63,7 @@ def write_examples(path: Path, *, inverted: bool = False) -> Path:
     images = images if not inverted else 240 - images
     train, test = slice(_TEST_EXAMPLES, None), slice(_TEST_EXAMPLES)
     labels = digits.target.astype(np.int64)
-    np.savez(
-        path,
-        x=images[train],
-        y=labels[train],
-        x_test=images[test],
-        y_test=labels[test],
-    )
+    np.savez(path, x=images[train], y=labels[train], x_test=images[test], y_test=labels[test])
     return path
 
 

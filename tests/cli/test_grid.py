@@ -83,10 +83,7 @@ def test_a_report_is_written_beside_the_results(downpour: Callable[..., Any], do
 
 
 def test_a_single_experiment_is_reported_on(
-    downpour: Callable[..., Any],
-    done: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    downpour: Callable[..., Any], done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder of one experiment is enough; nothing is written into it."""
     monkeypatch.chdir(tmp_path)

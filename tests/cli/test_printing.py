@@ -25,11 +25,7 @@ def test_notes_go_to_standard_error_as_they_are(capsys: pytest.CaptureFixture[st
 
 
 WORKER = WorkerStatus(
-    worker="worker-1",
-    address="127.0.0.1:1",
-    state=WorkerState.IDLE,
-    tasks_done=0,
-    device="cuda:1",
+    worker="worker-1", address="127.0.0.1:1", state=WorkerState.IDLE, tasks_done=0, device="cuda:1"
 )
 
 

@@ -169,10 +169,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         {"inside": {"processes": 2, "how": "pipeline", "cut": "dense"}},
         "inside.cut = 'dense': must be a list of module names",
     ),
-    (
-        {"inside": {"processes": 2}, "device": "cuda"},
-        "inside.processes = 2: needs device = 'cpu'",
-    ),
+    ({"inside": {"processes": 2}, "device": "cuda"}, "inside.processes = 2: needs device = 'cpu'"),
     (
         {"inside": {"processes": 4}, "batch_size": 3},
         "inside.processes = 4: a batch of 3 has fewer examples",
@@ -274,10 +271,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"epohcs": 3}, "epohcs = 3: no such field; did you mean epochs?"),
     ({"lr": 0.1}, "lr = 0.1: no such field; did you mean learning_rate?"),
-    (
-        {"xyz": 0},
-        "xyz = 0: no such field; the nearest are",
-    ),
+    ({"xyz": 0}, "xyz = 0: no such field; the nearest are"),
     (
         {"epochs": 0, "seed": -1},
         (

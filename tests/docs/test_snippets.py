@@ -51,11 +51,7 @@ def test_every_python_snippet_compiles(fence: Fence) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked_clusters")
-@pytest.mark.parametrize(
-    "fence",
-    [one for one in TO_RUN if one.text not in SHIPPED],
-    ids=str,
-)
+@pytest.mark.parametrize("fence", [one for one in TO_RUN if one.text not in SHIPPED], ids=str)
 def test_every_python_snippet_runs(
     fence: Fence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -165,7 +165,7 @@ WALKS = {
             "^rm ": ANOTHER_CLUSTER + "rm ",
             "^export DOWNPOUR_TLS_CERT=certs/first": ANOTHER_CLUSTER
             + "export DOWNPOUR_TLS_CERT=certs/first",
-        },
+        }
     ),
     "docs/how-to/which-cluster.md": Walk(
         before="export DOWNPOUR_SHARED=$HOME/shared" + A_CLUSTER,
@@ -217,11 +217,7 @@ def test_a_reader_walks_through_every_page_with_commands() -> None:
 def folder(tmp_path: Path) -> Path:
     """A reader's folder: the examples of the repository, a small spec, a grid and a search."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    texts = {
-        "small.toml": SMALL,
-        "grid.toml": GRID,
-        "search.toml": SEARCH,
-    }
+    texts = {"small.toml": SMALL, "grid.toml": GRID, "search.toml": SEARCH}
     for name, text in texts.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     return tmp_path

@@ -127,10 +127,7 @@ def test_one_missing_library_is_named(
             "predictor score {file}",
             "downpour predictor score needs scikit-learn; install downpour-sgd[predictor]",
         ),
-        (
-            "dashboard {folder}",
-            "downpour dashboard needs h11; install downpour-sgd[dashboard]",
-        ),
+        ("dashboard {folder}", "downpour dashboard needs h11; install downpour-sgd[dashboard]"),
         (
             "manager --shared {folder} --dashboard",
             "--dashboard needs h11; install downpour-sgd[dashboard]",

@@ -21,14 +21,7 @@ from downpour.base.version import VERSION
 from downpour.cluster.operations.certificates import issue
 from downpour.host.paths import Credentials
 from downpour.network import metrics
-from downpour.network.metrics import (
-    MetricsEndpoint,
-    Source,
-    Timing,
-    counter,
-    gauge,
-    summary,
-)
+from downpour.network.metrics import MetricsEndpoint, Source, Timing, counter, gauge, summary
 from downpour.network.rpc import Trust, listen
 from downpour.network.rpc.trust import OPEN
 

@@ -122,14 +122,7 @@ def written(folder: Path, *batches: tuple[Journaled, ...], term: int = 1) -> lis
         for entry in batch:
             number = len(lines) + 1
             journal.append(2 * number, number / 2, entry)
-            lines.append(
-                Line(
-                    number=number,
-                    order=2 * number,
-                    at_seconds=number / 2,
-                    entry=entry,
-                )
-            )
+            lines.append(Line(number=number, order=2 * number, at_seconds=number / 2, entry=entry))
         journal.commit()
     journal.close()
     return lines

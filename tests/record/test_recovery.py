@@ -55,11 +55,7 @@ def test_experiments_are_taken_up_in_the_order_of_submission() -> None:
     }
     core = Scheduler()
     assert replay(core, stories) == {}
-    assert list(states(core).items()) == [
-        ("z", "cancelled"),
-        ("a", "running"),
-        ("b", "waiting"),
-    ]
+    assert list(states(core).items()) == [("z", "cancelled"), ("a", "running"), ("b", "waiting")]
     assert core.state.active is core.state.experiments["a"]
     assert core.state.now_seconds == 5
     assert next_order(stories) == 6

@@ -250,8 +250,7 @@ def now(manager: NumericClass | None, *workers: NumericClass | None) -> Status:
 
 
 @pytest.mark.parametrize(
-    "status",
-    [now(WIDE), now(WIDE, WIDE, WIDE), now(None, NARROW, None), now(WIDE, CUDA, CUDA)],
+    "status", [now(WIDE), now(WIDE, WIDE, WIDE), now(None, NARROW, None), now(WIDE, CUDA, CUDA)]
 )
 def test_one_numeric_class_is_no_mixture(status: Status) -> None:
     """A manager on the processor computes nothing that accelerators do."""

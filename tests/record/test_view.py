@@ -45,12 +45,7 @@ def told(*entries: Journaled) -> list[tuple[float, RecordLine]]:
     """Project entries, a second apart."""
     view = View()
     lines = [
-        Line(
-            number=second + 1,
-            order=second + 1,
-            at_seconds=float(second),
-            entry=entry,
-        )
+        Line(number=second + 1, order=second + 1, at_seconds=float(second), entry=entry)
         for second, entry in enumerate(entries)
     ]
     return [made for line in lines for made in view.take(line)]

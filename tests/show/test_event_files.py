@@ -105,9 +105,7 @@ def test_the_spec_is_there_as_text_and_as_hyperparameters(tmp_path: Path) -> Non
     text = found.Tensors("spec")[0].tensor_proto.string_val[0].decode()
     assert '    policy = "handoff"' in text.splitlines()
     data = plugin_data_pb2.HParamsPluginData()
-    data.ParseFromString(
-        found.SummaryMetadata("_hparams_/session_start_info").plugin_data.content,
-    )
+    data.ParseFromString(found.SummaryMetadata("_hparams_/session_start_info").plugin_data.content)
     values = data.session_start_info.hparams
     assert values["policy"].string_value == "handoff"
     assert values["shards"].number_value == 4

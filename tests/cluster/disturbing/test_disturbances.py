@@ -15,10 +15,7 @@ TENTHS = st.integers(1, 99).map(lambda number: number / 100)
 def test_both_forms_of_python_and_of_the_command_line_mean_the_same() -> None:
     """A mapping has numbers or texts; the command line has texts alone."""
     pauses = Pauses(still_seconds=6, every_seconds=10)
-    expected = (
-        Slow(who="worker-1", speed=0.5),
-        Slow(who="worker-3", speed=0.25, pauses=pauses),
-    )
+    expected = (Slow(who="worker-1", speed=0.5), Slow(who="worker-3", speed=0.25, pauses=pauses))
     mapping = {"worker-1": 0.5, "worker-3": "0.25,pauses=6/10"}
     assert Disturbances.of(mapping).slow == expected
     assert Disturbances.of(["worker-1=0.5", "worker-3=0.25,pauses=6/10"]).slow == expected

@@ -34,15 +34,7 @@ START_SECONDS = 240.0
 _LOOK_SECONDS = 0.2
 ROUNDS = 100
 """Updates after which a run has gone on; more than can be under way while an engine restarts."""
-ENDINGS = (
-    "success",
-    "killed worker",
-    "restarted engine",
-    "Ctrl-C",
-    "SIGTERM",
-    "SIGHUP",
-    "SIGKILL",
-)
+ENDINGS = ("success", "killed worker", "restarted engine", "Ctrl-C", "SIGTERM", "SIGHUP", "SIGKILL")
 _SIGNALS = {
     "Ctrl-C": signal.SIGINT,
     "SIGTERM": signal.SIGTERM,

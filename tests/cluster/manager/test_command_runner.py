@@ -37,14 +37,7 @@ from downpour.cluster.worker.attempt import ModelReader
 from downpour.core.scheduler import Output, Scheduler, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
-from downpour.files.store import (
-    DirectoryStore,
-    SharedDirectory,
-    Work,
-    lease,
-    publish_work,
-    step_to,
-)
+from downpour.files.store import DirectoryStore, SharedDirectory, Work, lease, publish_work, step_to
 from downpour.network.rpc.messages import IndicesFile, Registration, TaskMessage
 from downpour.predictor import pretrained
 from downpour.predictor.forecaster import Forecaster
@@ -309,9 +302,7 @@ def test_a_long_list_is_a_file_until_the_end(
     assert not [name for name in manager.space.store.list() if name.startswith("indices")]
 
 
-def test_a_version_whose_steps_are_gone_is_read_in_one_file(
-    manager: RunningManager,
-) -> None:
+def test_a_version_whose_steps_are_gone_is_read_in_one_file(manager: RunningManager) -> None:
     """The manager has it in memory; the worker reads the same parameters, and knows whose they are.
 
     The file goes with the version.

@@ -122,9 +122,7 @@ def test_the_kind_of_examples_is_on_record(begun: Begun) -> None:
     assert prepared.dataset == begun.dataset
 
 
-def test_examples_that_vanish_during_a_run_cost_no_attempt(
-    tmp_path: Path,
-) -> None:
+def test_examples_that_vanish_during_a_run_cost_no_attempt(tmp_path: Path) -> None:
     """The manager prepares them again for workers that miss them; two at once may say so."""
     shared, data = tmp_path / "shared", tmp_path / "data"
     write_set(data, 1.0)

@@ -191,9 +191,7 @@ def test_a_manager_that_meets_a_defect_ends_with_one_line_and_status_1(
 
 
 @pytest.mark.slow
-def test_a_run_whose_manager_meets_a_defect_ends_with_one_line_and_status_1(
-    tmp_path: Path,
-) -> None:
+def test_a_run_whose_manager_meets_a_defect_ends_with_one_line_and_status_1(tmp_path: Path) -> None:
     """Its workers end with it."""
     shared = f"--shared={tmp_path / 'shared'}"
     status, complaints = downpour("run", "--workers=1", "--epochs=1", shared, plant=tmp_path)

@@ -61,14 +61,8 @@ LANES: list[tuple[do.Command, str]] = [
     (ASSIGN, "call anna"),
     (do.Cancel(worker="anna", attempt=ATTEMPT, reason="late"), "call anna"),
     (do.HandOver(worker="anna", attempt=ATTEMPT), "call anna"),
-    (
-        do.Gather(experiment="any", round=0, shard=0, update=UPDATE, model=FILE, base=FILE),
-        "work",
-    ),
-    (
-        do.Aggregate(experiment="any", round=0, model=FILE, pushes=(), train_seconds=1.0),
-        "work",
-    ),
+    (do.Gather(experiment="any", round=0, shard=0, update=UPDATE, model=FILE, base=FILE), "work"),
+    (do.Aggregate(experiment="any", round=0, model=FILE, pushes=(), train_seconds=1.0), "work"),
     (do.Evaluate(experiment="any", round=0, model=FILE), "beside"),
     (do.Publish(experiment="any", model=FILE), "work"),
     (do.Adopt(experiment="any", attempts=()), "work"),

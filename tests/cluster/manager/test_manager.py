@@ -186,10 +186,7 @@ def test_a_spec_that_cannot_be_is_refused_at_once(cluster: Any, toml: str, field
 
 @pytest.mark.parametrize(
     ("changes", "field"),
-    [
-        ({"shards": 5000}, "shards"),
-        ({"model_options": {"nonsense": 1}}, "model_options"),
-    ],
+    [({"shards": 5000}, "shards"), ({"model_options": {"nonsense": 1}}, "model_options")],
 )
 def test_a_spec_that_does_not_fit_the_dataset_fails_the_experiment(
     cluster: Any, changes: dict[str, Any], field: str

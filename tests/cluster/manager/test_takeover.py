@@ -192,10 +192,7 @@ def test_ended_experiments_stay_listed(tmp_path: Path) -> None:
     assert [layout.is_in_flight(name) for store in stores for name in store.list()].count(True) == 0
     assert layout.FINAL_NAME in stores[0].list()
     states = {one.experiment: one.state for one in second.client.list_experiments()}
-    assert states == {
-        finished: ExperimentState.FINISHED,
-        cancelled: ExperimentState.CANCELLED,
-    }
+    assert states == {finished: ExperimentState.FINISHED, cancelled: ExperimentState.CANCELLED}
     assert second.record(finished) == lines
     second.close()
 

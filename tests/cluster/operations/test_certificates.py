@@ -115,10 +115,7 @@ def test_a_certificate_ends(tmp_path: Path) -> None:
     issued = made(tmp_path, "first", days=1, now=NOW - timedelta(days=2))
     made(tmp_path, "second")
     sides = contexts(tmp_path, "first", "second", issued.authority)
-    with (
-        pytest.raises(ssl.SSLCertVerificationError, match="expired"),
-        greeted(*sides, "first"),
-    ):
+    with pytest.raises(ssl.SSLCertVerificationError, match="expired"), greeted(*sides, "first"):
         pass
 
 
@@ -251,9 +248,7 @@ def test_an_authority_that_cannot_sign_is_named(tmp_path: Path) -> None:
     good = authority.read_bytes(), key.read_bytes()
     leaf = (tmp_path / "first.pem").read_bytes()
     foreign = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     cases = [
         (b"", good[1], "is not a certificate"),

@@ -229,10 +229,7 @@ def test_an_accelerator_that_does_not_answer_is_named() -> None:
     devices = DeviceCheck()
     devices._computing_on = "cuda:1"
     finding = devices.late(20.0)
-    assert (finding.verdict, finding.seen) == (
-        Verdict.FAILED,
-        "cuda:1 has not answered for 20 s",
-    )
+    assert (finding.verdict, finding.seen) == (Verdict.FAILED, "cuda:1 has not answered for 20 s")
 
 
 def test_a_torch_that_cannot_be_imported_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,10 +155,7 @@ def test_a_worker_reads_nothing_that_it_has_just_published(
     first = runner.run(task, TaskControl(task.id))
     model = shared.store("any").link(first.file, f"model-{token_hex(3)}")
     following = replace(
-        task,
-        id=replace(task.id, round=1),
-        model=model,
-        optimizer_state=first.optimizer_state,
+        task, id=replace(task.id, round=1), model=model, optimizer_state=first.optimizer_state
     )
     expected = TaskRunner(shared, "cpu").run(following, TaskControl(following.id))
     gone = replace(following, model=replace(model, name="gone"))

@@ -16,12 +16,7 @@ class ForgetsToKeep(ManagerNode[Any]):
         if self._core.state.cause % 7:
             return super()._handled(posted)
         output = self._core.handle(posted.event)
-        return Step(
-            asker=posted.asker,
-            event=posted.event,
-            output=output,
-            answer=output,
-        )
+        return Step(asker=posted.asker, event=posted.event, output=output, answer=output)
 
 
 class ActsWithoutLeading(ManagerNode[Any]):

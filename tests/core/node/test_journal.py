@@ -192,9 +192,7 @@ def test_a_defect_of_the_rules_is_found_on_a_disk(
 @pytest.mark.no_cover  # the simulator would take a minute, and other tests reach these lines
 @pytest.mark.parametrize(
     ("defect", "sentence", "refusal", "operation"),
-    [
-        (WritesOnAfterAFailure, ", and is forgotten", FaultKind.DISK_REFUSES_ONCE, "append"),
-    ],
+    [(WritesOnAfterAFailure, ", and is forgotten", FaultKind.DISK_REFUSES_ONCE, "append")],
 )
 def test_a_defect_of_the_rules_is_found_by_the_simulator(
     defect: type[JournalWriter], sentence: str, refusal: FaultKind, operation: str

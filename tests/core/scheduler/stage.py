@@ -35,11 +35,7 @@ class Stage:
         spec = make.spec(shards=len(samples), **fields)
         self.happen(on.ExperimentSubmitted, experiment="one", spec=spec)
         self.happen(
-            on.Prepared,
-            experiment="one",
-            dataset="d",
-            shard_samples=samples,
-            model=make.file("m0"),
+            on.Prepared, experiment="one", dataset="d", shard_samples=samples, model=make.file("m0")
         )
 
     def _decide(self, view: RoundView) -> list[Action]:

@@ -109,9 +109,7 @@ def test_a_worker_that_comes_back_without_its_attempt_is_asked_for_it_at_once(
     assert (again.assigned.worker, again.assigned.attempt) == ("w0", restarted.attempt("w0"))
 
 
-def test_a_worker_at_its_last_report_is_asked_for_the_next_attempt(
-    restarted: Restarted,
-) -> None:
+def test_a_worker_at_its_last_report_is_asked_for_the_next_attempt(restarted: Restarted) -> None:
     """The manager died between taking the report in and answering it."""
     restarted.prepared()
     former = restarted.make.attempt("e", 0, 6, 0)

@@ -37,8 +37,7 @@ def stage(make: Make) -> Stage:
 def test_a_shard_that_is_handed_over_goes_on_with_whom_it_is_meant_for(stage: Stage) -> None:
     """The owner is asked to publish and stop; the other one goes on from there."""
     [asked] = of(
-        stage.wish(Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY)),
-        facts.HandOverAsked,
+        stage.wish(Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY)), facts.HandOverAsked
     )
     assert (asked.worker, asked.meant_for) == ("ann", "dot")
     stage.happen(on.Tick)
@@ -148,8 +147,7 @@ def test_the_first_of_several_attempts_counts(stage: Stage) -> None:
 def test_an_attempt_that_is_withdrawn_is_nobodys_failure(stage: Stage) -> None:
     """Its worker stops, and another one trains the shard from its beginning."""
     commands = stage.wish(
-        Withdrawal(shard=0, worker="ann", reason=WHY),
-        Assignment(shard=0, worker="dot", reason=WHY),
+        Withdrawal(shard=0, worker="ann", reason=WHY), Assignment(shard=0, worker="dot", reason=WHY)
     )
     assert [(c.worker, c.attempt.shard) for c in of(commands, facts.Assigned)] == [("dot", 0)]
     assert stage.core.state.active.round.tasks[0].failures == 0  # type: ignore[union-attr]

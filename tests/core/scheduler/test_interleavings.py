@@ -24,14 +24,7 @@ from hypothesis.stateful import (
 from downpour.base.states import FailureKind
 from downpour.base.values import AttemptId
 from downpour.core.modes import MODES
-from downpour.core.scheduler import (
-    Checkpoint,
-    Entry,
-    Output,
-    Scheduler,
-    checkpoint,
-    durable,
-)
+from downpour.core.scheduler import Checkpoint, Entry, Output, Scheduler, checkpoint, durable
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.invariants import check_invariants

@@ -226,11 +226,7 @@ def test_a_restart_asks_for_the_same_beginning(kept: Kept, make: Make) -> None:
     assert asked.dataset == "d"
     assert asked.model == make.file("m0")
     other = on.Prepared(
-        at_seconds=1.0,
-        experiment="e",
-        dataset="another",
-        shard_samples=(1,),
-        model=make.file("m0"),
+        at_seconds=1.0, experiment="e", dataset="another", shard_samples=(1,), model=make.file("m0")
     )
     core.handle(other)
     assert core.state.experiments["e"].life.state == "failed"

@@ -23,11 +23,7 @@ def sure(seconds: float) -> Forecast:
 
 
 def running(
-    worker: str,
-    shard: int,
-    done: float,
-    seconds: float = 5.0,
-    **more: float | str,
+    worker: str, shard: int, done: float, seconds: float = 5.0, **more: float | str
 ) -> RunningTask:
     """Return a shard of a hundred samples that a worker has trained for so long."""
     task = RunningTask(shard=shard, samples=100, worker=worker, elapsed_seconds=seconds, done=done)

@@ -132,9 +132,7 @@ def views(draw: st.DrawFn) -> RoundView:
     )
 
 
-def at_any_moment(
-    check: Callable[[Policy, RoundView], None],
-) -> Callable[[], None]:
+def at_any_moment(check: Callable[[Policy, RoundView], None]) -> Callable[[], None]:
     """Make a test of all policies together: to draw a moment costs more than to decide."""
 
     @given(view=views())

@@ -13,11 +13,7 @@ def look(pending: list[PendingTask], idle: str, workers: str = "") -> RoundView:
     """Make a view; workers are named in one string."""
     present = tuple(f"{idle} {workers}".split())
     return RoundView(
-        round=0,
-        at_seconds=0.0,
-        pending=tuple(pending),
-        idle=tuple(idle.split()),
-        workers=present,
+        round=0, at_seconds=0.0, pending=tuple(pending), idle=tuple(idle.split()), workers=present
     )
 
 

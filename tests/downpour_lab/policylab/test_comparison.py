@@ -73,11 +73,7 @@ class ByHand:
 
 
 def as_policy(
-    policy: Policy,
-    conditions: Conditions,
-    standbys: int = 1,
-    *,
-    snapshots: bool = False,
+    policy: Policy, conditions: Conditions, standbys: int = 1, *, snapshots: bool = False
 ) -> Trial:
     """Let a made-up policy do a job, by the name of one that exists."""
     contender = Contender(name="wait", standbys=standbys, snapshots=snapshots)

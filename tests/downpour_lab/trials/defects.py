@@ -13,14 +13,7 @@ from downpour.base.states import FailureKind
 from downpour.base.values import PublishedFile
 from downpour.cluster.manager.command_runner import CommandRunner
 from downpour.core.node.journal import Line, since_checkpoint
-from downpour.core.scheduler import (
-    Entry,
-    Output,
-    Scheduler,
-    dispatch,
-    facts,
-    liveness,
-)
+from downpour.core.scheduler import Entry, Output, Scheduler, dispatch, facts, liveness
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.commands import Command

@@ -15,12 +15,7 @@ from downpour_lab.trials.seed_search import RunsTally, different
 from downpour_lab.trials.simulation import Outcome, check_compared, simulate
 
 # Nobody watches a run.
-UNSIMULATED = {
-    "manager.disturbed",
-    "manager.status",
-    "manager.list_experiments",
-    "manager.results",
-}
+UNSIMULATED = {"manager.disturbed", "manager.status", "manager.list_experiments", "manager.results"}
 
 
 @pytest.fixture(scope="module")

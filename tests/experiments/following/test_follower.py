@@ -213,11 +213,7 @@ def test_an_experiment_that_waits_is_an_event() -> None:
         experiment=NAME, name="e", state=ExperimentState.RUNNING, rounds_done=0, rounds_total=4
     )
     task = TaskStatus(
-        shard=0,
-        state=TaskState.PENDING,
-        steps_done=0,
-        steps_total=0,
-        elapsed_seconds=0.0,
+        shard=0, state=TaskState.PENDING, steps_done=0, steps_total=0, elapsed_seconds=0.0
     )
     for second in range(100):
         now[0] = float(second)

@@ -89,11 +89,7 @@ def test_a_searchs_folder_holds_what_it_says(tmp_path: Path) -> None:
     draw_search(folder)
     names = {path.name for path in folder.path.iterdir()} - {"run.lock"}
     assert names == {"tune.toml", "trials", "best.toml", "search.png", "search.svg"}
-    assert [file.name for file in search_files(folder)] == [
-        "best.toml",
-        "search.png",
-        "search.svg",
-    ]
+    assert [file.name for file in search_files(folder)] == ["best.toml", "search.png", "search.svg"]
     runs = sorted((folder.path / "trials").iterdir())
     assert [run.name for run in runs] == [f"{number:04d}" for number in range(1, 13)]
     for run in runs:
@@ -174,10 +170,7 @@ OTHER_SPEC = plain_spec(epochs=9, shards=1).to_toml().encode()
         ),
         (written("record.jsonl", lambda record: record[: len(record) // 2]), ""),
         (written("record.jsonl", flipped), "record.jsonl or spec.toml has changed since the run"),
-        (
-            lambda run: (run / "record.jsonl").unlink(),
-            "record.jsonl cannot be read: No such file",
-        ),
+        (lambda run: (run / "record.jsonl").unlink(), "record.jsonl cannot be read: No such file"),
         (written("record.jsonl", lambda _: b"{}\n"), "line 1 is not a fact"),
         (written("summary.json", lambda _: b"{}"), "not the summary of a run"),
         (
@@ -187,10 +180,7 @@ OTHER_SPEC = plain_spec(epochs=9, shards=1).to_toml().encode()
         (written("spec.toml", lambda _: OTHER_SPEC), "holds a different run than its name says"),
         (written("spec.toml", lambda _: b"\x00"), "spec.toml cannot be read"),
         (exchange, "holds a different run than its name says"),
-        (
-            lambda run: run.rename(run.with_name("w9-random-average-s0-0123456789")),
-            "holds another",
-        ),
+        (lambda run: run.rename(run.with_name("w9-random-average-s0-0123456789")), "holds another"),
         (add, "summary.json cannot be read: No such file"),
         (written("../../*.toml", lambda _: b"split = []"), "toml is damaged"),
         (written("../../*.toml", lambda _: b"\xff"), "toml cannot be read"),
@@ -228,11 +218,7 @@ def test_what_is_not_whole_is_refused_and_left_as_it_is(
     ],
 )
 def test_the_folder_of_another_study_is_refused(
-    tmp_path: Path,
-    folder_in: Callable[..., StudyFolder[Study]],
-    text: str,
-    old: str,
-    new: str,
+    tmp_path: Path, folder_in: Callable[..., StudyFolder[Study]], text: str, old: str, new: str
 ) -> None:
     """Also that of one that had more than is asked for now; nothing in it is touched."""
     folder = done(folder_in(tmp_path))

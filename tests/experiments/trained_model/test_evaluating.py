@@ -59,10 +59,7 @@ def test_other_examples_are_normalized_as_in_training(
 
 
 def test_a_folder_of_images_is_measured(
-    trained: TrainedModel,
-    digits: tuple[Any, Any],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    trained: TrainedModel, digits: tuple[Any, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A folder a class, in the order of their names; a line tells what is left out."""
     for number, (image, label) in enumerate(zip(*digits, strict=True)):

@@ -66,10 +66,7 @@ def test_rows_are_a_table_csv_or_json(
 
 
 def test_what_a_folder_holds_beside_images_is_named_in_a_line(
-    trained: TrainedModel,
-    digits: tuple[Any, Any],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    trained: TrainedModel, digits: tuple[Any, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Folders, too; what a system hides there is nobody's."""
     image = Image.fromarray(digits[0][0, ..., 0])

@@ -423,8 +423,7 @@ def test_a_file_that_stays_stale_is_refused(stale: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shards", "weights"),
-    [([0, 0], [0.5, 0.5]), ([0, 1], [0.5, 0.6]), ([0, 1], [1.0]), ([], [])],
+    ("shards", "weights"), [([0, 0], [0.5, 0.5]), ([0, 1], [0.5, 0.6]), ([0, 1], [1.0]), ([], [])]
 )
 def test_calls_that_make_no_sense_are_refused(
     imagine: Any, shards: list[int], weights: list[float]

@@ -13,14 +13,7 @@ from hypothesis import strategies as st
 
 from downpour.base.errors import UpdatesRefused
 from downpour.base.values import PublishedFile
-from downpour.files.aggregators import (
-    AGGREGATORS,
-    AMOUNTS,
-    Contribution,
-    Counted,
-    Gathering,
-    fold,
-)
+from downpour.files.aggregators import AGGREGATORS, AMOUNTS, Contribution, Counted, Gathering, fold
 from downpour.files.aggregators.passes import Base
 from downpour.files.store import WHOLE, Array, UpdateFormat, decode, encode, model_metadata
 from downpour.files.store.base import MemoryStore
@@ -124,12 +117,7 @@ def as_parts(rule: str, contributions: Iterable[Contribution]) -> list[Counted]:
     seed=st.integers(0, 2**32 - 1),
 )
 def test_the_bytes_are_those_of_a_fold_of_all_at_once(
-    data: st.DataObject,
-    shards: set[int],
-    rule: str,
-    compression: str,
-    limit: int,
-    seed: int,
+    data: st.DataObject, shards: set[int], rule: str, compression: str, limit: int, seed: int
 ) -> None:
     """Whatever arrives when, in groups or one by one, and however little room there is."""
     one = Round(seed, shards, compression)

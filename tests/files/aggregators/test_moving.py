@@ -108,9 +108,7 @@ def test_a_sum_that_overflows_refuses_no_update(store: DirectoryStore) -> None:
         moved(Versions(store), model, [move])
 
 
-def test_a_constant_that_is_not_finite_stays_and_all_beside_it_moves(
-    store: DirectoryStore,
-) -> None:
+def test_a_constant_that_is_not_finite_stays_and_all_beside_it_moves(store: DirectoryStore) -> None:
     """As an attention's mask does; an update that has another number there is refused."""
     model = put(store, "model", -np.inf, 5.0)
     same, other = put(store, "same", -np.inf, 3.0), put(store, "other", 1.0, 3.0)

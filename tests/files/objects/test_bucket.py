@@ -260,11 +260,7 @@ def test_a_missing_bucket_is_named(s3: S3Server, set_env: SetEnv) -> None:
     """Over the wire, at every door."""
     set_env(s3.environment)
     bucket = Bucket.at("s3://nowhere/x")
-    for door in (
-        bucket.check_conditions,
-        lambda: bucket.get("a"),
-        lambda: bucket.names("a"),
-    ):
+    for door in (bucket.check_conditions, lambda: bucket.get("a"), lambda: bucket.names("a")):
         with pytest.raises(SharedDirectoryError, match="no such bucket"):
             door()
 

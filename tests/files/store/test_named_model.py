@@ -82,11 +82,7 @@ def test_a_path_is_a_path_also_through_a_link(
     ],
 )
 def test_a_name_without_a_model_is_refused(
-    shared: SharedDirectory,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    reason: str,
+    shared: SharedDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, reason: str
 ) -> None:
     """In one line, with the user's own words."""
     monkeypatch.chdir(tmp_path)

@@ -148,11 +148,7 @@ def test_a_link_that_was_made_although_it_was_denied_counts(
     ],
 )
 def test_a_failed_fsync_is_told_and_publishes_nothing(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    number: int,
-    kind: type[StoreError],
-    told: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[StoreError], told: str
 ) -> None:
     """What is not durable gets no name."""
 

@@ -24,12 +24,7 @@ def test_the_model_is_the_same_and_no_helper_is_left(
 ) -> None:
     """Two processes in each worker, or one that trains both halves of each batch."""
     spec = downpour.Spec(
-        dataset="digits",
-        model="mlp",
-        shards=2,
-        epochs=3,
-        batch_size=32,
-        inside=inside,
+        dataset="digits", model="mlp", shards=2, epochs=3, batch_size=32, inside=inside
     )
     alone = spec.replace(inside=downpour.Inside(), accumulate=2)
     models = []

@@ -174,11 +174,7 @@ def test_another_worker_goes_on_alone_and_so_does_one_whose_helper_is_killed(
 
 @pytest.mark.parametrize(
     "fields",
-    [
-        {"inside": {"processes": 4}},
-        THREE_STAGES,
-        {"inside": {"processes": 4, "how": "hybrid"}},
-    ],
+    [{"inside": {"processes": 4}}, THREE_STAGES, {"inside": {"processes": 4, "how": "hybrid"}}],
     ids=str,
 )
 def test_half_as_many_go_on_where_the_kernel_kills_for_lack_of_memory(

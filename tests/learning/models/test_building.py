@@ -116,12 +116,7 @@ def lab(tmp_path: Path, allowing: Allow, body: str) -> str:
     ],
 )
 def test_an_error_in_a_factory_is_told_with_its_line(
-    tmp_path: Path,
-    allowing: Allow,
-    body: str,
-    options: dict[str, object],
-    field: str,
-    told: str,
+    tmp_path: Path, allowing: Allow, body: str, options: dict[str, object], field: str, told: str
 ) -> None:
     """Options are to blame only where there are some, or some are missing."""
     spec = Spec.make({"model": lab(tmp_path, allowing, body), "model_options": options})

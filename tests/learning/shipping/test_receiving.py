@@ -26,13 +26,7 @@ from downpour.files.store import Store
 from downpour.learning.allowlist import FOLDERS, VARIABLE, load_factory
 from downpour.learning.shipping import REMEDY, folder_in_use, settle_code
 from downpour.learning.user_code import check_code
-from tests.learning.shipping.conftest import (
-    FACTORY,
-    PROJECT,
-    Shipment,
-    forget_modules,
-    written,
-)
+from tests.learning.shipping.conftest import FACTORY, PROJECT, Shipment, forget_modules, written
 
 CHANGED = {**PROJECT, "shipped_lab/layers.py": b"WIDTH = 2\n"}
 
@@ -299,9 +293,7 @@ def test_a_machine_without_a_folder_of_its_own_uses_a_temporary_one(
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    texts=st.lists(st.text("ab=1 \n\r\té", max_size=20), min_size=1, max_size=4),
-)
+@given(texts=st.lists(st.text("ab=1 \n\r\té", max_size=20), min_size=1, max_size=4))
 def test_any_text_arrives_to_the_byte(shipment: Shipment, texts: list[str]) -> None:
     """As comments, so that they can be imported; a carriage return would end one."""
     lines = [text.replace("\n", " ").replace("\r", " ") for text in texts]

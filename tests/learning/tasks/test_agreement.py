@@ -169,11 +169,7 @@ def test_batches_are_collated_in_their_order(tmp_path: Path) -> None:
 def test_the_memory_of_very_many_examples_is_remarked() -> None:
     """Their indices alone are gigabytes; the line names the field that helps."""
     facts = DatasetFacts(
-        train_samples=300_000_000,
-        test_samples=1,
-        sample_shape=(),
-        classes=0,
-        targets_per_sample=0,
+        train_samples=300_000_000, test_samples=1, sample_shape=(), classes=0, targets_per_sample=0
     )
     (line,) = TaskData(facts=facts, labels=None, sketches={}).remarks
     assert line == (

@@ -102,11 +102,7 @@ def test_a_method_that_the_task_makes_is_checked_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["SparseAdam", "Adagrad"])
 def test_sparse_gradients_are_trained_and_handed_over(tmp_path: Path, kind: str) -> None:
     """By the optimizers that take them; SparseAdam counts steps in whole numbers."""
-    options: dict[str, Any] = {
-        "task_options": {"kind": kind},
-        "clip_norm": 1.0,
-        "accumulate": 2,
-    }
+    options: dict[str, Any] = {"task_options": {"kind": kind}, "clip_norm": 1.0, "accumulate": 2}
     tried(tmp_path, "optimizer_tasks:SparseWords", **options)
     whole = trained(tmp_path, "optimizer_tasks:SparseWords", **options)
     assert trained(tmp_path, "optimizer_tasks:SparseWords", cut_at=2, **options) == whole
@@ -226,10 +222,7 @@ def test_the_rate_is_the_task_s(tmp_path: Path) -> None:
         ("Listed", r"metrics\(\) must return numbers, but returned \[16, 1\] for 'error'"),
         ("Forgetful", r"groups\(\) leaves out the parameter 3.bias"),
         ("Double", r"groups\(\) names the parameter 0.weight twice"),
-        (
-            "Remembering",
-            "its optimizer keeps seen of 0.weight, a set: other workers can only",
-        ),
+        ("Remembering", "its optimizer keeps seen of 0.weight, a set: other workers can only"),
         (
             "Shadowed",
             "a step changes 0.bias, which requires no gradient, so Downpour sends it only once",

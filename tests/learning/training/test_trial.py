@@ -204,11 +204,7 @@ def test_own_networks_pass(dataset: PreparedDataset, model: str, optimizer: str)
     ],
 )
 def test_a_network_that_cannot_train_is_refused_with_place_and_cause(
-    dataset: PreparedDataset,
-    network: type[nn.Module],
-    fields: dict[str, Any],
-    field: str,
-    why: str,
+    dataset: PreparedDataset, network: type[nn.Module], fields: dict[str, Any], field: str, why: str
 ) -> None:
     """One line, before a worker has heard of it."""
     with pytest.raises(SpecError, match=why) as refusal:

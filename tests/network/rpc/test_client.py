@@ -124,10 +124,7 @@ def test_a_tasks_life(attempt: AttemptId, file: PublishedFile) -> None:
     indices = np.array([5, 70_000, 1])
     task = TaskMessage(id=attempt, spec=file, dataset="digits", model=file, indices=indices)
     worker = FakeWorker()
-    with (
-        serve_worker(worker, "127.0.0.1", 0) as server,
-        WorkerClient(server.address) as client,
-    ):
+    with serve_worker(worker, "127.0.0.1", 0) as server, WorkerClient(server.address) as client:
         assert client.ping().running is None
         client.train(task)
         assert client.ping().running == attempt

@@ -156,10 +156,7 @@ def test_a_replayed_conversation_is_rejected() -> None:
     """Nonces are new for each connection."""
     heard: list[bytes] = []
     with guarded(HOLDER) as manager:
-        with (
-            listening(manager, heard) as address,
-            ManagerClient(address, trust=HOLDER) as client,
-        ):
+        with listening(manager, heard) as address, ManagerClient(address, trust=HOLDER) as client:
             client.submit("recorded")
         manager.service.specs.clear()
         with manager.raw() as sock:

@@ -65,8 +65,7 @@ HOSTILE = {
     "nested structs": message("heartbeat", field(TType.STRUCT, 9, b"") * 100_000),
     "nested lists": message("heartbeat", field(TType.LIST, 9, elements(TType.LIST, 1) * 100_000)),
     "list without end": message(
-        "heartbeat",
-        field(TType.STRUCT, 1, field(TType.LIST, 2, elements(TType.STRUCT, BOMB))),
+        "heartbeat", field(TType.STRUCT, 1, field(TType.LIST, 2, elements(TType.STRUCT, BOMB)))
     ),
     "wrong list": message(
         "heartbeat",

@@ -52,10 +52,7 @@ def test_splits_are_drawn_where_the_record_counts_them(make: Make) -> None:
     """A figure for each number of shards, with every split once."""
     counts = [
         ShardCounts(
-            split=split,
-            sizes=np.full(shards, 4),
-            by_class=np.full((shards, 2), 2),
-            held_out=0,
+            split=split, sizes=np.full(shards, 4), by_class=np.full((shards, 2), 2), held_out=0
         )
         for split, shards in (("random", 2), ("class", 2), ("random", 3))
     ]

@@ -56,8 +56,7 @@ def test_a_run_has_the_epochs_and_the_spec(store: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "status"),
-    [(ExperimentState.FAILED, "FAILED"), (ExperimentState.CANCELLED, "KILLED")],
+    ("state", "status"), [(ExperimentState.FAILED, "FAILED"), (ExperimentState.CANCELLED, "KILLED")]
 )
 def test_a_run_ends_as_the_experiment_does(store: str, state: ExperimentState, status: str) -> None:
     """MLflow has words of its own for that."""

@@ -74,9 +74,7 @@ def result(said: str) -> Result:
 
 
 @pytest.mark.parametrize("show", [status_of, list_of, results_of])
-def test_what_others_wrote_is_shown_and_not_obeyed(
-    show: Callable[[str], RenderableType],
-) -> None:
+def test_what_others_wrote_is_shown_and_not_obeyed(show: Callable[[str], RenderableType]) -> None:
     """As many lines as plain words of its length take, of which each can be printed."""
     lines = rendered(show(HOSTILE))
     assert len(lines) == len(rendered(show("x" * len(SHOWN))))

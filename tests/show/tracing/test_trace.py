@@ -132,9 +132,7 @@ def instants(events: Sequence[Event]) -> list[tuple[str, int, str | None]]:
     ]
 
 
-def test_every_attempt_is_one_slice_and_an_accepted_update_one_that_trained(
-    record: Record,
-) -> None:
+def test_every_attempt_is_one_slice_and_an_accepted_update_one_that_trained(record: Record) -> None:
     """Each with its worker, its times and the reason of its assignment."""
     events = traced(record)
     workers = names(events, "process_name")
@@ -263,9 +261,7 @@ def test_updates_wait_until_a_version_takes_them(record: Record) -> None:
     assert 0 < max(waiting) <= len(shards)
 
 
-def test_a_trace_can_be_made_while_the_experiment_runs(
-    run: tuple[Record, list[str]],
-) -> None:
+def test_a_trace_can_be_made_while_the_experiment_runs(run: tuple[Record, list[str]]) -> None:
     """From its journal, at any moment; the attempts so far stay those of the last trace."""
     record, early = run
     assert early
@@ -373,11 +369,7 @@ def test_versions_out_of_step_take_the_updates_that_they_name() -> None:
 
 def test_an_update_that_was_lost_waits_no_longer() -> None:
     """A manager that crashed had accepted it; its file is gone."""
-    record: list[Dated] = [
-        (0.0, assigned(0)),
-        (1.0, updated(0)),
-        (2.0, failed(0, 0, "store")),
-    ]
+    record: list[Dated] = [(0.0, assigned(0)), (1.0, updated(0)), (2.0, failed(0, 0, "store"))]
     events = traced(record)
     waiting = [e["args"]["value"] for e in events if e["name"] == "updates waiting"]
     assert waiting == [0, 1, 0]
@@ -417,10 +409,7 @@ def test_a_track_is_never_used_twice_at_a_time(times: list[tuple[int, int]]) -> 
         by_lane[lane].append(span)
     for several in by_lane.values():
         assert all(a[1] <= b[0] for a, b in pairwise(several))
-    most = max(
-        (sum(a <= at < max(b, a + 1) for a, b in spans) for at, _ in spans),
-        default=0,
-    )
+    most = max((sum(a <= at < max(b, a + 1) for a, b in spans) for at, _ in spans), default=0)
     assert len(by_lane) <= most
 
 
