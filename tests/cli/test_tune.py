@@ -17,7 +17,7 @@ from downpour.core.spec import Spec
 from downpour.experiments.studies import Search, StudyFolder, run_study
 from downpour.experiments.studies.folder import held, holder
 from tests.experiments.studies.conftest import SEARCH, FakeBackend, Silence
-from tests.experiments.studies.test_detached import wait_for
+from tests.waiting import until
 
 QUICK = """\
 name = "quick"
@@ -144,13 +144,13 @@ def test_a_detached_search_is_killed_and_goes_on(file: Path, tmp_path: Path) -> 
     begun = subprocess.run(detached, check=True, capture_output=True, text=True)
     assert begun.stdout == ""
     assert f"writes {out / 'log.txt'}" in begun.stderr
-    wait_for(lambda: len(records()) >= 1)
+    until(lambda: len(records()) >= 1)
     os.kill(int((out / "run.pid").read_text()), signal.SIGKILL)
-    wait_for(lambda: holder(out) is None)
+    until(lambda: holder(out) is None)
     kept = records()
     assert len(kept) < 6
     subprocess.run(detached, check=True, capture_output=True)
-    wait_for((out / "search.svg").exists)
+    until((out / "search.svg").exists)
     assert kept.items() <= records().items()
     assert len(records()) == 6
     assert "6/6 run 6 " in (out / "log.txt").read_text()

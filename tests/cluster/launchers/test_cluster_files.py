@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from downpour.cluster.launchers.supervisor import SupervisedPlan, Supervisor, st
 from downpour.cluster.launchers.tether import LocalEngine
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.launchers import Ended, InlineCluster, Launcher, LaunchPlan
+from tests.waiting import until
 
 CLUSTER = ClusterInfo(on="local", hostname="n1", pid=7, workers=("worker-1",))
 
@@ -96,15 +97,6 @@ def kept(plan: LaunchPlan, launcher: Launcher) -> Iterator[ClusterFiles]:
     finally:
         ended.set()
         supervisor.join(60)
-
-
-def until(look: Callable[[], bool]) -> None:
-    """Look again and again until it is so."""
-    for _ in range(600):
-        if look():
-            return
-        Event().wait(0.1)
-    raise AssertionError("it did not come to that in time")
 
 
 def is_up(folder: ClusterFiles) -> bool:

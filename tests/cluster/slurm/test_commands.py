@@ -18,7 +18,8 @@ from downpour.files.store import SharedDirectory
 from downpour.host.paths import Credentials
 from downpour.network.discovery.managers import Managers
 from downpour.network.rpc.trust import OPEN
-from tests.cluster.slurm.lab import Lab, until
+from tests.cluster.slurm.lab import Lab
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 SCRIPTS = Path(__file__).parents[3] / "examples" / "slurm"

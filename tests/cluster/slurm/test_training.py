@@ -15,7 +15,8 @@ from downpour.experiments.running.surroundings import Surroundings
 from downpour.experiments.running.training import embed
 from downpour.launchers import SlurmOptions, on_slurm
 from downpour.network.rpc.messages import Status
-from tests.cluster.slurm.lab import NODES, Lab, until
+from tests.cluster.slurm.lab import NODES, Lab
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 OPTIONS = SlurmOptions(partition="all", time="5", sbatch=("--exclusive",))

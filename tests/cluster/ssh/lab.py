@@ -14,14 +14,13 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from threading import Event
 
 import psutil
 
 from tests.cluster.packages import installed
+from tests.waiting import free_ports, until
 
 PACKAGES = ("openssh-server", "openssh-client")
 PROGRAMS = ("/usr/sbin/sshd", "ssh", "ssh-keygen")
@@ -174,21 +173,3 @@ def _answers(port: int) -> bool:
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
         return True
     return False
-
-
-def free_ports(number: int) -> list[int]:
-    """Return ports that nothing listens on."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
-def until(look: Callable[[], bool], seconds: float = 60) -> None:
-    """Look again and again until it is so; fail when the time is over."""
-    for _ in range(int(seconds / 0.1)):
-        if look():
-            return
-        Event().wait(0.1)
-    raise AssertionError("it did not come to that in time")

@@ -13,7 +13,8 @@ import pytest
 
 from downpour.cli import run_command
 from downpour.cluster.launchers.cluster_files import ClusterFiles
-from tests.cluster.ssh.lab import HOSTS, Lab, until
+from tests.cluster.ssh.lab import HOSTS, Lab
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,8 @@ from downpour.cluster.manager.options import ManagerOptions
 from downpour.core.spec import Spec
 from downpour.launchers import LaunchPlan, SshOptions, on_ssh
 from downpour.network.rpc.messages import Status
-from tests.cluster.ssh.lab import HOSTS, Lab, until
+from tests.cluster.ssh.lab import HOSTS, Lab
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 SPEC = Spec(shards=3, epochs=3, batch_size=32, learning_rate=0.05)

@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,8 +16,8 @@ from downpour.experiments.studies import Grid, StudyFolder
 from downpour.experiments.studies.folder import LOG_NAME, held, holder
 from downpour.experiments.studies.runner import detach
 from tests.experiments.studies.conftest import GRID
+from tests.waiting import until
 
-PATIENCE_SECONDS = 90.0
 COMMAND = [sys.executable, "-m", "downpour.cli", "grid"]
 QUICK = """\
 name = "quick"
@@ -29,19 +27,6 @@ train_limit = 200
 workers = [1, 2]
 shards = 2
 """
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Look again until it holds.
-
-    Raises:
-        TimeoutError: it did not come to hold.
-    """
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError
-        time.sleep(0.05)
 
 
 def test_a_grid_that_is_being_run_is_not_begun_again(tmp_path: Path) -> None:
@@ -65,9 +50,9 @@ def test_a_detached_run_is_killed_and_resumed(tmp_path: Path) -> None:
 
     def begin_and_end(end: signal.Signals, cells: int) -> None:
         subprocess.run([*command, "--detach"], check=True, capture_output=True)
-        wait_for(lambda: len(records()) >= cells)
+        until(lambda: len(records()) >= cells)
         os.kill(int((out / "run.pid").read_text()), end)
-        wait_for(lambda: holder(out) is None)
+        until(lambda: holder(out) is None)
 
     begin_and_end(signal.SIGKILL, 1)
     kept = records()
@@ -76,7 +61,7 @@ def test_a_detached_run_is_killed_and_resumed(tmp_path: Path) -> None:
     assert kept.items() <= records().items()
     kept = records()
     subprocess.run([*command, "--detach"], check=True, capture_output=True)
-    wait_for(lambda: len(records()) == 4 and holder(out) is None)
+    until(lambda: len(records()) == 4 and holder(out) is None)
     assert kept.items() <= records().items()
     told = json.loads(subprocess.check_output([*command, "--status", "--json"]))
     assert (told["finished"], told["running"], told["failures"]) == (4, None, {})

@@ -19,7 +19,8 @@ from downpour.experiments.studies.backends import submitted
 from downpour.experiments.studies.folder import holder
 from downpour.launchers import LaunchPlan, LocalCluster
 from tests.experiments.studies.conftest import Interruption
-from tests.experiments.studies.test_detached import COMMAND, wait_for
+from tests.experiments.studies.test_detached import COMMAND
+from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("forked_clusters")
 
@@ -141,9 +142,9 @@ def test_a_grid_that_was_killed_goes_on_with_what_its_manager_trains(tmp_path: P
     ):
         words = [*COMMAND, str(file), "--out", str(out), "--manager", cluster.address]
         with subprocess.Popen(words, stderr=subprocess.DEVNULL) as killed:
-            wait_for(lambda: bool(client.experiments()))
+            until(lambda: bool(client.experiments()))
             os.kill(killed.pid, signal.SIGKILL)
-        wait_for(lambda: holder(out) is None)
+        until(lambda: holder(out) is None)
         assert not read_folder(out, Grid).ended()
         subprocess.run(words, check=True, capture_output=True)
         ((experiment, state),) = states(client).items()

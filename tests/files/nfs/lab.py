@@ -23,8 +23,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
-
 ROOT = Path(__file__).resolve().parents[3]
 TOOL = (ROOT.parent / "shared" / "tools" / "nfslab.sh").resolve()
 NAMESPACE = Path("/var/run/netns/nfslab")
@@ -217,21 +215,6 @@ def run(*words: object, environment: dict[str, str] | None = None) -> str:
         said = output.read()
     assert done.returncode == 0, f"{shlex.join(command)}\n{said}"
     return said
-
-
-def until(look: Callable[[], bool], seconds: float = 90, every_seconds: float = 0.5) -> None:
-    """Look again and again until it is so; fail when the time is over."""
-
-    def see() -> None:
-        assert look(), "it did not come to that in time"
-
-    retrying = Retrying(
-        retry=retry_if_exception_type(AssertionError),
-        wait=wait_fixed(every_seconds),
-        stop=stop_after_delay(seconds),
-        reraise=True,
-    )
-    retrying(see)
 
 
 def stop_quietly(lab: Lab) -> None:

@@ -21,7 +21,8 @@ import downpour
 from downpour.base.errors import FileMissing
 from downpour.record.record import read_record
 from downpour.record.record_lines import to_fields
-from tests.files.nfs.lab import MOUNTED, Guest, Lab, until
+from tests.files.nfs.lab import MOUNTED, Guest, Lab
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

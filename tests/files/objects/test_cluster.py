@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +16,12 @@ from tests.chaos import forked
 from tests.files.objects.lab import S3Server
 from tests.learning.shipping.conftest import written
 from tests.learning.shipping.foreign import FLAGS, MODULE, PROJECT
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 SPEC = ["--dataset", "digits", "--model", "mlp", "--shards", "2", "--seed", "3", "--epochs", "6"]
 SPEC += ["--batch-size", "32", "--optimizer-state", "keep", "--momentum", "0.9"]
-PATIENCE_SECONDS = 100.0
-
-
-def until(look: Callable[[], object]) -> None:
-    """Look until it is so."""
-    began = time.monotonic()
-    while not look():
-        assert time.monotonic() - began < PATIENCE_SECONDS
-        time.sleep(0.02)
 
 
 class Machines:
