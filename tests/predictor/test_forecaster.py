@@ -14,14 +14,13 @@ from downpour.base.values import (
     PublishedFile,
     Snapshot,
     SystemState,
-    Update,
 )
 from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import events as on
 from downpour.core.stragglers.base import POLICIES, Policy
 from downpour.predictor.features import Features, Request
 from downpour.predictor.forecaster import Forecaster
-from tests.specs import plain_spec
+from tests.specs import plain_spec, plain_update
 
 FILE = PublishedFile(name="file", size_bytes=1, checksum="0")
 STATE = SystemState(cpu_others=0.5, load_average=1.0, memory_used=0.25, io_wait=0.125)
@@ -102,11 +101,7 @@ class Story:
         return known.assigned_at_seconds + known.forecast.q50
 
     def publish(self, at_seconds: float, worker: str, size_bytes: int = 1) -> None:
-        file = replace(FILE, size_bytes=size_bytes)
-        update = Update(
-            file=file, samples=1, steps=1, loss=1.0,
-            load_seconds=0.0, train_seconds=1.0, publish_seconds=0.0,
-        )  # fmt: skip
+        update = plain_update(replace(FILE, size_bytes=size_bytes), samples=1)
         self.happen(
             on.UpdatePublished(
                 at_seconds=at_seconds, worker=worker, attempt=attempt(worker), update=update

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.base.states import ExperimentState
-from downpour.base.values import PublishedFile, Update
+from downpour.base.values import PublishedFile
 from downpour.core.node.journal import Line
 from downpour.core.scheduler import Journaled, TakenUp, facts
 from downpour.core.scheduler import commands as do
@@ -28,7 +28,7 @@ from downpour.record.record_lines import (
 from downpour.record.view import View, aggregating, observed
 from tests.record.lines import joined, prepared
 from tests.record.test_journal import CHECKPOINT
-from tests.specs import plain_spec
+from tests.specs import plain_spec, plain_update
 
 FILE = PublishedFile(name="model-1", size_bytes=7, checksum="abc")
 SPEC = plain_spec(shards=2)
@@ -57,15 +57,7 @@ def begun(*losses: float, **fields: Any) -> do.Aggregate:
         do.Push(
             round=shard,
             shard=shard,
-            update=Update(
-                file=FILE,
-                samples=1 + shard,
-                steps=1,
-                loss=loss,
-                load_seconds=0.0,
-                train_seconds=0.0,
-                publish_seconds=0.0,
-            ),
+            update=plain_update(FILE, samples=1 + shard, loss=loss),
             base=FILE,
             staleness=shard,
         )

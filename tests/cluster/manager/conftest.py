@@ -33,7 +33,7 @@ from downpour.network.rpc.messages import (
     TaskMessage,
     WorkerInfo,
 )
-from tests.specs import plain_spec
+from tests.specs import plain_spec, plain_update
 
 Arrays = dict[str, npt.NDArray[Any]]
 Train = Callable[["FakeWorker", TaskMessage], None]
@@ -121,15 +121,7 @@ class FakeWorker:
         store = self.shared.store(task.id.experiment)
         spec = ResolvedSpec.from_toml(bytes(store.read(task.spec)).decode())
         part = part_of(spec, _count(task), task.id.round)
-        return Update(
-            file=file,
-            samples=part.samples,
-            steps=part.steps,
-            loss=loss,
-            load_seconds=0.0,
-            train_seconds=0.0,
-            publish_seconds=0.0,
-        )
+        return plain_update(file, samples=part.samples, steps=part.steps, loss=loss)
 
     def close(self) -> None:
         """Stop answering."""

@@ -27,7 +27,7 @@ from downpour.core.spec import Outer
 from downpour.files.aggregators import first_state
 from downpour.files.store import DirectoryStore, SharedDirectory, decode, encode, model_metadata
 from tests.cluster.manager.conftest import Queue
-from tests.specs import plain_spec
+from tests.specs import plain_spec, plain_update
 
 PATIENCE_SECONDS = 60
 SHARDS = 5
@@ -122,16 +122,7 @@ class Story:
 
 def update_of(file: PublishedFile) -> Update:
     """Return an update with a file."""
-    return Update(
-        file=file,
-        samples=int(file.checksum[:2], 16) + 1,
-        steps=1,
-        loss=0.5,
-        load_seconds=0.0,
-        train_seconds=0.0,
-        publish_seconds=0.0,
-        optimizer_state=None,
-    )
+    return plain_update(file, samples=int(file.checksum[:2], 16) + 1)
 
 
 def opened(folder: Path, **fields: object) -> Story:

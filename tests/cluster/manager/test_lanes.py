@@ -8,7 +8,6 @@ from typing import Any, get_args
 
 import pytest
 
-from downpour.base.values import Update
 from downpour.cluster.manager.command_runner import CommandRunner
 from downpour.cluster.manager.roster import Roster
 from downpour.cluster.manager.workspace import Workspaces
@@ -16,6 +15,7 @@ from downpour.cluster.threads import Job, Lanes, OrderedCalls
 from downpour.core.scheduler import commands as do
 from tests.cluster.manager.conftest import Queue
 from tests.cluster.manager.test_command_runner import ASSIGN, CONCLUDE, FILE, PREPARE
+from tests.specs import plain_update
 
 PATIENCE_SECONDS = 10
 ATTEMPT = ASSIGN.assigned.attempt
@@ -46,16 +46,7 @@ def test_a_slow_worker_does_not_hold_up_another() -> None:
     calls.close()
 
 
-UPDATE = Update(
-    file=FILE,
-    samples=1,
-    steps=1,
-    loss=0.5,
-    load_seconds=0.0,
-    train_seconds=0.0,
-    publish_seconds=0.0,
-    optimizer_state=None,
-)
+UPDATE = plain_update(FILE)
 LANES: list[tuple[do.Command, str]] = [
     (PREPARE, "alone"),
     (ASSIGN, "call anna"),

@@ -22,7 +22,6 @@ from downpour.base.values import (
     Progress,
     PublishedFile,
     Snapshot,
-    Update,
 )
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
@@ -32,6 +31,7 @@ from downpour.network.rpc.messages import Heartbeat, TaskMessage
 from downpour.record.record import parse_lines
 from downpour.record.record_lines import AssignedLine, DisturbedLine
 from tests.cluster.manager.conftest import CALM, diligent
+from tests.specs import plain_update
 
 PATIENCE_SECONDS = 30.0
 
@@ -211,7 +211,7 @@ def test_reports_about_nothing_harm_nobody(cluster: Any) -> None:
     ):
         name = layout.attempt_name("update", attempt, "x")
         file = PublishedFile(name=name, size_bytes=1, checksum="0" * 32)
-        cluster.client.report_update("stranger", attempt, _update(file))
+        cluster.client.report_update("stranger", attempt, plain_update(file))
     assert cluster.end_of(experiment).experiment.state is ExperimentState.FINISHED
 
 
@@ -362,15 +362,3 @@ def test_a_manager_leaves_no_presence_behind(cluster: Any, tmp_path: Any) -> Non
     assert len(list(presence.iterdir())) == 2
     cluster.manager.close()
     assert list(presence.iterdir()) == []
-
-
-def _update(file: PublishedFile) -> Update:
-    return Update(
-        file=file,
-        samples=1,
-        steps=1,
-        loss=0.5,
-        load_seconds=0.0,
-        train_seconds=0.0,
-        publish_seconds=0.0,
-    )

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from downpour.base.states import ExperimentState, FailureKind
-from downpour.base.values import AttemptId, Forecast, Progress, PublishedFile, SystemState, Update
+from downpour.base.values import AttemptId, Forecast, Progress, PublishedFile, SystemState
 from downpour.cluster.manager.roster import Roster
 from downpour.cluster.manager.status import KnownContributions, status, summary
 from downpour.core.scheduler import Scheduler
@@ -17,7 +17,7 @@ from downpour.core.scheduler import events as on
 from downpour.core.scheduler.state import Decision
 from downpour.core.stragglers.base import POLICIES, RoundView, Saving
 from downpour.network.rpc.messages import Status
-from tests.specs import plain_spec
+from tests.specs import plain_spec, plain_update
 
 SECOND = Forecast(q10=0.5, q50=1.0, q90=2.0, q98=3.0)
 
@@ -84,16 +84,7 @@ def test_what_is_published_is_shown_beside_the_size_of_the_last_update(core: Sch
         ("loading", 0, 0),
     ]
     file = PublishedFile(name="u1", size_bytes=8, checksum="0" * 32)
-    update = Update(
-        file=file,
-        samples=10,
-        steps=2,
-        loss=1.0,
-        load_seconds=1.0,
-        train_seconds=1.0,
-        publish_seconds=1.0,
-        optimizer_state=replace(file, name="o1"),
-    )
+    update = plain_update(file, optimizer_state=replace(file, name="o1"))
     core.handle(
         on.UpdatePublished(at_seconds=5.0, worker="cid", attempt=attempts[1], update=update)
     )

@@ -48,6 +48,7 @@ from downpour.network.rpc import WorkerClient, serve_worker
 from downpour.network.rpc.generated import ttypes
 from downpour.network.rpc.messages import TaskMessage
 from downpour.network.rpc.server import Server
+from tests.specs import plain_update
 
 PATIENCE_SECONDS = 10
 _STEP_SECONDS = 0.002
@@ -55,15 +56,7 @@ DIFFERS = ("transformers 4.45, the manager 5.23",)
 NUMERICS = NumericClass(torch="2", device="cpu", instruction_set="x86_64")
 FILE = PublishedFile(name="some-file", size_bytes=1, checksum="0" * 32)
 SNAPSHOT = Snapshot(file=FILE, steps_done=1, steps_total=2)
-UPDATE = Update(
-    file=FILE,
-    samples=3,
-    steps=1,
-    loss=0.5,
-    load_seconds=0.0,
-    train_seconds=0.1,
-    publish_seconds=0.0,
-)
+UPDATE = plain_update(FILE)
 
 
 def task(round_number: int = 0) -> TaskMessage:

@@ -14,6 +14,7 @@ from downpour.cluster.worker.attempt import HandOverStop, TaskCancelled, TaskCon
 from downpour.cluster.worker.metrics import WorkerMetrics
 from downpour.cluster.worker.task_runner import TaskRunner
 from downpour.network.rpc.messages import TaskMessage
+from tests.specs import plain_update
 
 FILE = PublishedFile(name="some-file", size_bytes=1, checksum="0" * 32)
 SNAPSHOT = Snapshot(file=FILE, steps_done=1, steps_total=2)
@@ -27,15 +28,8 @@ def told(metrics: WorkerMetrics) -> dict[tuple[str, ...], float]:
 
 def update(steps: int, train_seconds: float) -> Update:
     """Make an update of ten samples a step."""
-    return Update(
-        file=FILE,
-        samples=10 * steps,
-        steps=steps,
-        loss=0.5,
-        load_seconds=0.25,
-        train_seconds=train_seconds,
-        publish_seconds=0.125,
-    )
+    seconds = {"load_seconds": 0.25, "train_seconds": train_seconds, "publish_seconds": 0.125}
+    return plain_update(FILE, samples=10 * steps, steps=steps, **seconds)
 
 
 def test_a_finished_task_is_counted(trainable: Any) -> None:

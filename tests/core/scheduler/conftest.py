@@ -10,7 +10,7 @@ from downpour.base.states import Evaluation
 from downpour.base.values import AttemptId, Progress, PublishedFile, Snapshot, SystemState, Update
 from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec
-from tests.specs import plain_spec
+from tests.specs import plain_spec, plain_update
 
 
 class Make:
@@ -30,16 +30,8 @@ class Make:
 
     def update(self, name: str, *, keeps_state: bool = False) -> Update:
         """Make an update whose parameters lie in the file of that name."""
-        return Update(
-            file=self.file(name),
-            samples=10,
-            steps=1,
-            loss=0.5,
-            load_seconds=0.0,
-            train_seconds=1.0,
-            publish_seconds=0.0,
-            optimizer_state=self.file(f"{name}.optimizer") if keeps_state else None,
-        )
+        state = self.file(f"{name}.optimizer") if keeps_state else None
+        return plain_update(self.file(name), train_seconds=1.0, optimizer_state=state)
 
     def progress(
         self, attempt: AttemptId, steps_done: int = 1, saved: str | None = None

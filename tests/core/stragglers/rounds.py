@@ -36,6 +36,14 @@ def with_(task: RunningTask, more: Mapping[str, float | str]) -> RunningTask:
     return RunningTask(**{**known, **more})
 
 
+# Four alike take ten seconds for a shard; dot would take twenty-five.
+LATE = [
+    *(running(worker, shard, 0.5) for shard, worker in enumerate(("ann", "bob", "cid"))),
+    running("dot", 3, 0.2),
+]
+FAST = dict.fromkeys(("ann", "bob", "cid", "eve"), 10.0)
+
+
 def round_of(
     tasks: Sequence[RunningTask] = (),
     *,

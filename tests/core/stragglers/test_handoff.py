@@ -17,15 +17,8 @@ from downpour.core.stragglers.base import (
     Waiting,
 )
 from downpour.core.stragglers.handoff import HANDOFF
-from tests.core.stragglers.rounds import actions_of, round_of, running, sure
+from tests.core.stragglers.rounds import FAST, LATE, actions_of, round_of, running, sure
 
-LATE = [
-    running("ann", 0, 0.5),
-    running("bob", 1, 0.5),
-    running("cid", 2, 0.5),
-    running("dot", 3, 0.2),
-]
-FAST = {"ann": 10.0, "bob": 10.0, "cid": 10.0, "eve": 10.0}
 STAYS = ["Waiting 3 dot"]
 
 

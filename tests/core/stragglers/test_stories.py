@@ -19,16 +19,8 @@ from downpour.core.stragglers.base import (
     WorkerHistory,
     WorkerRequest,
 )
-from tests.core.stragglers.rounds import actions_of, round_of, running, sure
+from tests.core.stragglers.rounds import FAST, LATE, actions_of, round_of, running, sure
 
-# Four alike take ten seconds for a shard; dot would take twenty-five.
-LATE = [
-    running("ann", 0, 0.5),
-    running("bob", 1, 0.5),
-    running("cid", 2, 0.5),
-    running("dot", 3, 0.2),
-]
-FAST = {"ann": 10.0, "bob": 10.0, "cid": 10.0, "eve": 10.0}
 PACES = {**FAST, "dot": 25.0}
 
 

@@ -103,15 +103,47 @@ def environment(endpoint: str) -> dict[str, str]:
     }
 
 
-class ForgetfulS3:
+class Answering(BaseHTTPRequestHandler):
+    """Answers as an object store does, and says nothing of it."""
+
+    protocol_version = "HTTP/1.1"
+
+    def answer(self, status: int, content: bytes = b"", about: Mapping[str, str] = {}) -> None:
+        """Answer with an object's content, and what is told of it."""
+        self.send_response(status)
+        told = {"ETag": '"e"', "Last-Modified": "Sun, 22 Nov 2026 12:00:00 GMT", **about}
+        for name, value in {"Content-Length": str(len(content)), **told}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+class ServedHere:
+    """A server in a thread of this process, from `with` to its end."""
+
+    def __init__(self, handler: type[Answering]) -> None:
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Self:
+        Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class ForgetfulS3(ServedHere):
     """A server that takes every object, whatever the conditions, or answers with one status."""
 
     def __init__(self, status: int = 200, code: str = "") -> None:
         held: dict[str, bytes] = {}
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
+        class Handler(Answering):
             def do_PUT(self) -> None:
                 content = self.rfile.read(int(self.headers["Content-Length"]))
                 if status == 200:
@@ -129,29 +161,12 @@ class ForgetfulS3:
             def _answer(self, status: int, content: bytes = b"") -> None:
                 if status >= 400:
                     content = f"<Error><Code>{code or 'NoSuchKey'}</Code></Error>".encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(content)))
-                self.send_header("ETag", '"e"')
-                self.send_header("Last-Modified", "Sun, 22 Nov 2026 12:00:00 GMT")
-                self.end_headers()
-                self.wfile.write(content)
+                self.answer(status, content)
 
-            def log_message(self, *_: object) -> None:
-                """Say nothing."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> Self:
-        Thread(target=self._server.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        super().__init__(Handler)
 
 
-class MoodyS3:
+class MoodyS3(ServedHere):
     """A server that honours conditions, but refuses or forgets to answer some of its requests.
 
     Args:
@@ -171,50 +186,24 @@ class MoodyS3:
             left[what] -= 1
             return left[what] >= 0
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
+        class Handler(Answering):
             def do_PUT(self) -> None:
                 content = self.rfile.read(int(self.headers["Content-Length"]))
                 time.sleep(seconds)
                 if self.path in held:
-                    self._answer(412)
+                    self.answer(412)
                 elif still("refusals"):
-                    self._answer(status)
+                    self.answer(status)
                 else:
                     about = {n: v for n, v in self.headers.items() if n.startswith("x-amz-meta-")}
                     held[self.path] = content, about
                     if still("losses"):
                         self.close_connection = True
                     else:
-                        self._answer(200)
+                        self.answer(200)
 
             def do_GET(self) -> None:
                 content, about = held.get(self.path, (b"", {}))
-                self._answer(200 if self.path in held else 404, content, about)
+                self.answer(200 if self.path in held else 404, content, about)
 
-            def _answer(
-                self, status: int, content: bytes = b"", about: Mapping[str, str] | None = None
-            ) -> None:
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(content)))
-                self.send_header("ETag", '"e"')
-                self.send_header("Last-Modified", "Sun, 22 Nov 2026 12:00:00 GMT")
-                for name, value in (about or {}).items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(content)
-
-            def log_message(self, *_: object) -> None:
-                """Say nothing."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> Self:
-        Thread(target=self._server.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        super().__init__(Handler)
