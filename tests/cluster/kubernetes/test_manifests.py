@@ -21,7 +21,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from tests.files.nfs.lab import until
+from tests.waiting import until
 
 FOLDER = Path(__file__).parents[3] / "docker" / "kubernetes"
 DOCS = Path(__file__).parents[3] / "docs" / "how-to" / "kubernetes.md"

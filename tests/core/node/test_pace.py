@@ -1,14 +1,21 @@
-"""Heartbeats follow the length of tasks."""
+"""Heartbeats and snapshots follow the length of tasks, and cost little."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.base.values import AttemptId
-from downpour.core.node.attempt import HeldAttempt, until_next_beat
+from downpour.base.values import AttemptId, PublishedFile, Snapshot
+from downpour.core.node.attempt import (
+    HeldAttempt,
+    PublishingPace,
+    SnapshotSchedule,
+    until_next_beat,
+)
 
 SECONDS = st.floats(min_value=0.0, max_value=1e6)
+
 USUAL = st.floats(min_value=0.1, max_value=60.0)
 
 
@@ -66,3 +73,65 @@ def test_a_longer_task_is_not_heard_of_more_often(usual: float, one: float, othe
     """So a long task costs no more than before."""
     short, long = sorted((one, other))
     assert until_next_beat(usual, short) <= until_next_beat(usual, long)
+
+
+def training() -> HeldAttempt:
+    """Make an attempt that is halfway."""
+    held = HeldAttempt(AttemptId(experiment="any", round=0, shard=0, attempt=0))
+    held.loaded(3, 10, 0.0)
+    held.stepped(5, 1.0)
+    return held
+
+
+@given(st.floats(0.1, 100.0), st.floats(0.0, 4.0))
+def test_saving_costs_half_a_percent_of_the_time_at_most(every: float, cost: float) -> None:
+    """However long one takes, up to the time from which they would be too rare."""
+    pace, now, spent = SnapshotSchedule(every, 0.0), 0.0, 0.0
+    for _ in range(20):
+        now = max(now, pace.due_at_seconds)
+        assert pace.is_due(training(), now)
+        pace.saved(now, now + cost)
+        now, spent = now + cost, spent + cost
+        assert not pace.is_due(training(), now) or cost == 0.0
+    assert spent <= 0.0051 * pace.due_at_seconds
+
+
+@pytest.mark.parametrize(
+    ("took", "until_next"), [(0.01, 10.0), (1.0, 200.0), (15.0, 1610.0), (60.0, 3220.0)]
+)
+def test_a_slow_snapshot_delays_the_next_one(took: float, until_next: float) -> None:
+    """By two hundred times what it took, less for a very slow one; a quick one by the interval."""
+    pace = SnapshotSchedule(10.0, 0.0)
+    pace.saved(100.0, 100.0 + took)
+    assert pace.due_at_seconds == pytest.approx(100.0 + took + until_next, abs=1.0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "state_bytes", "first"),
+    [(15.0, None, 300.0), (15.0, 1500, 900.0), (15.0, 100, 300.0), (0.1, None, 10.0)],
+)
+def test_the_first_snapshot_waits_for_its_expected_cost(
+    seconds: float, state_bytes: int | None, first: float
+) -> None:
+    """At most a twentieth of the time: the last result of 500 bytes says how long it will take."""
+    state = None
+    if state_bytes is not None:
+        file = PublishedFile(name="state", size_bytes=state_bytes, checksum="0" * 32)
+        state = Snapshot(file=file, steps_done=1, steps_total=2)
+    pace = PublishingPace()
+    pace.published(99.0, 500, state)
+    pace.published(seconds, 500, None)
+    assert SnapshotSchedule(10.0, 0.0, pace.snapshot_seconds).due_at_seconds == pytest.approx(first)
+
+
+def test_where_none_are_asked_for_there_are_none() -> None:
+    """An interval of 0 means never."""
+    assert not SnapshotSchedule(0.0, 0.0).is_due(training(), 1e9)
+
+
+@pytest.mark.parametrize("steps", [3, 10])
+def test_nothing_is_saved_at_either_end(steps: int) -> None:
+    """At the beginning it is what the attempt began with; at the end the update follows at once."""
+    held = training()
+    held.stepped(steps, 1.0)
+    assert not SnapshotSchedule(1.0, 0.0).is_due(held, 9.0)

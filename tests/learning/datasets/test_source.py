@@ -1,4 +1,4 @@
-"""What every source has in common."""
+"""The digits set of scikit-learn, and what every source has in common."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
-from downpour.learning.datasets import SOURCES, check_source
+from downpour.learning.datasets import SOURCES, built_in, check_source, open_prepared, prepare
 
 
 def test_an_unknown_dataset_is_refused_by_naming_the_known() -> None:
@@ -60,3 +61,38 @@ def test_a_data_folder_of_an_impossible_name_is_refused() -> None:
     for name in ("a" * 5_000, "a\0b"):
         with pytest.raises(SpecError, match="no such folder"):
             check_source(Spec.make({}), Path(name))
+
+
+def test_a_fifth_of_every_class_is_held_out(tmp_path: Path) -> None:
+    """1,797 images of 0..16; each class gives about a fifth of itself to the test set."""
+    dataset = open_prepared(tmp_path, prepare(Spec.make({}), tmp_path))
+    assert (dataset.facts.train_samples, dataset.facts.test_samples) == (1438, 359)
+    assert dataset.train.x.max() == 16
+    train, test = (np.bincount(part.y, minlength=10) for part in (dataset.train, dataset.test))
+    assert np.all(np.abs(test - (train + test) / 5) <= 1)
+
+
+def test_the_cut_does_not_depend_on_the_seed(tmp_path: Path) -> None:
+    """Experiments with different seeds are measured on the same test set."""
+    assert prepare(Spec.make({"seed": 0}), tmp_path) == prepare(Spec.make({"seed": 1}), tmp_path)
+
+
+def test_the_images_are_those_of_scikit_learn(tmp_path: Path) -> None:
+    """Train and test examples together are what `load_digits` returns, in other order."""
+    from sklearn.datasets import load_digits
+
+    theirs = load_digits()
+    dataset = open_prepared(tmp_path, prepare(Spec.make({}), tmp_path))
+    parts = (dataset.train, dataset.test)
+    ours = np.concatenate([np.c_[part.y, part.x.reshape(len(part.y), -1)] for part in parts])
+    wanted = np.c_[theirs.target, theirs.data]
+    assert np.array_equal(ours[np.lexsort(ours.T)], wanted[np.lexsort(wanted.T)])
+
+
+def test_the_file_holds_what_the_loader_gives() -> None:
+    """Reading scikit-learn's file by itself is only quicker."""
+    quick = built_in._from_its_file()
+    images, labels = built_in._from_its_loader()
+    assert quick is not None
+    assert np.array_equal(quick[0], images)
+    assert np.array_equal(quick[1], labels)

@@ -1,4 +1,4 @@
-"""Folders of images that are decoded one by one."""
+"""Windows of tokens, folders of images and augmentation, on demand."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
+from torchvision.transforms import v2
 
 from downpour.base.errors import SpecError
 from downpour.learning import on_demand
 from downpour.learning.datasets.images import pixels_of
-from downpour.learning.on_demand import ImageFolder
+from downpour.learning.on_demand import ImageFolder, TokenWindows, transforms
 
 
 @pytest.fixture
@@ -87,3 +88,109 @@ def test_images_of_any_kind_are_found_and_other_files_are_told(
     assert folder.labels == [0, 0, 1, 1]
     assert folder.remarks == ("files that are not read as examples: 1 .heic (such as dog/c.heic)",)
     assert folder.remarks[0] in caplog.text
+
+
+def test_an_epoch_sees_every_token_once_and_predicts_the_next(tmp_path: Path) -> None:
+    """A target is its token one later, and the next window begins where this one ended."""
+    tokens = np.arange(100, 134, dtype=np.uint16)
+    tokens.tofile(tmp_path / "train.bin")
+    windows = TokenWindows(tmp_path / "train.bin", 8)
+    assert len(windows) == 4
+    pairs = [windows[i] for i in range(len(windows))]
+    assert all(x.dtype == y.dtype == torch.int64 for x, y in pairs)
+    assert torch.cat([x for x, _ in pairs]).tolist() == list(range(100, 132))
+    assert torch.cat([y for _, y in pairs]).tolist() == list(range(101, 133))
+    assert torch.equal(windows[-1][0], windows[3][0])
+
+
+@pytest.mark.parametrize(("count", "length", "stride"), [(10, 3, 1), (10, 9, 4), (11, 2, 5)])
+def test_the_last_window_ends_inside(count: int, length: int, stride: int) -> None:
+    """As many windows as fit with the token after each."""
+    tokens = list(range(count))
+    windows = TokenWindows(tokens, length, stride=stride)
+    starts = [s for s in range(0, count, stride) if s + length < count]
+    assert [int(windows[i][0][0]) for i in range(len(windows))] == starts
+    assert all(len(part) == length for part in windows[len(windows) - 1])
+    with pytest.raises(IndexError):
+        windows[len(windows)]
+
+
+def test_a_file_is_not_read_whole(tmp_path: Path) -> None:
+    """Sixteen gigabytes of tokens that nothing ever wrote are opened at once."""
+    with (tmp_path / "huge.bin").open("wb") as file:
+        file.truncate(1 << 34)
+    windows = TokenWindows(tmp_path / "huge.bin", 1024, "uint16")
+    assert len(windows) == ((1 << 33) - 1) // 1024
+    assert not windows[len(windows) - 1][1].any()
+
+
+def test_tokens_without_a_window_are_refused(tmp_path: Path) -> None:
+    """No file, half a token, too few tokens, no integers, no row."""
+    (tmp_path / "odd.bin").write_bytes(b"123")
+    np.zeros(8, np.uint16).tofile(tmp_path / "few.bin")
+    bad: list[tuple[object, int, str, str]] = [
+        (tmp_path / "none.bin", 8, "uint16", "none.bin'?: cannot be read: No such file"),
+        (
+            tmp_path / "odd.bin",
+            8,
+            "uint16",
+            "3 bytes do not divide into values of uint16, which takes 2",
+        ),
+        (tmp_path / "few.bin", 8, "uint16", "has 8 tokens, but a window needs 8 and one more"),
+        (tmp_path / "few.bin", 8, "word", "must name a type of integers"),
+        (tmp_path / "few.bin", 2, "float32", "must name a type of integers"),
+        (tmp_path / "few.bin", 0, "uint16", "length = 0: must be at least 1"),
+        ([[1, 2, 3]], 1, "uint16", "must be a row of integers"),
+    ]
+    for tokens, length, dtype, told in bad:
+        with pytest.raises(SpecError, match=told):
+            TokenWindows(tokens, length, dtype)  # type: ignore[arg-type]
+
+
+STEPS = [
+    "RandomCrop(8, padding=2)",
+    "RandomHorizontalFlip",
+    "ToDtype('float32', scale=True)",
+    "Normalize([0.5], [0.25])",
+]
+
+IMAGE = torch.arange(64, dtype=torch.uint8).reshape(1, 8, 8)
+
+
+def test_text_makes_what_python_would() -> None:
+    """The same draws from torch's generator, the same numbers."""
+    written = v2.Compose(
+        [
+            v2.RandomCrop(8, padding=2),
+            v2.RandomHorizontalFlip(),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize([0.5], [0.25]),
+        ]
+    )
+    augment = transforms(STEPS)
+    for seed in range(5):
+        torch.manual_seed(seed)
+        expected = written(IMAGE)
+        torch.manual_seed(seed)
+        assert torch.equal(augment(IMAGE), expected)
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        ("RandomCorp(32)", "this transform is not allowed; the nearest are RandomCrop"),
+        ("Lambda(1)", "this transform is not allowed"),
+        ("MixUp(num_classes=2)", "this transform is not allowed"),
+        ("RandomCrop()", "torchvision refuses it: .*size"),
+        ("RandomHorizontalFlip(p=2 ** 3)", "must be a name and plain values"),
+        ("os.system('rm')", "must be a name and plain values"),
+        ("RandomCrop(**{'size': 3})", "must be a name and plain values"),
+        ("RandomCrop(open('x'))", "must be a name and plain values"),
+        ("RandomCrop(32", "must be a name and plain values"),
+        ("", "must be a name and plain values"),
+    ],
+)
+def test_only_transforms_and_literals_are_read(step: str, told: str) -> None:
+    """One line that names the step; nothing is evaluated."""
+    with pytest.raises(SpecError, match=told):
+        transforms([step])

@@ -1,10 +1,13 @@
-"""The bytes on the page for clients in other languages are those that are spoken."""
+"""The protocol's page and the committed stubs are what is spoken."""
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
+import shutil
 import socket
+import subprocess
 from pathlib import Path
 from threading import Thread
 from time import monotonic
@@ -18,6 +21,7 @@ from downpour.network.rpc.frames import Channel
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "protocol.md").read_text(
     encoding="utf-8"
 )
+
 TRUST = Trust(token=b"0123456789abcdef")
 
 
@@ -92,3 +96,32 @@ def test_another_transport_is_named(begins: bytes, told: str) -> None:
         Thread(target=other.sendall, args=(begins,)).start()
         with pytest.raises(IncompatiblePeer, match=told):
             Channel(one).receive(handshake_deadline())
+
+
+ROOT = Path(__file__).parents[3]
+
+GENERATED = ROOT / "src/downpour/network/rpc/generated"
+
+
+def version_of(compiler: str) -> str:
+    """What a compiler says about itself."""
+    command = [compiler, "--version"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_stubs_are_what_the_compiler_makes(tmp_path: Path) -> None:
+    """Nobody edits them, and nobody changes the protocol without them."""
+    compiler = shutil.which(os.environ.get("THRIFT", "thrift"))
+    if compiler is None or " 0.24." not in version_of(compiler):
+        pytest.skip("no Thrift compiler 0.24: name one in THRIFT, or put it on PATH")
+    script = ROOT / "idl/generate.sh"
+    environment = {**os.environ, "THRIFT": compiler}
+    subprocess.run(["sh", script, tmp_path], check=True, env=environment)
+    made = {path.name: path.read_text() for path in tmp_path.glob("*.py")}
+    assert made == {path.name: path.read_text() for path in GENERATED.glob("*.py")}
+
+
+def test_other_languages_get_a_namespace_of_their_own() -> None:
+    """Without one, a language's classes land in no package, where Java cannot import them."""
+    protocol = (ROOT / "idl/downpour.thrift").read_text(encoding="utf-8")
+    assert re.findall(r"^namespace (\S+) ", protocol, re.MULTILINE) == ["py", "*", "java", "netstd"]

@@ -1,4 +1,4 @@
-"""Every message survives the wire, and what should not be in one is refused by name."""
+"""Values become messages and come back the same, or are refused."""
 
 from __future__ import annotations
 
@@ -9,20 +9,26 @@ from enum import Enum
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from downpour.base import states, values
+from downpour.base.errors import IncompatiblePeer
 from downpour.network.rpc import PROTOCOL, frames, messages
 from downpour.network.rpc.generated import ttypes
+from downpour.network.rpc.messages import pack_indices, unpack_indices
 from downpour.network.rpc.wire import FieldError, from_wire, reader, to_wire
 
 _NAMES = st.text(
     st.characters(categories=["L", "N"], include_characters="-_"), min_size=1, max_size=20
 )
+
 _CHECKSUMS = st.from_regex("[0-9a-f]{32}", fullmatch=True)
+
 _ARRAYS = st.lists(st.integers(0, 2**63 - 1), max_size=20).map(lambda many: np.array(many, int))
+
 _ACCEPTED: dict[str, st.SearchStrategy[Any]] = {
     values.BARE_NAME: _NAMES,
     "32 hexadecimal digits": _CHECKSUMS,
@@ -33,12 +39,12 @@ _ACCEPTED: dict[str, st.SearchStrategy[Any]] = {
     "above 0 and at most 1": st.floats(0, 1, exclude_min=True),
     "a port from 1 to 65535": st.integers(1, 65535),
 }
+
 _MESSAGES: list[type] = [
     message
     for message in {**vars(values), **vars(states), **vars(messages)}.values()
     if isinstance(message, type) and is_dataclass(message) and hasattr(ttypes, message.__name__)
 ]
-
 
 _SIMPLE: dict[Any, st.SearchStrategy[Any]] = {
     messages.Indices: _ARRAYS,
@@ -204,7 +210,7 @@ def test_a_reason_is_heard_however_it_is_written() -> None:
     ],
 )
 def test_hostile_indices_are_refused(change: Callable[[Any], None]) -> None:
-    """Width, count and bytes must fit together (see `test_indices`), and there is one list only."""
+    """Width, count and bytes must fit together, and there is one list only."""
     task = to_wire(_task(np.arange(3)))
     change(task.indices)
     with pytest.raises(FieldError, match="indices"):
@@ -295,3 +301,48 @@ def test_a_manager_of_another_protocol_can_be_asked_who_it_is() -> None:
     )
     former.term = None
     assert from_wire(messages.ManagerInfo, through_bytes(former)).protocol == PROTOCOL - 1
+
+
+@given(st.lists(st.integers(0, 2**63 - 1)))
+def test_indices_survive(indices: list[int]) -> None:
+    """Whatever is packed is unpacked, in its order."""
+    width, packed = pack_indices(np.array(indices, dtype=np.int64))
+    assert unpack_indices(width, len(indices), packed).tolist() == indices
+
+
+@pytest.mark.parametrize(("top", "width"), [(0, 2), (65535, 2), (65536, 4), (2**32, 8)])
+def test_the_width_is_the_smallest_that_fits(top: int, width: int) -> None:
+    """Two, four or eight bytes, by the largest index."""
+    assert pack_indices(np.array([0, top]))[0] == width
+
+
+def test_bytes_are_little_endian() -> None:
+    """The layout is the same on every machine."""
+    assert pack_indices(np.array([1, 258]))[1] == b"\x01\x00\x02\x01"
+
+
+@pytest.mark.parametrize(
+    ("width", "count", "data"),
+    [(3, 1, b"abc"), (0, 0, b""), (2, 2, b"ab"), (2, -1, b""), (4, 1, b"ab"), (2, 2**62, b"ab"),
+     (8, 1, b"\xff" * 8)],
+)  # fmt: skip
+def test_indices_that_do_not_fit_their_bytes_are_refused(
+    width: int, count: int, data: bytes
+) -> None:
+    """Width, count and bytes must fit together, and an index fits 63 bits."""
+    with pytest.raises(IncompatiblePeer, match="indices"):
+        unpack_indices(width, count, data)
+
+
+@pytest.mark.parametrize(
+    "indices", [np.array([-1]), np.array([[1]]), np.array([0.5]), np.array([True])]
+)
+def test_only_flat_counts_are_packed(indices: npt.NDArray[np.int64]) -> None:
+    """What is no index is a defect of the caller."""
+    with pytest.raises(ValueError, match="indices"):
+        pack_indices(indices)
+
+
+def test_unpacked_indices_cannot_be_changed() -> None:
+    """A task is a value, and so are its indices."""
+    assert not unpack_indices(2, 1, b"ab").flags.writeable
