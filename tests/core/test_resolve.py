@@ -1,13 +1,16 @@
-"""A spec and the workers that there are become what will run, or a line that says why not."""
+"""A spec and the workers that there are become what will run, and `auto` is explained."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from downpour.base.errors import SpecError
-from downpour.core.resolve import oddities, resolve
+from downpour.core.modes import MODES
+from downpour.core.resolve import LocalOptimizer, decided_in, explained, oddities, resolve
 from downpour.core.spec import REQUIRED, Option, Outer, ResolvedSpec, Spec
 from tests.specs import plain_spec
 
@@ -123,3 +126,148 @@ def test_both_are_written_alike() -> None:
 def test_settings_without_effect_are_told(spec: ResolvedSpec, said: list[str]) -> None:
     """It is no mistake, but it is rarely what the user meant."""
     assert [line.partition(":")[0] for line in oddities(spec, [718, 719])] == said
+
+
+def resolved_outer(shards: int, **fields: Any) -> tuple[str, float]:
+    """Return the outer optimizer of a resolved spec, and its momentum; 0 where there is none."""
+    outer = resolve(Spec.make({"outer": "auto", **fields}), shards).outer
+    return outer.optimizer, outer.momentum if outer.keeps_state else 0.0
+
+
+@given(momentum=st.floats(0.0, 0.99), shards=st.integers(1, 1000))
+def test_both_momentums_together_do_not_overshoot(momentum: float, shards: int) -> None:
+    """Whatever the local momentum, and however many shards there are."""
+    optimizer, outer = resolved_outer(shards, momentum=momentum)
+    assert outer <= min(0.8, 1 - 1 / shards) + 0.005
+    # Rounded to two digits, as people read it.
+    assert optimizer == "none" or (1 - momentum) * (1 - outer) >= 0.15 - 0.005
+
+
+@pytest.mark.parametrize(
+    ("shards", "momentum", "outer"),
+    [
+        (1, 0.0, ("none", 0.0)),
+        (2, 0.0, ("nesterov", 0.5)),
+        (2, 0.5, ("nesterov", 0.5)),
+        (10, 0.0, ("nesterov", 0.8)),
+        (10, 0.5, ("nesterov", 0.7)),
+        (3, 0.0, ("nesterov", 0.67)),
+        (10, 0.8132, ("nesterov", 0.2)),
+        (10, 0.9, ("none", 0.0)),
+    ],
+)
+def test_more_shards_and_less_momentum_of_their_own_want_more(
+    shards: int, momentum: float, outer: tuple[str, float]
+) -> None:
+    """A local momentum of 0.9, the default, leaves nothing to add."""
+    assert resolved_outer(shards, momentum=momentum) == outer
+
+
+@pytest.mark.parametrize("split", ["class", "dirichlet(0.3)"])
+def test_shards_that_differ_get_no_momentum_of_their_rounds(split: str) -> None:
+    """Those that are alike do, with the same local momentum."""
+    assert resolved_outer(4, momentum=0.0, split=split)[0] == "none"
+    assert resolved_outer(4, momentum=0.0, split="equal")[0] == "nesterov"
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_adam_is_left_as_it_is(optimizer: str) -> None:
+    """Where it begins anew it takes larger steps, which some tasks gain by."""
+    resolved = resolve(Spec.make({"optimizer": optimizer}), 10)
+    assert (resolved.optimizer_state, resolved.outer.optimizer) == ("reset", "none")
+
+
+@pytest.mark.parametrize("mode", [*MODES])
+def test_only_shards_in_step_get_momentum_of_their_rounds(mode: str) -> None:
+    """Elsewhere a delay acts as one already, and where rounds overlap it is not known to help."""
+    spec = Spec.make({"mode": mode, "momentum": 0.0, "outer": "auto"})
+    assert resolve(spec, 4).outer.keeps_state == spec.in_step
+    if mode == "sync":
+        assert not resolve(spec.replace(overlap=1), 4).outer.keeps_state
+
+
+@pytest.mark.parametrize(
+    ("fields", "state"),
+    [
+        ({}, "keep"),
+        ({"mode": "downpour"}, "keep"),
+        ({"mode": "k-async"}, "reset"),
+        ({"split": "equal"}, "keep"),
+        ({"split": "class"}, "keep"),
+        ({"split": "dirichlet(0.3)"}, "keep"),
+        ({"policy": "rebalance"}, "reset"),
+        ({"compression": "int8"}, "reset"),
+        ({"policy": "rebalance", "optimizer_state": "reset"}, "reset"),
+        ({"mode": "k-async", "optimizer_state": "keep"}, "keep"),
+    ],
+)
+def test_a_shards_momentum_goes_on_unless_it_cannot_or_should_not(
+    fields: dict[str, Any], state: str
+) -> None:
+    """A state that a spec names is never changed."""
+    spec = Spec.make({"optimizer_state": "auto", **fields})
+    assert resolve(spec, 4).optimizer_state == state
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+@pytest.mark.parametrize("fields", [{}, {"mode": "k-async"}, {"compression": "int8"}])
+def test_one_shard_is_a_plain_training(optimizer: str, fields: dict[str, Any]) -> None:
+    """Its optimizer, or a task's own, goes on whatever trains better with more shards."""
+    spec = Spec.make({"optimizer": optimizer, "shards": 1, **fields})
+    assert resolve(spec, None).optimizer_state == "keep"
+    own = spec.replace(task="lab:Mine")
+    assert resolve(own, None, trainer=LocalOptimizer(momentum=None)).optimizer_state == "keep"
+    assert resolve(spec.replace(policy="rebalance", mode="sync"), 2).optimizer_state == "reset"
+
+
+@pytest.mark.parametrize(
+    ("momentum", "state", "outer"),
+    [(None, "reset", "none"), (0.9, "keep", "none"), (0.5, "keep", "nesterov")],
+)
+@pytest.mark.parametrize("named", ["sgd", "adamw"])
+def test_a_task_s_own_optimizer_decides(
+    momentum: float | None, state: str, outer: str, named: str
+) -> None:
+    """Whatever optimizer the spec names, for that does not train."""
+    spec = Spec.make({"task": "lab:Mine", "optimizer": named})
+    resolved = resolve(spec, 4, trainer=LocalOptimizer(momentum=momentum))
+    assert (resolved.optimizer_state, resolved.outer.optimizer) == (state, outer)
+    assert str(explained(spec, resolved)).endswith("mode sync, the optimizer of lab:Mine)")
+
+
+def test_decided_values_are_explained_in_a_line() -> None:
+    """It names the fields that were open, and what they follow from."""
+    asked = Spec.make({"optimizer_state": "auto", "outer": "auto", "meet": "auto", "momentum": 0.5})
+    assert explained(asked, resolve(asked, 4)) == (
+        "auto: optimizer_state = keep, outer.optimizer = nesterov with momentum 0.7, meet = 4 "
+        "(4 shards, split random, mode sync, optimizer sgd with momentum 0.5)"
+    )
+    overlapping = Spec.make({"overlap": 1, "optimizer": "adam"})
+    assert str(explained(overlapping, resolve(overlapping, 4))).endswith(
+        "(4 shards, split random, mode sync, overlap 1, optimizer adam)"
+    )
+    for shards, counted in ((1, "(1 shard, "), (2, "(2 shards, ")):
+        assert counted in str(explained(overlapping, resolve(overlapping, shards)))
+    closed = Spec.make({"optimizer_state": "keep", "outer": {"optimizer": "sgd"}})
+    assert explained(closed, resolve(closed, 4)) is None
+
+
+def test_a_decision_stands_when_it_is_asked_for_again() -> None:
+    """The number of workers may have changed since. Fields that the spec names are left alone."""
+    asked = Spec.make({"optimizer_state": "auto", "outer": "auto", "meet": 3})
+    known = resolve(asked, 2)
+    again = decided_in(asked, known)
+    open_ones = {"optimizer_state": known.optimizer_state, "outer": known.outer, "device": "auto"}
+    assert again == open_ones
+    closed = known.replace(device="cpu")
+    assert decided_in(closed, closed) == {}
+
+
+def test_processes_that_share_a_batch_have_the_cpu() -> None:
+    """They share the cores of a machine, whatever accelerators it has; the line says so."""
+    asked = Spec.make({"inside": {"processes": 2}, "optimizer_state": "keep", "outer": "none"})
+    resolved = resolve(asked, 2)
+    assert (asked.device, resolved.device) == ("auto", "cpu")
+    line = "auto: device = cpu, because workers have several processes ("
+    assert str(explained(asked, resolved)).startswith(line)
+    assert resolve(Spec.make({}), 2).device == "auto", "each worker takes its best"

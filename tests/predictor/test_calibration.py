@@ -20,7 +20,7 @@ from downpour.predictor.calibration import (
 )
 from downpour.predictor.features import LEVELS, Array, task_rows
 from downpour.predictor.histories import WORKERS_MAX
-from tests.predictor.test_selector import Constant
+from tests.predictor.test_simple import Constant
 
 AT_ASSIGNMENT = np.array([0])
 

@@ -1,4 +1,4 @@
-"""What a task measures, in every display: percent where it is an accuracy, else a plain number."""
+"""What a task measures, in every display, with means and their intervals."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import csv
 import dataclasses
 import io
 import json
+import math
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from downpour.base.states import ExperimentState
 from downpour.network.rpc.messages import ExperimentSummary, Metric, Status
 from downpour.record import Result
-from downpour.record.result_parts import BestModel, Measure, in_words
+from downpour.record.result_parts import BestModel, Estimate, Measure, in_words, t_quantile
 from downpour.show.figures.figures import plots_of
 from downpour.show.tables.live import experiments_table, status_view
 from downpour.show.tables.report_tables import tables_of
@@ -131,3 +134,33 @@ def test_a_list_of_experiments_says_what_each_was_measured_by() -> None:
     assert "psnr 31.5000" in said
     assert "loss 0.5000" in said
     assert ", psnr 31.5000" in rendered(status_view(Status(change=1, experiment=one)))
+
+
+@pytest.mark.parametrize(
+    ("degrees", "expected"), [(1, 12.7062), (2, 4.3027), (9, 2.2622), (29, 2.0452)]
+)
+def test_the_quantiles_are_those_of_the_tables(degrees: int, expected: float) -> None:
+    """Two-sided, 95 %, as printed in any book of statistics."""
+    assert t_quantile(degrees) == pytest.approx(expected, abs=5e-5)
+
+
+def test_an_interval_is_what_the_textbook_says() -> None:
+    """Mean 3, deviation sqrt(2.5), five values: 2.7764 standard errors to either side."""
+    estimate = Estimate.of([1, 2, 3, 4, 5])
+    assert estimate is not None
+    assert (estimate.mean, estimate.count) == (3, 5)
+    assert estimate.half_width == pytest.approx(2.7764 * math.sqrt(2.5 / 5), abs=1e-4)
+
+
+def test_one_value_has_no_interval_and_none_no_mean() -> None:
+    """What was not measured does not count."""
+    assert Estimate.of([None, 7.0, math.nan]) == Estimate(7.0, None, 1)
+    assert Estimate.of([None, math.inf]) is None
+
+
+@given(value=st.floats(-1e6, 1e6), count=st.integers(2, 20))
+def test_the_same_value_over_and_over_is_certain(value: float, count: int) -> None:
+    """The interval has no width."""
+    estimate = Estimate.of([value] * count)
+    assert estimate is not None
+    assert estimate.half_width == 0

@@ -1,4 +1,4 @@
-"""What is read of the credentials, and which are refused, naming the field."""
+"""Addresses and credentials as users give them: which are refused, naming the field."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from downpour.base.errors import SpecError
+from downpour.base.values import DEFAULT_PORT
 from downpour.host.paths import Credentials
-from downpour.network.rpc import Trust
+from downpour.network.rpc import Address, Trust, parse_address
 from downpour.network.rpc.trust import OPEN
 
 TOKEN = "sixteen or more characters"
@@ -100,3 +103,37 @@ def test_a_variable_that_is_no_utf_8_is_a_token_all_the_same() -> None:
     """Its bytes count, as Python keeps them in a text."""
     raw = b"\xff" * 20
     assert Trust.load(Credentials(token=os.fsdecode(raw))).token == raw
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("host:1234", Address("host", 1234)),
+        ("host", Address("host", DEFAULT_PORT)),
+        ("10.0.0.1:9", Address("10.0.0.1", 9)),
+        ("my_worker-1.example", Address("my_worker-1.example", DEFAULT_PORT)),
+        ("[::1]:9090", Address("::1", 9090)),
+        ("[fe80::1]", Address("fe80::1", DEFAULT_PORT)),
+    ],
+)
+def test_an_address_is_read(text: str, address: Address) -> None:
+    """A name, an IPv4 or a bracketed IPv6 address, with or without a port."""
+    assert parse_address(text) == address
+
+
+@given(st.sampled_from(["host", "10.0.0.1", "::1", "fe80::2"]), st.integers(1, 65535))
+def test_an_address_reads_what_it_writes(host: str, port: int) -> None:
+    """`str()` and `parse_address` are inverse."""
+    assert parse_address(str(Address(host, port))) == Address(host, port)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", ":9090", "host:", "host:0", "host:65536", "host:x", "http://host:9090", "a b", "::1:9090",
+     "[host]:9090", "[::1", "host:9090\n", "host/x"],
+)  # fmt: skip
+def test_a_wrong_address_is_the_users_mistake(text: str) -> None:
+    """The error names the field and shows what would be accepted."""
+    with pytest.raises(SpecError, match=r"HOST:PORT") as caught:
+        parse_address(text, field="manager")
+    assert caught.value.field == "manager"

@@ -1,4 +1,4 @@
-"""The page as one file: all that it needs is inside, and nothing that a record says is code."""
+"""Copies of the page and of journals: all that is needed is inside."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ from typing import Any
 
 import pytest
 
+from downpour.experiments.page_server import place
 from downpour.show.dashboard import static_copy
 from downpour.show.dashboard.static_copy import static_page
+from tests.files.objects.cloud import URL, Cloud
+from tests.files.objects.test_mirror import DROPPED, begun
 from tests.show.dashboard.records import write_large
+from tests.show.dashboard.served import served
 from tests.show.dashboard.viewer import Viewer
 
 RECORDED = Path(__file__).parents[2] / "recorded"
+
 FOLDERS = [RECORDED / "handoff", RECORDED / "gestures"]
 
 
@@ -109,3 +114,24 @@ def test_a_copy_of_a_large_record_says_what_it_leaves_out(
     data = data_of(static_page([tmp_path, FOLDERS[1]], "large"))
     assert data["tasks"].keys() == {"gestures-7f3a"}
     assert "more than 50 lines: histories of tasks are left out" in data["left_out"]
+
+
+def test_a_page_of_a_bucket_follows_what_the_manager_puts_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without a folder that both see; experiments that come later are listed as well."""
+    monkeypatch.setattr(place, "LOOK_SECONDS", 0.0)
+    cloud = Cloud(monkeypatch, tmp_path)
+    manager = cloud.on("manager", create=True)
+    with served(URL) as page:
+        assert page.ask("/api/experiments").json["experiments"] == []
+        journal = begun(manager)
+        (row,) = page.ask("/api/experiments").json["experiments"]
+        assert (row["id"], row["state"]) == ("one", "preparing")
+        with page.events("one") as events:
+            assert next(events)[1]["seq"] == 1
+            journal.append(2, 1.0, DROPPED)
+            journal.commit()
+            name, frame = next(events)
+            assert (name, frame["seq"]) == ("frame", 2)
+            assert frame["decisions"][0][2:4] == ["drop", "close round 1 without shards 1: late"]
