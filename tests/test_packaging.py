@@ -96,10 +96,7 @@ def test_an_archive_with_too_little_or_too_much_is_refused(release: dict[str, Mo
 def test_a_license_is_read_where_packages_state_it(
     release: dict[str, ModuleType], tmp_path: Path, stated: dict[str, str], found: str
 ) -> None:
-    """Older packages use classifiers or a text; who states nothing is in the table, too.
-
-    So is each package in the bill of materials, where its maker has found no license.
-    """
+    """As classifiers or a text; who states none is in the table, as in the bill of materials."""
     message = Message()
     for field, value in {"Name": "thing", "Version": "1.5", **stated}.items():
         message[field] = value.replace("\n", "\n        ")

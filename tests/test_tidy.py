@@ -330,10 +330,7 @@ def test_every_test_says_what_must_hold(code: Code) -> None:
 
 
 def test_no_public_class_name_stands_for_two_things(code: Code) -> None:
-    """A reader who meets a class by its name alone knows which one it is.
-
-    Classes that Thrift generates have the names of the wire.
-    """
+    """A reader who meets a class by name alone knows it; Thrift's have the names of the wire."""
     places: dict[str, list[str]] = {}
     for source in code.sources:
         for node in source.tree.body:

@@ -48,10 +48,7 @@ class Outcome:
 
     @property
     def manager_seconds(self) -> list[float]:
-        """For each death of a manager, how long it took to the next assignment.
-
-        One whose successor died before that is left out.
-        """
+        """For each death of a manager whose successor lived: the seconds to the next assignment."""
         deaths = [one.at_seconds for one in self.happened if one.who == "manager"]
         costs = [(until_next_assignment(self.story, at), at) for at in deaths]
         following = [*deaths, inf][1:]

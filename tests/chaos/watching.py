@@ -107,10 +107,7 @@ def until_next_assignment(story: Sequence[Seen], death_seconds: float) -> float 
 
 
 def until_reassignment(story: Sequence[Seen], worker: str, death_seconds: float) -> float | None:
-    """Return the seconds from a worker's death to when what it trained was given out again.
-
-    None where it trained nothing, or the experiment ended before.
-    """
+    """Return the seconds from a worker's death until its task was given out again, if it was."""
     running: AssignedLine | None = None
     for seen in story:
         fact = seen.fact

@@ -152,10 +152,7 @@ def test_devices_are_those_of_the_spec(downpour: Callable[..., Any]) -> None:
 
 @contextmanager
 def started(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Start a command that serves; gives the process and the first line that it says.
-
-    On a busy machine a manager may say before that it stood still.
-    """
+    """Start a command that serves; gives the process and its first line but "stood still"."""
     with subprocess.Popen(
         [*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

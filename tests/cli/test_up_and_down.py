@@ -153,10 +153,7 @@ def test_a_cluster_outlives_the_command_and_takes_experiments_until_it_is_stoppe
 def test_up_returns_with_its_workers_and_they_survive_their_manager(
     downpour: Downpour, tmp_path: Path
 ) -> None:
-    """`ps` shows all of them at once; a killed manager is replaced, and they stay as they are.
-
-    The one in its place serves metrics, too.
-    """
+    """`ps` shows all at once; a killed manager is replaced, with its metrics, and they stay."""
 
     def pids(role: str) -> dict[str, int]:
         told = json.loads(downpour("ps", "--shared", tmp_path, "--json").out)["processes"]

@@ -23,10 +23,7 @@ def alone(purpose: str = "packages") -> Iterator[None]:
 
 
 def installed(*packages: str) -> bool:
-    """Install packages, which must not start daemons of their own; return whether that went well.
-
-    Only root on a machine with apt-get can.
-    """
+    """Install packages, without daemons, as root with apt-get; return whether that went well."""
     if shutil.which("apt-get") is None or os.geteuid() != 0:
         return False
     with alone():

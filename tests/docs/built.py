@@ -23,10 +23,7 @@ _ADDED = ("headerlink", "md-source-file", "md-content__button")
 
 @dataclass
 class Shown(HTMLParser):
-    """The text of an article without white space, and how many elements it has of each kind.
-
-    Without an `article` in it, all of the HTML is taken.
-    """
+    """An article's text, or all of the HTML's, without white space, and its elements by kind."""
 
     text: str = ""
     elements: Counter[str] = field(default_factory=Counter)

@@ -30,11 +30,7 @@ def commands_there_are() -> Any:
 
 
 def parse(words: tuple[str, ...]) -> None:
-    """Take a command line as `downpour` does, and run nothing.
-
-    Raises:
-        click.UsageError: an option is unknown, or does not accept its value.
-    """
+    """Take a command line as `downpour` does, or raise click.UsageError, and run nothing."""
     command: Any = commands_there_are()
     context = Context(command, info_name="downpour", **command.context_settings)
     rest = [STAND_FOR.get(word, word) for word in words]

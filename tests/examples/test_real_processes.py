@@ -45,11 +45,7 @@ def model_of(result: Result) -> bytes:
 def test_one_three_and_seven_workers_make_the_same_models(
     small_mnist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same shards make the same bytes of each example, whichever worker trains which.
-
-    Three are processes; one alone and seven are threads, which import the libraries of all examples
-    once.
-    """
+    """The same shards make the same bytes of each example, whichever worker trains which."""
     examples = examples_here(monkeypatch, small_mnist)
     models: dict[str, set[bytes]] = {example.name: set() for example in examples}
     for workers, on in ((1, "inline"), (3, "local"), (7, "inline")):

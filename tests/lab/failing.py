@@ -42,11 +42,7 @@ def run(*words: object, text: str | None = None) -> str:
 
 
 def until(what: str, look: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> None:
-    """Look again and again until it is so.
-
-    Raises:
-        NoLab: the time is over, and it is not.
-    """
+    """Look again and again until it is so; NoLab when the time is over."""
     begun = time.monotonic()
     while not look():
         if time.monotonic() - begun > seconds:

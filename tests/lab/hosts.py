@@ -79,11 +79,7 @@ class LabHost:
 
     @property
     def process(self) -> int:
-        """The ID of its first process, as this machine sees it.
-
-        Raises:
-            NoLab: the host is down.
-        """
+        """The ID of its first process, as this machine sees it; NoLab if the host is down."""
         if self._first is None:
             raise NoLab(f"{self.name} is down")
         return self._process

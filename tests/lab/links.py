@@ -58,11 +58,7 @@ PROFILES: Mapping[str, LinkProfile] = MappingProxyType(
 
 
 def profile_named(name: str) -> LinkProfile:
-    """Return a profile.
-
-    Raises:
-        NoLab: there is none of that name.
-    """
+    """Return a profile; raises NoLab if there is none of that name."""
     if name not in PROFILES:
         raise NoLab(f"there is no profile {name!r}; there are {', '.join(PROFILES)}")
     return PROFILES[name]
@@ -70,10 +66,7 @@ def profile_named(name: str) -> LinkProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Bytes of whole frames that a host has sent and received, as its kernel counts them.
-
-    A large segment counts with one header.
-    """
+    """Bytes of whole frames as a host's kernel counts them; a large segment has one header."""
 
     sent_bytes: int = 0
     received_bytes: int = 0

@@ -62,10 +62,7 @@ def start_sshd(lab: Path, host: LabHost) -> None:
 
 
 def hosts_file(lab: Path, hosts: Iterable[LabHost]) -> Path:
-    """Write the file that `downpour run --on ssh --hosts` reads; returns where it is.
-
-    Each host's workers have a label with its name.
-    """
+    """Write the file for `downpour run --on ssh --hosts`, with a label of each host's name."""
     lines = []
     for host in hosts:
         variables = [f" env={name}={value}" for name, value in host.environment.items()]

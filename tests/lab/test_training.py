@@ -32,10 +32,7 @@ def a_local_run(folder: Path) -> bytes:
 
 
 def test_run_on_ssh_trains_over_slow_links(make_lab: MakeLab, tmp_path: Path) -> None:
-    """With the lab's file of hosts and its folder, and each update went to the store.
-
-    Two shards wait for hosts of their own, because a worker that begins late may find nothing left.
-    """
+    """By the lab's own hosts; two shards need one each, for a late worker may find nothing left."""
     lab = make_lab("old-switch", 3, "folder")
     lab["pc3"].limit(processors=0.5)
     words = ["--on", "ssh", "--hosts", lab.hosts_file, "--workers", SHARDS]

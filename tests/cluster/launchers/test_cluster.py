@@ -77,10 +77,7 @@ def test_an_inline_worker_has_no_loaders_and_takes_no_code(
 
 @pytest.mark.slow
 def test_a_worker_that_dies_is_started_again_and_the_experiment_ends(tmp_path: Path) -> None:
-    """The place of a worker that was killed is filled under the same name.
-
-    It is the only worker, so without another one nothing would end.
-    """
+    """Under the same name; it is the only worker, so without another one nothing would end."""
     engine = Processes()
     with PlacedCluster(plan(tmp_path, 1), engine) as cluster, Client(cluster.address) as client:
         experiment = client.submit(Spec(shards=2, epochs=10))

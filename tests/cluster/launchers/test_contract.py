@@ -105,10 +105,7 @@ def started() -> set[psutil.Process]:
 def test_the_model_has_the_bytes_that_it_has_everywhere(
     launcher: Launcher, usual: Result, tmp_path: Path
 ) -> None:
-    """It does not matter to an experiment where its workers run.
-
-    Where another build of torch is, as in an image, they are the bytes of another run there.
-    """
+    """Wherever workers run; with another build of torch, those of another run there."""
     result = trained(launcher, tmp_path)
     if result.numeric_classes.keys() != usual.numeric_classes.keys():
         usual = trained(launcher, tmp_path)

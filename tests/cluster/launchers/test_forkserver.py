@@ -94,10 +94,7 @@ def news(server: subprocess.Popen[str]) -> dict[str, Any]:
 def test_a_failed_start_says_why_and_a_started_process_ends_with_the_requests(
     server: subprocess.Popen[str], tmp_path: Path
 ) -> None:
-    """A mistake that the user can mend is told with status 2, and the server goes on.
-
-    The next manager answers at the address that was told, until the fork server's input ends.
-    """
+    """Status 2 is the user's mistake; the next manager serves until the server's input ends."""
     (tmp_path / "file").touch()
     ask(server, ManagerOptions(shared=str(tmp_path / "file"), port=0))
     told = news(server)

@@ -72,10 +72,7 @@ class Left:
 
 @dataclass
 class Place:
-    """Where the command runs: its words, and the folders that are looked into.
-
-    `restart` kills the engine and starts it again.
-    """
+    """The words of a command, the folders to look into, and how to `restart` its engine."""
 
     words: Sequence[str]
     folder: Path

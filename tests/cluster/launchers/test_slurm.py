@@ -192,10 +192,7 @@ class Cluster:
             path.chmod(0o755)
 
     def answers(self, program: str, said: str, status: int = 0) -> None:
-        """Let a program say this, after it has noted with what it was called.
-
-        The program itself stays: one that is being written cannot be started.
-        """
+        """Let a program, which cannot be written while it starts, say this and note its words."""
         (self.folder / f"{program}.says").write_text(said)
         (self.folder / f"{program}.status").write_text(f"{status}\n")
 

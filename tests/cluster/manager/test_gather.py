@@ -185,10 +185,7 @@ def test_a_round_reads_each_update_once_and_nothing_that_it_has_published(tmp_pa
 
 
 def test_a_rounds_only_update_becomes_the_next_version_as_it_is(tmp_path: Path) -> None:
-    """Its file gets a second name. With an outer optimizer, there is something left to compute.
-
-    Damage and numbers that are no numbers are refused as in any other round.
-    """
+    """Under a second name, if it is sound; with an outer optimizer there is a step to compute."""
     story = opened(tmp_path / "alone")
     story.begin_round()
     (only, other), story.updates = story.updates[:2], story.updates[:1]

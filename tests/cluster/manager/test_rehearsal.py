@@ -167,10 +167,7 @@ print(rehearsal.agrees(key, drawn), rehearsal.cost, f"and the manager took {len(
     ],
 )
 def test_a_rehearsal_notices_a_dependence_on_hashes(tmp_path: Path, name: str, said: str) -> None:
-    """All launched processes have one hash seed, so only the rehearsal has another one.
-
-    The manager repeats the steps that are compared, and nothing else of the trial.
-    """
+    """It alone has another hash seed; the manager repeats the compared steps, and nothing else."""
     tasks = Path(__file__).parents[2] / "learning" / "training"
     environment = {
         **os.environ,

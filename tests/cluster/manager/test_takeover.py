@@ -82,10 +82,7 @@ def test_another_manager_finishes_an_experiment(
 
 
 def before_the_first_model(journal: bytes) -> bytes:
-    """Cut a journal before the line of its first model version, whose updates are removed by then.
-
-    So the next manager must ask for them again.
-    """
+    """Cut a journal before its first version, so the next manager asks for its updates again."""
     return journal[: journal.rindex(b"\n", 0, journal.index(b'"aggregated"')) + 1]
 
 
@@ -111,10 +108,7 @@ CUTS: dict[str, Callable[[bytes], bytes]] = {
 def test_each_task_counts_once_though_a_journal_lost_its_end(
     tmp_path: Path, undisturbed: bytes, cut: str
 ) -> None:
-    """The model is the same; results have each task once, and mark those that were retrained.
-
-    The record then has an update, that it was lost, and another update.
-    """
+    """The model is the same; results mark what was retrained, and the record that it was lost."""
     enough = Event()
     first = started_in(tmp_path)
     first.join("one", diligent_until(TASKS - 1, enough))

@@ -134,10 +134,7 @@ assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has such limits")
 def test_a_trial_that_lacks_memory_refuses_nothing_and_tells_the_limit(tmp_path: Path) -> None:
-    """Workers may have more; the manager, which serves others, is not killed for it.
-
-    In a process of its own: a worker's memory, which other tests use, is kept to be used again.
-    """
+    """Workers may have more, and the manager lives; in a process of its own, for memory is kept."""
     words = [sys.executable, "-c", _LACKING, str(tmp_path)]
     told = subprocess.run(words, capture_output=True, text=True, check=True).stderr
     assert "could not try the network" in told

@@ -162,10 +162,7 @@ def test_nothing_stays_behind_after_an_interruption(tmp_path: Path, check: str) 
 def test_a_folder_that_does_not_answer_is_told_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What hangs has failed, what would hang as well is not tried, and the rest is cleaned up.
-
-    Any disk may hang, so the row does not say that a file server is away.
-    """
+    """What hangs has failed, and what would hang is not tried; no file server is blamed."""
     answers = Event()
 
     def hangs(_: Path) -> Finding:

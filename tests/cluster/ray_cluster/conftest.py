@@ -18,10 +18,7 @@ SOON = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 1000}
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """A head with two processors, and a second node with three, so that this is chosen first.
-
-    The head has the label rack=first.
-    """
+    """A head with two processors and rack=first, and a node with three, which is chosen first."""
 
     cluster: Any
     second: Any

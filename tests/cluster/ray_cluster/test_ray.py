@@ -34,10 +34,7 @@ def model_of(result: downpour.Result) -> bytes:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("nodes", [NEVER], indirect=True, ids=["never"])
 def test_a_node_of_ray_dies_and_the_model_is_the_same(nodes: Nodes, tmp_path: Path) -> None:
-    """Its worker is replaced on the other node, although Ray never learns that the node is dead.
-
-    It is the only worker, so without another one nothing would end.
-    """
+    """Its only worker is replaced on the other node, though Ray never learns of the death."""
     usual = downpour.run(SPEC, workers=2, shared=tmp_path, on="inline", progress=False)
     killed: list[int] = []
 

@@ -147,10 +147,7 @@ def test_a_kept_optimizer_state_is_continued(
 def test_a_worker_reads_nothing_that_it_has_just_published(
     shared: SharedDirectory, task: TaskMessage
 ) -> None:
-    """If its update is the next version, it goes on to the same bytes, even without the files.
-
-    A second try begins with other parameters, so it reads them.
-    """
+    """If its update is the next version, it goes on without files; a second try reads others."""
     runner = TaskRunner(shared, "cpu")
     first = runner.run(task, TaskControl(task.id))
     model = shared.store("any").link(first.file, f"model-{token_hex(3)}")

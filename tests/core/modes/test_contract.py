@@ -140,10 +140,7 @@ HINGE = {"staleness": "hinge", "decay": 1.0}
 def test_a_mode_makes_versions_as_its_paper_has_it(
     mode: str, options: dict[str, Option], versions: Mode, weights: tuple[float, ...]
 ) -> None:
-    """Of ten shards, with the defaults; the weights are those of updates 0, 3 and 6 versions old.
-
-    A hinge bends after 4.
-    """
+    """Of ten shards, by weights of updates 0, 3 and 6 versions old; a hinge bends after 4."""
     made = mode_of(plain_spec(mode=mode, mode_options=options, shards=10))
     assert replace(made, weight=versions.weight) == versions
     kinds = (mode in {"easgd", "fedasync"}, mode == "easgd", False)

@@ -68,10 +68,7 @@ def test_heartbeats_lead_to_a_look_in_each_twentieth_of_a_usual_task(
 
 
 class Crowd:
-    """A round in which all workers have a shard; notes what a policy that watches is asked.
-
-    At each look the policy pairs, and makes the `moves`.
-    """
+    """A round in which all have a shard; at each look the policy pairs, and makes the `moves`."""
 
     def __init__(
         self, make: Make, workers: int, shards: int, between: Decide | None = None

@@ -179,10 +179,7 @@ def test_nothing_is_cloned_where_chances_are_extreme(name: str) -> None:
 
 
 def test_grass_saves_resources_first_and_is_greedy_in_the_end() -> None:
-    """A copy that takes 10 s beside 15 s left costs more than it saves: only near the end.
-
-    Beside 24 s left, one copy saves, but a second one would not.
-    """
+    """A copy of 10 s beside 15 s left costs more than it saves; beside 24 s, one copy saves."""
     slow = [running("dot", 0, 0.25)]
     early = round_of(slow, idle="eve", published=[10.0], paces=PACES)
     assert actions_of(POLICIES["grass"], early) == []

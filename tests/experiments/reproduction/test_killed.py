@@ -92,11 +92,7 @@ def test_a_replay_has_the_bytes_of_an_experiment_that_was_disturbed(tmp_path: Pa
 def test_each_other_mode_outlives_kills_with_bytes_that_can_be_replayed(
     tmp_path: Path, mode: str
 ) -> None:
-    """The manager is killed twice and a worker once, while versions are made.
-
-    The worker goes first, and its loss is awaited: the next manager knows only of workers that have
-    registered with it.
-    """
+    """A worker is killed and then the manager twice, which knows who has registered with it."""
     strikes = (
         (3, Stage.kill_worker),
         (6, Stage.kill_manager),

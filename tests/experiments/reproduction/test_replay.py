@@ -81,10 +81,7 @@ def of_kind(lines: Lines, kind: str) -> Lines:
 def test_the_same_bytes_come_again(
     trained: Trained, shared: Path, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    """Every update, every version and the final model, whatever was kept between a shard's tasks.
-
-    The experiment's own updates and versions were removed long ago.
-    """
+    """Every update, version and the model, though the experiment's own updates are long removed."""
     experiment = trained(**changes)
     again = replay(experiment, shared=shared, to=tmp_path / "again")
     assert again.same, again

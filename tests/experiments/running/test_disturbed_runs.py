@@ -42,10 +42,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def test_a_slowed_worker_is_slower_and_not_lost(tmp_path: Path, calm: bytes) -> None:
-    """At a fifth of its speed, its steps take about five times as long as the other worker's.
-
-    The band is wide, because other tests compute beside it.
-    """
+    """At a fifth of its speed, steps take about five times as long, give or take other tests."""
     slow = {"worker-2": 0.2}
     result = downpour.run(SPEC, workers=2, shared=tmp_path, progress=False, slow=slow)
     paces = {
@@ -84,10 +81,7 @@ def test_kills_change_no_byte_of_the_model(
 def test_a_killed_manager_is_back_at_once_for_those_who_follow_the_record(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A callback, for which the run reads the record right after the kill, misses no epoch.
-
-    One line names the signal: number 9 without a `kill` tells that memory ran out.
-    """
+    """A callback misses no epoch; a line names the signal: 9 without a `kill` tells of memory."""
     epochs: list[int] = []
     result = downpour.run(
         SPEC,

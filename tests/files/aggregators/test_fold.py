@@ -59,10 +59,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     seed=st.integers(0, 2**32 - 1),
 )
 def test_amounts_are_summed_first_and_divided_once(amounts: list[int], seed: int) -> None:
-    """Whole numbers are summed exactly, so each result is rounded once; shares would round twice.
-
-    Equal weights count as ones.
-    """
+    """Whole numbers are summed exactly; shares would round twice. Equal weights count as ones."""
     steps = np.random.default_rng(seed).integers(-999, 999, (len(amounts), 40)).astype(np.float32)
     store = MemoryStore()
     model = model_of(store, {"w": np.zeros(40, np.float32)})

@@ -122,10 +122,7 @@ def test_the_cache_stays_within_its_bound(
 def test_a_task_fetches_ahead_in_its_order_within_a_bound(
     url: str, fetched: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A part of the cache is the most that lies before the step; the rest follows the steps.
-
-    What the steps have passed is not fetched, and the threads end with the examples.
-    """
+    """A part of the cache lies before the step, nothing behind; threads end with the examples."""
     monkeypatch.setattr("downpour.learning.blocks.ahead._FETCHERS", 1)
     monkeypatch.setenv("DOWNPOUR_CACHE", str(8 * 3 * BLOCK))
     blocks = Blocks(url, length=8)

@@ -87,10 +87,7 @@ def a_local_run(folder: Path) -> bytes:
 def test_a_worker_and_the_manager_are_killed_and_the_bytes_are_those_of_a_local_run(
     machines: Machines, tmp_path: Path
 ) -> None:
-    """Each process has a folder of its own, so what they exchange went through the object store.
-
-    Workers find both managers by their terms there; nothing that was in flight is left.
-    """
+    """Each has its own folder, so all went through the store, where nothing in flight is left."""
     manager = machines.start("a", "manager", "--port", "0")
     workers = [machines.start(name, "worker", "--name", name) for name in ("b", "c")]
     until(machines.leader)

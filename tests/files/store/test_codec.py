@@ -63,10 +63,7 @@ def test_the_safetensors_library_reads_our_files(
 def test_we_read_the_safetensors_librarys_files(
     tensors: dict[str, Array], facts: dict[str, str]
 ) -> None:
-    """A file that the library wrote is understood here.
-
-    Not one without tensors: safetensors 0.8 writes metadata beside none as broken JSON.
-    """
+    """All but one without tensors: safetensors 0.8 writes metadata beside none as broken JSON."""
     file = decode(library_save(tensors, facts or None), "file")
     assert_same(file.tensors, tensors)
     assert file.metadata == facts

@@ -50,10 +50,7 @@ def test_image_statistics_are_those_of_the_channels(rng_images: NDArray[np.uint8
 def test_image_statistics_are_exact(
     rng_images: NDArray[np.uint8], monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
-    """So the key of the data is the same on every make of processor, whose BLAS rounds its own way.
-
-    The library's own statistics are computed with whole numbers. Ours count some images at a time.
-    """
+    """Whole numbers, some images at a time: no processor's rounding decides the key of the data."""
     monkeypatch.setattr(source, "_ROWS_BYTES", block)
     found = decode(rng_images, np.arange(6))
     for channel, (mean, std) in enumerate(zip(found.mean, found.std, strict=True)):

@@ -25,10 +25,7 @@ from downpour.learning.datasets.source import Arrays, SourceFiles
 
 
 class Counted:
-    """A source that counts how often it is looked for and decoded.
-
-    Its files have a fingerprint, its examples hold one level, and `others` were read besides.
-    """
+    """A source with a fingerprint and one level that counts how often it is decoded."""
 
     def __init__(
         self,

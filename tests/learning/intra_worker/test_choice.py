@@ -96,10 +96,7 @@ def test_a_run_measures_and_trains_with_what_it_has_chosen(
     caplog: pytest.LogCaptureFixture,
     allowing: Allow,
 ) -> None:
-    """Each candidate is measured or refused, and the experiment's spec has the chosen one.
-
-    The network prints whenever it is made, as the code of a user may, and disturbs nothing.
-    """
+    """Each candidate is measured or refused, and a network that prints disturbs nothing."""
     allowing(ROOT, "tests.learning.intra_worker.conftest")
     caplog.set_level(logging.INFO, "downpour")
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(2))

@@ -78,11 +78,7 @@ def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     ids=str,
 )
 def test_helpers_change_no_byte(trainer: Make, fields: dict[str, Any]) -> None:
-    """Whatever each has of a step, also with a last batch that has fewer examples.
-
-    None of them is left after their worker, and none ends by a signal to all processes of a
-    terminal.
-    """
+    """Also of a last batch with fewer examples; a terminal's signals do not end them."""
     made = trainer(**fields)
     training, team = made.helped()
     processes = [psutil.Process(pid) for pid in team.pids]

@@ -222,10 +222,7 @@ def test_the_parts_of_an_epoch_are_the_epoch(
 
 
 def test_with_one_meeting_a_round_is_what_it_was(dataset: PreparedDataset, steps: Steps) -> None:
-    """The bytes of earlier versions: all of the shard, in the round's order, at the round's rate.
-
-    Written out as it was before there were meetings.
-    """
+    """The bytes of earlier versions, written out: all of the shard, in its order, at its rate."""
     fields: dict[str, Any] = {"epochs": 3, "schedule": "cosine", "warmup": 0.2, "local_steps": 4}
     fields["last_batch"] = "rest"
     train(dataset, 3, **fields)

@@ -27,10 +27,7 @@ ACCURACY = Measure("accuracy")
 
 
 def test_a_study_is_drawn_with_all_it_has(make: Make) -> None:
-    """Accuracy, losses, time, classes where shards differ in them; a timeline a setting.
-
-    Where there was one epoch, there is no course of the losses, or along seconds.
-    """
+    """Accuracy, losses and time, classes where shards differ; no course if there was one epoch."""
     plots = plots_of(make.study(make.workers(), make.splits()))
     shown = [plot.name for plot in plots if plot.part == "outcome"]
     assert shown == [

@@ -28,10 +28,7 @@ Frames = list[dict[str, Any]]
 
 @dataclass(slots=True)
 class Playbook:
-    """What the server answers; it outlives servers that are killed.
-
-    `asked` are the values of `after` with which streams were opened.
-    """
+    """What the server answers, beyond its death; `asked` are the `after` of streams opened."""
 
     frames: dict[str, Frames] = field(default_factory=dict)
     tasks: dict[str, list[list[Any]]] = field(default_factory=dict)
