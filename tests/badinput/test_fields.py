@@ -41,7 +41,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "mode": ("must be sync, k-sync, downpour, ssp", "'async'", "'SYNC'", "0"),
     "mode_options": ("a table", "1", "'bound=1'"),
     "shards": (f"{WHOLE} of at least 1 and at most 100000", "0", "-1", "100001", "2.0", "'four'"),
-    "split": ("dirichlet(ALPHA)", "'iid'", "'dirichlet'", "'dirichlet(0)'", "'dirichlet(x)'"),
+    "split": ("dirichlet(ALPHA)", "'iid'", "'dirichlet'", "'dirichlet(0)'", "5"),
     "batches": ("shuffled or balanced", "'random'", "32", "''"),
     "order": ("auto, random or blocks", "'block'", "1", "''", "true"),
     "batch_size": (f"{WHOLE} of at least 1", "0", "-32", "1000001", "32.0", "'32'"),
@@ -195,9 +195,3 @@ def test_an_unknown_field_names_the_nearest(bad: Refused, typed: str, meant: str
     """In a file; `_` and `-`, and initials, are mistaken often."""
     Path("spec.toml").write_text(f"{typed} = 3\n")
     bad(["run", "spec.toml"], typed[:40], "no such field", meant)
-
-
-def test_several_mistakes_are_one_line(bad: Refused) -> None:
-    """The first in full, the others by name."""
-    Path("spec.toml").write_text("epochs = 0\nbatch_size = 0\nseed = -1\nzzz = 1\n")
-    bad(["run", "spec.toml"], "seed = -1", "3 more: ", "epochs", "batch_size", "zzz")

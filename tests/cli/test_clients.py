@@ -76,29 +76,6 @@ def test_an_unknown_experiment_is_told_in_one_line(
     assert line == "experiment: no experiment 'nope'; `downpour list` names them"
 
 
-def test_results_need_an_identifier_that_is_one(refused: Refused, nobody: str) -> None:
-    """A path is refused; and without the manager the shared directory must have it."""
-    assert refused("results", "../secrets").startswith("ID = '../secrets': must be one that")
-    line = refused("results", "nope", "--manager", nobody)
-    assert line.startswith("ID = 'nope': not in shared_dir, and ")
-    assert line.endswith("cannot be reached: Connection refused")
-
-
-@pytest.mark.parametrize(
-    "words",
-    [["submit", "--seed=1"], ["status"], ["watch"], ["list"], ["cancel", "x"]],
-    ids=lambda w: w[0],
-)
-def test_a_manager_that_is_not_there_is_named(
-    refused: Refused, nobody: str, words: list[str]
-) -> None:
-    """At once if waiting is not wanted, also for an invalid address."""
-    at_once = ["--connect-seconds", "0"] if words[0] in {"submit", "watch"} else []
-    line = refused(*words, "--manager", nobody, *at_once)
-    assert line == f"{nobody} cannot be reached: Connection refused"
-    assert refused(*words, "--manager", "a:b:c").startswith("manager = 'a:b:c': an address is")
-
-
 @pytest.mark.slow
 def test_a_manager_that_never_answers_does_not_hold_up_for_long(downpour: Downpour) -> None:
     """After some seconds the command gives up, in one line."""
@@ -204,18 +181,6 @@ def test_data_that_contradicts_the_spec_is_refused_in_one_line(
         assert outcome.status == 2
         assert outcome.err.count("\n") == 1
         assert f" failed: {line}" in outcome.err
-
-
-def test_a_managers_refusal_is_one_line(refused: Refused, served: Any) -> None:
-    """A missing folder, an unknown network, an unknown number of shards."""
-    at = "--manager", served.address
-    line = refused("submit", "--dataset", "folder", "--data-path", "nowhere", *at)
-    assert line == "data_path = 'nowhere': no such file or folder"
-    assert refused("submit", "--model", "os:system", *at).startswith("model = 'os:system': ")
-    line = refused("submit", "--seed", "1", *at)
-    assert line.startswith("shards = None: no worker is registered yet")
-    # The command calls nothing, so it does not wait for a manager.
-    assert refused("submit") == "FILE = None: name a spec file, or give its fields as options"
 
 
 @pytest.mark.slow

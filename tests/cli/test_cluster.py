@@ -66,49 +66,12 @@ def test_a_port_in_use_is_named(refused: Refused, tmp_path: Path, command: str) 
     assert refused(command, "--port", 99999, "--shared", tmp_path).startswith("port = 99999: ")
 
 
-@pytest.mark.parametrize("command", ["manager", "worker", "run"])
-def test_a_shared_directory_that_cannot_serve_is_named(
-    refused: Refused, tmp_path: Path, command: str
-) -> None:
-    """A path under a file can be neither made nor written, not even by root."""
-    file = tmp_path / "file"
-    file.touch()
-    line = refused(command, "--shared", file / "below")
-    assert line.startswith(f"shared directory {file / 'below'}: no")
-    assert file.read_bytes() == b""
-
-
 def test_a_worker_never_makes_the_shared_directory(refused: Refused, tmp_path: Path) -> None:
     """A folder that is not there is a mistake in its path."""
     nowhere = tmp_path / "nowhere"
     line = refused("worker", "--shared", nowhere, "--connect-seconds", "0")
     assert line == f"shared directory {nowhere}: no such folder"
     assert not nowhere.exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (
-            ["--device", "tpu"],
-            "device = 'tpu': must be cpu, cuda, mps, xpu or auto, or one of several",
-        ),
-        (["--manager", "a:b:c"], "manager = 'a:b:c': an address is "),
-        (["--log", "/no/log"], "log = '/no/log': cannot be written: No such file"),
-        (
-            ["--ready-file", "/no/ready"],
-            "ready_file = '/no/ready': must be in a folder that exists",
-        ),
-        (["--processes", "0"], "processes = 0: must be from 1 to 256"),
-        (["--alone-seconds", "-1"], "alone_seconds = -1.0: must be a number of seconds from 0 to"),
-        (["--drain-seconds", "-1"], "drain_seconds = -1.0: must be a number of seconds from 0 to"),
-    ],
-)
-def test_a_worker_that_was_misled_does_not_start(
-    refused: Refused, tmp_path: Path, words: list[str], line: str
-) -> None:
-    """One line, before torch is imported."""
-    assert refused("worker", "--shared", tmp_path, *words).startswith(line)
 
 
 def test_versions_that_do_not_fit_are_named(refused: Refused, tmp_path: Path) -> None:

@@ -116,33 +116,6 @@ def test_a_figure_is_drawn(traces: Path, tmp_path: Path, name: str) -> None:
         assert b"extra work, %" in content
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("--policies", "wait,guess"), "policies = 'guess': must be of wait"),
-        (("--policies", "wait:many"), "policies = 'wait:many': must be of wait"),
-        (("--standbys", "4"), "standbys = 4: must be from 0 to 3, the workers of the trace"),
-        (("--standbys", "-1"), "standbys = -1: must be from 0 to 3"),
-        (("--scenario", "rain"), "scenario = 'rain': must be of traced, one-straggler"),
-        (("--jobs", "0"), "jobs = 0: must be from 1"),
-        (("--moving", "1.5"), "moving = 1.5: must be a number, from 0 to 1"),
-        (("--price", "nan"), "price = nan: must be a number, 0 or above"),
-        (("--heartbeat-seconds", "0"), "heartbeat-seconds = 0.0: must be"),
-        (("--figure", "figure.gif"), "must end with .png or .svg"),
-        (("--figure", "nowhere/figure.png"), "in a folder that exists"),
-        (("--json", "--csv"), "cannot be combined"),
-    ],
-)
-def test_a_mistake_costs_one_line(
-    traces: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], told: str
-) -> None:
-    """It names what is accepted, before anything is run."""
-    assert compared(traces, *words) == 2
-    said = capsys.readouterr()
-    assert (said.out, said.err.count("\n")) == ("", 1)
-    assert told in said.err
-
-
 def test_a_trace_that_cannot_be_used_costs_one_line(
     tmp_path: Path, traces: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

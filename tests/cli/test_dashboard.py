@@ -23,20 +23,6 @@ PAGE = re.compile(r"page at (http://127\.0\.0\.1:\d+/)")
 TOKEN = "the token of these tests"
 
 
-WRONG: list[tuple[str, ...]] = [
-    ("dashboard nowhere --port 0", "FOLDER = 'nowhere': no such folder"),
-    ("dashboard FILE --port 0", "FOLDER", "not a folder"),
-    ("dashboard DIR --port 70000", "port = 70000", "a port from 0 to 65535"),
-    ("dashboard DIR --host 0.0.0.0 --port 0", "host = '0.0.0.0'", "a token (DOWNPOUR_TOKEN or "),
-    ("dashboard DIR --host nobody.invalid --port 0", "host", "a name or address of this machine"),
-    ("manager --dashboard-port 70000 --shared DIR --port 0", "dashboard_port = 70000"),
-    ("run FILE --dashboard-port -1 --shared DIR", "dashboard_port = -1"),
-    ("up --service --dashboard --shared DIR", "dashboard = True", "`downpour dashboard`"),
-    ("simulate --keep DIR", "keep", "needs --seed"),
-]
-"""Words, and what is said of them; `DIR` is an empty folder, `FILE` a file."""
-
-
 @contextmanager
 def started(*words: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Start a command; gives its process, and where its page is."""
@@ -70,21 +56,6 @@ def test_a_folder_is_served_until_a_signal(refused: Callable[..., str]) -> None:
         assert process.wait(60) == 0
         assert process.stderr is not None
         assert process.stderr.read() == ""
-
-
-@pytest.mark.parametrize("row", WRONG, ids=lambda row: row[0])
-def test_invalid_options_are_refused_in_a_line(
-    refused: Callable[..., str], tmp_path: Path, row: tuple[str, ...]
-) -> None:
-    """It names the option, its value and what is accepted; nothing is left behind."""
-    words, *said = row
-    file = tmp_path / "spec.toml"
-    file.write_text('dataset = "digits"\n')
-    (tmp_path / "empty").mkdir()
-    places = {"DIR": tmp_path / "empty", "FILE": file}
-    line = refused(*(places.get(word, word) for word in words.split()))
-    assert [part for part in said if part not in line] == []
-    assert list((tmp_path / "empty").iterdir()) == []
 
 
 def test_a_token_is_asked_for_on_loopback_too(

@@ -41,12 +41,6 @@ def test_a_failed_check_ends_with_status_2(downpour: Downpour, served: Any, tmp_
     assert checks["speed"]["figures"]["publish_ms"] > 0
 
 
-def test_an_address_that_is_none_is_one_line(refused: Callable[..., str], tmp_path: Path) -> None:
-    """As with every command."""
-    line = refused("doctor", "--shared", tmp_path, "--manager", "a:b:c")
-    assert line.startswith("manager = 'a:b:c': an address is")
-
-
 @pytest.fixture
 def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two hosts: one is this machine, the other cannot be reached."""

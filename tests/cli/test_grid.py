@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from downpour.cli import drawings, studies
 from downpour.experiments.studies import Grid, StudyFolder, run_study
 from tests.experiments.studies.conftest import GRID, FakeBackend, Silence
 
@@ -28,12 +27,6 @@ def done(tmp_path: Path) -> Path:
     folder = StudyFolder(tmp_path / "results", Grid.from_toml(GRID))
     run_study(folder, FakeBackend(), Silence())
     return folder.path
-
-
-def test_the_functions_are_found_where_the_commands_are() -> None:
-    """Their docstrings are their help."""
-    assert (studies.grid.__doc__ or "").startswith("Run a grid")
-    assert (drawings.report.__doc__ or "").startswith("Write tables, figures and a page")
 
 
 def test_a_manager_takes_no_list_of_workers(

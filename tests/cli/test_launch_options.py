@@ -100,41 +100,6 @@ def test_workers_have_the_labels_by_which_their_engine_placed_them(
     assert "--label gpu=a40 --label site=b --accept-code --name" in shown.out
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--place", "gpu=a40"), "place = ['gpu=a40']: needs --on slurm or ray"),
-        (("--on", "ray", "--place", "gpu=!in(x)"), "place = 'gpu=!in(x)': must be KEY=VALUE"),
-        (("--on", "ray", "--place", "g=a", "--place", "g=b"), "place = 'g': is given twice"),
-        (("--on", "ray", "--place", "g=a", "--cpus-per-worker", 0), "place = 'g=a': needs cpus_"),
-        (
-            ("--on", "slurm", "--place", "gpu=a40", "--sbatch=--constraint=b"),
-            "sbatch = '--constraint=b': conflicts with place",
-        ),
-        (("--on", "slurm", "--place", "gpu=a40", "--needs", "gpu=t4"), "needs = 'gpu=t4'"),
-    ],
-)
-def test_a_place_that_no_engine_can_be_asked_for_is_refused(
-    refused: Refused, words: tuple[str, ...], said: str
-) -> None:
-    """In one line: by a launcher that places nothing, too."""
-    assert said in refused("run", *words, "--workers", 1)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--needs", "gpu"), "needs = 'gpu': the workers to start lack this label"),
-        (("--shard-needs", "1=['gpu']", "--shards", 2), "shard_needs.1 = 'gpu'"),
-    ],
-)
-def test_a_run_whose_workers_lack_what_it_needs_is_refused(
-    refused: Refused, words: tuple[str, ...], said: str
-) -> None:
-    """It would wait for ever."""
-    assert said in refused("run", *words)
-
-
 def test_a_run_whose_workers_have_what_it_needs_trains(downpour: Downpour, tmp_path: Path) -> None:
     """Two workers of this machine, with a label that one shard needs."""
     words = ("--needs", "gpu", "--shard-needs", "1=['gpu=a40']", "--label", "gpu=a40")

@@ -13,8 +13,7 @@ import typer
 from downpour.base.errors import SpecError
 from downpour.base.options import option
 from downpour.base.values import DEFAULT_MANAGER, DEFAULT_PORT
-from downpour.cli.common import refuse_both
-from downpour.cli.parameters import Values, command, whole_number
+from downpour.cli.parameters import Values, command
 from downpour.cli.spec_options import AskedSpec, find_spec, parse_fields
 from downpour.core.spec import Option, Spec
 from downpour.network.rpc import parse_address
@@ -24,26 +23,6 @@ def test_the_default_manager_is_at_the_default_port() -> None:
     """A manager and a worker on one machine find each other without options."""
     assert str(parse_address("localhost")) == DEFAULT_MANAGER
     assert parse_address(DEFAULT_MANAGER).port == DEFAULT_PORT
-
-
-def test_whole_numbers_are_whole() -> None:
-    """Everything else is refused with what was typed."""
-    assert whole_number("-3") == -3
-    for text in ("two", "1.5", ""):
-        with pytest.raises(typer.BadParameter, match=f"'{text}' is not a whole number"):
-            whole_number(text)
-
-
-@pytest.mark.parametrize("command", ["run", "manager"])
-def test_the_data_folder_must_be_there(
-    refused: Callable[..., str], tmp_path: Path, command: str
-) -> None:
-    """Before anything starts, by option or variable; the shared directory is not even made."""
-    shared = tmp_path / "shared"
-    line = refused(command, "--data-dir", tmp_path / "nowhere", "--shared", shared)
-    assert "'--data-dir'" in line
-    assert "nowhere' does not exist" in line
-    assert not shared.exists()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,41 +73,7 @@ def test_values_are_read_as_toml_reads_them(field: str, typed: Any, value: Any) 
     assert parse_fields({field: typed, "epochs": None}) == {field: value}
 
 
-def test_a_pair_needs_a_key() -> None:
-    """`=3` names nothing."""
-    with pytest.raises(SpecError, match="KEY=VALUE"):
-        parse_fields({"model_options": ["=3"]})
-
-
 TRACES = Path(__file__).parents[2] / "traces"
-
-
-def test_one_of_two_is_enough() -> None:
-    """Both, and the line says which they are."""
-    refuse_both(detach=True, status=False)
-    with pytest.raises(
-        SpecError, match="'--detach --status': cannot be combined; give one of them"
-    ):
-        refuse_both(detach=True, status=True)
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        ("simulate --seed 5 --seeds 10", "seeds = 10: changes nothing beside --seed"),
-        ("simulate --seed 5 --from-seed 1", "from-seed = 1: changes nothing beside --seed"),
-        ("simulate --faults 1,2", "faults = '1,2': needs --seed"),
-        ("simulate --rounds 2", "rounds = 2: needs --workers"),
-        ("simulate --seed 1 --spread 0.1", "spread = 0.1: needs --workers"),
-        ("simulate --workers 2 --seeds 3", "seeds = 3: changes nothing beside --workers"),
-        ("simulate --workers 2 --story", "story = True: changes nothing beside --workers"),
-    ],
-)
-def test_options_without_effect_are_refused(
-    refused: Callable[..., str], words: str, line: str
-) -> None:
-    """The line names the option, its value, and what it would need."""
-    assert refused(*words.split()).startswith(line)
 
 
 @pytest.mark.parametrize("command", ["grid", "tune"])

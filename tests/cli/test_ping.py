@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -50,16 +49,3 @@ def test_a_worker_is_no_manager(downpour: Callable[..., Any], served: Served) ->
     assert outcome.status == 2
     assert outcome.err.count("\n") == 1
     assert "does not understand ping" in outcome.err
-
-
-def test_an_unreachable_address_is_named(refused: Refused) -> None:
-    """The line names the address."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        nobody = f"127.0.0.1:{server.getsockname()[1]}"
-    assert refused("ping", nobody) == f"{nobody} cannot be reached: Connection refused"
-
-
-def test_an_invalid_address_is_named(refused: Refused) -> None:
-    """As everywhere; a worker is not found through a folder."""
-    assert refused("ping", "a:b:c").startswith("manager = 'a:b:c': an address is HOST")
-    assert "must be the worker's address" in refused("ping", "--worker")

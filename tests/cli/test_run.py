@@ -14,51 +14,12 @@ from typing import Any
 import psutil
 import pytest
 
-from downpour.cli import run
 from downpour.core.spec import Spec
 
 pytestmark = pytest.mark.usefixtures("forked_clusters")
 
 COMMAND = [sys.executable, "-m", "downpour.cli", "run"]
 PATIENCE_SECONDS = 60
-
-
-def test_the_function_is_found_where_the_command_is() -> None:
-    """Its docstring is its help."""
-    assert run.run.__doc__ is not None
-    assert run.run.__doc__.startswith("Train with workers")
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["--workers", "0"], "workers = 0: must be a whole number, at least 1"),
-        (
-            ["--dataset", "folder", "--data-path", "nowhere"],
-            "data_path = 'nowhere': no such file or folder",
-        ),
-        (
-            ["--inside", "processes=2", "--inside", "how=fast"],
-            "inside.how = 'fast': must be data, pipeline, hybrid or auto",
-        ),
-        (["--inside", "how=pipeline"], "inside.how = 'pipeline': needs processes above 1"),
-        (
-            ["--inside", "processes=2", "--device", "cuda"],
-            "inside.processes = 2: needs device = 'cpu'",
-        ),
-        (
-            ["--inside", "processes=64", "--batch-size", "8"],
-            "inside.processes = 64: a batch of 8 has fewer examples",
-        ),
-    ],
-)
-def test_a_mistake_is_told_before_anything_starts(
-    refused: Callable[..., str], tmp_path: Path, words: list[str], line: str
-) -> None:
-    """One line, and the shared directory is not even made."""
-    shared = tmp_path / "shared"
-    assert refused("run", "--shared", shared, *words).startswith(line)
-    assert not shared.exists()
 
 
 @pytest.mark.slow

@@ -94,19 +94,3 @@ def test_workers_are_counted_in_rounds_an_hour(downpour: Downpour) -> None:
     assert (told["workers"], told["shards"], told["lost"]) == (4, 8, 0)
     apart = json.loads(downpour(*words, "--mode", "downpour", "--policy", "dylu", "--json").out)
     assert (apart["mode"], apart["policy"], len(apart["staleness"])) == ("downpour", "dylu", 16)
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (("--workers", 1, "--spread", -1), "spread = -1.0: must be a number, 0 or above"),
-        (("--workers", 1, "--mode", "asink"), "mode = 'asink': must be sync, "),
-        (("--workers", 1, "--policy", "hope"), "policy = 'hope': must be wait, "),
-        (("--workers", 1, "--deaths-an-hour", -1), "deaths-an-hour = -1.0: must be a number, 0"),
-    ],
-)
-def test_a_mistake_is_one_line(
-    refused: Callable[..., str], words: tuple[object, ...], line: str
-) -> None:
-    """It names the option, its value, and what is accepted."""
-    assert refused("simulate", *words).startswith(line)

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.base.errors import SpecError
-from downpour.core.modes import MODES
 from downpour.core.spec import Inside, Meetings, Outer, Spec, parse_split
 from tests.specs import plain_spec
 
@@ -207,71 +206,9 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         {"states_checksum": "a"},
         "states_checksum = 'a': needs init_from, whose optimizer states they are",
     ),
-    ({"epochs": 0}, "epochs = 0: must be a whole number of at least 1 and at most 1000000"),
-    ({"epochs": 2.0}, "epochs = 2.0: must be a whole number of at least 1 and at most 1000000"),
-    ({"keep_models": True}, "keep_models = True: must be a whole number of at least 1"),
-    ({"shards": "ten"}, "shards = 'ten': must be a whole number of at least 1 and at most 100000"),
-    ({"learning_rate": "fast"}, "learning_rate = 'fast': must be a number above 0"),
-    ({"learning_rate": float("nan")}, "learning_rate = nan: must be a finite number above 0"),
-    ({"momentum": 1}, "momentum = 1: must be a number of at least 0 and below 1"),
-    ({"flip": 1}, "flip = 1: must be true or false"),
-    ({"data_path": 3}, "data_path = 3: must be text"),
-    ({"optimizer": "rmsprop"}, "optimizer = 'rmsprop': must be sgd, adam or adamw"),
-    (
-        {"mode": "async"},
-        f"mode = 'async': must be {', '.join([*MODES][:-1])} or quorum; did you mean k-async?",
-    ),
-    ({"split": "iid"}, "split = 'iid': must be random, class, equal or dirichlet(ALPHA)"),
-    (
-        {"split": "dirichlt(0.5)"},
-        (
-            "split = 'dirichlt(0.5)': must be random, class, equal or dirichlet(ALPHA); "
-            "did you mean dirichlet(0.5)?"
-        ),
-    ),
-    ({"split": 5}, "split = 5: must be random, class, equal or dirichlet(ALPHA)"),
-    (
-        {"split": "dirichlet(0)"},
-        "split = 'dirichlet(0)': must be dirichlet(ALPHA), ALPHA above 0 and below 1e9",
-    ),
-    (
-        {"name": "my run"},
-        (
-            "name = 'my run': must be 1 to 64 letters, digits, '.', '_' or '-', "
-            "starting with a letter or digit"
-        ),
-    ),
-    (
-        {"dataset": ""},
-        (
-            "dataset = '': must be digits, mnist, fashion-mnist, kmnist, cifar10, npz, folder or "
-            "package.module:factory"
-        ),
-    ),
-    (
-        {"dataset": "npz"},
-        (
-            "data_path = None: dataset 'npz' needs a path: --data-path FILE.npz, with the arrays "
-            "x and y, and optionally x_test and y_test"
-        ),
-    ),
-    ({"betas": [0.9]}, "betas = [0.9]: must be two numbers, each at least 0 and below 1"),
-    ({"betas": [0.9, 1.0]}, "betas = [0.9, 1.0]: must be two numbers, each at least 0 and below 1"),
     ({"nesterov": True, "momentum": 0.0}, "nesterov = True: needs a momentum above 0"),
     ({"nesterov": True, "optimizer": "adam"}, "nesterov = True: is an option of sgd, not of adam"),
     ({"data_path": "x"}, "data_path = 'x': dataset 'digits' has no path; npz and folder do"),
-    ({"local_steps": 0}, "local_steps = 0: must be a whole number of at least 1"),
-    ({"model_options": 3}, "model_options = 3: must be a table"),
-    (
-        {"model_options": {"dropout": {}}},
-        (
-            "model_options.dropout = {}: must be a number, text, true, false, "
-            "or a list of numbers or strings"
-        ),
-    ),
-    ({"epohcs": 3}, "epohcs = 3: no such field; did you mean epochs?"),
-    ({"lr": 0.1}, "lr = 0.1: no such field; did you mean learning_rate?"),
-    ({"xyz": 0}, "xyz = 0: no such field; the nearest are"),
     (
         {"epochs": 0, "seed": -1},
         (
@@ -288,7 +225,7 @@ def test_an_invalid_field_is_refused_in_one_line(fields: dict[str, Any], line: s
     with pytest.raises(SpecError) as refusal:
         Spec.make(fields)
     said = str(refusal.value)
-    assert said == line or (line.endswith("nearest are") and said.startswith(line))
+    assert said == line
     assert refusal.value.exit_status == 2
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 from safetensors.numpy import load_file
@@ -124,48 +123,6 @@ def test_what_only_the_data_can_tell_is_told_in_one_line(shared: Path) -> None:
     assert failed.value.exit_status == 2
     assert "\n" not in str(failed.value)
     assert sorted(shared.glob("experiments/*")) == before
-
-
-@pytest.mark.parametrize(
-    ("spec", "line"),
-    [
-        ({"epoch": 3}, "epoch = 3: no such field; did you mean epochs?"),
-        ("nowhere.toml", "FILE = 'nowhere.toml': must be a readable TOML file"),
-        (None, "spec = None: must be a Spec, its fields by name, or the path of a TOML file"),
-        (5, "spec = 5: must be a Spec, its fields by name, or the path of a TOML file"),
-        ("", "spec = '': must be a path"),
-    ],
-)
-def test_what_is_no_spec_is_refused(spec: Any, line: str) -> None:
-    """A mapping's fields and a file's are judged as those of the command line are."""
-    with pytest.raises(downpour.DownpourError) as refused:
-        downpour.run(spec)
-    assert str(refused.value).startswith(line)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        ({"workers": "4"}, "workers = '4': must be a whole number, at least 1"),
-        ({"workers": True}, "workers = True: must be a whole number, at least 1"),
-        ({"workers": 2.0}, "workers = 2.0: must be a whole number, at least 1"),
-        ({"shared": ""}, "shared = '': must be a path"),
-        ({"shared": 7}, "shared = 7: must be a path"),
-        ({"data_dir": 7}, "data_dir = 7: must be a path"),
-        ({"patience": "long"}, "patience = 'long': must be a number from 0.1 to 1000"),
-        ({"patience": float("nan")}, "patience = nan: must be a number from 0.1 to 1000"),
-        ({"on_status": 3}, "on_status = 3: must be a function that takes a status"),
-        ({"tensorboard": ""}, "tensorboard = '': must be a path"),
-    ],
-)
-def test_a_mistake_in_an_argument_is_an_error_of_ours(
-    tmp_path: Path, arguments: dict[str, Any], line: str
-) -> None:
-    """One line that names the argument, its value and what is accepted; nothing is made."""
-    with pytest.raises(SpecError) as refused:
-        downpour.run(QUICK, **{"shared": tmp_path / "shared", **arguments})
-    assert str(refused.value).startswith(line)
-    assert not (tmp_path / "shared").exists()
 
 
 def test_a_spec_may_be_given_as_people_have_it(tmp_path: Path) -> None:
