@@ -28,20 +28,6 @@ def test_several_needs_are_one_spec(tmp_path: Path) -> None:
         read_spec(file)
 
 
-def test_a_missing_file_costs_one_line(tmp_path: Path) -> None:
-    """The refusal names the file and what is wrong with it."""
-    with pytest.raises(SpecError, match=r"absent\.toml': must be a readable TOML file \(No such"):
-        read_spec(tmp_path / "absent.toml")
-
-
-def test_a_file_of_bytes_costs_one_line(tmp_path: Path) -> None:
-    """A picture given by mistake is refused, not decoded."""
-    file = tmp_path / "spec.toml"
-    file.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(SpecError, match="not UTF-8 text"):
-        read_spec(file)
-
-
 def test_specs_of_a_folder_are_told_from_other_files(tmp_path: Path) -> None:
     """Other programs' files have a name at most, and grids and searches are for other commands."""
     texts = {

@@ -83,7 +83,18 @@ def test_targets_of_zeros_and_ones_are_no_classes(tmp_path: Path) -> None:
         ),
         ({"x": np.ones((5, 2)), "y": np.full(5, -1)}, "class numbers"),
         ({"x": np.ones((5, 2)), "y": np.full(5, 0.5)}, "class numbers"),
+        ({"x": np.ones((5, 2)), "y": np.full(5, np.nan)}, "class numbers"),
+        ({"x": np.ones((5, 2)), "y": np.arange(5) * 10**12}, "class numbers"),
+        ({"x": np.ones((5, 2)), "y": np.array(["cat"] * 5)}, "not numeric"),
+        ({"x": np.ones((5, 2)), "y": np.int64(3)}, "labels"),
+        ({"x": np.ones((5, 2)), "y": np.full((5, 2, 2), 5)}, "labels"),
+        ({"x": np.ones((5, 2))}, "train_images"),
+        ({"y": np.zeros(5)}, "train_images"),
+        ({"x": np.float32(3), "y": np.zeros(5)}, "x is no array"),
+        ({"x": np.ones((5, 2), complex), "y": np.zeros(5)}, "not numeric"),
+        ({"x": np.ones((5, 2), "datetime64[s]"), "y": np.zeros(5)}, "not numeric"),
         ({"x": np.full((5, 2), np.nan), "y": np.zeros(5)}, "finite"),
+        ({"x": np.full((5, 2), np.inf), "y": np.zeros(5)}, "finite"),
         ({"x": np.ones((5, 2)), "y": np.full((5, 2), 2)}, "zeros and ones"),
         ({"x": np.array(["a"] * 5), "y": np.zeros(5)}, "not numeric"),
         ({"x": np.ones((0, 2)), "y": np.zeros(0)}, "no training"),
@@ -101,8 +112,10 @@ def test_arrays_that_do_not_fit_are_refused(
     tmp_path: Path, arrays: dict[str, Any], accepted: str
 ) -> None:
     """Each misfit costs one line that says what would be accepted."""
-    with pytest.raises(SpecError, match=accepted):
+    with pytest.raises(SpecError, match=accepted) as refusal:
         prepared(tmp_path, **arrays)
+    assert str(refusal.value).startswith(("dataset = 'npz'", "data_path = "))
+    assert "\n" not in str(refusal.value)
 
 
 def test_token_ids_are_handed_over_as_they_are(tmp_path: Path) -> None:
@@ -159,6 +172,8 @@ def head(shape: tuple[int, ...], dtype: str = "<f8") -> bytes:
         (head((10**9, 10**9)), "claims 8000000000000000000 bytes, but holds 0"),
         (head((10**30,)), "but holds 0"),
         (head((-1, 4)), "cannot be read"),
+        (head((1,) * 40), "cannot be read"),
+        (head((2,), "<q9"), "cannot be read"),
         (head((3,)), "claims 24 bytes, but holds 0"),
         (head((1,), "|O8") + bytes(8), "needs pickle"),
         (b"\x93NUMPY\x01\x00\x06\x00{'descr", "cannot be read"),
@@ -260,9 +275,16 @@ def test_another_kind_of_file_is_refused_before_the_start(tmp_path: Path) -> Non
     spec = Spec.make({"dataset": "npz", "data_path": str(path)})
     with pytest.raises(SpecError, match="no such file"):
         check_source(spec)
-    path.write_text("text")
-    with pytest.raises(SpecError, match=r"is not a \.npz file"):
-        check_source(spec)
+    np.savez(path, x=np.ones((10, 2)), y=np.arange(10) % 2)
+    whole = path.read_bytes()
+    for content in (b"text", b"", bytes(1000), whole[: len(whole) // 2], whole[:-30]):
+        path.write_bytes(content)
+        with pytest.raises(SpecError, match=r"is not a \.npz file"):
+            prepare(spec, tmp_path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.txt", b"hello")
+    with pytest.raises(SpecError, match="train_images"):
+        prepare(spec, tmp_path)
 
 
 def test_a_relative_path_is_looked_up_in_the_data_folder(tmp_path: Path) -> None:
