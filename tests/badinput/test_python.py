@@ -36,10 +36,6 @@ CALLS: list[tuple[str, Call]] = [
     ("workers = True", lambda: d.run(workers=True)),
     ("workers = 0", lambda: d.run(workers=0)),
     ("standbys = 1", lambda: d.run({"standbys": 1, "policy": "late"}, workers=1)),
-    (
-        "standbys = 1: must be 0, because policy 'wait' never uses",
-        lambda: d.run({"standbys": 1, "policy": "wait"}, workers=3),
-    ),
     ("slow = 'worker-1=0'", lambda: d.run(slow={"worker-1": 0})),
     ("slow = 'worker-1=0.5': needs --on local", lambda: d.run(slow={"worker-1": 0.5}, on="inline")),
     ("shared = ''", lambda: d.run(shared="")),

@@ -160,12 +160,6 @@ def test_a_spec_without_shards_gets_as_many_as_there_are_workers(cluster: Any) -
     assert json.loads(cluster.record(experiment)[0])["shards"] == 3
 
 
-def test_without_workers_a_spec_must_name_its_shards(cluster: Any) -> None:
-    """There is nothing to count, and the refusal says so."""
-    with pytest.raises(SpecError, match="set the number of shards"):
-        cluster.submit(shards=None)
-
-
 @pytest.mark.parametrize(
     ("toml", "field"),
     [

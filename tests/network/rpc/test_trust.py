@@ -39,6 +39,7 @@ def test_a_file_counts_before_the_token_itself(tmp_path: Path) -> None:
     [
         (None, 0, "no such file; create one with `downpour manager --make-token`"),
         (b"", 0o600, "a token needs at least 16 characters"),
+        (b" \n", 0o600, "a token needs at least 16 characters"),
         (b"short\n", 0o600, "a token needs at least 16 characters"),
         (b"\xff" * 32, 0o600, "is not text"),
         (TOKEN.encode(), 0o604, "is open to every user (mode 0604); run `chmod 600 '{file}'`"),
