@@ -9,7 +9,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from downpour.cluster.manager.options import ManagerOptions
@@ -18,7 +17,6 @@ from downpour.core.spec import Spec
 from downpour.launchers import LaunchPlan, LocalCluster
 from downpour.record.record import export_record, line_text
 from downpour.record.record_lines import CancelledLine, SubmittedLine
-from tests.conftest import Allow
 
 pytestmark = pytest.mark.usefixtures("forked_clusters")
 
@@ -148,39 +146,6 @@ def test_a_long_list_is_cut(downpour: Downpour, served: Any) -> None:
     assert ([one["experiment"] for one in json.loads(whole.out)], whole.err) == (every, "")
     for name in names:
         downpour("cancel", name, *at)
-
-
-def an_array_file(folder: Path, labels: Any) -> list[str]:
-    """Save twenty examples with these labels; return the options that ask for them."""
-    path = folder / f"labels-{labels.ndim}.npz"
-    np.savez(path, x=np.zeros((20, 4), np.float32), y=labels)
-    return ["--dataset", "npz", "--data-path", str(path), "--model", "mlp"]
-
-
-@pytest.mark.slow
-def test_data_that_contradicts_the_spec_is_refused_in_one_line(
-    downpour: Downpour, served: Any, tmp_path: Path, allowing: Allow
-) -> None:
-    """Splits by class need classes, batches must hold them, and outputs must fit them."""
-    (tmp_path / "narrow_networks.py").write_text(
-        "from torch import nn\n\n\ndef narrow():\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))\n"
-    )
-    allowing(tmp_path, "narrow_networks")
-    numbers = an_array_file(tmp_path, np.linspace(0, 1, 20, dtype=np.float32))
-    several = an_array_file(tmp_path, np.eye(20, 3, dtype=np.float32))
-    told = {
-        "dataset = 'npz': labels must be class numbers": numbers,
-        "split = 'class': ": [*several, "--split", "class", "--loss", "binary_cross_entropy"],
-        "batches = 'balanced': ": ["--batches", "balanced", "--batch-size", "4"],
-        "model = 'narrow_networks:narrow': must output": ["--model", "narrow_networks:narrow"],
-        "shards = 5000: ": ["--shards", "5000"],
-    }
-    for line, words in told.items():
-        outcome = downpour("submit", "--watch", "--manager", served.address, "--shards=2", *words)
-        assert outcome.status == 2
-        assert outcome.err.count("\n") == 1
-        assert f" failed: {line}" in outcome.err
 
 
 @pytest.mark.slow

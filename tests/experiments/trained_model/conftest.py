@@ -22,6 +22,11 @@ SPEC = downpour.Spec(
 )
 
 
+def run_here(spec: downpour.Spec, shared: Path) -> downpour.Result:
+    """Run a spec in this process."""
+    return downpour.run(spec, workers=1, shared=shared, progress=False, on="inline")
+
+
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One shared directory for all, as a user would keep one."""
@@ -31,7 +36,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def result(shared: Path) -> downpour.Result:
     """A run of two epochs."""
-    return downpour.run(SPEC, workers=1, shared=shared, progress=False, on="inline")
+    return run_here(SPEC, shared)
 
 
 @pytest.fixture(scope="session")

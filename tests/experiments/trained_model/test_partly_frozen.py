@@ -16,6 +16,7 @@ from downpour.experiments.trained_model.loading import export
 from downpour.experiments.trained_model.locating import find
 from downpour.files.store.model_files import read_model
 from downpour.learning.allowlist import FOLDERS, VARIABLE
+from tests.experiments.trained_model.conftest import run_here
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +70,7 @@ def _allowed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def result(shared: Path, _allowed: None) -> downpour.Result:
     """A run of it."""
     spec = downpour.Spec(task="partly_frozen:Partly", shards=2, epochs=2, snapshot_every=0.0)
-    return downpour.run(spec, workers=1, shared=shared, progress=False, on="inline")
+    return run_here(spec, shared)
 
 
 def test_versions_and_adapters_load_with_what_was_frozen(
@@ -94,9 +95,7 @@ def test_an_experiment_begins_from_a_version_as_a_whole(
     folder = shared / "experiments" / result.experiment
     [version] = folder.glob("model-000002-*")
     spec = downpour.Spec.make({**result.spec, "init_from": f"{result.experiment}/{version.name}"})
-    after = downpour.run(
-        spec.replace(seed=5, epochs=1), workers=1, shared=shared, progress=False, on="inline"
-    )
+    after = run_here(spec.replace(seed=5, epochs=1), shared)
     both = [downpour.load_model(one, shared=shared).state_dict() for one in (result, after)]
     assert torch.equal(both[0]["body.weight"], both[1]["body.weight"])
     alone = read_model(version, "v", None, field="f").checksum
@@ -138,7 +137,7 @@ def test_the_best_model_goes_on_without_what_was_frozen(shared: Path) -> None:
     spec = downpour.Spec(task="partly_frozen:Partly", epochs=3, shards=1, keep_best="max:loss")
 
     def best_of(asked: downpour.Spec) -> tuple[str, bytes]:
-        ended = downpour.run(asked, workers=1, shared=shared, progress=False, on="inline")
+        ended = run_here(asked, shared)
         folder = shared / "experiments" / ended.experiment
         return ended.experiment, (folder / "best.safetensors").read_bytes()
 

@@ -16,6 +16,7 @@ import downpour
 from downpour.base.errors import ExperimentFailed, SpecError
 from downpour.experiments.trained_model.locating import resumed_spec
 from downpour.files.store import RECORD_NAME
+from tests.experiments.trained_model.conftest import run_here
 
 pytestmark = pytest.mark.slow
 
@@ -30,15 +31,10 @@ SPEC = downpour.Spec(
 )
 
 
-def trained(spec: downpour.Spec, shared: Path) -> downpour.Result:
-    """Run a spec in this process."""
-    return downpour.run(spec, workers=1, shared=shared, progress=False, on="inline")
-
-
 def resumed(result: downpour.Result | str, shared: Path, **changes: Any) -> downpour.Result:
     """Continue an experiment."""
     name = result if isinstance(result, str) else result.experiment
-    return trained(downpour.resumed(name, shared=shared, **changes), shared)
+    return run_here(downpour.resumed(name, shared=shared, **changes), shared)
 
 
 def models_of(result: downpour.Result) -> list[bytes]:
@@ -96,7 +92,7 @@ def test_the_best_model_and_the_patience_go_on(
 ) -> None:
     """It ends with the same epochs, the same final model and the same best one."""
     spec = SPEC.replace(**fields)
-    whole, part = trained(spec, shared), trained(spec.replace(epochs=stops[0]), shared)
+    whole, part = run_here(spec, shared), run_here(spec.replace(epochs=stops[0]), shared)
     for epochs in (*stops[1:], 6):
         part = resumed(part, shared, epochs=epochs)
     assert part.epochs[-1].epoch == whole.epochs[-1].epoch == (6 if spec.stop_after is None else 4)
@@ -114,10 +110,10 @@ def test_a_version_that_was_not_evaluated_yet_is_evaluated_first(
 ) -> None:
     """A killed run may be up to two evaluations behind; the last version may be the best one."""
     spec = SPEC.replace(keep_best="loss", stop_after=2, keep_models=9)
-    whole = trained(spec, shared)
+    whole = run_here(spec, shared)
     name = stopped(whole, shared, after=3, evaluated=evaluated)
     spec = downpour.resumed(name, shared=shared)
-    rest = trained(spec, shared)
+    rest = run_here(spec, shared)
     assert models_of(rest) == models_of(whole)
     assert [number for number in _losses(rest) if number < 0] == list(range(evaluated - 3, 0))
     assert [epoch.epoch for epoch in rest.epochs] == [4, 5, 6]
@@ -128,11 +124,11 @@ def test_of_shards_that_are_rounds_apart_the_version_that_ended_a_round_is_evalu
 ) -> None:
     """A run was killed with the fifth of six updates: two rounds had ended, with every second."""
     fields = {"mode": "downpour", "epochs": 3, "stop_after": None, "keep_models": 9}
-    whole = trained(SPEC.replace(**fields), shared)
+    whole = run_here(SPEC.replace(**fields), shared)
     spec = downpour.resumed(stopped(whole, shared, after=5, evaluated=1), shared=shared)
     assert (spec.rounds_before, spec.epochs) == (2, 1)
     assert "/model-000005-" in (spec.init_from or "")
-    rest = trained(spec, shared)
+    rest = run_here(spec, shared)
     assert [*_losses(rest)] == [-1, 0]
     assert _losses(rest)[-1] == _losses(whole)[1]
     assert [epoch.epoch for epoch in rest.epochs] == [3]
@@ -153,7 +149,7 @@ def _folder(result: downpour.Result) -> Path:
 
 def test_an_evaluation_may_end_the_training_before_its_first_round(shared: Path) -> None:
     """A run was killed before the evaluation that would have ended it."""
-    whole = trained(SPEC.replace(keep_models=9), shared)
+    whole = run_here(SPEC.replace(keep_models=9), shared)
     name = stopped(whole, shared, after=4, evaluated=3)
     rest = resumed(name, shared)
     assert (rest.epochs, rest.reason) == ((), "no better loss since epoch 1")
@@ -162,12 +158,12 @@ def test_an_evaluation_may_end_the_training_before_its_first_round(shared: Path)
 
 def test_an_experiment_that_has_lost_its_patience_needs_more_of_it(shared: Path) -> None:
     """One line says so; with more patience, it goes on."""
-    whole = trained(SPEC, shared)
+    whole = run_here(SPEC, shared)
     refusal = f"stop_after = 3: {whole.experiment} ended with 3 epochs without a better model"
     with pytest.raises(SpecError, match=refusal):
         resumed_spec(whole.experiment, shared, {"epochs": 9})
     more = resumed(whole, shared, epochs=9, stop_after=4)
-    assert models_of(more) == models_of(trained(SPEC.replace(epochs=9, stop_after=4), shared))
+    assert models_of(more) == models_of(run_here(SPEC.replace(epochs=9, stop_after=4), shared))
 
 
 @pytest.mark.parametrize(
@@ -177,7 +173,7 @@ def test_what_cannot_be_compared_begins_anew_and_the_run_says_so(
     shared: Path, changes: dict[str, Any]
 ) -> None:
     """Values by another measure, or on other examples."""
-    first = trained(SPEC.replace(epochs=1), shared)
+    first = run_here(SPEC.replace(epochs=1), shared)
     rest = resumed(first, shared, epochs=3, **changes)
     assert f"no best model so far: that of {first.experiment}" in " ".join(rest.dataset)
     assert rest.best is not None
@@ -186,9 +182,9 @@ def test_what_cannot_be_compared_begins_anew_and_the_run_says_so(
 
 def test_a_best_model_that_has_changed_since_the_submission_is_refused(shared: Path) -> None:
     """A spec that names it trains the same bytes again, or none."""
-    first = trained(SPEC.replace(epochs=2, keep_models=1), shared)
+    first = run_here(SPEC.replace(epochs=2, keep_models=1), shared)
     again = downpour.Spec.make(resumed(first, shared, epochs=3).spec)
     assert again.best_checksum is not None
     (_folder(first) / "best.safetensors").unlink()
     with pytest.raises((SpecError, ExperimentFailed), match=r"best_checksum = .* has none now"):
-        trained(again, shared)
+        run_here(again, shared)

@@ -18,7 +18,7 @@ from downpour.experiments.trained_model.locating import resumed_spec, spec_in
 from downpour.files.store import RECORD_NAME, SPEC_NAME
 from tests.cli.conftest import Downpour, Served, own_signals, served
 from tests.cli.conftest import downpour as command
-from tests.experiments.trained_model.conftest import SPEC
+from tests.experiments.trained_model.conftest import SPEC, run_here
 
 __all__ = ["command", "own_signals", "served"]
 
@@ -36,9 +36,7 @@ def test_an_experiment_goes_on_with_the_same_bytes(
     command: Downpour, result: downpour.Result, shared: Path
 ) -> None:
     """Two rounds, and two more by other workers, are four; once more it goes on to five."""
-    whole = downpour.run(
-        SPEC.replace(epochs=4), workers=1, shared=shared, progress=False, on="inline"
-    )
+    whole = run_here(SPEC.replace(epochs=4), shared)
     words = ("--workers", 2, "--shared", shared, "--json")
     outcome = command("run", "--resume", result.experiment, "--epochs", 4, *words)
     assert outcome.status == 0, outcome
@@ -107,9 +105,7 @@ def test_other_examples_are_refused_unless_they_are_asked_for(
     assert resumed_spec(result.experiment, shared, {"epochs": 3}).data_key == key
     assert resumed_spec(result.experiment, shared, {"epochs": 3, "train_limit": 9}).data_key is None
     with pytest.raises(ExperimentFailed, match="dataset = 'digits': its examples have ch"):
-        downpour.run(
-            SPEC.replace(data_key="another"), workers=1, shared=shared, progress=False, on="inline"
-        )
+        run_here(SPEC.replace(data_key="another"), shared)
 
 
 def test_a_manager_goes_on_with_it_too(
@@ -131,7 +127,7 @@ def test_a_manager_goes_on_with_it_too(
 def test_one_that_stopped_between_two_epochs_goes_on_with_the_same_bytes(shared: Path) -> None:
     """After four of its six meetings: the rest of the epoch is trained, and no example twice."""
     spec = SPEC.replace(meet=3, schedule="cosine", keep_models=9)
-    whole = downpour.run(spec, workers=1, shared=shared, progress=False, on="inline")
+    whole = run_here(spec, shared)
     assert len(whole.rounds) == 6
     stopped = shared / "experiments" / "between"
     shutil.copytree(shared / "experiments" / whole.experiment, stopped)
@@ -140,7 +136,7 @@ def test_one_that_stopped_between_two_epochs_goes_on_with_the_same_bytes(shared:
             file.unlink()
     rest = downpour.resumed("between", shared=shared)
     assert (rest.rounds_before, rest.epochs, rest.rounds) == (4, 1, 2)
-    ended = downpour.run(rest, workers=1, shared=shared, progress=False, on="inline")
+    ended = run_here(rest, shared)
     assert bytes_of(ended) == bytes_of(whole)
     with pytest.raises(
         SpecError, match="meet = 2: must be 3, because between trained with 3 rounds per epoch"
@@ -154,23 +150,16 @@ def test_the_outer_optimizer_goes_on_with_its_state(shared: Path) -> None:
     """It lies beside the last model version; without it, momentum would begin anew."""
     spec = SPEC.replace(meet=2, outer=downpour.Outer(optimizer="nesterov", momentum=0.6))
     whole = downpour.run(spec, workers=2, shared=shared, progress=False, on="inline")
-    first = downpour.run(
-        spec.replace(epochs=1), workers=1, shared=shared, progress=False, on="inline"
-    )
+    first = run_here(spec.replace(epochs=1), shared)
     rest = downpour.resumed(first.experiment, epochs=2, shared=shared)
-    ended = downpour.run(rest, workers=1, shared=shared, progress=False, on="inline")
+    ended = run_here(rest, shared)
     assert bytes_of(ended) == bytes_of(whole)
     [state] = (shared / "experiments" / first.experiment).glob("outer-*")
     state.unlink()
-    anew = downpour.run(rest, workers=1, shared=shared, progress=False, on="inline")
+    anew = run_here(rest, shared)
     assert bytes_of(anew) != bytes_of(whole)
     said = " ".join(anew.dataset), " ".join(ended.dataset)
     assert ["no outer state so far" in one for one in said] == [True, False]
-
-
-def trained(spec: downpour.Spec, shared: Path) -> downpour.Result:
-    """Run a spec in this process."""
-    return downpour.run(spec, workers=1, shared=shared, progress=False, on="inline")
 
 
 def states_of(result: downpour.Result, shared: Path) -> list[Path]:
@@ -204,10 +193,10 @@ def states_of(result: downpour.Result, shared: Path) -> list[Path]:
 def test_what_the_shards_keep_goes_on_with_them(shared: Path, fields: dict[str, Any]) -> None:
     """Momentum, Adam's moments, what a codec has not sent, and a shard's own way."""
     spec = downpour.Spec(shards=2, epochs=3, meet=2, train_limit=400, test_limit=100, **fields)
-    whole, first = trained(spec, shared), trained(spec.replace(epochs=1), shared)
+    whole, first = run_here(spec, shared), run_here(spec.replace(epochs=1), shared)
     assert len(states_of(first, shared)) == 2
-    second = trained(downpour.resumed(first.experiment, epochs=2, shared=shared), shared)
-    third = trained(downpour.resumed(second.experiment, epochs=3, shared=shared), shared)
+    second = run_here(downpour.resumed(first.experiment, epochs=2, shared=shared), shared)
+    third = run_here(downpour.resumed(second.experiment, epochs=3, shared=shared), shared)
     assert bytes_of(third) == bytes_of(whole)
     assert len(states_of(third, shared)) == 2
 
@@ -216,10 +205,10 @@ def test_what_the_shards_keep_goes_on_with_them(shared: Path, fields: dict[str, 
 def test_shards_that_are_rounds_apart_go_on_after_the_last_round(shared: Path, mode: str) -> None:
     """Its versions are not its rounds. The bytes follow from the order in which updates come."""
     spec = downpour.Spec(shards=2, epochs=2, train_limit=400, test_limit=100, mode=mode)
-    first = trained(spec.replace(optimizer_state="keep"), shared)
+    first = run_here(spec.replace(optimizer_state="keep"), shared)
     rest = downpour.resumed(first.experiment, epochs=3, shared=shared)
     assert (rest.rounds_before, rest.epochs) == (2, 1)
-    ended = trained(rest, shared)
+    ended = run_here(rest, shared)
     assert [epoch.epoch for epoch in ended.epochs] == [3]
     assert "start without optimizer states" not in " ".join(ended.dataset)
     (shared / "experiments" / first.experiment / RECORD_NAME).unlink()
@@ -230,14 +219,14 @@ def test_shards_that_are_rounds_apart_go_on_after_the_last_round(shared: Path, m
 def test_states_that_have_changed_since_they_were_submitted_are_refused(shared: Path) -> None:
     """A spec that names them trains the same bytes again, or none."""
     spec = downpour.Spec(shards=2, epochs=1, train_limit=400, test_limit=100)
-    first = trained(spec, shared)
-    rest = trained(downpour.resumed(first.experiment, epochs=2, shared=shared), shared)
+    first = run_here(spec, shared)
+    rest = run_here(downpour.resumed(first.experiment, epochs=2, shared=shared), shared)
     again = downpour.Spec.make(rest.spec)
     assert again.states_checksum is not None
-    assert bytes_of(trained(again, shared)) == bytes_of(rest)
+    assert bytes_of(run_here(again, shared)) == bytes_of(rest)
     states_of(first, shared)[1].unlink()
     with pytest.raises((SpecError, ExperimentFailed), match=r"states_checksum = .* has another: "):
-        trained(again, shared)
+        run_here(again, shared)
 
 
 def test_where_states_do_not_fit_the_optimizers_begin_anew_and_the_run_says_so(
@@ -245,9 +234,9 @@ def test_where_states_do_not_fit_the_optimizers_begin_anew_and_the_run_says_so(
 ) -> None:
     """Of another optimizer."""
     spec = downpour.Spec(shards=2, epochs=1, train_limit=400, test_limit=100)
-    first = trained(spec, shared)
+    first = run_here(spec, shared)
     rest = downpour.resumed(first.experiment, epochs=2, shared=shared, optimizer="adamw")
-    anew = trained(rest.replace(optimizer_state="keep", learning_rate=0.001), shared)
+    anew = run_here(rest.replace(optimizer_state="keep", learning_rate=0.001), shared)
     assert "shards start without optimizer states" in " ".join(anew.dataset)
 
 
@@ -263,5 +252,5 @@ def test_a_task_that_was_stopped_goes_on_with_the_same_bytes(
         file.unlink()
     spec = downpour.resumed("stopped", shared=shared)
     assert (spec.rounds_before, spec.epochs) == (2, 2)
-    rest = downpour.run(spec, workers=1, shared=shared, progress=False, on="inline")
+    rest = run_here(spec, shared)
     assert bytes_of(rest) == bytes_of(own)
