@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from downpour.predictor import pretrained
 from downpour.predictor.learned import read_trained
 from downpour_lab.cli.predictor import _table
 from downpour_lab.fitting.scoring import Score
 from tests.predictor.conftest import columns, few_trees, write
+from tests.show.terminal import rendered
 
 __all__ = ["few_trees"]
 
@@ -112,10 +111,7 @@ def test_numbers_stay_whole_at_80_columns() -> None:
         "stage": "a quarter done",
     }
     fields["microseconds"] = 12345.0
-    console = Console(width=80, file=io.StringIO())
-    console.print(_table([Score(**fields)]))
-    assert isinstance(console.file, io.StringIO)
-    told = console.file.getvalue()
+    told = rendered(_table([Score(**fields)]))
     assert {"12.3%", "0.1235", "0.123", "12345"} <= set(told.split())
     assert "…" not in told
     assert max(map(len, told.splitlines())) <= 80

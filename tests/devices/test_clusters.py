@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import subprocess
 import sys
 import time
@@ -15,7 +14,6 @@ from threading import Event
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 import downpour
 from downpour.base.errors import DownpourError
@@ -25,6 +23,7 @@ from downpour.experiments.trained_model.predicting import predict
 from downpour.launchers import LaunchPlan, LocalCluster
 from downpour.record.result_parts import mixture_of
 from downpour.show.tables.live import status_view
+from tests.show.terminal import rendered
 
 from .conftest import numbered
 
@@ -152,9 +151,7 @@ def test_a_mixture_trains_and_is_shown(device: str, tmp_path: Path) -> None:
         status = client.status()
         assert sorted(one.device for one in status.workers) == sorted(["cpu", device])
         mixed = client.wait(client.submit(SPEC.replace(device="auto", shards=8, epochs=3)))
-    page = Console(file=io.StringIO(), width=5000)
-    page.print(status_view(status))
-    shown = page.file.getvalue()  # type: ignore[attr-defined]
+    shown = rendered(status_view(status), width=5000)
     assert "not all compute alike" in shown
     assert f" on {device} (" in shown
     assert mixed.accuracy is not None

@@ -22,7 +22,8 @@ from downpour.show.tables.live import experiments_table, status_view
 from downpour.show.tables.report_tables import tables_of
 from downpour.show.tables.terminal_tables import result_table, study_table
 from tests.show.conftest import Make
-from tests.show.tables.test_terminal_tables import LINES, rendered
+from tests.show.tables.test_terminal_tables import LINES
+from tests.show.terminal import rendered
 
 
 def with_metrics(**metrics: float) -> Result:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import json
 from typing import Any
 
 import numpy as np
 import pytest
 from matplotlib.collections import PathCollection
-from rich.console import Console
 
 from downpour.base.states import Goal
 from downpour.record.study_result import SearchField, SearchResult, SearchRun
 from downpour.show.figures.result_figure import search_figure
 from downpour.show.tables.cells import shortened
 from downpour.show.tables.terminal_tables import search_table
+from tests.show.terminal import rendered
 
 FIELDS = (
     SearchField("learning_rate", log=True),
@@ -85,9 +84,7 @@ def test_a_search_is_told_in_a_line_and_as_json(search: SearchResult) -> None:
 
 def test_the_table_fits_a_terminal(search: SearchResult) -> None:
     """Six fields in 80 columns, with nothing cut off; the best, pruned and failed are marked."""
-    console = Console(width=80, record=True, file=io.StringIO())
-    console.print(search_table(search))
-    text = console.export_text()
+    text = rendered(search_table(search))
     assert max(map(len, text.splitlines())) <= 80
     rows = [line.split() for line in text.splitlines() if line.strip()[:1].isdigit()]
     assert rows[0] == [

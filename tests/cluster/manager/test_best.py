@@ -20,7 +20,7 @@ from downpour.network.rpc.messages import TaskMessage
 from downpour.record import Result
 from downpour.show.tables.terminal_tables import result_table
 from tests.cluster.manager.conftest import Arrays, Cluster, diligent, started_in
-from tests.show.tables.test_terminal_tables import rendered
+from tests.show.terminal import rendered
 
 if TYPE_CHECKING:
     from tests.cluster.manager.conftest import FakeWorker

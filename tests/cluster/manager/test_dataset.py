@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from downpour.base.errors import FileMissing
 from downpour.base.states import ExperimentState, FailureKind
@@ -22,6 +20,7 @@ from downpour.record.record import read_record
 from downpour.record.record_lines import PreparedLine
 from downpour.show.tables.terminal_tables import result_table
 from tests.cluster.manager.conftest import SMALL, FakeWorker, diligent, started_in
+from tests.show.terminal import rendered
 
 SPEC = SMALL.replace(dataset="npz", data_path="set.npz", model="mlp")
 
@@ -114,9 +113,7 @@ def test_the_kind_of_examples_is_on_record(begun: Begun) -> None:
     told = "16 training and 4 test examples of 2 numbers, normalized per feature; 2 classes"
     assert result.dataset[0] == told
     assert result.dataset[1].startswith("when tried, a step took ")
-    console = Console(width=200, record=True, file=io.StringIO())
-    console.print(result_table(result))
-    assert told in console.export_text()
+    assert told in rendered(result_table(result), width=200)
     record = read_record(begun.shared / "experiments" / begun.experiment / RECORD_NAME)
     [prepared] = [line for _, line in record if isinstance(line, PreparedLine)]
     assert prepared.dataset == begun.dataset

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
-from rich.console import Console
 
 from downpour.base.states import Evaluation
 from downpour.record.result_parts import Estimate, t_quantile
@@ -20,6 +19,7 @@ from downpour_lab.policylab.tables import (
     rows_of,
     scenario_table,
 )
+from tests.show.terminal import rendered
 
 BY_ITSELF = Reference(
     wait=20.0, ideal=10.0, kind_ideal=12.0, best_hosts=15.0, whole_shards=14.0, divided=9.0
@@ -32,13 +32,6 @@ def trial(policy: str, seconds: float, job: str = "job 0", scenario: str = "s") 
         seconds=seconds, busy_seconds=44.0, useful_seconds=40.0, updates=4, snapshots=3
     )
     return Trial(Contender(name=policy, standbys=1), job, scenario, 4, (done,), (BY_ITSELF,))
-
-
-def shown(table: object) -> str:
-    """Print a table as a terminal of eighty columns would."""
-    console = Console(width=80, record=True)
-    console.print(table)
-    return console.export_text()
 
 
 def test_prices_are_of_nodes_hours_and_models() -> None:
@@ -59,7 +52,7 @@ def test_a_table_has_means_and_intervals_over_jobs() -> None:
     estimate = Estimate.of([0.0, 1.0])
     assert estimate is not None
     assert estimate.half_width == pytest.approx(t_quantile(1) * 0.5)
-    told = shown(scenario_table("calm", trials))
+    told = rendered(scenario_table("calm", trials))
     assert "calm: 2 jobs" in told
     lines = {line.split()[0]: line.split() for line in told.splitlines() if line.strip()}
     assert lines["a"][1:4] == ["50.0", "±635", "62"]
@@ -70,7 +63,7 @@ def test_a_table_has_means_and_intervals_over_jobs() -> None:
 def test_oracles_do_no_work_and_cost_nothing() -> None:
     """So what they did not do is not shown as nothing done."""
     trials = [trial("wait", 20.0), trial("oracle-divided", 9.0)]
-    assert "oracle" not in shown(price_table(trials, Prices()))
+    assert "oracle" not in rendered(price_table(trials, Prices()))
     assert rows_of(trials, Prices())[1]["extra_work"] is None
 
 

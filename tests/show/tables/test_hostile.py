@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
@@ -19,6 +19,7 @@ from downpour.record.result_parts import FailureResult
 from downpour.show.tables.cells import SafeConsole
 from downpour.show.tables.live import experiments_table, status_view
 from downpour.show.tables.terminal_tables import result_table
+from tests.show.terminal import rendered
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "gestures" / "record.jsonl"
 HOSTILE = "\x1b[2J\n\x07[red]\u202e"
@@ -76,8 +77,8 @@ def result(said: str) -> Result:
 @pytest.mark.parametrize("show", [status_of, list_of, results_of])
 def test_what_others_wrote_is_shown_and_not_obeyed(show: Callable[[str], RenderableType]) -> None:
     """As many lines as plain words of its length take, of which each can be printed."""
-    lines = rendered(show(HOSTILE))
-    assert len(lines) == len(rendered(show("x" * len(SHOWN))))
+    lines = rendered(show(HOSTILE), width=300).split("\n")
+    assert len(lines) == len(rendered(show("x" * len(SHOWN)), width=300).split("\n"))
     assert any(SHOWN in line for line in lines)
     assert [line for line in lines if not line.isprintable()] == []
 
@@ -106,11 +107,3 @@ def test_the_console_keeps_its_own_controls() -> None:
     console.print(Text("now", style="red"))
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue() == "\x1b[31mnow\x1b[0m\n"
-
-
-def rendered(part: RenderableType) -> list[str]:
-    """Render without color, wide enough for every word."""
-    console = Console(file=io.StringIO(), width=300, color_system=None)
-    console.print(part)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue().split("\n")

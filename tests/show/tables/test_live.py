@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 from pathlib import Path
 
 import pytest
-from rich.console import Console, RenderableType
 
 from downpour.base.states import ExperimentState, TaskState, WorkerState
 from downpour.base.values import AttemptId, Forecast, SystemState
@@ -19,6 +17,7 @@ from downpour.network.rpc.messages import (
     WorkerStatus,
 )
 from downpour.show.tables.live import experiments_table, status_view
+from tests.show.terminal import rendered
 
 RECORDED = Path(__file__).parents[2] / "recorded"
 WHY = "it would take 48.7 s longer than all of the others"
@@ -90,14 +89,6 @@ STRAGGLING = Status(
 )
 
 
-def rendered(part: RenderableType, width: int = 80) -> str:
-    """Render without color; spaces at the ends of lines do not count."""
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(part)
-    assert isinstance(console.file, io.StringIO)
-    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
-
-
 def test_rounds_are_shown_where_an_epoch_has_several() -> None:
     """The epoch first, because users count in epochs; lists have no room for more."""
     several = dataclasses.replace(RUNNING, rounds_total=150, epochs_done=0, epochs_total=15)
@@ -160,7 +151,7 @@ def test_stragglers_look_as_agreed() -> None:
 @pytest.mark.parametrize("width", [46, 60, 80, 100, 200])
 def test_who_is_slow_is_said_in_any_width(width: int) -> None:
     """In a word, not in colour alone; on a narrow screen only decisions are cut."""
-    lines = rendered(status_view(STRAGGLING), width).splitlines()
+    lines = rendered(status_view(STRAGGLING), width=width).splitlines()
     assert max(map(len, lines)) <= width
     table = [line for line in lines if line.startswith(("4f1c", "second", "third", "fourth"))]
     assert ["slow" in line for line in table] == [False, True, True, False]
@@ -178,7 +169,9 @@ def test_what_each_worker_contributes_is_said_in_words() -> None:
         worker("fifth", saves=-0.004),
         worker("sixth"),
     )
-    lines = rendered(status_view(dataclasses.replace(STATUS, workers=workers)), 120).splitlines()
+    lines = rendered(
+        status_view(dataclasses.replace(STATUS, workers=workers)), width=120
+    ).splitlines()
     said = {line.split()[0]: line for line in lines if line.split()[:1] and "172.18" in line}
     assert "saves 24%" in said["first"]
     assert "costs 6%" in said["second"]
@@ -186,7 +179,7 @@ def test_what_each_worker_contributes_is_said_in_words() -> None:
     assert "stands by" in said["fourth"]
     assert "saves 0%" in said["fifth"]
     assert "of the" in "".join(lines)
-    assert "of the" not in rendered(status_view(STATUS), 120)
+    assert "of the" not in rendered(status_view(STATUS), width=120)
 
 
 def test_experiments_look_as_agreed() -> None:
@@ -205,7 +198,7 @@ def test_experiments_look_as_agreed() -> None:
 def test_a_narrow_terminal_costs_the_addresses_first(width: int) -> None:
     """No line is wider than the terminal, and each worker stays in one."""
     long = dataclasses.replace(STATUS, workers=(worker("4f1c9a7be210-ab12", 1), worker("b", 2)))
-    lines = rendered(status_view(long), width).splitlines()
+    lines = rendered(status_view(long), width=width).splitlines()
     assert max(map(len, lines)) <= width
     assert ("172.18.0.12:40123" in lines[-1]) == (width >= 80)
 
@@ -241,9 +234,7 @@ def test_each_process_can_be_found_and_told_apart() -> None:
     shown = dataclasses.replace(
         STATUS, workers=(worker("w", pid=42, hostname="n1"),), pid=7, hostname="n0"
     )
-    console = Console(width=120, file=io.StringIO())
-    console.print(status_view(shown))
-    text = console.file.getvalue()  # type: ignore[attr-defined]
+    text = rendered(status_view(shown), width=120)
     assert "manager: process 7 of n0" in text
     assert "42 of n1" in text
 

@@ -8,7 +8,7 @@ import types
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from downpour.base.states import ExperimentState, TaskState, WorkerState
 from downpour.network.rpc.messages import (
@@ -19,6 +19,7 @@ from downpour.network.rpc.messages import (
     WorkerStatus,
 )
 from downpour.show.tables.live import ProgressDisplay
+from tests.show.terminal import rendered
 
 WORKER = WorkerStatus(worker="w", address="127.0.0.1:1", state=WorkerState.IDLE, tasks_done=0)
 
@@ -53,15 +54,13 @@ TASKS = (
 
 def shown(*steps: Status, terminal: bool = True) -> str:
     """Show steps one after another; return the last picture, or what a file would hold."""
-    console = Console(file=io.StringIO(), width=80, color_system=None, force_terminal=terminal)
+    file = io.StringIO()
+    console = Console(file=file, width=80, color_system=None, force_terminal=terminal)
     with ProgressDisplay(console) as display:
         for step in steps:
             display.show(step)
-        paper = Console(file=io.StringIO(), width=80, color_system=None)
-        paper.print(display.bars.get_renderable())
-    used = paper if terminal else console
-    assert isinstance(used.file, io.StringIO)
-    return used.file.getvalue()
+        picture = rendered(display.bars.get_renderable())
+    return picture if terminal else file.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -149,12 +148,9 @@ def test_a_notebook_shows_bars_that_grow_in_place(monkeypatch: pytest.MonkeyPatc
     drawn: list[str] = []
 
     class Handle:
-        def update(self, shown: object) -> None:
+        def update(self, shown: RenderableType) -> None:
             """Take what is to be seen from now on."""
-            paper = Console(file=io.StringIO(), width=80, color_system=None)
-            paper.print(shown)
-            assert isinstance(paper.file, io.StringIO)
-            drawn.append(paper.file.getvalue())
+            drawn.append(rendered(shown))
 
     def display(shown: object, *, display_id: bool) -> Handle:
         assert display_id

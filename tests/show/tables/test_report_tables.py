@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from rich.console import Console
 
 from downpour.core.spec import Spec
 from downpour.core.splitters import ShardCounts, SplitCut, cut
@@ -27,6 +26,7 @@ from downpour.show.tables.report_tables import (
 from downpour.show.tables.table import Column, Table, written
 from downpour.show.tables.terminal_tables import CLASSES_MAX, SHARDS_MAX, split_table, split_values
 from tests.show.conftest import Make
+from tests.show.terminal import rendered
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "splits"
 
@@ -184,11 +184,7 @@ def made(
 
 def lines_of(shown: SplitCut, width: int = 80) -> list[str]:
     """Render a table as a terminal of that width shows it."""
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(split_table(shown, width))
-    assert isinstance(console.file, io.StringIO)
-    lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
-    return [line for line in lines if line]
+    return list(filter(None, rendered(split_table(shown, width), width=width).splitlines()))
 
 
 def test_a_row_says_what_a_shard_has() -> None:

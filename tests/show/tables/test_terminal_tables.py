@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import re
 from pathlib import Path
 
 import pytest
-from rich.console import Console, RenderableType
 
 from downpour.record import Result
 from downpour.show.tables.cells import seconds
@@ -19,17 +17,10 @@ from downpour.show.tables.terminal_tables import (
     study_table,
 )
 from tests.show.conftest import Make
+from tests.show.terminal import rendered
 
 RECORDED = Path(__file__).parents[2] / "recorded"
 LINES = (RECORDED / "gestures" / "record.jsonl").read_text(encoding="utf-8").splitlines()
-
-
-def rendered(*parts: RenderableType, width: int = 80) -> str:
-    """Render without color; spaces at the ends of lines do not count."""
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(*parts, sep="\n")
-    assert isinstance(console.file, io.StringIO)
-    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
 
 
 def test_the_tables_look_as_agreed() -> None:
