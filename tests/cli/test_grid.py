@@ -29,23 +29,6 @@ def done(tmp_path: Path) -> Path:
     return folder.path
 
 
-def test_a_manager_takes_no_list_of_workers(
-    refused: Callable[..., str], file: Path, tmp_path: Path
-) -> None:
-    """Its workers are as they are; it is not even called."""
-    line = refused("grid", file, "--manager", "nowhere:1", "--out", tmp_path / "out")
-    assert line.startswith("workers = [1, 2]: must be a single number with --manager")
-
-
-def test_another_experiments_folder_is_refused(
-    refused: Callable[..., str], file: Path, done: Path
-) -> None:
-    """Nothing in it is touched."""
-    file.write_text(GRID.replace("small", "other"))
-    line = refused("grid", file, "--out", done)
-    assert line.endswith("holds another grid; choose another folder")
-
-
 def test_a_grid_that_is_done_is_only_told_of(
     downpour: Callable[..., Any], file: Path, done: Path
 ) -> None:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,20 +11,8 @@ import pytest
 
 from downpour.core.spec import Spec
 from downpour.experiments.studies import Search, StudyFolder, run_study
-from downpour.experiments.studies.folder import held, holder
+from downpour.experiments.studies.folder import held
 from tests.experiments.studies.conftest import SEARCH, FakeBackend, Silence
-from tests.waiting import until
-
-QUICK = """\
-name = "quick"
-workers = 1
-epochs = 2
-train_limit = 200
-
-[search]
-trials = 6
-learning_rate = { low = 0.001, high = 0.1, log = true }
-"""
 
 
 @pytest.fixture
@@ -45,17 +29,6 @@ def done(tmp_path: Path) -> Path:
     folder = StudyFolder(tmp_path / "results", Search.from_toml(SEARCH))
     run_study(folder, FakeBackend(), Silence())
     return folder.path
-
-
-def test_another_searchs_folder_is_refused(
-    refused: Callable[..., str], file: Path, done: Path
-) -> None:
-    """Nothing in it is touched."""
-    before = sorted(done.rglob("*"))
-    file.write_text(SEARCH.replace("high = 0.5", "high = 0.6"))
-    line = refused("tune", file, "--out", done)
-    assert line.endswith("holds another search; choose another folder")
-    assert sorted(done.rglob("*")) == before
 
 
 def test_a_manager_that_is_nowhere_is_told(
@@ -127,34 +100,3 @@ def test_runs_of_bad_luck_are_told_by_the_status(
     told = downpour("tune", file, "--out", folder.path, "--status")
     assert "1 failed, 1 to repeat (run 13: no luck)" in told.out
     assert "no process runs it now" in told.out
-
-
-@pytest.mark.slow
-def test_a_detached_search_is_killed_and_goes_on(file: Path, tmp_path: Path) -> None:
-    """It says in its log what each trial came to; what ended before is as it was."""
-    file.write_text(QUICK)
-    out = tmp_path / "out"
-    command = [sys.executable, "-m", "downpour.cli", "tune", str(file), "--out", str(out)]
-    detached = [*command, "--shared", str(tmp_path / "shared"), "--detach"]
-    detached += ["--tensorboard", str(tmp_path / "runs")]
-
-    def records() -> dict[Path, bytes]:
-        return {path: path.read_bytes() for path in out.glob("trials/0*/record.jsonl")}
-
-    begun = subprocess.run(detached, check=True, capture_output=True, text=True)
-    assert begun.stdout == ""
-    assert f"writes {out / 'log.txt'}" in begun.stderr
-    until(lambda: len(records()) >= 1)
-    os.kill(int((out / "run.pid").read_text()), signal.SIGKILL)
-    until(lambda: holder(out) is None)
-    kept = records()
-    assert len(kept) < 6
-    subprocess.run(detached, check=True, capture_output=True)
-    until((out / "search.svg").exists)
-    assert kept.items() <= records().items()
-    assert len(records()) == 6
-    assert "6/6 run 6 " in (out / "log.txt").read_text()
-    told = json.loads(subprocess.check_output([*command, "--status", "--json"]))
-    assert (len(told["trials"]), told["seconds_left"]) == (6, 0.0)
-    assert len(told["files"]) == 3
-    assert {run.name for run in (tmp_path / "runs").iterdir()} == {f"{n:04d}" for n in range(1, 7)}

@@ -68,11 +68,16 @@ def test_a_detached_run_is_killed_and_resumed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_detached_run_that_cannot_begin_is_told_of(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("study", "search"), [("grid", ""), ("tune", "[search]\nlearning_rate = [0.1]\n")]
+)
+def test_a_detached_run_that_cannot_begin_is_told_of(
+    tmp_path: Path, study: str, search: str
+) -> None:
     """The last words of the process are the command's own, with its status."""
     file = tmp_path / "quick.toml"
-    file.write_text('name = "g"\nworkers = 1\ndataset = "nowhere"\n')
-    command = [*COMMAND, str(file), "--detach", "--out", str(tmp_path / "out")]
+    file.write_text(f'name = "g"\nworkers = 1\ndataset = "nowhere"\n{search}')
+    command = [*COMMAND[:-1], study, str(file), "--detach", "--out", str(tmp_path / "out")]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 2
     assert ran.stderr.startswith("downpour: dataset = 'nowhere'")
