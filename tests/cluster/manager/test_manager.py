@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -110,26 +108,8 @@ def test_updates_are_gone_when_all_is_done_and_the_last_models_are_kept(cluster:
     assert {"spec.toml", "record.jsonl", "model.safetensors"} <= set(names)
 
 
-def alter(path: Path) -> None:
-    """Change the last byte of a file."""
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-
-
-def put_fifo(path: Path) -> None:
-    """Put a FIFO in a file's place: whoever opens it for reading waits for a writer."""
-    path.unlink()
-    os.mkfifo(path)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("spoil", "reason"), [(alter, "checksum"), (put_fifo, "not a regular file")]
-)
-def test_a_spoiled_update_costs_its_attempt_and_nothing_else(
-    cluster: Any, spoil: Callable[[Path], None], reason: str
-) -> None:
+def test_a_spoiled_update_costs_its_attempt_and_nothing_else(cluster: Any) -> None:
     """The update is refused and removed, its shard is trained again, the experiment finishes."""
     spoiled: list[Path] = []
 
@@ -137,7 +117,8 @@ def test_a_spoiled_update_costs_its_attempt_and_nothing_else(
         file = worker.publish(task, worker.parameters(task))
         if not spoiled:
             spoiled.append(worker.shared.experiment_path(task.id.experiment) / file.name)
-            spoil(spoiled[0])
+            content = spoiled[0].read_bytes()
+            spoiled[0].write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
         worker.report(task, file)
 
     cluster.join("one")
@@ -147,7 +128,7 @@ def test_a_spoiled_update_costs_its_attempt_and_nothing_else(
     facts = [json.loads(line) for line in cluster.record(experiment)]
     [failed] = [fact for fact in facts if fact["kind"] == "attempt-failed"]
     assert (failed["worker"], failed["failure"]) == ("spoiler", "store")
-    assert reason in failed["reason"]
+    assert "checksum" in failed["reason"]
     assert not spoiled[0].exists()
 
 
