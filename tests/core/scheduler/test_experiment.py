@@ -19,29 +19,21 @@ def started(make: Make, **fields: object) -> Experiment:
     return experiment
 
 
-def publish(
-    make: Make,
-    experiment: Experiment,
-    shard: int = 0,
-    at_seconds: float = 0.0,
-    *,
-    keeps_state: bool = False,
-) -> None:
+def publish(make: Make, experiment: Experiment, shard: int = 0, at_seconds: float = 0.0) -> None:
     """Train a shard of the oldest round."""
     current = experiment.rounds[0]
-    update = make.update(f"u{current.number}", keeps_state=keeps_state)
+    update = make.update(f"u{current.number}")
     attempt = experiment.assign(current, shard, "ann", 0.0)
     current.publish(attempt, "ann", update, 1.0)
     experiment.arrive(attempt, at_seconds)
 
 
-def train(make: Make, experiment: Experiment, *, keeps_state: bool = False) -> list[str]:
-    """Train and close a round; returns the names of the files spent by that."""
-    publish(make, experiment, keeps_state=keeps_state)
+def train(make: Make, experiment: Experiment) -> None:
+    """Train and close a round."""
+    publish(make, experiment)
     experiment.applying = experiment.due(0.0)
-    _, spent = experiment.take_version(make.file(f"m{experiment.version + 1}"))
+    experiment.take_version(make.file(f"m{experiment.version + 1}"))
     experiment.start_round()
-    return [file.name for file in spent]
 
 
 @pytest.mark.parametrize(
@@ -108,16 +100,6 @@ def test_the_outer_state_is_kept_with_the_newest_model_alone(make: Make) -> None
     assert make.file("o0") in experiment.take_version(make.file("m1"), make.file("o1"))[1]
     assert make.file("o1") in experiment.files()
     assert make.file("o1") not in experiment.close()
-
-
-def test_models_are_kept_while_somebody_needs_them(make: Make) -> None:
-    """The newest stay, and an older one stays until it has been measured."""
-    experiment = started(make, keep_models=1, evaluate_every=2)
-    assert train(make, experiment) == ["u0", "m0"]
-    assert train(make, experiment) == ["u1", "m1"]
-    assert train(make, experiment) == ["u2"], "m2 is being evaluated"
-    assert [file.name for file in experiment.take_evaluation(1, make.evaluation())] == ["m2"]
-    assert [file.name for file in experiment.models] == ["m3"]
 
 
 def test_versions_stay_back_to_the_whole_one_from_which_steps_lead_to_them(make: Make) -> None:
@@ -219,40 +201,6 @@ def test_evaluations_may_overtake_each_other(make: Make) -> None:
     experiment.take_evaluation(0, make.evaluation(accuracy=0.1))
     assert experiment.last_evaluation == make.evaluation(accuracy=0.9)
     assert experiment.evaluating == {}
-
-
-def test_an_optimizer_state_lives_until_the_next_one(make: Make) -> None:
-    """It is spent when the shard has a newer one; the last one outlives the experiment."""
-    experiment = started(make, optimizer_state="keep", evaluate_every=0, keep_models=9)
-    assert train(make, experiment, keeps_state=True) == ["u0"]
-    assert experiment.needs(0, make.file("u0.optimizer"))
-    assert not experiment.needs(0, make.file("u0"))
-    assert train(make, experiment, keeps_state=True) == ["u1", "u0.optimizer"]
-    assert experiment.close() == ()
-    assert experiment.needs(0, make.file("u1.optimizer"))
-
-
-def test_closing_frees_values_that_only_training_needed(make: Make) -> None:
-    """Updates of the round, states and models beyond those kept; the newest model stays."""
-    experiment = started(make, keep_models=1, optimizer_state="keep")
-    train(make, experiment)
-    train(make, experiment)
-    current = experiment.round
-    assert current is not None
-    current.publish(current.assign(0, "ann", 0.0), "ann", make.update("u2"), 1.0)
-    assert [file.name for file in experiment.close()] == ["u2", "m1"]
-    assert [file.name for file in experiment.models] == ["m2"]
-    assert experiment.round is None
-
-
-def test_an_experiment_knows_its_own_attempts(make: Make) -> None:
-    """Those of the current round exactly, those of former rounds by round and shard."""
-    experiment = started(make)
-    train(make, experiment)
-    known = [(0, 0, 0), (0, 0, 5)]
-    unknown = [(1, 0, 0), (0, 1, 0), (0, -1, 0), (-1, 0, 0), (2, 0, 0), (0, 0, -1)]
-    assert all(experiment.knows(make.attempt("one", *numbers)) for numbers in known)
-    assert not any(experiment.knows(make.attempt("one", *numbers)) for numbers in unknown)
 
 
 def test_attempts_of_rounds_that_the_end_has_broken_off_are_known(make: Make) -> None:

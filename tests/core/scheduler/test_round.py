@@ -19,38 +19,12 @@ def offered(current: Round, count: int = 100) -> list[int]:
     return [offer.shard for offer in current.pending(count)]
 
 
-def test_a_round_is_complete_when_every_shard_is_published(make: Make) -> None:
-    """Updates come back in shard order, in whichever order they were published."""
-    current = Round("one", 0, (10, 20))
-    attempts = [current.assign(shard, "ann", 1.0) for shard in (0, 1)]
-    current.publish(attempts[1], "ann", make.update("b"), 5.0)
-    published = [current.complete]
-    current.publish(attempts[0], "ann", make.update("a"), 7.0)
-    assert [*published, current.complete] == [False, True]
-    applied = [current.apply(shard) for shard in (0, 1)]
-    assert [update.file.name for update in applied if update] == ["a", "b"]
-    assert current.is_over
-    assert (current.started_at_seconds, current.last_update_at_seconds) == (1.0, 7.0)
-
-
 def test_pending_shards_are_offered_in_order() -> None:
     """The lowest shards first, no more than asked for, with their sample counts."""
     current = Round("one", 0, (10, 20, 30))
     assert offered(current, 2) == [0, 1]
     assert offered(current, 0) == []
     assert [offer.samples for offer in current.pending(9)] == [10, 20, 30]
-
-
-def test_a_shard_that_came_back_is_offered_again() -> None:
-    """It instead in the order, and says on whom it failed, where that counts."""
-    current = Round("one", 0, (10, 20, 30))
-    for shard in range(3):
-        current.assign(shard, f"w{shard}", 0.0)
-    current.give_up(2, "w2", None)
-    current.give_up(0, "w0", LOST)
-    assert offered(current) == [0, 2]
-    assert [offer.failed_on for offer in current.pending(2)] == [("w0",), ()]
-    assert [task.failures for task in current.tasks] == [1, 0, 0]
 
 
 def test_a_late_answer_takes_a_pending_shard_from_the_offer(make: Make) -> None:
@@ -61,30 +35,6 @@ def test_a_late_answer_takes_a_pending_shard_from_the_offer(make: Make) -> None:
     current.publish(attempt, "ann", make.update("late"), 9.0)
     assert offered(current) == [1]
     assert not current.tasks[0].accepts(attempt)
-
-
-def test_a_refused_attempt_is_not_welcome_again(make: Make) -> None:
-    """Its file was found unusable; another attempt's may be better."""
-    current = Round("one", 0, (10,))
-    first = current.assign(0, "ann", 0.0)
-    current.publish(first, "ann", make.update("bad"), 1.0)
-    current.refuse(0, "altered")
-    second = current.assign(0, "bob", 2.0)
-    task = current.tasks[0]
-    assert (task.accepts(first), task.accepts(second)) == (False, True)
-    assert (current.published, task.update, task.failures) == (0, None, 1)
-
-
-def test_an_attempt_from_before_a_refused_update_comes_too_late(make: Make) -> None:
-    """It was removed when it came second; a manager that was restarted knows nothing of that."""
-    current = Round("one", 0, (10,))
-    slow = current.assign(0, "ann", 0.0)
-    current.give_up(0, "ann", None)
-    current.publish(current.assign(0, "bob", 1.0), "bob", make.update("bad"), 2.0)
-    current.refuse(0, "altered")
-    anew = current.assign(0, "ann", 3.0)
-    task = current.tasks[0]
-    assert (task.accepts(slow), task.accepts(anew)) == (False, True)
 
 
 def test_updates_are_unreported_until_their_task_has_one(make: Make) -> None:

@@ -18,32 +18,6 @@ from tests.core.scheduler.conftest import Make
 from tests.core.scheduler.outputs import Outcome, all_of
 
 
-def test_the_worker_idle_longest_is_first(make: Make) -> None:
-    """A worker that becomes idle stands behind those that were idle before."""
-    workers = Workers()
-    for name in ("ann", "bob", "cid"):
-        workers.join(name, 0.0)
-    attempt = make.attempt("one", 0, 0, 0)
-    workers.assign("ann", attempt, 1.0)
-    assert list(workers.idle) == ["bob", "cid"]
-    assert workers.release("ann", attempt)
-    assert list(workers.idle) == ["bob", "cid", "ann"]
-
-
-def test_a_worker_is_released_only_from_its_running_attempt(make: Make) -> None:
-    """Another attempt, an idle worker and a stranger are left as they are."""
-    workers = Workers()
-    workers.join("ann", 0.0)
-    attempt, other = make.attempt("one", 0, 0, 0), make.attempt("one", 0, 0, 1)
-    assert not workers.release("ann", attempt)
-    workers.assign("ann", attempt, 1.0)
-    assert not workers.release("ann", other)
-    assert not workers.release("bob", attempt)
-    ann = workers.get("ann")
-    assert ann is not None
-    assert ann.running == attempt
-
-
 def test_heartbeats_that_come_late_are_waited_for_longer() -> None:
     """Four times the longest gap that was seen; a gap beyond the limit is the manager's own."""
     workers = Workers()
@@ -63,31 +37,6 @@ def test_a_busy_worker_cannot_be_given_more(make: Make) -> None:
     workers.assign("ann", make.attempt("one", 0, 0, 0), 1.0)
     with pytest.raises(IllegalTransition, match="worker ann: no step 'assign' from 'busy'"):
         workers.assign("ann", make.attempt("one", 0, 1, 0), 1.0)
-
-
-def test_a_worker_that_left_is_not_found(make: Make) -> None:
-    """Removing returns the worker as it was; a second time it returns None."""
-    workers = Workers()
-    workers.join("ann", 0.0)
-    attempt = make.attempt("one", 0, 0, 0)
-    workers.assign("ann", attempt, 1.0)
-    gone = workers.remove("ann")
-    assert gone is not None
-    assert (gone.running, gone.life.state) == (attempt, "gone")
-    assert workers.remove("ann") is None
-    assert (workers.get("ann"), len(workers), list(workers.names)) == (None, 0, [])
-    assert not workers.idle
-
-
-def test_a_sign_of_life_is_noted() -> None:
-    """Hearing of a worker renews its time; hearing of a stranger does nothing."""
-    workers = Workers()
-    workers.join("ann", 0.0)
-    ann = workers.heard("ann", 7.0)
-    assert ann is not None
-    assert ann.seen_at_seconds == 7.0
-    assert workers.heard("bob", 7.0) is None
-    assert len(workers) == 1
 
 
 def test_a_new_attempt_has_taken_no_time_to_start(make: Make) -> None:
