@@ -19,7 +19,8 @@ __all__ = ["dataset", "lab", "loaded", "numbers"]
 @pytest.fixture
 def lab(allowing: Allow) -> None:
     """The modules of tasks can be imported, and a spec may name their classes."""
-    allowing(Path(__file__).parent, "own_tasks", "optimizer_tasks")
+    modules = ("own_tasks", "optimizer_tasks", "broken_tasks", "hostile_tasks")
+    allowing(Path(__file__).parent, *modules)
 
 
 def loaded(root: Path, name: str, **fields: Any) -> LoadedTask:

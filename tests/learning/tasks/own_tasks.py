@@ -394,13 +394,6 @@ class Growing(Plane):
         return super().examples(part) + super().examples(part)[: self.extra]
 
 
-class Generated(Plane):
-    """Examples that come one after the other."""
-
-    def examples(self, part: str) -> Any:
-        return iter(super().examples(part))
-
-
 class Indexed(IterableDataset[Any]):
     """A stream with an index, as those of litdata and mosaicml-streaming are."""
 

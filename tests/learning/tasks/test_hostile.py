@@ -11,13 +11,11 @@ import pytest
 
 import downpour
 from downpour.base.errors import SpecError
-from downpour.core.spec import Spec
-from downpour.learning.tasks import open_data, prepare_data
-from downpour.learning.tasks.loaded import load
 from downpour.learning.tasks.own import ARGUMENTS
 from downpour.learning.training.optimizers import without_effect
 from downpour.learning.training.trial import check_trains
-from tests.conftest import Allow
+
+from .conftest import loaded
 
 pytestmark = pytest.mark.usefixtures("lab")
 
@@ -38,19 +36,11 @@ RETURNED = {
 TABLE = [(method, what) for method, wrong in RETURNED.items() for what in (*RAISED, *wrong)]
 
 
-@pytest.fixture(autouse=True)
-def _allowed(lab: None, allowing: Allow) -> None:
-    """The module of these tasks lies beside `own_tasks`."""
-    del lab
-    allowing(Path(__file__).parent, "hostile_tasks")
-
-
 def tried(root: Path, method: str, what: str) -> None:
     """Do what a manager does at submission."""
     name = "HostileStep" if method == "step" else "Hostile"
     options = {"hostile": method, "what": what}
-    spec = Spec.make({"task": f"hostile_tasks:{name}", "task_options": options, "batch_size": 4})
-    task = load(spec, open_data(spec, root, prepare_data(spec, root)))
+    task = loaded(root, f"hostile_tasks:{name}", task_options=options, batch_size=4)
     check_trains(task, [np.arange(8)])
 
 
@@ -75,9 +65,7 @@ def test_a_hostile_method_is_refused_in_one_line(tmp_path: Path, method: str, wh
 def test_an_optimizer_may_leave_the_choice_to_the_spec(tmp_path: Path) -> None:
     """So the spec's fields have their effect, and nothing is said of them."""
     options = {"hostile": "optimizer", "what": "none"}
-    fields = {"task": "hostile_tasks:Hostile", "task_options": options, "learning_rate": 0.5}
-    spec = Spec.make(fields)
-    task = load(spec, open_data(spec, tmp_path, prepare_data(spec, tmp_path)))
+    task = loaded(tmp_path, "hostile_tasks:Hostile", task_options=options, learning_rate=0.5)
     assert without_effect(task, task.network()) == ()
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
+import downpour
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
 from downpour.learning.tasks.task import Task
@@ -247,7 +250,6 @@ def test_the_rate_is_the_task_s(tmp_path: Path) -> None:
             "by index, not a DataLoader: return its dataset; batch_size and collate",
         ),
         ("optimizer_tasks:Grouping", "by index, not a set: record a stream to a list"),
-        ("Generated", r"by index, not a list_iterator: record a stream to"),
         ("EndlessAtTheEnd", "its loss is NaN or infinite on a batch of 4, with which a shard ends"),
         ("Unnamed", r"metrics\(\) must return numbers by name, but returned \[1.0\]"),
         ("Numbered", r"metrics\(\) must return numbers by name, but returned \{1: 1.0\}"),
@@ -255,6 +257,20 @@ def test_the_rate_is_the_task_s(tmp_path: Path) -> None:
         ("Mistyped", "gives 'learning_rate', but the optimizer's options are .* lr,"),
         ("Ungrouped", r"groups\(\) must return a list of \{\"params\": parameters"),
         ("Calling", r"LBFGS calls the loss itself, so the task needs its own step\(\)"),
+        ("broken_tasks:Unnamed", "has nothing to train"),
+        ("broken_tasks:Nothing", r"model\(\) must return a torch.nn.Module"),
+        # In the main thread, where Ctrl-C must not count as an error of the task.
+        ("broken_tasks:Leaving", r"SystemExit: no more \(broken_tasks.py:\d+ in loss\)"),
+        (
+            "broken_tasks:Boundless",
+            "has 4611686018427387904 examples; at most 2147483647 are possible",
+        ),
+        ("broken_tasks:Overflowing", "must return numbers, but returned 1000000000"),
+        ("broken_tasks:Reserved", "must not be called __metadata__"),
+        ("broken_tasks:Meddling", "must leave the network unchanged, but changes first.weight"),
+        ("broken_tasks:Talkative", "must return at most 1000 numbers, not 20001"),
+        ("broken_tasks:Streamed", "by index, not a Stream: record a stream to"),
+        ("broken_tasks:Early", r"no attribute 'accuracy' \(broken_tasks.py:\d+ in metrics\)"),
     ],
 )
 def test_a_mistake_in_a_task_is_one_line(tmp_path: Path, name: str, why: str) -> None:
@@ -267,6 +283,25 @@ def test_a_mistake_in_a_task_is_one_line(tmp_path: Path, name: str, why: str) ->
     assert "\n" not in said
     has_no_line = {"Missing", "Ragged"}
     assert bool(re.search(r" \(\w+_tasks.py:\d+ in \w+\)$", said)) == (name not in has_no_line)
+
+
+@pytest.mark.skipif(psutil.virtual_memory().available > 40e9, reason="there is room for them")
+def test_more_examples_than_memory_can_divide_are_refused(tmp_path: Path) -> None:
+    """Before anything is divided, which would end the manager."""
+    with pytest.raises(SpecError, match=r"train_limit = 2147483647: dividing .* needs 42.9 GB of"):
+        tried(tmp_path, "broken_tasks:Boundless", train_limit=2**31 - 1, test_limit=10)
+
+
+@pytest.mark.slow
+def test_a_test_loss_that_is_infinite_for_a_while_ends_no_training(tmp_path: Path) -> None:
+    """Those epochs have none, and another epoch's model is the best."""
+    spec = {"task": "broken_tasks:Overshooting", "shards": 2, "epochs": 3, "batch_size": 8}
+    spec |= {"keep_best": "max:score"}
+    result = downpour.run(spec, workers=1, shared=tmp_path, on="inline", progress=False)
+    assert [epoch.test_loss is None for epoch in result.epochs] == [False, True, True]
+    assert result.best is not None
+    assert result.best.epoch == 1
+    json.loads(result.to_json(), parse_constant=pytest.fail)
 
 
 def test_the_trial_asks_for_no_rate_beyond_the_end(tmp_path: Path) -> None:
