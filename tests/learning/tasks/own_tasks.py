@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -83,26 +82,6 @@ class Shaken:
         draws = random.random() + np.random.random() + torch.rand(()).item()  # noqa: NPY002
         moved = x + 0.1 * draws
         return moved.astype(np.float32), y
-
-
-class Digested(Plane):
-    """Examples that note a digest of each row, in loaders only."""
-
-    def examples(self, part: str) -> Any:
-        return Noted(super().examples(part))
-
-
-class Noted(Shaken):
-    """Notes what is read."""
-
-    def __init__(self, points: list[Any]) -> None:
-        super().__init__(points)
-        self.digests: dict[str, str] = {}
-
-    def __getitem__(self, index: int) -> Any:
-        if multiprocessing.parent_process() is not None:
-            self.digests[f"row {index}"] = "its digest"
-        return self.points[index]
 
 
 class Sided(Plane):

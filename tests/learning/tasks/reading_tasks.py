@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
 
-from tests.learning.tasks.own_tasks import Plane
+from tests.learning.tasks.own_tasks import Plane, Shaken
 
 FAILING: set[int] = set()
 
@@ -43,3 +44,23 @@ class Unsendable(Plane):
 
     def loss(self, model: nn.Module, batch: tuple[Iterator[Tensor], Tensor, Tensor]) -> Tensor:
         return super().loss(model, batch[1:])
+
+
+class Digested(Plane):
+    """Examples that note a digest of each row, in loaders only."""
+
+    def examples(self, part: str) -> Any:
+        return Noted(super().examples(part))
+
+
+class Noted(Shaken):
+    """Notes what is read."""
+
+    def __init__(self, points: list[Any]) -> None:
+        super().__init__(points)
+        self.digests: dict[str, str] = {}
+
+    def __getitem__(self, index: int) -> Any:
+        if multiprocessing.parent_process() is not None:
+            self.digests[f"row {index}"] = "its digest"
+        return self.points[index]

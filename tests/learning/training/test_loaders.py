@@ -115,7 +115,7 @@ def test_a_loader_prepares_the_batch_and_the_generators_of_the_worker(tmp_path: 
 
 def test_a_loader_tells_which_blocks_it_has_read(tmp_path: Path, helped: Helped) -> None:
     """The worker has their digests with the batch, and trains on no batch of other bytes."""
-    task = loaded(tmp_path, "Digested")
+    task = loaded(tmp_path, "reading_tasks:Digested")
     loaders = helped(task, 1)
     begin(task, loaders=loaders).advance(2)
     told = dict(task.block_digests)

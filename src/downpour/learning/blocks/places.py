@@ -108,7 +108,7 @@ class _Folder:
         found = (join(folder, name)[skip:] for folder, _, names in walk for name in names)
         self.files: dict[str, File] = {}
         for key in sorted(key for key in found if _is_wanted(key, pattern)):
-            with suppress(OSError):  # a link that leads nowhere
+            with suppress(OSError):  # a link whose file is gone
                 status = os.stat(join(self._folder, key))  # noqa: PTH116
                 if S_ISREG(status.st_mode):
                     self.files[key] = _described(status)
