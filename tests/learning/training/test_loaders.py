@@ -43,6 +43,7 @@ SEED = 11
 def lab(allowing: Allow) -> Iterator[None]:
     """The tasks' modules can be imported, also in loaders; these end with the test."""
     allowing(TASKS, "own_tasks", "reading_tasks")
+    allowing(TASKS.parents[2], "tests")  # from which the second module imports
     yield
     forkserver._forkserver._stop()  # type: ignore[attr-defined]
 
