@@ -44,6 +44,3 @@ def make(name: str, trained: Trained) -> Predictor:
 def pretrained(path: Path | None = None) -> Predictor:
     """Return a new predictor for one run, from a model file or from the shipped one."""
     return make("selector", read_trained(path))
-
-
-__all__ = ["MODELS", "Predictor", "Trained", "make", "pretrained", "read_trained"]

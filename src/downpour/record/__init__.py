@@ -7,5 +7,3 @@ from __future__ import annotations
 
 from downpour.record.result import Result
 from downpour.record.result_parts import RoundResult
-
-__all__ = ["Result", "RoundResult"]

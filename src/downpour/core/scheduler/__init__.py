@@ -13,18 +13,4 @@ from downpour.core.scheduler.replay import (
     durable,
     must_last,
 )
-from downpour.core.scheduler.state import Output, SchedulerState
-
-__all__ = [
-    "Checkpoint",
-    "Entry",
-    "Journaled",
-    "Observed",
-    "Output",
-    "Scheduler",
-    "SchedulerState",
-    "TakenUp",
-    "checkpoint",
-    "durable",
-    "must_last",
-]
+from downpour.core.scheduler.state import Output

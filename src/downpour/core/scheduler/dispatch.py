@@ -242,11 +242,7 @@ def _hand_over(
     state.record_forecast(holder)
     state.note(
         facts.HandOverAsked(
-            cause=state.cause,
-            worker=action.worker,
-            attempt=attempt,
-            meant_for=action.meant_for,
-            reason=action.reason,
+            worker=action.worker, attempt=attempt, meant_for=action.meant_for, reason=action.reason
         )
     )
     state.do(do.HandOver(worker=action.worker, attempt=attempt))
@@ -273,7 +269,6 @@ def _close(state: SchedulerState, experiment: Experiment, current: Round, action
     _decided(state, current, f"closed without {which}: {action.reason}")
     state.note(
         facts.Dropped(
-            cause=state.cause,
             experiment=current.experiment,
             round=current.number,
             shards=missing,
@@ -297,7 +292,6 @@ def _resize(state: SchedulerState, experiment: Experiment, current: Round, actio
     _decided(state, current, f"cut anew, {sizes}: {action.reason}")
     state.note(
         facts.Resized(
-            cause=state.cause,
             experiment=current.experiment,
             round=current.number,
             samples=action.samples,
@@ -321,7 +315,6 @@ def _explained(
     """Record why the policy does nothing about a worker, or about a shard that it has."""
     state.note(
         facts.Explained(
-            cause=state.cause,
             experiment=current.experiment,
             round=current.number,
             worker=worker,
@@ -338,11 +331,7 @@ def _request(state: SchedulerState, current: Round, action: WorkerRequest) -> No
         state.asked_for_workers_at_seconds = now
         state.wanted_workers += 1
         _decided(state, current, f"one more worker is asked for: {action.reason}")
-        state.note(
-            facts.WorkerRequested(
-                cause=state.cause, experiment=current.experiment, reason=action.reason
-            )
-        )
+        state.note(facts.WorkerRequested(experiment=current.experiment, reason=action.reason))
 
 
 def _decided(state: SchedulerState, current: Round, what: str) -> None:

@@ -3,7 +3,7 @@
 A fact asks for nothing; commands do (`commands.py`). The manager writes all facts to the journal,
 and the record shows them (`record/view.py`). Replay takes in the facts that change results,
 so that another scheduler reaches the same state (`replay.py`). The facts of an event are in the
-order in which they happened. `cause` is the number of the event that led to a fact, counted from 1.
+order in which they happened.
 """
 
 from __future__ import annotations
@@ -15,10 +15,16 @@ from downpour.base.values import AttemptId, Forecast, PublishedFile, Snapshot, U
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptFact:
+class _Fact:
+    """`cause` is the number of the event that led to it, from 1; `SchedulerState.note` sets it."""
+
+    cause: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptFact(_Fact):
     """The part that all facts about an attempt share: the attempt and its worker."""
 
-    cause: int
     worker: str
     attempt: AttemptId
 
@@ -110,60 +116,57 @@ class GivenUp(AttemptFact):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dropped:
+class ExperimentFact(_Fact):
+    """The part that all other facts about an experiment share."""
+
+    experiment: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropped(ExperimentFact):
     """A round is over without these shards."""
 
-    cause: int
-    experiment: str
     round: int
     shards: tuple[int, ...]
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resized:
+class Resized(ExperimentFact):
     """The scheduler cuts a round into shards of these sizes, in samples."""
 
-    cause: int
-    experiment: str
     round: int
     samples: tuple[int, ...]
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Improved:
+class Improved(ExperimentFact):
     """The model after a round is the best so far; `value` is its measure.
 
     The first one may be of an earlier experiment that this one continues, see `Best`. Replay skips
     this fact, because it follows from the evaluation or the preparation.
     """
 
-    cause: int
-    experiment: str
     round: int
     value: float
     model: PublishedFile | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerRequested:
+class WorkerRequested(ExperimentFact):
     """A policy asks for one more worker; a launcher may be able to start one."""
 
-    cause: int
-    experiment: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explained:
+class Explained(ExperimentFact):
     """A policy has said why it does nothing about a worker.
 
     The worker gets no shard, or its `shard` stays with it although the shard is late.
     """
 
-    cause: int
-    experiment: str
     round: int
     worker: str
     reason: str
@@ -171,21 +174,18 @@ class Explained:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dismissed:
+class Dismissed(_Fact):
     """A worker has left, or counts as `lost`."""
 
-    cause: int
     worker: str
     reason: str
     lost: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Concluded:
+class Concluded(ExperimentFact):
     """An experiment has ended; `model` is its published result if it finished."""
 
-    cause: int
-    experiment: str
     ending: Ending
     reason: str
     asked_wrongly: bool = False

@@ -74,7 +74,7 @@ def gone(
     worker = state.workers.remove(name)
     if worker is None:
         return
-    state.note(facts.Dismissed(cause=state.cause, worker=name, reason=reason, lost=lost))
+    state.note(facts.Dismissed(worker=name, reason=reason, lost=lost))
     state.do(do.Dismiss(worker=name))
     state.log(f"{name} {'is lost' if lost else 'left'}: {reason}")
     if worker.running is not None:

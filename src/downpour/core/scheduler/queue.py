@@ -128,7 +128,6 @@ def conclude(state: SchedulerState, experiment: Experiment, ending: Ending, reas
     state.discard(experiment.name, experiment.close())
     state.note(
         facts.Concluded(
-            cause=state.cause,
             experiment=experiment.name,
             ending=ending,
             reason=reason,

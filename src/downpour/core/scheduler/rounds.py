@@ -160,10 +160,6 @@ def evaluated(state: SchedulerState, event: on.Evaluated) -> None:
 
 def _note_best(state: SchedulerState, experiment: Experiment, best: Best) -> None:
     fact = facts.Improved(
-        cause=state.cause,
-        experiment=experiment.name,
-        round=best.round,
-        value=best.value,
-        model=best.model,
+        experiment=experiment.name, round=best.round, value=best.value, model=best.model
     )
     state.note(fact)

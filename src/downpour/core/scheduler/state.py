@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from downpour.base.values import AttemptId, PublishedFile
@@ -87,7 +87,7 @@ class SchedulerState:
 
     def note(self, fact: Fact) -> None:
         """Add a fact to the output."""
-        self.output.facts.append(fact)
+        self.output.facts.append(replace(fact, cause=self.cause))
 
     def log(self, text: str) -> None:
         """Log a line about the active experiment, for users who watch it."""
@@ -137,7 +137,6 @@ class SchedulerState:
             began = context.task.began_at[worker.running.attempt]
             self.note(
                 ForecastRecorded(
-                    cause=self.cause,
                     worker=worker.name,
                     attempt=worker.running,
                     done=worker.progress.share if worker.progress is not None else began,

@@ -179,7 +179,6 @@ def published(state: SchedulerState, event: on.UpdatePublished) -> None:
     began = context.task.assigned_at_seconds[attempt.attempt]
     state.note(
         facts.Accepted(
-            cause=state.cause,
             worker=event.worker,
             attempt=attempt,
             update=update,
@@ -223,7 +222,6 @@ def _contradict(state: SchedulerState, task: ShardTask, event: on.UpdatePublishe
         return
     state.note(
         facts.Contradicted(
-            cause=state.cause,
             worker=event.worker,
             attempt=event.attempt,
             update=event.update,
@@ -247,7 +245,7 @@ def keep(state: SchedulerState, worker: str, attempt: AttemptId, new: Snapshot) 
         state.discard(context.experiment.name, (new.file,))
         return
     context.round.save(attempt, new)
-    state.note(facts.Saved(cause=state.cause, worker=worker, attempt=attempt, snapshot=new))
+    state.note(facts.Saved(worker=worker, attempt=attempt, snapshot=new))
     state.discard(context.experiment.name, (former.file,) if former is not None else ())
 
 
@@ -290,10 +288,8 @@ def give_up(
 
 def note_given_up(state: SchedulerState, worker: str, attempt: AttemptId, failure: Failure) -> None:
     """Add the fact that an attempt does not count."""
-    kind, reason, cause = failure.kind, failure.reason, state.cause
-    state.note(
-        facts.GivenUp(cause=cause, worker=worker, attempt=attempt, failure=kind, reason=reason)
-    )
+    kind, reason = failure.kind, failure.reason
+    state.note(facts.GivenUp(worker=worker, attempt=attempt, failure=kind, reason=reason))
 
 
 def take_back(

@@ -13,17 +13,3 @@ from downpour.core.spec.spec import (
     toml_fields,
 )
 from downpour.core.spec.spec_fields import Inside, Option, Outer
-
-__all__ = [
-    "REQUIRED",
-    "TABLES",
-    "Inside",
-    "Meetings",
-    "Option",
-    "Outer",
-    "ResolvedSpec",
-    "Spec",
-    "parse_split",
-    "stored_fields",
-    "toml_fields",
-]

@@ -24,21 +24,3 @@ AGGREGATORS: Mapping[str, Aggregator] = families.AGGREGATORS
 
 AMOUNTS: Mapping[str, Amount] = {"average": equal_amount, "samples": samples_amount}
 """The rules that sum an update as it arrives; other rules read all updates at the end."""
-
-__all__ = [
-    "AGGREGATORS",
-    "AMOUNTS",
-    "Aggregator",
-    "Contribution",
-    "Gathering",
-    "Move",
-    "Counted",
-    "Versions",
-    "examine",
-    "first_state",
-    "fold",
-    "is_state_of",
-    "moved",
-    "own_after",
-    "take_step",
-]

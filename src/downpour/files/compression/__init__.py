@@ -13,5 +13,3 @@ from downpour.core import families
 from downpour.files.compression.base import STRIDE, Codec
 
 CODECS: Mapping[str, Codec] = families.CODECS
-
-__all__ = ["CODECS", "STRIDE", "Codec"]

@@ -33,8 +33,6 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "conv-lstm": ConvLstm,
 }
 
-__all__ = ["NETWORKS", "build", "check_fit", "check_model", "check_travels", "outputs_needed"]
-
 
 def build(spec: Spec, facts: DatasetFacts) -> nn.Module:
     """Build the spec's network for a dataset, on the CPU, seeded by the spec."""
