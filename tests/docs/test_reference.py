@@ -57,8 +57,8 @@ def test_the_page_of_files_names_all_of_them() -> None:
     attempt = AttemptId(experiment="e", round=0, shard=0, attempt=0)
     names = [
         *(layout.attempt_name(kind, attempt, "0") for kind in get_args(layout.AttemptKind)),
-        *(layout.model_name(0, "0"), layout.outer_name(0, "0"), layout.whole_name(0, "0")),
-        *(layout.own_name(0, 0, "0"), layout.indices_name(0, "0"), layout.frozen_name("0")),
+        *(str(kind(0, "0")) for kind in (layout.ModelName, layout.OuterName, layout.WholeName)),
+        *(str(layout.OwnName(0, 0, "0")), layout.indices_name(0, "0"), layout.frozen_name("0")),
         *(layout.bundle_name("0"), *layout.RESULT_NAMES, layout.SPEC_NAME, layout.RECORD_NAME),
         *("journal-1-1.jsonl", RUN_LOCK_NAME),
     ]

@@ -236,17 +236,14 @@ def _downpour(options: Options, shards: int) -> Mode:
 DOWNPOUR = ModeKind(make=_downpour, options={**STEP, **STALENESS})
 
 
-def _ssp(options: Options, shards: int) -> Mode:
-    """No shard gets more than `bound` rounds ahead of the slowest one.
-
-    Stale synchronous parallel (Ho et al. 2013, sec. 3); with 0, all shards train the same round.
-    """
-    bound = int(number(options, "bound"))
-    step, weight = step_of(options, shards), staleness_of(options)
-    return Mode(together=1, ahead=bound, weight=lambda staleness: step * weight(staleness))
-
-
-SSP = ModeKind(make=_ssp, options={"bound": 2, **STEP, **STALENESS})
+# No shard gets more than `bound` rounds ahead of the slowest one: stale synchronous parallel (Ho et
+# al. 2013, sec. 3). With 0, all shards train the same round.
+SSP = ModeKind(
+    make=lambda options, shards: replace(
+        _downpour(options, shards), ahead=int(number(options, "bound"))
+    ),
+    options={"bound": 2, **STEP, **STALENESS},
+)
 
 
 def _easgd(options: Options, shards: int) -> Mode:

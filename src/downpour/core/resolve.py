@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
@@ -128,7 +128,6 @@ def _outer(spec: Spec, shards: int, trainer: LocalOptimizer) -> dict[str, Any]:
 def resolve(
     spec: Spec,
     workers: int | None,
-    policies: Mapping[str, Policy] = POLICIES,
     trainer: LocalOptimizer | None = None,
 ) -> ResolvedSpec:
     """Fix the number of shards: the spec's own, or else one for each worker that isn't a standby.
@@ -138,12 +137,12 @@ def resolve(
     repeatable, no other worker can continue its tasks. So it takes no snapshots, and the policy
     `wait` replaces `handoff`.
 
-    `workers` is None if their number is not known yet. `policies` are the policies that a spec can
-    name. `trainer` is the optimizer of the spec's task, if it brings its own.
+    `workers` is None if their number is not known yet. `trainer` is the optimizer of the spec's
+    task, if it brings its own.
     """
     # A policy checks that there are more workers than standbys. While we don't know their number,
     # we assume that it suffices.
-    check_policy(spec, policies[spec.policy], workers or spec.standbys + 1)
+    check_policy(spec, POLICIES[spec.policy], workers or spec.standbys + 1)
     check_mode(spec)
     if spec.inside.how == "auto":
         accepted = "only a run on this machine can measure it; set processes and how"
@@ -151,7 +150,7 @@ def resolve(
     shards = spec.shards or (workers - spec.standbys if workers else 0)
     if not shards:
         raise SpecError("shards", None, "no worker is registered yet; set the number of shards")
-    open_ones = decided(spec, shards, policies[spec.policy], trainer)
+    open_ones = decided(spec, shards, POLICIES[spec.policy], trainer)
     fields = {**spec.model_dump(), "shards": shards, **open_ones}
     if not spec.repeatable:
         fields["snapshot_every"] = 0.0

@@ -61,9 +61,7 @@ EVENTS = (
 class Histories:
     """The past of all workers; number 0 stands for every unknown worker."""
 
-    def __init__(self, start: float) -> None:
-        """Begin without workers; `start` is log seconds per sample, until a task ends."""
-        self._start = start
+    def __init__(self) -> None:
         self._index: dict[str, int] = {}
         # Room for sixteen workers at first. `add` doubles it when needed.
         self._statistics = np.zeros((16, _STATISTICS))
@@ -221,7 +219,7 @@ class Histories:
         # No task has ended yet, so we can only use the pace of the task's own report.
         share = tasks[:, f.SHARE]
         reported = np.log(np.where(share > 0, tasks[:, f.SECONDS] / share, 1.0)) - size
-        return np.where(share > 0, reported, self._start), self._start
+        return np.where(share > 0, reported, f.START_LOG_SECONDS), f.START_LOG_SECONDS
 
     def _alike(
         self, states: Array, at: Array, known: Array, base: Array, state: Array

@@ -40,7 +40,7 @@ class Learned(ABC):
     """A model that predicts offsets from the inputs of `Histories`."""
 
     def __init__(self) -> None:
-        self._histories = Histories(START_LOG_SECONDS)
+        self._histories = Histories()
 
     @abstractmethod
     def offsets(self, at: Array, inputs: Array, reported: Array) -> Array:

@@ -179,7 +179,6 @@ class DiskSegments:
     """
 
     def __init__(self, folder: Path, *, syncs: bool = True) -> None:
-        self.place = str(folder)
         self._folder = folder
         self._syncs = syncs
         self._file: int | None = None

@@ -19,7 +19,7 @@ import xxhash
 
 from downpour.base.errors import SpecError
 from downpour.host.paths import open_user_file, read_user_file
-from downpour.predictor.features import ELAPSED, SECONDS, START_LOG_SECONDS, STATE, Array, task_rows
+from downpour.predictor.features import ELAPSED, SECONDS, STATE, Array, task_rows
 from downpour.predictor.histories import EVENTS, INPUTS, Histories
 from downpour.predictor.learned import rest_from_total
 
@@ -349,7 +349,7 @@ def _replay_job(
     shape = (len(names), len(job.rounds))
     sequences = _blank(job.number, shape, ways)
     place = {name: number for number, name in enumerate(names)}
-    histories = Histories(START_LOG_SECONDS)
+    histories = Histories()
     done = np.zeros(len(names), dtype=int)
     for rows in job.rounds:
         workers = traces.workers(rows)

@@ -120,7 +120,7 @@ class Learning:
     ) -> dict[str, NDArray[Any]]:
         contributions = list(self._trained(number, there, parameters, states))
         weights = AGGREGATORS[self._spec.aggregate](contributions)
-        name = layout.model_name(number, secrets.token_hex(3))
+        name = str(layout.ModelName(number, secrets.token_hex(3)))
         model = self._store.put_new(name, encode(parameters, {}))
         folded = fold(self._store, model, contributions, weights)
         for file in (model, *(contribution.file for contribution in contributions)):

@@ -267,8 +267,8 @@ class Preparation:
         if model is None:
             token = space.token(3)
             if space.spec.outer.keeps_state:
-                outer = self._put(space, layout.outer_name(0, token), digests.first_outer)
-            model = self._put(space, layout.model_name(0, token), digests.first_model)
+                outer = self._put(space, str(layout.OuterName(0, token)), digests.first_outer)
+            model = self._put(space, str(layout.ModelName(0, token)), digests.first_model)
         bounds = np.arange(space.spec.shards + 1) * timings.shard_samples
         return PreparedExperiment(
             dataset_key=digests.dataset(space.spec),

@@ -59,7 +59,7 @@ class Unreliable(DiskSegments):
         path = self._path(segment)
         if failing:
             os.truncate(path, max(self._synced.get(path.name, 0), path.stat().st_size - 5))
-            raise SharedDirectoryError(self.place, "is full")
+            raise SharedDirectoryError("journal", "is full")
         if durably:
             self._synced[path.name] = path.stat().st_size
 

@@ -135,7 +135,7 @@ def test_many_workers_are_asked_for_fewer_heartbeats_each() -> None:
     core.handle(beat)
     assert heartbeat_reply(core, "w0", [], can_call=True) == (True, (), interval)
     core.handle(on.Tick(at_seconds=1.0 + 4 * interval))
-    assert core.has_registered("w0")
-    assert not core.has_registered("w1")
+    assert heartbeat_reply(core, "w0", [], can_call=True).known
+    assert not heartbeat_reply(core, "w1", [], can_call=True).known
     core.handle(on.Tick(at_seconds=1.1 + 4 * interval))
-    assert not core.has_registered("w0")
+    assert not heartbeat_reply(core, "w0", [], can_call=True).known

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from downpour.base.values import AttemptId, PublishedFile, Snapshot
 from downpour.core.node.attempt import (
     HeldAttempt,
+    NextStep,
     PublishingPace,
-    SnapshotSchedule,
+    StepLoop,
     until_next_beat,
 )
 
@@ -86,14 +87,14 @@ def training() -> HeldAttempt:
 @given(st.floats(0.1, 100.0), st.floats(0.0, 4.0))
 def test_saving_costs_half_a_percent_of_the_time_at_most(every: float, cost: float) -> None:
     """However long one takes, up to the time from which they would be too rare."""
-    pace, now, spent = SnapshotSchedule(every, 0.0), 0.0, 0.0
+    loop, now, spent = StepLoop(training(), every, 0.0), 0.0, 0.0
     for _ in range(20):
-        now = max(now, pace.due_at_seconds)
-        assert pace.is_due(training(), now)
-        pace.saved(now, now + cost)
+        now = max(now, loop.snapshot_due_at_seconds)
+        assert loop.next(now) is NextStep.SAVE
         now, spent = now + cost, spent + cost
-        assert not pace.is_due(training(), now) or cost == 0.0
-    assert spent <= 0.0051 * pace.due_at_seconds
+        loop.saved(now)
+        assert loop.next(now) is NextStep.TRAIN or cost == 0.0
+    assert spent <= 0.0051 * loop.snapshot_due_at_seconds
 
 
 @pytest.mark.parametrize(
@@ -101,9 +102,10 @@ def test_saving_costs_half_a_percent_of_the_time_at_most(every: float, cost: flo
 )
 def test_a_slow_snapshot_delays_the_next_one(took: float, until_next: float) -> None:
     """By two hundred times what it took, less for a very slow one; a quick one by the interval."""
-    pace = SnapshotSchedule(10.0, 0.0)
-    pace.saved(100.0, 100.0 + took)
-    assert pace.due_at_seconds == pytest.approx(100.0 + took + until_next, abs=1.0)
+    loop = StepLoop(training(), 10.0, 0.0)
+    assert loop.next(100.0) is NextStep.SAVE
+    loop.saved(100.0 + took)
+    assert loop.snapshot_due_at_seconds == pytest.approx(100.0 + took + until_next, abs=1.0)
 
 
 @pytest.mark.parametrize(
@@ -121,17 +123,18 @@ def test_the_first_snapshot_waits_for_its_expected_cost(
     pace = PublishingPace()
     pace.published(99.0, 500, state)
     pace.published(seconds, 500, None)
-    assert SnapshotSchedule(10.0, 0.0, pace.snapshot_seconds).due_at_seconds == pytest.approx(first)
+    loop = StepLoop(training(), 10.0, 0.0, pace.snapshot_seconds)
+    assert loop.snapshot_due_at_seconds == pytest.approx(first)
 
 
 def test_where_none_are_asked_for_there_are_none() -> None:
     """An interval of 0 means never."""
-    assert not SnapshotSchedule(0.0, 0.0).is_due(training(), 1e9)
+    assert StepLoop(training(), 0.0, 0.0).next(1e9) is NextStep.TRAIN
 
 
-@pytest.mark.parametrize("steps", [3, 10])
-def test_nothing_is_saved_at_either_end(steps: int) -> None:
+@pytest.mark.parametrize(("steps", "then"), [(3, NextStep.TRAIN), (10, NextStep.FINISH)])
+def test_nothing_is_saved_at_either_end(steps: int, then: NextStep) -> None:
     """At the beginning it is what the attempt began with; at the end the update follows at once."""
     held = training()
     held.stepped(steps, 1.0)
-    assert not SnapshotSchedule(1.0, 0.0).is_due(held, 9.0)
+    assert StepLoop(held, 1.0, 0.0).next(9.0) is then

@@ -9,6 +9,7 @@ import pytest
 from downpour.base.errors import IllegalTransition
 from downpour.base.states import BLAMELESS
 from downpour.base.values import AttemptId
+from downpour.core.node.manager import heartbeat_reply
 from downpour.core.scheduler import Entry, Scheduler, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
@@ -174,9 +175,9 @@ def test_a_heartbeat_alone_is_no_registration(restarted: Restarted) -> None:
     """The worker is told to register, because a manager that was just started cannot call it."""
     restarted.prepared()
     restarted.beat("w0", 2.0, restarted.attempt("w0"))
-    assert not restarted.core.has_registered("w0")
+    assert not heartbeat_reply(restarted.core, "w0", [], can_call=True).known
     restarted.happen(on.WorkerJoined(at_seconds=2.0, worker="w0", running=restarted.attempt("w0")))
-    assert restarted.core.has_registered("w0")
+    assert heartbeat_reply(restarted.core, "w0", [], can_call=True).known
 
 
 def test_a_worker_that_comes_back_with_its_attempt_goes_on(restarted: Restarted) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from downpour.base.values import Forecast
+from downpour.core.spec import Option
 from downpour.core.stragglers.base import (
     Action,
-    Option,
     PendingTask,
     Policy,
     RoundView,

@@ -8,8 +8,8 @@ from math import inf
 import pytest
 
 from downpour.base.values import Forecast
+from downpour.core.spec import Option
 from downpour.core.stragglers.base import (
-    Option,
     PendingTask,
     RoundView,
     RunningTask,

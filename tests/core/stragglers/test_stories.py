@@ -8,11 +8,11 @@ from math import inf
 import pytest
 
 from downpour.base.values import Forecast
+from downpour.core.spec import Option
 from downpour.core.stragglers.base import (
     POLICIES,
     Assignment,
     Close,
-    Option,
     Resize,
     RoundView,
     Speed,

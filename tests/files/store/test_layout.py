@@ -35,7 +35,6 @@ from downpour.files.store.layout import (
     is_spent,
     last_of_shards,
     left_over,
-    model_name,
 )
 from downpour.files.store.publish import explain
 
@@ -126,7 +125,7 @@ def test_other_names_say_nothing(name: str) -> None:
 
 def test_names_sort_in_time() -> None:
     """Version 10 comes after version 9."""
-    assert model_name(9, "f") < model_name(10, "0")
+    assert str(ModelName(9, "f")) < str(ModelName(10, "0"))
 
 
 def test_a_new_shared_directory_has_its_folders(tmp_path: Path) -> None:

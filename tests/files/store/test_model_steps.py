@@ -27,7 +27,7 @@ from downpour.files.store import (
     step_to,
 )
 from downpour.files.store.base import MemoryStore
-from downpour.files.store.layout import model_name
+from downpour.files.store.layout import ModelName
 from downpour.files.store.model_files import find_model, read_model, version_in, whole_content
 
 ABOUT = model_metadata(["b.mean", "d.count"])
@@ -50,12 +50,12 @@ def published(
 ) -> tuple[list[PublishedFile], list[Parameters]]:
     """Publish some versions, each a step from the one before unless it is to be whole."""
     first = encode(tensors(0), ABOUT)
-    files = [store.put_new(model_name(0, "t0"), first)]
+    files = [store.put_new(str(ModelName(0, "t0")), first)]
     models: list[Parameters] = [decode(b"".join(first), "model")]
     for number in range(1, versions):
         model, content = step_to(tensors(number), models[-1], files[-1], codec)
         held = encode(model.tensors, ABOUT) if number in whole else content
-        files.append(store.put_new(model_name(number, f"t{number}"), held))
+        files.append(store.put_new(str(ModelName(number, f"t{number}")), held))
         models.append(model)
     return files, models
 
@@ -126,9 +126,9 @@ def test_a_step_leads_from_its_own_version_alone() -> None:
 def test_a_step_in_an_unknown_codec_is_refused() -> None:
     """It may be of a later release."""
     store = MemoryStore()
-    base = store.put_new(model_name(0, "a"), encode(tensors(0), ABOUT))
+    base = store.put_new(str(ModelName(0, "a")), encode(tensors(0), ABOUT))
     step = encode(tensors(1), {"compression": "later", "trained_from": base.checksum})
-    file = store.put_new(model_name(1, "b"), step)
+    file = store.put_new(str(ModelName(1, "b")), step)
     with pytest.raises(StoreError, match="'later', which this version does not know"):
         read_version(store, file, [base], nothing)
 

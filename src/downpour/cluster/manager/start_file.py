@@ -80,7 +80,7 @@ class LeftBehind:
         former = None
         if self.former is not None:
             # Don't name it as a model version, because an experiment has only one of each number.
-            name = layout.own_name(0, 0, secrets.token_hex(3))
+            name = str(layout.OwnName(0, 0, secrets.token_hex(3)))
             # Publish it whole, because versions that lead to it belong to another experiment.
             content = whole_content(DirectoryStore(self.former.parent), self.former.name)
             former = store.put_new(name, content)
@@ -200,7 +200,7 @@ class BestBefore:
 def _copied_version(path: Path, store: Store, as_version: AsVersion) -> PublishedFile:
     tensors = read_model(path, path.name, None, field="init_from").tensors
     # Don't name it as a model version, because an experiment has only one of each number.
-    return store.put_new(layout.own_name(0, 0, secrets.token_hex(3)), as_version(tensors))
+    return store.put_new(str(layout.OwnName(0, 0, secrets.token_hex(3))), as_version(tensors))
 
 
 def best_before(spec: Spec, model: Path, version: int) -> BestBefore | None:
@@ -394,7 +394,7 @@ def _outer_beside(spec: Spec, shared: SharedDirectory) -> NamedModel | None:
     if found is None:
         return None
     model, version = found
-    path = model.with_name(layout.outer_name(version.version, version.token))
+    path = model.with_name(str(layout.OuterName(version.version, version.token)))
     if not path.is_file():
         return None
     state = read_model(path, str(spec.init_from), shared, field="init_from")

@@ -199,8 +199,8 @@ def _first_model(
         frozen = store.put_new(layout.frozen_name(space.token(3)), encode(arrays, ties))
     if space.spec.outer.keeps_state:
         state = first_outer_state(space.spec, space.shared, drawn.parameters(), drawn.trained())
-        outer = store.put_new(layout.outer_name(0, token), encode(state, {}))
-    name = layout.model_name(0, token)
+        outer = store.put_new(str(layout.OuterName(0, token)), encode(state, {}))
+    name = str(layout.ModelName(0, token))
     return store.put_new(name, encode(drawn.parameters(), drawn.metadata())), frozen, outer
 
 
@@ -212,7 +212,7 @@ def in_one_file(
         content = _whole(space, model, leading, frozen=None)
         parsed = layout.parse_name(model.name)
         version = parsed.version if isinstance(parsed, layout.ModelName) else 0
-        name = layout.whole_name(version, space.token(3))
+        name = str(layout.WholeName(version, space.token(3)))
         log.warning("%s: %s is published whole, as %s", space.experiment, model.name, name)
         space.copies[model] = space.store.put_new(name, content)
     return space.copies[model]
@@ -259,15 +259,15 @@ def aggregate(space: Workspace, command: Aggregate) -> NewVersion:
         base, state = (versions.read(file).tensors for file in (model, command.outer))
         after = sums.outer_step(base, arrays, state)
         # Publish it before the model, so that a manager that finds a version can continue from it.
-        outer = store.put_new(layout.outer_name(version, token), encode(after, {}))
+        outer = store.put_new(str(layout.OuterName(version, token)), encode(after, {}))
     arrays, content = _rounded(space, command, arrays, about)
     own = []
     for move in moves if command.elastic else ():
         tensors = sums.own_after(model, move)
-        name = layout.own_name(version, move.shard, token)
+        name = str(layout.OwnName(version, move.shard, token))
         own.append(store.put_new(name, encode(tensors, about)))
         versions.keep(own[-1], tensors, about)
-    made = store.put_new(layout.model_name(version, token), content)
+    made = store.put_new(str(layout.ModelName(version, token)), content)
     if command.in_step:  # no task begins from these any more
         versions.forget(file for file in (model, command.outer) if file is not None)
     if outer is not None:
@@ -286,7 +286,7 @@ def _is_sole(spec: Spec, command: Aggregate) -> bool:
 def _linked(space: Workspace, command: Aggregate, contribution: Contribution) -> NewVersion:
     """Publish a round's only update under the name of the next version."""
     space.aggregation.check_sole(command.model, command.pushes[0].base, contribution)
-    name = layout.model_name(command.round + 1, space.token(3))
+    name = str(layout.ModelName(command.round + 1, space.token(3)))
     made = space.store.link(contribution.file, name)
     space.aggregation.versions.forget([command.model])
     return NewVersion(made, None, ())

@@ -165,45 +165,6 @@ class PublishingPace:
         self.snapshot_seconds = seconds * max(1.0, self._snapshot_bytes / size_bytes)
 
 
-class SnapshotSchedule:
-    """The times at which one attempt publishes snapshots.
-
-    Training waits while the worker publishes a snapshot, so the time for the last one decides how
-    soon the next one may follow. The worker publishes the next one only after the manager has heard
-    of the last, because the manager removes only snapshots that it knows.
-
-    Args:
-        every_seconds: the least time between two snapshots; 0: no snapshots.
-        at_seconds: when the training begins.
-        expected_seconds: how long the first one will probably take.
-    """
-
-    def __init__(
-        self, every_seconds: float, at_seconds: float, expected_seconds: float = 0.0
-    ) -> None:
-        self._every_seconds = every_seconds
-        first = max(every_seconds, expected_seconds / _FIRST_COST_SHARE)
-        self.due_at_seconds = at_seconds + first if every_seconds else math.inf
-
-    def is_due(self, held: HeldAttempt, at_seconds: float) -> bool:
-        """Whether to publish a snapshot now.
-
-        Before the attempt's first step, its state is still the one that it began with. After the
-        last step, the update follows. Neither needs a snapshot.
-        """
-        if at_seconds < self.due_at_seconds or not held.snapshot_is_known:
-            return False
-        return held.steps_before < held.steps_done < held.steps_total
-
-    def saved(self, began_at_seconds: float, ended_at_seconds: float) -> None:
-        """Record how long the last snapshot took, published or not."""
-        # A slow or failing directory automatically makes snapshots rarer.
-        took = ended_at_seconds - began_at_seconds
-        rarest = math.sqrt(2 * took * _FAILS_EVERY_SECONDS)
-        interval = max(self._every_seconds, min(took / _COST_SHARE, rarest))
-        self.due_at_seconds = ended_at_seconds + interval
-
-
 class NextStep(Enum):
     """What to do next with an attempt whose task is loaded."""
 
@@ -222,21 +183,29 @@ class NextStep(Enum):
 class StepLoop:
     """Decides, before each step of one attempt, what comes next.
 
-    Threads and signal handlers may ask the attempt to stop at any time. `SnapshotSchedule` explains
-    the seconds.
+    Threads and signal handlers may ask the attempt to stop at any time. Training waits while the
+    worker publishes a snapshot, so the time for the last one decides how soon the next one may
+    follow. The worker publishes the next one only after the manager has heard of the last, because
+    the manager removes only snapshots that it knows.
+
+    Args:
+        held: the attempt.
+        every: the least seconds between two snapshots; 0: no snapshots.
+        at_seconds: when the training begins.
+        expected: how many seconds the first one will probably take.
+
+    Attributes:
+        snapshot_due_at_seconds: the time before which no snapshot is due.
     """
 
     def __init__(
         self, held: HeldAttempt, every: float, at_seconds: float, expected: float = 0.0
     ) -> None:
         self._held = held
-        self._schedule = SnapshotSchedule(every, at_seconds, expected)
+        self._every = every
         self._saves_since = at_seconds
-
-    @property
-    def snapshot_due_at_seconds(self) -> float:
-        """The time before which no snapshot is due; infinite if there are none."""
-        return self._schedule.due_at_seconds
+        first = max(every, expected / _FIRST_COST_SHARE)
+        self.snapshot_due_at_seconds = at_seconds + first if every else math.inf
 
     def next(self, at_seconds: float) -> NextStep:
         """Return what to do now; each request to save gets one answer.
@@ -257,7 +226,7 @@ class StepLoop:
                 return NextStep.HAND_OVER
         if cancelled:
             return NextStep.STOP
-        if self._schedule.is_due(held, at_seconds):
+        if self._is_due(at_seconds):
             self._saves_since = at_seconds
             return NextStep.SAVE
         return NextStep.TRAIN
@@ -265,8 +234,23 @@ class StepLoop:
     def only_trains(self, at_seconds: float) -> bool:
         """Whether nothing else than a step may come next."""
         held = self._held
-        return not (held.cancelled or held.to_save or self._schedule.is_due(held, at_seconds))
+        return not (held.cancelled or held.to_save or self._is_due(at_seconds))
+
+    def _is_due(self, at_seconds: float) -> bool:
+        """Whether to publish a snapshot now.
+
+        Before the attempt's first step, its state is still the one that it began with. After the
+        last step, the update follows. Neither needs a snapshot.
+        """
+        held = self._held
+        if at_seconds < self.snapshot_due_at_seconds or not held.snapshot_is_known:
+            return False
+        return held.steps_before < held.steps_done < held.steps_total
 
     def saved(self, at_seconds: float) -> None:
         """Record that the worker has published a snapshot, or failed to."""
-        self._schedule.saved(self._saves_since, at_seconds)
+        # A slow or failing directory automatically makes snapshots rarer.
+        took = at_seconds - self._saves_since
+        rarest = math.sqrt(2 * took * _FAILS_EVERY_SECONDS)
+        interval = max(self._every, min(took / _COST_SHARE, rarest))
+        self.snapshot_due_at_seconds = at_seconds + interval

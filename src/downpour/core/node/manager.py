@@ -179,7 +179,7 @@ def heartbeat_reply(
     """
     there = core.state.workers.get(worker)
     return HeartbeatAnswer(
-        known=core.has_registered(worker) and can_call,
+        known=there is not None and not there.is_awaited and can_call,
         unwanted=tuple(core.unwanted(worker, running)),
         interval_seconds=there.interval_seconds if there is not None else 0.0,
     )

@@ -98,11 +98,6 @@ class Scheduler:
         queue.prepare(state, experiment)
         return state.output.commands
 
-    def has_registered(self, worker: str) -> bool:
-        """Whether a worker has registered with this manager, and has not left."""
-        known = self.state.workers.get(worker)
-        return known is not None and not known.is_awaited
-
     def unwanted(self, worker: str, running: Sequence[Progress]) -> list[AttemptId]:
         """Return the attempts that a worker reports but should not be running."""
         known = self.state.workers.get(worker)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, ClassVar, Self
 
@@ -162,13 +162,11 @@ class Fields(BaseModel):
         """
         return cls.model_validate({str(key): value for key, value in fields.items()})
 
-    def _check_together(self) -> None:
-        """Raise `InvalidField` if fields are valid alone but do not fit together."""
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        self._check_together()
-        return self
+    def given(self, fields: Iterable[str]) -> dict[str, Any]:
+        """Return those of some fields that have another value than their default."""
+        known = type(self).model_fields
+        values = ((name, getattr(self, name)) for name in fields)
+        return {n: v for n, v in values if v != known[n].get_default(call_default_factory=True)}
 
     @model_validator(mode="wrap")  # the last validator, so that it wraps all others
     @classmethod

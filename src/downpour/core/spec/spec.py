@@ -227,7 +227,7 @@ class Spec(SpecFields):
             raise InvalidField(error) from None
         return value
 
-    def _check_together(self) -> None:
+    def model_post_init(self, _: Any, /) -> None:
         """Refuse fields that contradict each other, or have no effect."""
         _optimizer_fits(self)
         _inside_fits(self)
@@ -370,8 +370,9 @@ class ResolvedSpec(Spec):
         """Read a stored spec."""
         return cls.make(stored_fields(text))
 
-    def _check_together(self) -> None:
-        super()._check_together()
+    def model_post_init(self, context: Any, /) -> None:
+        """Refuse, too, what submission must have decided."""
+        super().model_post_init(context)
         if self.outer.optimizer == "auto":
             raise refusal("outer", "auto", "is decided once the number of shards is known")
 

@@ -6,7 +6,7 @@ The command line takes its options and their help from these fields, and so does
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -59,7 +59,8 @@ class Inside(Fields):
         "empty: by measured time",
     )
 
-    def _check_together(self) -> None:
+    def model_post_init(self, _: Any, /) -> None:
+        """Refuse fields that contradict each other, or have no effect."""
         if self.how == "auto" and self.processes > 1:
             raise refusal("processes", self.processes, "has no effect with how = 'auto'")
         if self.how not in {"data", "auto"} and self.processes == 1:
@@ -111,23 +112,19 @@ class Outer(Fields):
         default=1e-3, gt=0, description="Added to the denominator of adagrad, adam and yogi"
     )
 
-    def _check_together(self) -> None:
+    def model_post_init(self, _: Any, /) -> None:
+        """Refuse fields that contradict each other, or have no effect."""
         if any(not 0 <= beta < 1 for beta in self.betas):
             raise refusal("betas", list(self.betas), f"must be {ACCEPTED['betas']}")
         if self.optimizer == "auto":
-            self._check_open()
+            for name, value in self.given(type(self).model_fields).items():
+                accepted = "optimizer = 'auto' chooses it; name an optimizer to set it"
+                raise refusal(name, list(value) if name == "betas" else value, accepted)
         if self.optimizer in _BY_MOMENTUM and self.momentum == 0:
             accepted = f"{self.optimizer} needs a momentum above 0; sgd does not"
             raise refusal("momentum", 0, accepted)
         if self.every and self.optimizer != "delayed-nesterov":
             raise refusal("every", self.every, "works only with optimizer = 'delayed-nesterov'")
-
-    def _check_open(self) -> None:
-        """Refuse a field besides `auto`, which decides on all of them."""
-        for name, field in type(self).model_fields.items():
-            if name != "optimizer" and (value := getattr(self, name)) != field.default:
-                accepted = "optimizer = 'auto' chooses it; name an optimizer to set it"
-                raise refusal(name, list(value) if name == "betas" else value, accepted)
 
     @property
     def keeps_state(self) -> bool:

@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 from downpour.base.errors import SpecError
 from downpour.base.values import Forecast
 from downpour.core import families
-from downpour.core.spec import Spec
-
-Option = bool | int | float | str | list[int] | list[float] | list[str]
+from downpour.core.spec import Option, Spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,11 +20,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import inf, sqrt
 
+from downpour.core.spec import Option
 from downpour.core.stragglers.base import (
     Action,
     Assignment,
     Handoff,
-    Option,
     Policy,
     RoundView,
     RunningTask,

@@ -7,10 +7,10 @@ from dataclasses import replace
 from math import inf
 from statistics import median
 
+from downpour.core.spec import Option
 from downpour.core.stragglers.base import (
     Action,
     Assignment,
-    Option,
     Policy,
     Resize,
     RoundView,

@@ -18,7 +18,8 @@ from statistics import fmean, median
 from typing import cast
 
 from downpour.base.values import Forecast
-from downpour.core.stragglers.base import Option, RoundView, RunningTask, Speed
+from downpour.core.spec import Option
+from downpour.core.stragglers.base import RoundView, RunningTask, Speed
 
 # After this share of a task, the worker's average in it counts as much as the expectation. Earlier,
 # the average says little because it includes the loading time.

@@ -14,13 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from downpour.base.errors import (
-    FileCorrupt,
-    NonFinite,
-    SharedDirectoryError,
-    StoreError,
-    UpdatesRefused,
-)
+from downpour.base.errors import FileCorrupt, NonFinite, StoreError, UpdatesRefused
 from downpour.base.values import PublishedFile
 from downpour.files.aggregators.passes import Base, first_unsound, refusing
 from downpour.files.aggregators.summing import is_sound
@@ -202,13 +196,12 @@ def own_after(versions: Versions, model: PublishedFile, move: Move) -> dict[str,
     the shard's.
     """
     begun = versions.read(model)
-    try:
+    reasons: dict[int, str] = {}
+    with refusing(reasons, move.shard):
         update, _ = _read(versions.store, move.file, UpdateFormat.of(begun, model, WHOLE))
         _check_sound(update, begun.tensors, {}, move.file)
-    except SharedDirectoryError:
-        raise
-    except StoreError as error:
-        raise UpdatesRefused({move.shard: str(error)}) from error
+    if reasons:
+        raise UpdatesRefused(reasons)
     tensors = {name: tensor.copy() for name, tensor in update.tensors.items()}
     for name, numbers in tensors.items():
         if numbers.dtype.kind == "f":

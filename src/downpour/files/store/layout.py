@@ -38,7 +38,7 @@ _ATTEMPT = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _VersionName:
     version: int
     token: str
@@ -71,9 +71,9 @@ _VERSIONS: dict[str, type[ModelName | OuterName | WholeName]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class OwnName:
-    """A shard's own parameters after the shard has become part of a model version."""
+    """A shard's own parameters after the shard has become part of a model version of this token."""
 
     version: int
     shard: int
@@ -105,26 +105,6 @@ class AttemptName:
         numbers = f"{self.round:06d}-{self.shard:06d}-{self.attempt:03d}"
         ending = f"-{self.checksum}" if self.checksum else ""
         return f"{self.kind}-{numbers}-{self.token}{ending}.safetensors"
-
-
-def model_name(version: int, token: str) -> str:
-    """Name the file of a model version."""
-    return str(ModelName(version=version, token=token))
-
-
-def outer_name(version: int, token: str) -> str:
-    """Name the outer optimizer's state of the model version with this number and token."""
-    return str(OuterName(version=version, token=token))
-
-
-def whole_name(version: int, token: str) -> str:
-    """Name the whole file of a model version that we published as a step."""
-    return str(WholeName(version=version, token=token))
-
-
-def own_name(version: int, shard: int, token: str) -> str:
-    """Name a shard's own parameters, published with the model version of this number and token."""
-    return str(OwnName(version=version, shard=shard, token=token))
 
 
 def attempt_name(kind: AttemptKind, attempt: AttemptId, token: str, checksum: str = "") -> str:
@@ -204,9 +184,9 @@ def is_spent(name: str, round_: int) -> bool:
 def parse_name(name: str) -> ModelName | OuterName | WholeName | OwnName | AttemptName | None:
     """Parse the name of a file that a manager or an attempt publishes; None for other names."""
     if match := _MODEL.fullmatch(name):
-        return _VERSIONS[match[1]](version=int(match[2]), token=match[3])
+        return _VERSIONS[match[1]](int(match[2]), match[3])
     if match := _OWN.fullmatch(name):
-        return OwnName(version=int(match[1]), shard=int(match[2]), token=match[3])
+        return OwnName(int(match[1]), int(match[2]), match[3])
     if match := _ATTEMPT.fullmatch(name):
         return AttemptName(
             kind=_ATTEMPT_KINDS[match[1]],

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -139,16 +139,6 @@ def _check_arguments(task: Task, method: str, count: int, name: str) -> None:
         raise SpecError("task", name, with_place(accepted, called)) from None
 
 
-def not_default(spec: Spec, fields: Iterable[str]) -> dict[str, Any]:
-    """Return those of a spec's fields, with their values, that were given another value."""
-    known = Spec.model_fields
-    return {
-        field: getattr(spec, field)
-        for field in fields
-        if getattr(spec, field) != known[field].get_default(call_default_factory=True)
-    }
-
-
 def _refuse_twice_said(task: Task, spec: Spec) -> None:
     """Refuse fields that would have no effect, because the task decides what they say."""
     decided = {
@@ -156,7 +146,7 @@ def _refuse_twice_said(task: Task, spec: Spec) -> None:
         "step": ("clip_norm", "accumulate", "inside"),
     }
     for method, fields in decided.items():
-        for field, value in not_default(spec, fields).items():
+        for field, value in spec.given(fields).items():
             if overrides(task, method):
                 raise SpecError(field, value, f"{spec.task} has its own {method}()")
 
