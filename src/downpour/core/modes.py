@@ -1,10 +1,7 @@
 """Modes: when updates become a model version, and how far apart shards may be.
 
-All modes share one mechanism. A shard trains one task in each round, one after the other. A task
-begins from the model version that is newest when the scheduler first assigns the task. In step
-(`sync`), the manager makes a version from all updates of a round, and then the next round begins.
-The asynchronous modes make a version from fewer updates, and let shards be rounds apart. An
-update's staleness τ is the number of versions made since its base.
+All modes are values over one mechanism (docs/internals/architecture.md, "Modes"). An update's
+staleness τ is the number of versions made since its base.
 """
 
 from __future__ import annotations

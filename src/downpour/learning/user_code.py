@@ -6,9 +6,8 @@ finds the same ones under the same names: paths from the root of the project. Fo
 module, only its own package counts. A process goes on with the code that it has imported, so its
 digests are those of the last look before the import.
 
-Downpour does not ship packages. Results may depend on them, too, so the resolved spec notes the
-manager's versions, and each worker compares its own. That needs no imports: names come from
-`import` statements, versions from pip's records of installed packages.
+Packages are compared, not shipped, and that needs no imports either: names come from `import`
+statements, versions from pip's records of installed packages.
 """
 
 from __future__ import annotations

@@ -173,8 +173,7 @@ class Recalibrated:
     when exactly that share of outcomes stays below. Adaptive conformal inference (Gibbs and Candès
     2021) moves a quantile's level in this way. We move the quantile itself (Angelopoulos, Candès
     and Tibshirani 2023, section 2.1). The method assumes nothing about the outcomes: they need
-    neither repeat nor be independent. Predictions at assignment, after early reports and after late
-    reports of progress have separate offsets.
+    neither repeat nor be independent.
     """
 
     def __init__(self, model: Model) -> None:
@@ -267,14 +266,9 @@ _CLEARLY = 0.97
 class Selector:
     """A model that passes on the answers of its best member.
 
-    Every member predicts every task. When the selector knows the outcome, it judges each member by
-    the pinball loss of its prediction, separately at assignment and after reports of progress.
-    Recent outcomes weigh most. The selector favors the first member at the beginning, and replaces
-    the chosen one only with one that is clearly better. If a worker's name does not stand for a
-    machine (functions rented by the call), history predicts nothing, and the cluster's median wins.
-
-    If a member raises, or its quantiles are NaN, infinite or cross, the selector sets it aside with
-    one logged warning and continues with the others.
+    Every member predicts every task, and the selector judges it by the pinball loss
+    (docs/concepts/forecasts.md); recent outcomes weigh most. If a member raises, or its quantiles
+    are NaN, infinite or cross, the selector sets it aside with one logged warning.
     """
 
     def __init__(self, members: Mapping[str, Model]) -> None:

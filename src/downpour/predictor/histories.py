@@ -1,9 +1,7 @@
 """Statistics of every worker's past, and the inputs that learned predictors make from them.
 
 All times are logarithms of seconds per sample, relative to the worker's own running rate (its
-*base*). So no input depends on the speed of a machine or the size of a network. We handle rows in
-batches, because a batch costs little more than a single row. `describe` changes nothing; only `add`
-and `learn` do.
+*base*). We handle rows in batches, because a batch costs little more than a single row.
 """
 
 from __future__ import annotations

@@ -151,10 +151,8 @@ class Lstm(Learned):
     """Predicts with trained nets; `arrays` have the shapes that `shapes` returns.
 
     A finished task is an event that moves its worker's state. A prediction passes the state and the
-    inputs of the task through one of two small networks: one for tasks at assignment, one for tasks
-    that have reported progress. Several such nets, trained from different seeds, answer with the
-    mean of their quantiles. A network outputs the median and the distances to the other quantiles.
-    Distances cannot be negative, so quantiles cannot cross.
+    inputs of the task through one of two small networks (docs/concepts/forecasts.md). Several such
+    nets answer with the mean of their quantiles.
 
     `downpour_lab/fitting/training.py` makes the weights, which do not change while a job runs. When
     we fine-tuned them on the run at hand, predictions got worse for about the first eighty rounds.

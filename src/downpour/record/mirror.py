@@ -1,9 +1,8 @@
 """Journals in an object store, so that a manager on any machine can continue from them.
 
 A manager writes them to its own folder, as it would to a shared one. It also puts durable lines
-into the bucket before it acts on them: one object per commit, with the journal's new lines. From
-time to time, one object with the whole journal replaces these. If another machine led last, a new
-manager begins with that machine's files.
+into the bucket before it acts on them (docs/internals/decisions.md, "An object store needs one
+condition").
 
 A manager that does not know that it was replaced may still put objects there. They carry its term,
 and do not count once the manager of a later term has put its first object.

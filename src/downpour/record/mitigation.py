@@ -1,10 +1,7 @@
 """The cost of a run's stragglers and the effect of the policy, from its record alone.
 
-We have to estimate the time of an epoch in which the manager waits for every worker, because no
-such epoch took place. If the manager took work from a worker, or did not wait for it, we use the
-forecast of that moment. Everything else is measured. A move costs the loading and publishing of the
-worker that finished the shard. The ideal epoch takes as long as if every worker had been as fast as
-the median one.
+A part of it is estimated (docs/internals/decisions.md, "Mitigation is estimated from the record").
+A move costs the loading and publishing of the worker that finished the shard.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """An experiment's record: everything that happened, one JSON line each, for people to read.
 
-While an experiment runs, readers get its record as a projection of its journal (`view.py`), so the
-two can't differ. When the experiment ends, `export_record` writes the lines to `record.jsonl` in
-the folder as a whole. Readers of a folder use that file once the journal has ended, and project the
-journal until then: an earlier file of this name is not ours. No decision depends on a record.
+Readers project it from the journal (`view.py`) until the journal has ended, and then use the file
+`record.jsonl`, which `export_record` writes as a whole. An earlier file of this name is not ours.
 """
 
 from __future__ import annotations

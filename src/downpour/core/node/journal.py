@@ -11,12 +11,8 @@ may not know of its successor and still append lines, but these do not count.
 
 A checkpoint begins a segment, too, and its line carries the submission and the preparation. Replay
 begins there, so a manager that starts reads only the last segments (`since_checkpoint`). Its line
-has the number of the line before it. So if it is damaged, no line is missing, and replay begins at
-an earlier one. All other lines together yield the record that people read (`in_order`,
-`record/view.py`).
-
-This module does not know where segments are stored: `record/journal.py` keeps them on a disk, and
-the simulator keeps them in memory.
+has the number of the line before it (docs/internals/decisions.md, "A checkpoint holds the open
+tasks"). All other lines together yield the record that people read (`in_order`, `record/view.py`).
 """
 
 from __future__ import annotations

@@ -4,10 +4,7 @@ An `Entry` is an event or a fact that changes results: submitted, assigned, acce
 aggregated and evaluated work, and the end of an experiment. A driver journals them, in order,
 before it acts on the commands. `Scheduler.replay` takes them in again and reaches the same state
 (`durable` shows it), except for the workers, which must register again. `Scheduler.resume` then
-repeats the outstanding requests.
-
-The journal also holds all other facts, and the facts that only the manager `Observed`. These are
-for people, and replay skips them.
+repeats the outstanding requests. Replay skips what the journal holds for people alone.
 """
 
 from __future__ import annotations

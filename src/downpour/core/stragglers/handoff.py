@@ -1,17 +1,8 @@
 """`handoff`: hand a shard that would be late, as it stands, to a worker that ends it sooner.
 
-A worker publishes its state at its next step, and another one continues from there, so a move loses
-only the time that it takes. A shard that would end late goes to an idle worker. If no worker is
-idle, two busy ones exchange their shards, so that a slow worker never holds any shard for long. A
-worker that stalls cannot publish. Another worker then continues from the last snapshot while the
-stalled one may still finish, and the first update counts.
-
-The policy leaves a shard alone during a move. After the move, the shard stays until its new worker
-has trained some of it. A move costs another loading and another publishing. So the policy takes an
-attempt's measured time besides training as its cost, at least a tenth of a second. The cost is
-never below a share of a task, which is an option. A worker that imports and loads for the first
-time is no straggler. A move has to gain more than chance could show: if single steps vary much in
-time, a few slow ones don't show a slow worker.
+A shard that would end late goes to an idle worker. If no worker is idle, two busy ones exchange
+their shards. Another worker continues a stalled one's shard from the last snapshot, beside it.
+docs/how-to/stragglers.md ("How `handoff` works") has the rules and the options.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """A shared directory in an object store.
 
 All of these stores promise that an object appears whole, and never in part. *Created if absent*
-takes the place of a file system's links: if several writers create a key, exactly one succeeds. If
-a store ignored this condition, two managers or two attempts could silently replace each other's
-files, so `check_conditions` refuses such a store.
+takes the place of a file system's links: if several writers create a key, exactly one succeeds.
 
 `obstore` speaks to the servers. Each call retries transient errors for some seconds; the caller's
 `RetryPolicy` handles longer outages.

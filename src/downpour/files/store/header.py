@@ -6,10 +6,8 @@ in memory and equal dtypes are adjacent. Equal tensors and metadata always give 
 header may come from any process, so we check all of it against the file, and any contradiction
 makes the file corrupt. Format: https://github.com/huggingface/safetensors#format
 
-This module has its own reader and writer. The `safetensors` library joins all tensors into one new
-buffer when it writes, and copies each of them when it reads from memory. Both are full copies of a
-model, which may have gigabytes. Here `encode` returns the tensors' own memory and `decode` returns
-views. The library and this module read each other's files.
+Unlike those of the `safetensors` library, our reader and writer copy nothing: `encode` returns the
+tensors' own memory, and `decode` returns views.
 """
 
 from __future__ import annotations

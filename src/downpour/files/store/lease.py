@@ -1,11 +1,7 @@
 """The right to manage a shared directory, which only one manager has at a time.
 
-It consists of a lock, which ends with its holder, and of a *term*. A manager begins a term by
-creating the file `terms/N`; that fails if N exists. A network file system may forget the lock of a
-holder that it has not heard from for long. Such a manager notices when it finds a term that is
-higher than its own. The file names the addresses of the manager, so that workers find the leader.
-It also names the *cluster*: the first manager makes up an identity, and each later one copies it.
-By the cluster, a manager recognizes files that managers of another directory wrote.
+It consists of a lock, which ends with its holder, and of a *term*, begun by creating the file
+`terms/N` (docs/internals/architecture.md, "One manager at a time" and "Recovery").
 
 In a bucket, the terms are objects, and the lock works only within one machine. Between machines,
 the leader's pulse takes its place (`presence.py`).

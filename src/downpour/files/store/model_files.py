@@ -1,14 +1,7 @@
 """Files of a model: its versions, whole or as steps, and a trained model that a user names.
 
-A step's file has the layout of an update that was trained from that version (`updates.py`): a codec
-writes the differences, and buffers are whole. The file names the previous version by checksum, and
-so do the steps before it, back to a file with a whole model. So the checksum of a step determines
-all of the parameters that it leads to. The files of the previous versions have random names. A step
-must not contain these, because equal models have equal files, so the caller names the files.
-
-Every process sees the codec's losses: a version *is* the previous one, moved by its step, with the
-same bytes everywhere. We write some versions whole, with the same parameters
-(`core/scheduler/steps.py` chooses them).
+A step's file has the layout of an update that was trained from the previous version (`updates.py`),
+and names that version by checksum. docs/internals/decisions.md ("Versions are steps") has the rest.
 """
 
 from __future__ import annotations

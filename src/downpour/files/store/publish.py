@@ -1,18 +1,10 @@
 """Publishes a file as a whole, and tries again where the directory fails.
 
-An error is *the directory's* (`SharedDirectoryError`), and we retry, unless it is about
-
-- one name: it is taken, too long, a folder, not a regular file, larger than files may be;
-- this process: it is out of memory.
-
-The same rule holds for publishing, reading, listing, removing, locking, the record and the journal.
-If descriptors run out (EMFILE, ENFILE), other threads and processes soon close some. So we wait as
-for a directory that is away.
-
-A name that does not exist is `FileMissing` if we can list its folder; otherwise the error is the
-directory's. A denied file (EACCES, EPERM) is the directory's error, too, because its owner can fix
-it; if we refused an update for it, the update would be lost. We may call a file corrupt only after
-reading it.
+Some errors are *the directory's* (`SharedDirectoryError`), and we retry. Others are about one name
+or this process; docs/internals/architecture.md ("The directory") tells them apart. If descriptors
+run out (EMFILE, ENFILE), other threads and processes soon close some. So we wait as for a directory
+that is away. A name that does not exist is `FileMissing` if we can list its folder; otherwise the
+error is the directory's. We may call a file corrupt only after reading it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The shared directory: where it is, and its folders.
 
-For a URL, each machine has its own folder (`DOWNPOUR_LOCAL`) for fetched files. The manager's
-folder also has files that no other process reads: journals, records, locks. Journals and records
-are in the bucket as well (`record/mirror.py`), so a manager may start on any machine.
+For a URL, each machine has its own folder (`DOWNPOUR_LOCAL`) for fetched files; the manager's also
+has journals, records and locks.
 
 Prepared datasets are folders on each machine, as in any shared directory, so readers map them and
 check every checksum. We send `facts.json` last: if a folder in the object store has it, the folder

@@ -12,12 +12,9 @@ are buffers, so that one update cannot decide it for another. The part that a co
 the task's *unsent* part, which the shard's next task adds to its own difference. It is in one file
 with the optimizer's state, because both have the same lifetime.
 
-A worker reports its update. If the report is lost with the worker, `find_updates` reads its content
-from the file alone: round, shard, samples, steps and loss. All of that follows from the task, so
-two attempts at it publish files of the same bytes. The update's name has its checksum, which
-exposes an altered file; we know it once we have written the file, so nothing is hashed twice. We
-publish the optimizer's state first, with the update's numbers and token in its name, and the update
-has its checksum. So an update that exists is complete, unless its state was removed.
+If a worker's report is lost, `find_updates` reads its content from the file alone
+(docs/internals/architecture.md, "Adoption"). We know the checksum in an update's name once we have
+written the file, so nothing is hashed twice.
 """
 
 from __future__ import annotations
