@@ -290,10 +290,8 @@ def folder_in_use() -> Path | None:
 def use(folder: Path) -> None:
     """Import from a bundle's folder from now on, instead of any other one.
 
-    The folder comes first in `sys.path`, which `multiprocessing` hands to the processes that it
-    spawns. Before it comes and after it goes, the process forgets what it has imported under the
-    bundle's top-level names, so the next import reads the files that Python then finds. Objects
-    made before keep the code that made them.
+    Before it comes and after it goes, the process forgets what it has imported under the bundle's
+    top-level names, so the next import reads the files that Python then finds.
     """
     if folder == folder_in_use():
         return

@@ -1,9 +1,8 @@
 """A journal on disk, and its replay.
 
 Each segment of a journal is a file of checksummed lines in the experiment's folder. A line is JSON:
-the entry's number, its time, and the entry (`core/scheduler/replay.py` lists the kinds). The first
-line names the cluster, so that we recognize a folder copied from another cluster. A crash may tear
-the last line, and a bad disk may alter any. Readers get back only complete lines.
+the entry's number, its time, and the entry (`core/scheduler/replay.py` lists the kinds). A crash
+may tear the last line, and a bad disk may alter any. Readers get back only complete lines.
 `core/node/journal.py` has the rules about when to write, and which lines count.
 """
 

@@ -1,11 +1,8 @@
 """The scheduler: a deterministic state machine with one door, `handle(event) -> Output`.
 
-It decides who trains what, what counts, and when a round is over. It knows no clock, file, socket
-or tensor. Events bring the time. Results leave as facts, and orders as commands; `commands.py`
-lists a driver's duties in their order. The same events always give the same output, so the manager
-and a simulator drive the same core, and we can replay a recorded run. This module only passes each
-event to the right module: `queue`, `rounds`, `dispatch`, `updates` and `liveness` are functions on
-one `SchedulerState`.
+Results leave as facts, and orders as commands; `commands.py` lists a driver's duties in their
+order. This module only passes each event to the right module: `queue`, `rounds`, `dispatch`,
+`updates` and `liveness` are functions on one `SchedulerState`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Folds updates into the next version along a tree over the shards.
 
-The fold maps, sums and verifies files in one pass, along a tree over their shards (`passes.py`). So
-the bytes of the result depend only on the contributions, their weights and the model that they
-started from. They do not depend on the order of arrival, on threads, or on sums made before the
-last update came (`Gathering`). Memory holds one model, and a few more if we cannot map all updates
-at once. Damaged data never reaches a result: if a pass fails, `examine` finds the damaged shards
-and their faults, so that workers retrain exactly these.
+The fold maps, sums and verifies files in one pass, along a tree over their shards (`passes.py`;
+docs/internals/decisions.md, "The fold adds along a fixed tree"). Memory holds one model, and a few
+more if we cannot map all updates at once. Damaged data never reaches a result: if a pass fails,
+`examine` finds the damaged shards and their faults, so that workers retrain exactly these.
 """
 
 from __future__ import annotations
@@ -41,18 +39,15 @@ _SUMS_LEAST = 2
 class Gathering:
     """The sums of one round's updates so far; use it from one thread.
 
-    It gets updates as they arrive, and adds each to the sums that are possible so far. It follows
-    the tree of the fold, so the result has the same bytes. It is only a cache. If it cannot do
-    something, it does nothing, and the fold reads the file at the end. If a file is damaged, it
-    drops all its sums, and the fold finds and names the file. Each sum knows its updates and their
-    files, so the fold leaves out a sum with an update that does not count.
+    It gets updates as they arrive, and adds each to the sums that are possible so far, along the
+    tree of the fold. It is only a cache. If it cannot do something, it does nothing, and the fold
+    reads the file at the end. If a file is damaged, it drops all its sums, and the fold finds and
+    names the file.
 
     Args:
         store: Where the files are.
         base: The model that the round began from.
-        limit_bytes: How much memory the sums may take; None: half of the free memory. If n updates
-            arrive in the order of shards, they leave log2(n) sums; in the worst order, they leave
-            n / 2. The fold reads the rest at the end.
+        limit_bytes: How much memory the sums may take; None: half of the free memory.
     """
 
     def __init__(self, store: Store, base: Base, *, limit_bytes: int | None = None) -> None:

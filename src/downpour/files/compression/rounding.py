@@ -118,22 +118,10 @@ INT8 = Int8()
 
 
 _THRESHOLD = 0.7
-_DIGITS = 5  # 3 ** 5 = 243 fit a byte
-_POWERS = 3 ** np.arange(_DIGITS, dtype=np.int64)
-
-
-def _table() -> Numbers:
-    """Return [256, 5]: the numbers of each byte, NaN for bytes that are never written."""
-    table = (np.arange(256)[:, None] // _POWERS % 3 - 1).astype(np.float32)
-    table[3**_DIGITS :] = np.nan
-    return table
-
-
-_NUMBERS = _table()
 
 
 class Ternary(BlockCodec):
-    """A record is the scale (float32), then the digits, the lowest first.
+    """A record is the scale (float32), then the words of `TERNGRAD`, five digits in each.
 
     TernGrad (Wen et al. 2017, https://arxiv.org/abs/1705.07878) draws which numbers become zero.
     Here, the numbers below 0.7 of their block's mean magnitude become zero, and the scale is the
@@ -148,7 +136,7 @@ class Ternary(BlockCodec):
     feedback: ClassVar[float] = 1.0
 
     def _record_bytes(self, count: int) -> int:
-        return _SCALE_BYTES - (-count // _DIGITS)
+        return _SCALE_BYTES + TERNGRAD.words(count)
 
     def _encode_blocks(self, numbers: Numbers) -> Bytes:
         magnitudes = np.abs(numbers).astype(np.float64)
@@ -156,16 +144,12 @@ class Ternary(BlockCodec):
         sent = (magnitudes >= cut) & (magnitudes > 0)
         total = np.where(sent, magnitudes, 0).sum(axis=1, keepdims=True)
         scale = (total / np.maximum(sent.sum(axis=1, keepdims=True), 1)).astype("<f4")
-        rows, count = numbers.shape
-        digits = np.ones((rows, -(-count // _DIGITS) * _DIGITS), np.int64)
-        digits[:, :count] += np.where(sent, np.sign(numbers), 0).astype(np.int64)
-        packed = (digits.reshape(rows, -1, _DIGITS) * _POWERS).sum(axis=2).astype(np.uint8)
+        packed = TERNGRAD.packed((np.sign(numbers) * sent).astype(np.float32, copy=False))
         return np.concatenate([scale.view(np.uint8), packed], axis=1)
 
     def _decode_blocks(self, records: Bytes, out: Numbers) -> None:
         scale = records[:, :_SCALE_BYTES].copy().view("<f4")
-        numbers = _NUMBERS[records[:, _SCALE_BYTES:]].reshape(len(records), -1)
-        np.multiply(numbers[:, : out.shape[1]], scale, out=out)
+        np.multiply(TERNGRAD.unpacked(records[:, _SCALE_BYTES:], out.shape[1]), scale, out=out)
 
 
 TERNARY = Ternary()
@@ -209,28 +193,24 @@ class Stochastic(BlockCodec):
     feedback: ClassVar[None] = None
 
     def _record_bytes(self, count: int) -> int:
-        return _HALF_SCALE_BYTES - (-self._words(count) * self.word_bits // 8)
+        return _HALF_SCALE_BYTES - (-self.words(count) * self.word_bits // 8)
 
-    def _words(self, count: int) -> int:
+    def words(self, count: int) -> int:
+        """Return how many words the codes of `count` numbers take."""
         return -(-count // self.together)
 
     def _encode_blocks(self, numbers: Numbers) -> Bytes:
-        rows, count = numbers.shape
         scale = self._scale(np.abs(numbers).max(axis=1, keepdims=True))
         codes = numbers / np.where(scale > 0, scale, np.float32(np.inf))
         codes += _drawn(numbers)
         np.floor(codes, out=codes)
         np.clip(codes, -self.largest, self.largest, out=codes)
-        digits = np.full((rows, self._words(count) * self.together), self.largest, np.uint16)
-        digits[:, :count] = codes + np.float32(self.largest)
         halves = (scale.view(np.uint32) >> np.uint32(16)).astype("<u2")
-        return np.concatenate([halves.view(np.uint8), self._packed(self._joined(digits))], axis=1)
+        return np.concatenate([halves.view(np.uint8), self.packed(codes)], axis=1)
 
     def _decode_blocks(self, records: Bytes, out: Numbers) -> None:
         scale = from_bfloat16(records[:, :_HALF_SCALE_BYTES].copy().view("<u2"))
-        words = self._unpacked(records[:, _HALF_SCALE_BYTES:], self._words(out.shape[1]))
-        numbers = self._table.take(words, axis=0).reshape(len(records), -1)
-        np.multiply(numbers[:, : out.shape[1]], scale, out=out)
+        np.multiply(self.unpacked(records[:, _HALF_SCALE_BYTES:], out.shape[1]), scale, out=out)
 
     def _scale(self, largest: Numbers) -> Numbers:
         """Return scales that bfloat16 can hold, with which no number is beyond the last code.
@@ -249,12 +229,20 @@ class Stochastic(BlockCodec):
         most = np.float32(np.finfo(np.float32).max / np.float32(self.largest))
         return (most.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
 
-    def _joined(self, digits: _Words) -> _Words:
-        """Return the words [m, n / together] of digits [m, n]."""
+    def packed(self, codes: Numbers) -> Bytes:
+        """Return the words of codes [m, n], packed."""
+        rows, count = codes.shape
+        digits = np.full((rows, self.words(count) * self.together), self.largest, np.uint16)
+        digits[:, :count] = codes + np.float32(self.largest)
         words = digits[:, :: self.together].copy()
         for place in range(1, self.together):
             words += digits[:, place :: self.together] * np.uint16(self.base**place)
-        return words
+        return self._packed(words)
+
+    def unpacked(self, packed: Bytes, count: int) -> Numbers:
+        """Return the codes [m, count] of packed words, NaN for words that we never write."""
+        words = self._unpacked(packed, self.words(count))
+        return self._table.take(words, axis=0).reshape(len(packed), -1)[:, :count]
 
     @cached_property
     def _table(self) -> Numbers:

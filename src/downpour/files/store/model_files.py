@@ -17,6 +17,7 @@ import xxhash
 from downpour.base.errors import FileCorrupt, SharedDirectoryError, SpecError, StoreError
 from downpour.base.values import PublishedFile, is_bare_name
 from downpour.files.compression import CODECS
+from downpour.files.compression.rounding import from_bfloat16
 from downpour.files.store.base import Buffer, Store
 from downpour.files.store.directory import DirectoryStore, names_in, read_regular
 from downpour.files.store.header import (
@@ -212,11 +213,7 @@ def newest_model(folder: Path) -> Path | None:
 
 
 def read_model(path: Path, name: str, shared: SharedDirectory | None, *, field: str) -> NamedModel:
-    """Read an unknown parameter file; bfloat16 becomes float32, exactly.
-
-    Other programs write safetensors, too, perhaps with bfloat16. We refuse anything else: other
-    formats are pickles, which can run code when a program reads them.
-    """
+    """Read an unknown parameter file; bfloat16, which other programs write, becomes float32."""
     try:
         contents = [read_regular(file) for file in (path, *_frozen_beside(path))]
         held, *others = (decode(content, path.name, FOREIGN_DTYPES) for content in contents)
@@ -261,6 +258,4 @@ def _refusal(path: Path, error: FileCorrupt) -> str:
 def _numbers(array: Array) -> Array:
     if array.dtype != BFLOAT16:
         return array
-    # bfloat16 is the upper half of a float32.
-    halves = np.ascontiguousarray(array).view("<u2").astype("<u4")
-    return (halves << 16).view("<f4").reshape(array.shape)
+    return from_bfloat16(np.ascontiguousarray(array).view("<u2")).reshape(array.shape)

@@ -37,10 +37,9 @@ _LAST = b"ended"
 class Pulse:
     """Beats from `start` to `stop`, in a separate thread.
 
-    Every two seconds, the leader replaces an object. A successor takes the leader for dead once the
-    object has not changed for ten seconds, by the successor's own clock (`Watch`): machines need
-    not agree on the time. A leader that only stood still finds the later term when it looks:
-    `leads` says whether no later term has begun, and raises StoreError if it cannot find out.
+    The leader replaces an object (docs/internals/decisions.md, "An object store needs one
+    condition"). A leader that only stood still finds the later term when it looks: `leads` says
+    whether no later term has begun, and raises StoreError if it cannot find out.
     """
 
     def __init__(self, bucket: Bucket, term: int, leads: Callable[[], bool]) -> None:

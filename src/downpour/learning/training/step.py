@@ -207,9 +207,8 @@ class Shortage:
     """How often an accelerator had too little memory for a step of an experiment; what follows.
 
     The first time, this process gives back all device memory that it does not use, and trains again
-    from the last snapshot, or from the beginning of the task. From the second time on, it also
-    keeps in the host's memory what its steps need later. Neither changes a byte. A CPU has no
-    other memory, so no process retries there.
+    (docs/internals/decisions.md, "A step that runs out of memory"). From the second time on, it
+    also keeps in the host's memory what its steps need later.
     """
 
     device: str

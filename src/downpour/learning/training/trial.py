@@ -1,8 +1,8 @@
 """The check at submission: two real steps, twice, before a worker gets a shard.
 
 The first time, both steps are in one network, which then trains another task, as a worker's does.
-The second time, the state after the first step goes through a snapshot into a network that was just
-built. A result that depends on anything but parameters, buffers and seeds differs between the two.
+The second time, a snapshot cuts them (docs/internals/decisions.md, "Preparation tries whether a
+network repeats").
 """
 
 from __future__ import annotations
