@@ -18,9 +18,9 @@ from downpour.base.values import AttemptId, PublishedFile, Update
 from downpour.core.node.journal import Line
 from downpour.core.scheduler import Checkpoint, Journaled, Observed, TakenUp, facts
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler.events import Best
 from downpour.core.scheduler.replay import DurableTask
 from downpour.core.scheduler.round import TaskKey
-from downpour.core.scheduler.steps import Best
 from downpour.core.stragglers.base import PendingTask
 from downpour.record.journal import KINDS, Journal, lines_from, read_journal, segments
 from tests.specs import plain_spec

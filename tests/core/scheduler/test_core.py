@@ -9,7 +9,7 @@ import pytest
 from downpour.core.scheduler import Output, Scheduler, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler.steps import Best
+from downpour.core.scheduler.events import Best
 from tests.core.scheduler.conftest import Make
 
 

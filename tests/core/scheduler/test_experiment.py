@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from downpour.core.scheduler.experiment import Experiment
-from downpour.core.scheduler.steps import is_whole, leading_to
+from downpour.core.scheduler.steps import is_whole, leading_to, spent_models
 from tests.core.scheduler.conftest import Make
 
 
@@ -172,6 +172,7 @@ def test_a_base_stays_until_its_last_update_is_applied(make: Make) -> None:
         publish(make, experiment, shard)
         experiment.applying = experiment.due(0.0)
         experiment.take_version(make.file(f"m{shard + 1}"))
+        spent_models(experiment)
         experiment.start_rounds()
         kept.append([file.name for file in experiment.models])
     assert kept == [["m0", "m1"], ["m2"]]

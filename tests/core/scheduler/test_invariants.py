@@ -10,10 +10,10 @@ import pytest
 from downpour.base.states import Failure, FailureKind
 from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler.events import Best
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.invariants import check_invariants
 from downpour.core.scheduler.round import Round, TaskKey
-from downpour.core.scheduler.steps import Best
 from tests.core.scheduler.conftest import Make
 
 

@@ -12,7 +12,7 @@ from downpour.core.node.journal import Journaling, JournalWriter
 from downpour.core.scheduler import Checkpoint, Entry, Scheduler, checkpoint, durable, facts
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler.steps import Best
+from downpour.core.scheduler.events import Best
 from tests.core.scheduler.conftest import Make
 
 

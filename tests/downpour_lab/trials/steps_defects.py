@@ -9,7 +9,7 @@ from downpour.base.values import PublishedFile
 from downpour.core.scheduler import Output, Scheduler
 from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler.steps import Versioned
+from downpour.core.scheduler.experiment import Experiment
 
 
 class NamesTooFew(Scheduler):
@@ -34,6 +34,6 @@ class TakesStepsForWhole(Scheduler):
         return output
 
 
-def nothing_linked(_experiment: Versioned, _needed: Collection[str]) -> tuple[PublishedFile, ...]:
+def nothing_linked(_experiment: Experiment, _needed: Collection[str]) -> tuple[PublishedFile, ...]:
     """Keep no version for the sake of those after it."""
     return ()

@@ -16,8 +16,8 @@ import xxhash
 
 from downpour.base.errors import FileCorrupt, FileMissing, SpecError
 from downpour.base.values import AttemptId, PublishedFile
-from downpour.core.scheduler.events import NOTHING_HANDED_ON, HandedOn
-from downpour.core.scheduler.steps import Best, evaluated_before
+from downpour.core.scheduler.events import NOTHING_HANDED_ON, Best, HandedOn
+from downpour.core.scheduler.experiment import evaluated_before
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.files.aggregators import first_state, is_state_of
 from downpour.files.spec_file import read_spec

@@ -22,7 +22,6 @@ from downpour.base.values import (
     TrialSums,
     Update,
 )
-from downpour.core.scheduler.steps import Best
 from downpour.core.spec import ResolvedSpec
 
 
@@ -55,6 +54,19 @@ class ExperimentCancelled(ExperimentNews):
     """A client wants to stop an experiment."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Best:
+    """A model version that is better than every version evaluated before it, and its value.
+
+    `model` is None if an earlier experiment compared the version, but did not keep it. A round
+    before the experiment's first one has a negative number; see `Meetings`.
+    """
+
+    round: int
+    value: float
+    model: PublishedFile | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

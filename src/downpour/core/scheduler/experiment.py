@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 
-from downpour.base.states import Evaluation, ExperimentState
+from downpour.base.states import Evaluation, ExperimentState, Goal
 from downpour.base.values import AttemptId, Part, PublishedFile, TrialSums
 from downpour.core.modes import mode_of
-from downpour.core.scheduler.events import HandedOn
+from downpour.core.scheduler.events import Best, HandedOn
 from downpour.core.scheduler.lifecycle import EXPERIMENT, Lifecycle, progress_timeout
 from downpour.core.scheduler.round import Round, ShardTask, TaskKey, files_of
-from downpour.core.scheduler.steps import Best, better, compared_from, evaluated_before, linked
-from downpour.core.spec import ResolvedSpec
+from downpour.core.spec import ResolvedSpec, Spec
 
 # Importing torch and making a network took 7 to 10 s when three workers shared two busy cores.
 _STARTUP_SECONDS = 10.0
@@ -306,7 +305,8 @@ class Experiment:
         """Note the version that the driver made from the updates of `applying`.
 
         Returns:
-            The rounds that end with this version, and the files that the driver may remove now.
+            The rounds that end with this version, and the files other than models that the driver
+            may remove now.
         """
         spent, replaced = zip(*map(self._apply, self.applying), strict=True)
         # Each of these was the base of the task that has just ended, and of no other task.
@@ -324,7 +324,7 @@ class Experiment:
         snapshots = (t.snapshot.file for each in over for t in each.tasks if t.snapshot is not None)
         former = filter(None, (*spent, *replaced, *left, self.outer))
         self.outer = outer
-        return over, (*former, *snapshots, *self._spent_models())
+        return over, (*former, *snapshots)
 
     def _apply(self, key: TaskKey) -> tuple[PublishedFile | None, PublishedFile | None]:
         """Make an update part of the version, and offer its shard again.
@@ -360,8 +360,8 @@ class Experiment:
             self.evaluated_versions.add(self.version)
         return current
 
-    def take_evaluation(self, number: int, evaluation: Evaluation) -> tuple[PublishedFile, ...]:
-        """Note how good a round's model is; return the models that the driver may remove now."""
+    def take_evaluation(self, number: int, evaluation: Evaluation) -> None:
+        """Note how good a round's model is."""
         model = self.evaluating.pop(number)
         if self.spec.goal is not None:
             self.best = better(self.spec.goal, self.best, number, evaluation, model)
@@ -369,7 +369,6 @@ class Experiment:
         if number > self.evaluated_round:
             self.evaluated_round = number
             self.last_evaluation = evaluation
-        return self._spent_models()
 
     def close(self) -> tuple[PublishedFile, ...]:
         """End the open rounds and the evaluations; return the files that only they needed.
@@ -381,7 +380,7 @@ class Experiment:
         self.testing = False
         self.own = {}
         self.evaluating = {}
-        return (*files, *self._spent_models())
+        return files
 
     def files(self) -> tuple[PublishedFile, ...]:
         """Return every file that the experiment needs to continue."""
@@ -445,20 +444,42 @@ class Experiment:
         """Return the bases of the tasks whose updates are part of no version yet."""
         return (t.base for t in self.open_tasks() if t.base is not None and not t.is_over)
 
-    def _spent_models(self) -> tuple[PublishedFile, ...]:
-        """Remove and return the model versions that are neither kept nor being evaluated."""
-        needed = {file.name for file in (*self.evaluating.values(), *self.bases())}
-        needed |= {file.name for file in linked(self, needed)}
-        # Once there is a result, the best version has its own file beside it.
-        if self.kept_best is not None and self.result is None:
-            needed.add(self.kept_best.name)
-        older, newest = self.models[: -self.kept_newest], self.models[-self.kept_newest :]
-        self.models = [file for file in older if file.name in needed] + newest
-        return tuple(file for file in older if file.name not in needed)
-
     @property
     def kept_newest(self) -> int:
         """How many of the newest versions are kept, at least 1."""
         # If rounds overlap, the next ones begin from the version before the newest, and so does an
         # experiment that continues this one.
         return max(self.spec.keep_models, 1 + self.mode.overlaps)
+
+
+def better(
+    goal: Goal, former: Best | None, number: int, evaluation: Evaluation, model: PublishedFile
+) -> Best | None:
+    """Return the better of the best so far and a round's model; of equals, the earlier round's.
+
+    The result does not depend on the order of the evaluations. A value that is not a number is
+    never best.
+    """
+    value = goal.value(evaluation)
+    if value is None or goal.rank(value) == goal.rank(None):
+        return former
+    new = Best(round=number, value=value, model=model)
+    if former is None:
+        return new
+    return max(new, former, key=lambda best: (goal.rank(best.value), -best.round))
+
+
+def evaluated_before(spec: Spec) -> int:
+    """Return the last round that was due for an evaluation before the experiment's first one."""
+    epochs = spec.meetings.epochs_before
+    return spec.meetings.last_of(epochs - epochs % max(1, spec.evaluate_every))
+
+
+def compared_from(spec: Spec) -> int:
+    """Return the round after which `stop_after` counts the epochs without a better model.
+
+    It counts from the beginning of the training, unless no earlier model can be compared.
+    """
+    if spec.best_checksum is None:
+        return evaluated_before(spec)
+    return spec.meetings.last_of(0)

@@ -9,7 +9,7 @@ from downpour.core.scheduler import events as on
 from downpour.core.scheduler import facts
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.state import SchedulerState
-from downpour.core.scheduler.steps import leading_to
+from downpour.core.scheduler.steps import leading_to, spent_models
 
 
 def submitted(state: SchedulerState, event: on.ExperimentSubmitted) -> None:
@@ -125,7 +125,7 @@ def conclude(state: SchedulerState, experiment: Experiment, ending: Ending, reas
         for worker in list(state.workers):
             state.cancel(worker, reason)
     # This comes before `Conclude`, because the driver then removes the remaining files.
-    state.discard(experiment.name, experiment.close())
+    state.discard(experiment.name, (*experiment.close(), *spent_models(experiment)))
     state.note(
         facts.Concluded(
             experiment=experiment.name,

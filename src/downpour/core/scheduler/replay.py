@@ -21,7 +21,6 @@ from downpour.core.scheduler import facts, queue, updates
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.round import Round, ShardTask, TaskKey
 from downpour.core.scheduler.state import SchedulerState
-from downpour.core.scheduler.steps import Best
 from downpour.core.stragglers.base import PendingTask
 
 
@@ -75,7 +74,7 @@ class Checkpoint:
     evaluated_versions: set[int]
     evaluated_round: int
     last_evaluation: Evaluation | None
-    best: Best | None
+    best: on.Best | None
 
 
 _OF_TASK = frozenset(each.name for each in fields(DurableTask)) - {"state", "offer"}

@@ -9,7 +9,7 @@ from downpour.core.scheduler import events as on
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.round import TaskKey, files_of
 from downpour.core.scheduler.state import SchedulerState, TaskContext
-from downpour.core.scheduler.steps import Best
+from downpour.core.scheduler.steps import spent_models
 from downpour.core.scheduler.updates import aggregate_if_due
 
 
@@ -79,6 +79,7 @@ def aggregated(state: SchedulerState, event: on.Aggregated) -> None:
         return
     experiment.version_at_seconds = state.now_seconds
     over, spent = experiment.take_version(event.model, event.outer, event.own)
+    models = spent_models(experiment)  # before others begin from the kept ones
     for current in over:
         dispatch.learn(state, current)
     experiment.start_rounds()
@@ -87,7 +88,7 @@ def aggregated(state: SchedulerState, event: on.Aggregated) -> None:
         if current.number in experiment.evaluating:
             queue.evaluate(state, experiment, current.number, event.model, experiment.part)
     aggregate_if_due(state, experiment)  # a version that is due should not wait either
-    state.discard(experiment.name, spent)
+    state.discard(experiment.name, (*spent, *models))
     queue.publish_if_done(state, experiment)
 
 
@@ -145,20 +146,20 @@ def evaluated(state: SchedulerState, event: on.Evaluated) -> None:
         reason = f"keep_best = '{goal}': {unmeasured(event.evaluation)}"
         queue.fail(state, experiment, reason, asked_wrongly=True)
         return
-    spent = experiment.take_evaluation(event.round, event.evaluation)
+    experiment.take_evaluation(event.round, event.evaluation)
     best = experiment.best
     if best is not None and best != former:
         _note_best(state, experiment, best)
     if experiment.has_stopped_early and not experiment.all_rounds_done:
         last = experiment.epoch_of(experiment.rounds_done - 1)
         state.log(f"stopped after epoch {last}: {experiment.why_it_ends}")
-    state.discard(experiment.name, spent)
+    state.discard(experiment.name, spent_models(experiment))
     # Training may have waited for this evaluation.
     experiment.start_rounds()
     queue.publish_if_done(state, experiment)
 
 
-def _note_best(state: SchedulerState, experiment: Experiment, best: Best) -> None:
+def _note_best(state: SchedulerState, experiment: Experiment, best: on.Best) -> None:
     fact = facts.Improved(
         experiment=experiment.name, round=best.round, value=best.value, model=best.model
     )

@@ -144,7 +144,7 @@ class Ternary(BlockCodec):
         sent = (magnitudes >= cut) & (magnitudes > 0)
         total = np.where(sent, magnitudes, 0).sum(axis=1, keepdims=True)
         scale = (total / np.maximum(sent.sum(axis=1, keepdims=True), 1)).astype("<f4")
-        packed = TERNGRAD.packed((np.sign(numbers) * sent).astype(np.float32, copy=False))
+        packed = TERNGRAD.packed(np.sign(numbers) * sent)
         return np.concatenate([scale.view(np.uint8), packed], axis=1)
 
     def _decode_blocks(self, records: Bytes, out: Numbers) -> None:
@@ -201,7 +201,7 @@ class Stochastic(BlockCodec):
 
     def _encode_blocks(self, numbers: Numbers) -> Bytes:
         scale = self._scale(np.abs(numbers).max(axis=1, keepdims=True))
-        codes = numbers / np.where(scale > 0, scale, np.float32(np.inf))
+        codes = np.divide(numbers, np.where(scale > 0, scale, np.float32(np.inf)))
         codes += _drawn(numbers)
         np.floor(codes, out=codes)
         np.clip(codes, -self.largest, self.largest, out=codes)
