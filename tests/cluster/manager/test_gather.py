@@ -26,6 +26,7 @@ from downpour.core.scheduler import events as on
 from downpour.core.spec import Outer
 from downpour.files.aggregators import first_state
 from downpour.files.store import DirectoryStore, SharedDirectory, decode, encode, model_metadata
+from downpour.files.store.publish import RetryPolicy
 from tests.cluster.manager.conftest import Queue
 from tests.specs import plain_spec, plain_update
 
@@ -37,7 +38,7 @@ class CountingStore(DirectoryStore):
     """Notes which files are opened."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, patience_seconds=0)
+        super().__init__(path, RetryPolicy(seconds=0))
         self.opened: list[str] = []
 
     def view(self, file: PublishedFile) -> memoryview:

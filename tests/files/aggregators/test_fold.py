@@ -20,6 +20,7 @@ from downpour.base.values import PublishedFile
 from downpour.files.aggregators import AGGREGATORS, Contribution, fold, summing
 from downpour.files.store import Array, DirectoryStore, Store, decode, encode
 from downpour.files.store.base import MemoryStore
+from downpour.files.store.publish import RetryPolicy
 from downpour.host import process
 
 Update = dict[str, Array]
@@ -331,7 +332,7 @@ def test_all_bad_updates_are_named_at_once(
     contribute: Any, random: np.random.Generator, tmp_path: Path
 ) -> None:
     """One pass over a round with every fault tells exactly the shards to train again."""
-    store = DirectoryStore(tmp_path, patience_seconds=0)
+    store = DirectoryStore(tmp_path, RetryPolicy(seconds=0))
     bad = [2 * number + 1 for number in range(len(SPOILED))]
     model = model_of(store, update_of(random))
     parts = contribute(store, [update_of(random) for _ in range(2 * len(SPOILED) + 3)])

@@ -11,12 +11,13 @@ from downpour.base.errors import NonFinite, UpdatesRefused
 from downpour.base.values import PublishedFile
 from downpour.files.aggregators import Move, Versions, moved, own_after
 from downpour.files.store import Array, DirectoryStore, encode, model_metadata
+from downpour.files.store.publish import RetryPolicy
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> DirectoryStore:
     """An empty folder."""
-    return DirectoryStore(tmp_path, patience_seconds=0.1)
+    return DirectoryStore(tmp_path, RetryPolicy(seconds=0.1))
 
 
 def put(store: DirectoryStore, name: str, *numbers: float, count: int = 0) -> PublishedFile:

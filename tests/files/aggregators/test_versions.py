@@ -12,6 +12,7 @@ from downpour.base.errors import FileCorrupt, FileMissing
 from downpour.base.values import PublishedFile
 from downpour.files.aggregators import Move, Versions, moved
 from downpour.files.store import Array, DirectoryStore, ParameterFile, encode, step_to
+from downpour.files.store.publish import RetryPolicy
 
 NUMBERS: dict[str, Array] = {"w": np.arange(1000, dtype=np.float32)}
 ABOUT = {"buffers": "[]"}
@@ -20,7 +21,7 @@ ABOUT = {"buffers": "[]"}
 @pytest.fixture
 def store(tmp_path: Path) -> DirectoryStore:
     """An empty folder, whose missing files are not waited for."""
-    return DirectoryStore(tmp_path, patience_seconds=0)
+    return DirectoryStore(tmp_path, RetryPolicy(seconds=0))
 
 
 def published(store: DirectoryStore, name: str) -> PublishedFile:

@@ -26,7 +26,7 @@ def _objects(path: Path) -> Store:
 
 
 STORES: dict[str, Callable[[Path], Store]] = {
-    "directory": lambda path: DirectoryStore(path, patience_seconds=0),
+    "directory": lambda path: DirectoryStore(path, RetryPolicy(seconds=0)),
     "memory": lambda _path: MemoryStore(),
     "objects": _objects,
 }

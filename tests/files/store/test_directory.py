@@ -13,6 +13,7 @@ from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError,
 from downpour.base.values import PublishedFile
 from downpour.files.store import DirectoryStore, directory
 from downpour.files.store.directory import Mount, names_in
+from downpour.files.store.publish import RetryPolicy
 
 from .conftest import away_for
 
@@ -67,7 +68,7 @@ def test_a_file_of_another_machine_is_waited_for(
     if held is not None:
         (here / "update").write_bytes(held)
     sleep = Later(lambda: path.replace(here / "update"))
-    assert bytes(getattr(DirectoryStore(here, sleep=sleep), door)(file)) == b"content"
+    assert bytes(getattr(DirectoryStore(here, RetryPolicy(sleep=sleep)), door)(file)) == b"content"
     assert sleep.calls == 3
 
 
@@ -75,7 +76,7 @@ def test_a_second_name_is_a_link_where_there_are_links(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is written again; a server that repeats the request has done no harm."""
-    store = DirectoryStore(here, patience_seconds=0)
+    store = DirectoryStore(here, RetryPolicy(seconds=0))
     file, real = store.put_new("a", [b"content"]), os.link
 
     def twice(*places: Path) -> None:
@@ -110,7 +111,7 @@ def test_the_bytes_of_a_server_are_counted_as_they_come(
 def test_patience_ends(here: Path) -> None:
     """A file that stays away is missing, one that stays short is corrupt."""
     slept: list[float] = []
-    store = DirectoryStore(here, patience_seconds=4, sleep=slept.append)
+    store = DirectoryStore(here, RetryPolicy(seconds=4, sleep=slept.append))
     file = store.put_new("update", [b"content"])
     (here / "update").write_bytes(b"short")
     with pytest.raises(FileCorrupt, match="holds 5 bytes, but 7"):
@@ -123,7 +124,7 @@ def test_patience_ends(here: Path) -> None:
 
 def test_a_directory_that_vanished_is_named(here: Path) -> None:
     """Where not even the directory can be listed, the error is about the directory."""
-    store = DirectoryStore(here, patience_seconds=0)
+    store = DirectoryStore(here, RetryPolicy(seconds=0))
     file = store.put_new("update", [b"content"])
     store.delete("update")
     here.rmdir()
@@ -157,7 +158,7 @@ def test_a_server_that_is_away_for_a_moment_is_waited_for(
 ) -> None:
     """A read that failed is repeated, and so is what a publisher could not write."""
     slept: list[float] = []
-    store = DirectoryStore(here, sleep=slept.append)
+    store = DirectoryStore(here, RetryPolicy(sleep=slept.append))
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", away_for(2, os.fsync))
         file = store.put_new("update", [b"content"])
@@ -171,7 +172,7 @@ def elsewhere(here: Path, monkeypatch: pytest.MonkeyPatch) -> DirectoryStore:
     """A store that seems to lie on another machine, and does not sleep."""
     nfs = Mount(point=here, kind="nfs4", options=())
     monkeypatch.setattr(directory, "find_mount", lambda _: nfs)
-    return DirectoryStore(here, patience_seconds=4, sleep=lambda _: None)
+    return DirectoryStore(here, RetryPolicy(seconds=4, sleep=lambda _: None))
 
 
 def test_a_file_on_another_machine_is_fetched_before_it_is_mapped(
@@ -209,7 +210,7 @@ def test_a_file_that_is_cut_while_it_is_fetched_is_corrupt(
 
 def test_a_folder_in_a_files_place_is_an_error_of_the_store(here: Path) -> None:
     """What cannot be read at all raises no bare OSError."""
-    store = DirectoryStore(here, patience_seconds=0)
+    store = DirectoryStore(here, RetryPolicy(seconds=0))
     (here / "update").mkdir()
     with pytest.raises(StoreError):
         store.view(PublishedFile(name="update", size_bytes=4096, checksum=""))

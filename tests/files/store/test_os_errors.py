@@ -68,9 +68,9 @@ def test_an_error_of_one_name_or_process_is_not_the_directorys(
 
 
 OPERATIONS: dict[str, Callable[[SharedDirectory, Path], object]] = {
-    "publish": lambda _, path: DirectoryStore(path, patience_seconds=0).put_new("new", [b"x"]),
-    "list": lambda _, path: DirectoryStore(path, patience_seconds=0).list(),
-    "describe": lambda _, path: DirectoryStore(path, patience_seconds=0).describe("file"),
+    "publish": lambda _, path: DirectoryStore(path, RetryPolicy(seconds=0)).put_new("new", [b"x"]),
+    "list": lambda _, path: DirectoryStore(path, RetryPolicy(seconds=0)).list(),
+    "describe": lambda _, path: DirectoryStore(path, RetryPolicy(seconds=0)).describe("file"),
     "delete": lambda _, path: DirectoryStore(path).delete("file"),
     "sweep": lambda _, path: DirectoryStore(path).remove_leftovers(),
     "create": lambda shared, _: shared.create_experiment("new"),
@@ -147,7 +147,7 @@ def test_an_irregular_file_delays_no_reader(
     file = store.put_new("update", [b"content"])
     store.delete("update")
     make(Path("experiments/any/update"))
-    hasty = DirectoryStore(path, patience_seconds=0)
+    hasty = DirectoryStore(path, RetryPolicy(seconds=0))
     looks: list[Callable[[], object]] = [
         lambda: hasty.view(file),
         lambda: hasty.read(file),

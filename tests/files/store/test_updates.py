@@ -28,6 +28,7 @@ from downpour.files.store import (
     publish_work,
 )
 from downpour.files.store.layout import attempt_name
+from downpour.files.store.publish import RetryPolicy
 from downpour.files.store.updates import compress
 
 ATTEMPT = AttemptId(experiment="any", round=2, shard=1, attempt=3)
@@ -44,7 +45,7 @@ WORK = Work(
 @pytest.fixture
 def store(tmp_path: Path) -> DirectoryStore:
     """An empty directory."""
-    return DirectoryStore(tmp_path, patience_seconds=0)
+    return DirectoryStore(tmp_path, RetryPolicy(seconds=0))
 
 
 def test_a_published_update_is_found(store: DirectoryStore) -> None:

@@ -15,8 +15,7 @@ import functools
 import mmap
 import os
 import stat
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -101,6 +100,7 @@ def innermost(mounts: Iterable[Mount], path: Path) -> Mount | None:
 
 _WINDOW_BYTES = 2**20
 """The buffer for a read whose content we hash or discard."""
+_USUAL = RetryPolicy()
 
 
 class DirectoryStore:
@@ -108,26 +108,16 @@ class DirectoryStore:
 
     Args:
         path: The directory; it must exist.
-        patience_seconds: How long to retry a file that is missing, short or altered.
-        away_seconds: How long the directory may be gone, full or closed; by default the same.
-        sleep: How to wait between two tries.
+        retry_policy: How long to retry.
         moved: Learns of the bytes of this store's files.
     """
 
     def __init__(
-        self,
-        path: Path,
-        *,
-        patience_seconds: float = 30.0,
-        away_seconds: float | None = None,
-        sleep: Callable[[float], object] = time.sleep,
-        moved: Moved = unnoticed,
+        self, path: Path, retry_policy: RetryPolicy = _USUAL, moved: Moved = unnoticed
     ) -> None:
         self.path = path
         self._moved = moved
-        self._retry_policy = RetryPolicy(
-            seconds=patience_seconds, away_seconds=away_seconds, sleep=sleep
-        )
+        self._retry_policy = retry_policy
 
     def put_new(self, name: str, chunks: Sequence[Buffer]) -> PublishedFile:
         """Publish the chunks as a new file; see `publish`."""

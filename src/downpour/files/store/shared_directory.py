@@ -174,13 +174,7 @@ class SharedDirectory:
             folder = path.relative_to(self.root).as_posix()
             cache = FileCache(self.root / "cache")
             return ObjectFiles(self.bucket, folder, cache, self.retry_policy, self.moved)
-        return DirectoryStore(
-            path,
-            patience_seconds=self.patience_seconds,
-            away_seconds=self.away_seconds,
-            sleep=self.sleep,
-            moved=self.moved,
-        )
+        return DirectoryStore(path, self.retry_policy, self.moved)
 
 
 def _prove_writable(folder: Path) -> None:
