@@ -23,6 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from downpour.base.errors import FileCorrupt, StoreError
 from downpour.core.node.journal import Line, Segment
 from downpour.files.store import SharedDirectory
@@ -32,6 +34,7 @@ from downpour.files.store.directory import open_regular
 from downpour.files.store.lease import Leader
 from downpour.files.store.publish import TEMPORARY_PREFIX, reading, sync_directory, writing
 from downpour.record.journal import DiskSegments, Journal, segments, term_of
+from downpour.record.record_lines import Size
 
 log = logging.getLogger(__name__)
 
@@ -305,15 +308,12 @@ def _packed(parts: Sequence[_Part]) -> bytes:
 def _unpacked(content: bytes) -> Iterator[_Part]:
     line, _, rest = content.partition(b"\n")
     try:
-        index = [
-            (check_bare_name(str(name)), int(at), int(size)) for name, at, size in json.loads(line)
-        ]
-    except (ValueError, TypeError, StoreError) as error:
+        index = msgspec.json.decode(line, type=list[tuple[str, Size, Size]])
+        parts = [(check_bare_name(name), offset, size) for name, offset, size in index]
+    except (ValueError, StoreError) as error:
         raise FileCorrupt("journal", "its first line does not describe the rest") from error
-    if sum(size for _, _, size in index) != len(rest) or any(
-        min(at, size) < 0 for _, at, size in index
-    ):
+    if sum(size for _, _, size in parts) != len(rest):
         raise FileCorrupt("journal", "its first line contradicts the rest")
-    for name, offset, size in index:
+    for name, offset, size in parts:
         yield _Part(name, offset, rest[:size])
         rest = rest[size:]

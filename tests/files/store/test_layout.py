@@ -31,7 +31,6 @@ from downpour.files.store.layout import (
     OwnName,
     WholeName,
     is_in_flight,
-    is_left_over,
     is_spent,
     last_of_shards,
     left_over,
@@ -87,8 +86,8 @@ def test_an_experiment_that_has_ended_leaves_its_result_and_what_people_read(
     """One that did not finish has no result, also where its file was being published already."""
     update = "update-000001-000000-000-ab.safetensors"
     names = [SPEC_NAME, RECORD_NAME, "model-000007-ab.safetensors", FINAL_NAME, update]
-    kept = [name for name in names if not is_left_over(name, finished=finished)]
-    assert kept == (names[:-1] if finished else names[:-2])
+    spent = left_over(names, finished=finished, kept=[], versions=[])
+    assert spent == set(names[-1:] if finished else names[-2:])
 
 
 def test_no_version_stays_that_is_not_named() -> None:

@@ -1,13 +1,11 @@
 """Who trains what: the pairing that all policies share, and the policies that only pair.
 
 A shard goes to its home, the worker that trained it last, if that is idle. The other shards go, in
-order, to the worker that has been idle longest. If a shard failed on a worker, it goes to another
-one, and waits while the others are busy. So if everything fails at once on one worker, each shard
-loses one attempt, but the experiment continues. After the loss of a worker, another process may
-start under its name. If no other worker is idle, the new process gets the shard, too, but only
-once. A handed-over shard goes to its intended worker, which takes no other shard before. Standbys
-stay idle until a shard fails; then they take it over. A shard with its own needs waits for a worker
-with the right labels.
+order, to the worker that has been idle longest (docs/internals/architecture.md, "Policies"). If a
+shard failed on a worker, it goes to another one, and waits while the others are busy. So if
+everything fails at once on one worker, each shard loses one attempt, but the experiment continues.
+A handed-over shard goes to its intended worker, which takes no other shard before. Standbys stay
+idle until a shard fails; then they take it over.
 """
 
 from __future__ import annotations

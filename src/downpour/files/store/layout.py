@@ -142,12 +142,6 @@ def is_in_flight(name: str) -> bool:
     return isinstance(parsed, AttemptName | OwnName | WholeName) or name.startswith(_INDICES)
 
 
-def is_left_over(name: str, *, finished: bool) -> bool:
-    """Whether an experiment that has ended does not need a file of this name."""
-    # If a user cancels an experiment while its final model is being published, it has no result.
-    return is_in_flight(name) or (name in RESULT_NAMES and not finished)
-
-
 def left_over(
     names: Iterable[str],
     *,
@@ -167,7 +161,10 @@ def left_over(
         for name in names
         if name not in stay
         and (
-            is_left_over(name, finished=finished)
+            is_in_flight(name)
+            # If a user cancels an experiment while its final model is being published, it has no
+            # result.
+            or (name in RESULT_NAMES and not finished)
             or (versions and isinstance(parse_name(name), ModelName | OuterName))
         )
     }

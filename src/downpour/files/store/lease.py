@@ -17,9 +17,10 @@ import socket
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import msgspec
 from filelock import Timeout
 
 from downpour.base.errors import SharedDirectoryError, StoreError
@@ -78,16 +79,8 @@ def current_leader(terms: Path) -> Leader | None:
 def leader_in(term: int, content: bytes) -> Leader | None:
     """Read who led in a term."""
     try:
-        fields = json.loads(content)
-        return Leader(
-            term=term,
-            addresses=tuple(map(str, fields["addresses"])),
-            hostname=str(fields["hostname"]),
-            pid=int(fields["pid"]),
-            cluster=str(fields.get("cluster", "")),
-            home=str(fields.get("home", "")),
-        )
-    except (ValueError, OverflowError, KeyError, TypeError, RecursionError):
+        return replace(msgspec.json.decode(content, type=Leader), term=term)
+    except (ValueError, RecursionError):
         return None
 
 
