@@ -16,7 +16,7 @@ import xxhash
 
 from downpour.base.errors import FileCorrupt, FileMissing, SpecError
 from downpour.base.values import AttemptId, PublishedFile
-from downpour.core.scheduler.events import NOTHING_HANDED_ON, Best, HandedOn
+from downpour.core.scheduler.events import Best, HandedOn
 from downpour.core.scheduler.experiment import evaluated_before
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.files.aggregators import first_state, is_state_of
@@ -360,7 +360,7 @@ def handed_on(
     spec: ResolvedSpec, shared: SharedDirectory, store: Store, as_version: AsVersion
 ) -> HandedOn:
     """Publish what an ended experiment leaves, see `_left_beside` and `best_before`."""
-    handed = NOTHING_HANDED_ON
+    handed = HandedOn()
     if spec.states_checksum is not None:
         left = _left_beside(spec, shared)
         _check_same(spec, "states_checksum", left.checksum())

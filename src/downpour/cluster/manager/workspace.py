@@ -21,7 +21,7 @@ from downpour.base.states import Evaluation
 from downpour.base.values import PublishedFile, TrialSums
 from downpour.cluster.manager.aggregation import Aggregation
 from downpour.core.node.journal import Line
-from downpour.core.scheduler.events import NOTHING_HANDED_ON, HandedOn
+from downpour.core.scheduler.events import HandedOn
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.steps import leading_to
 from downpour.core.spec import ResolvedSpec, Spec
@@ -82,7 +82,7 @@ class Beginning:
     frozen: PublishedFile | None = None
     outer: PublishedFile | None = None
     trial: TrialSums | None = None
-    handed_on: HandedOn = NOTHING_HANDED_ON
+    handed_on: HandedOn = field(default_factory=HandedOn)
     drawn: GlobalModel | None = None
     step: StepCost | None = None
     remarks: tuple[str, ...] = ()

@@ -86,9 +86,6 @@ class HandedOn:
     unevaluated: tuple[tuple[int, PublishedFile], ...] = ()
 
 
-NOTHING_HANDED_ON = HandedOn()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared(ExperimentNews):
     """The dataset is prepared and cut into shards, and the first model version is published.
@@ -106,7 +103,7 @@ class Prepared(ExperimentNews):
     frozen: PublishedFile | None = None
     trial: TrialSums | None = None
     outer: PublishedFile | None = None
-    handed_on: HandedOn = NOTHING_HANDED_ON
+    handed_on: HandedOn = HandedOn()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ A step that is not in its table raises `IllegalTransition` with the steps that l
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, Literal, TypeVar
 
@@ -123,51 +124,43 @@ _FADING = 0.98
 """How much of the longest gap is left after each shorter one: half of it after 35 gaps."""
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class AdaptiveTimeout:
-    """A timeout in seconds: a multiple of the longest recent gap.
+    """A timeout in seconds: a multiple (`times`) of the longest recent gap, which fades slowly.
 
-    The gap fades slowly. Timeouts are for a `patience` of 1; the scheduler multiplies them by the
-    patience in its options.
-
-    Args:
-        unobserved_seconds: the timeout until we know enough gaps.
-        shortest_seconds: the least timeout.
-        times: the timeout as a multiple of the longest gap.
-        enough: how many gaps we must know.
+    It is at least `shortest_seconds`, and `unobserved_seconds` while gaps are `missing`. Timeouts
+    are for a `patience` of 1; the scheduler multiplies them by the patience in its options.
     """
 
-    def __init__(
-        self, *, unobserved_seconds: float, shortest_seconds: float, times: float, enough: int
-    ) -> None:
-        self._unobserved_seconds = unobserved_seconds
-        self._shortest_seconds = shortest_seconds
-        self._times = times
-        self._missing = enough
-        self._longest_seconds = 0.0
+    unobserved_seconds: float
+    shortest_seconds: float
+    times: float
+    missing: int
+    longest_seconds: float = 0.0
 
     def learn(self, gap_seconds: float) -> None:
         """Note a gap that ended well."""
         # We use the longest gap and not the mean. Declaring a healthy worker lost costs its
         # attempt, while waiting a little longer for a dead one costs only seconds.
-        self._missing = max(0, self._missing - 1)
-        self._longest_seconds = max(gap_seconds, _FADING * self._longest_seconds)
+        self.missing = max(0, self.missing - 1)
+        self.longest_seconds = max(gap_seconds, _FADING * self.longest_seconds)
 
     @property
     def seconds(self) -> float:
         """The timeout now."""
-        if self._missing:
-            return self._unobserved_seconds
-        return max(self._shortest_seconds, self._times * self._longest_seconds)
+        if self.missing:
+            return self.unobserved_seconds
+        return max(self.shortest_seconds, self.times * self.longest_seconds)
 
 
 def heartbeat_timeout() -> AdaptiveTimeout:
     """Limit the time between two heartbeats of a worker."""
     # Heartbeats come at least once a second, so at least five in a row are missing by then.
-    return AdaptiveTimeout(unobserved_seconds=10.0, shortest_seconds=5.0, times=4.0, enough=3)
+    return AdaptiveTimeout(unobserved_seconds=10.0, shortest_seconds=5.0, times=4.0, missing=3)
 
 
 def progress_timeout() -> AdaptiveTimeout:
     """Limit the time between two steps, as learned from attempts that published their update."""
     # Before the first update, we allow ten minutes. An attempt's first pause includes the import of
     # torch and the loading of the examples, and we can't know beforehand how long these take.
-    return AdaptiveTimeout(unobserved_seconds=600.0, shortest_seconds=60.0, times=10.0, enough=1)
+    return AdaptiveTimeout(unobserved_seconds=600.0, shortest_seconds=60.0, times=10.0, missing=1)

@@ -111,7 +111,8 @@ class Summing:
         plan = Additions.of(steps, partial(PartialSum, self._layout, self._ranges))
         plan.files += others
         job = _Pass(
-            plan,
+            plan=plan,
+            hashers=[xxhash.xxh3_128(source.head) for source in plan.files],
             base=self._base,
             base_hasher=self._base_hasher if self._hashes_base else None,
             divisor=divisor,
@@ -125,7 +126,8 @@ class Summing:
             with ThreadPoolExecutor(self._lanes) as pool:
                 sound = list(pool.map(partial(job.sum_lane, stretches), range(self._lanes)))
         self._hashes_base = False
-        return AddedFiles(sums=tuple(plan.sums), checksums=job.checksums(), sound=all(sound))
+        checksums = tuple(hasher.hexdigest() for hasher in job.hashers)
+        return AddedFiles(sums=tuple(plan.sums), checksums=checksums, sound=all(sound))
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,29 +241,17 @@ class _Window:
         return decoded
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Pass:
-    """One pass over some files. Lanes share only their inputs, and keep their own hashers."""
+    """One pass over some files. Lanes share only their inputs, and keep their own `hashers`."""
 
-    def __init__(
-        self,
-        plan: Additions,
-        *,
-        base: SummedFile,
-        base_hasher: xxhash.xxh3_128 | None,
-        divisor: float | None,
-        sole: SummedFile | None,
-        lanes: int,
-    ) -> None:
-        self._plan = plan
-        self._hashers = [xxhash.xxh3_128(source.head) for source in plan.files]
-        self._base = base
-        self._base_hasher = base_hasher
-        self._sole = sole
-        self._divisor = divisor
-        self._lanes = lanes
-
-    def checksums(self) -> tuple[str, ...]:
-        return tuple(hasher.hexdigest() for hasher in self._hashers)
+    plan: Additions
+    hashers: Sequence[xxhash.xxh3_128]
+    base: SummedFile
+    base_hasher: xxhash.xxh3_128 | None
+    divisor: float | None
+    sole: SummedFile | None
+    lanes: int
 
     def sum_lane(self, stretches: Sequence[_Stretch], lane: int) -> bool:
         """Do one thread's share of all stretches; return whether all it saw is sound."""
@@ -271,21 +261,21 @@ class _Pass:
         return all(sound)
 
     def _sum_stretch(self, stretch: _Stretch, lane: int) -> bool:
-        base = stretch.base(self._base)
-        files = [stretch.held(source) for source in self._plan.files]
-        count, step = stretch.count, stretch.step(self._plan.pieces)
+        base = stretch.base(self.base)
+        files = [stretch.held(source) for source in self.plan.files]
+        count, step = stretch.count, stretch.step(self.plan.pieces)
         most = min(step, count)
-        pieces = [np.empty(most, stretch.dtype) for _ in range(self._plan.pieces)]
+        pieces = [np.empty(most, stretch.dtype) for _ in range(self.plan.pieces)]
         decoded = np.empty(most if stretch.is_compressed else 0, np.float32)
         sound = True
-        for begin in range(0, count, step * self._lanes):
-            whole = slice(begin, begin + step * self._lanes)
+        for begin in range(0, count, step * self.lanes):
+            whole = slice(begin, begin + step * self.lanes)
             start = min(begin + lane * step, count)
             part = slice(start, min(start + step, count))
             held = [file[stretch.cut(part)] for file in files]
             window = _Window(stretch, part, base[part], held, pieces, decoded)
-            if self._base_hasher is not None and lane == 0:
-                self._base_hasher.update(base[whole].data)
+            if self.base_hasher is not None and lane == 0:
+                self.base_hasher.update(base[whole].data)
             hashed = stretch.cut(whole, with_padding=True)
             sound &= self._add(window, [file[hashed] for file in files], lane)
         return sound
@@ -293,23 +283,23 @@ class _Pass:
     def _add(self, window: _Window, hashed: Sequence[Array], lane: int) -> bool:
         """Hash and add a window of all files; return whether all is sound."""
         stretch = window.stretch
-        takes_one = self._sole is not None and not stretch.is_compressed
+        takes_one = self.sole is not None and not stretch.is_compressed
         if takes_one or not stretch.is_float:
             return self._take(window, hashed, lane)
         sound = True
-        for operation in self._plan.operations:
+        for operation in self.plan.operations:
             if isinstance(operation, LoadFile):
                 number = operation.file
                 self._hash(number, hashed[number], lane)
-                factor = self._plan.files[number].factor
+                factor = self.plan.files[number].factor
                 sound &= window.load(number, factor, operation.place)
             else:
                 left, right = window.at(operation.left), window.at(operation.right)
                 np.add(left, right, out=window.at(operation.into))
-        for number in range(self._plan.summed, len(hashed)):
+        for number in range(self.plan.summed, len(hashed)):
             self._hash(number, hashed[number], lane)
             sound &= window.is_sound(number)
-        changed = self._plan.changed if self._divisor is None else self._plan.sums
+        changed = self.plan.changed if self.divisor is None else self.plan.sums
         return sound and all(self._close(window, window.at(kept)) for kept in changed)
 
     def _take(self, window: _Window, hashed: Sequence[Array], lane: int) -> bool:
@@ -319,25 +309,25 @@ class _Pass:
             self._hash(number, numbers, lane)
             sound &= not window.stretch.is_float or window.is_sound(number)
         if not window.stretch.is_float:
-            for kept, number in self._plan.firsts:
+            for kept, number in self.plan.firsts:
                 window.at(kept)[:] = window.held[number]
-        elif self._sole is not None and self._divisor is not None:
-            held = window.stretch.held(self._sole)
-            window.at(self._plan.sums[0])[:] = held[window.part]
+        elif self.sole is not None and self.divisor is not None:
+            held = window.stretch.held(self.sole)
+            window.at(self.plan.sums[0])[:] = held[window.part]
         return sound
 
     def _hash(self, number: int, numbers: Array, lane: int) -> None:
-        if (number + 1) % self._lanes == lane:
-            self._hashers[number].update(numbers.data)
+        if (number + 1) % self.lanes == lane:
+            self.hashers[number].update(numbers.data)
 
     def _close(self, window: _Window, total: Array) -> bool:
         """Look for non-finite numbers in a sum; with a divisor, make it the mean first."""
-        if self._divisor is not None:
-            window.close(total, self._divisor)
+        if self.divisor is not None:
+            window.close(total, self.divisor)
         if np.isfinite(total).all():
             return True
         if not window.stretch.is_compressed:  # we check compressed ones as we decode them
-            numbers = range(len(self._plan.files))
+            numbers = range(len(self.plan.files))
             if not all(is_sound(window.held[number], window.base) for number in numbers):
                 return False
-        return window.keep_constants(total, closed=self._divisor is not None)
+        return window.keep_constants(total, closed=self.divisor is not None)
