@@ -13,14 +13,12 @@ from downpour.base.errors import DownpourError, SharedDirectoryError
 from downpour.base.values import AttemptId, NumericClass, ProcessState, SystemState
 from downpour.cluster.worker.agent import ShownWorker, WorkerAgent
 from downpour.cluster.worker.attempt import AcceptedTask
-from downpour.core.node.attempt import StepLoop
+from downpour.core.node.attempt import HeldAttempt, StepLoop
 from downpour.core.node.worker import (
     Action,
     Beat,
     End,
     Report,
-    SaveAndStop,
-    SaveOrStop,
     Stop,
     Stopped,
     WorkerNode,
@@ -169,9 +167,9 @@ class SimulatedAgent(WorkerAgent):
         training = self._worker.flow.current
         for action in actions:
             match action:
-                case Stop() if training is not None:
+                case Stop(ask=HeldAttempt.stop) if training is not None:
                     self._worker.process.after(_STEP_SECONDS, training.look_up)
-                case SaveAndStop() | SaveOrStop() if training is not None:
+                case Stop() if training is not None:
                     training.end_step()
         super()._do(actions)
 

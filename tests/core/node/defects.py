@@ -59,7 +59,8 @@ class NeverStops(WorkerNode[Any]):
 
     def train(self, held: Any, term: int) -> list[Action[Any]]:
         """Accept a task, and do not stop the one before it."""
-        return [one for one in super().train(held, term) if not isinstance(one, Stop)]
+        asked = super().train(held, term)
+        return [one for one in asked if not (isinstance(one, Stop) and one.held is self._running)]
 
     def cancel(self, attempt: AttemptId) -> list[Action[Any]]:
         """Do not stop it."""

@@ -12,8 +12,6 @@ from downpour.base.values import AttemptId, PublishedFile, Snapshot
 from downpour.core.node.attempt import HeldAttempt
 from downpour.core.node.worker import (
     Register,
-    SaveAndStop,
-    SaveOrStop,
     Stop,
     Stopped,
     TryAnotherManager,
@@ -50,8 +48,8 @@ def test_one_attempt_runs_at_a_time_and_the_newest_comes_next() -> None:
     """An attempt accepted in between is forgotten; the running one is stopped."""
     node, first = busy()
     second, third = held(1), held(2)
-    assert node.train(second, 0) == [Stop(first)]
-    assert node.train(third, 0) == [Stop(first)]
+    assert node.train(second, 0) == [Stop(first, HeldAttempt.stop)]
+    assert node.train(third, 0) == [Stop(first, HeldAttempt.stop)]
     assert node.take(2.0) is None
     assert [one.attempt for one in node.held] == [first.attempt, third.attempt]
     assert node.attempt == third.attempt, "it registers with the newest"
@@ -76,7 +74,7 @@ def test_other_work_under_the_same_name_is_another_attempt() -> None:
     node, first = busy()
     other = held(0)
     other.part = ("model-000000", 0.5)
-    assert node.train(other, 0) == [Stop(first)]
+    assert node.train(other, 0) == [Stop(first, HeldAttempt.stop)]
     node.ended(Stopped())
     node.report_taken()
     assert node.take(2.0) is other
@@ -109,7 +107,7 @@ def test_an_attempt_that_is_cancelled_before_it_begins_is_forgotten() -> None:
     node = WorkerNode[HeldAttempt]("anna")
     first = held(0)
     node.train(first, 0)
-    assert node.cancel(first.attempt) == [Stop(first)]
+    assert node.cancel(first.attempt) == [Stop(first, HeldAttempt.stop)]
     assert node.take(0.0) is None
     assert node.attempt is None
 
@@ -119,7 +117,7 @@ def test_a_call_about_another_attempt_leaves_the_running_one() -> None:
     node, first = busy()
     late = held(5).attempt
     assert node.cancel(late) == node.hand_over(late) == []
-    assert node.hand_over(first.attempt) == [SaveAndStop(first)]
+    assert node.hand_over(first.attempt) == [Stop(first, HeldAttempt.save_and_stop)]
 
 
 @pytest.mark.parametrize("accepted_first", [True, False])
@@ -129,7 +127,7 @@ def test_a_hand_over_is_remembered_until_its_attempt_has_begun(*, accepted_first
     actions = node.train(first, 0) if accepted_first else []
     actions += node.hand_over(first.attempt)
     actions += node.train(first, 0) if not accepted_first else []
-    assert actions == [SaveAndStop(first)]
+    assert actions == [Stop(first, HeldAttempt.save_and_stop)]
 
 
 def test_an_attempt_that_was_handed_over_once_is_trained_when_it_is_asked_for_again() -> None:
@@ -155,7 +153,7 @@ def test_a_report_is_repeated_less_and_less_often() -> None:
 def test_a_worker_that_leaves_reports_nothing_that_it_gives_up() -> None:
     """The goodbye gives it back; an update that is ready, or what it could save, is told once."""
     node, first = busy()
-    assert node.leave() == [SaveOrStop(first)]
+    assert node.leave() == [Stop(first, HeldAttempt.save_or_stop)]
     assert not is_done(node)
     assert node.ended(Stopped()) is None
     assert is_done(node)
@@ -195,7 +193,7 @@ def test_a_snapshot_is_known_once_a_manager_that_wants_it_has_answered() -> None
     assert actions == [Register()]
     assert not first.snapshot_is_known
     actions = node.beat_answered(node.beat(), known=True, unwanted=(first.attempt,))
-    assert actions == [Stop(first)]
+    assert actions == [Stop(first, HeldAttempt.stop)]
     assert not first.snapshot_is_known
     assert node.beat_answered(node.beat(), known=True, unwanted=()) == []
     assert first.snapshot_is_known

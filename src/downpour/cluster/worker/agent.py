@@ -45,8 +45,6 @@ from downpour.core.node.worker import (
     End,
     Register,
     Report,
-    SaveAndStop,
-    SaveOrStop,
     Stop,
     Stopped,
     TryAnotherManager,
@@ -180,11 +178,7 @@ class WorkerAgent:
         for action in actions:
             match action:
                 case Stop():
-                    action.held.stop()
-                case SaveAndStop():
-                    action.held.save_and_stop()
-                case SaveOrStop():
-                    action.held.save_or_stop()
+                    action.ask(action.held)
                 case Register():
                     self.register(*self._where)
                 case TryAnotherManager():

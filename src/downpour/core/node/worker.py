@@ -9,7 +9,7 @@ carries out the actions that it returns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -30,23 +30,10 @@ P = TypeVar("P")
 
 @dataclass(frozen=True, slots=True)
 class Stop(Generic[H]):
-    """Stop an attempt at its next step."""
+    """Ask an attempt to end: `stop`, `save_and_stop` or `save_or_stop` of `HeldAttempt`."""
 
     held: H
-
-
-@dataclass(frozen=True, slots=True)
-class SaveAndStop(Generic[H]):
-    """Publish an attempt's state at its next step, then stop, so that another worker continues."""
-
-    held: H
-
-
-@dataclass(frozen=True, slots=True)
-class SaveOrStop(Generic[H]):
-    """Save and stop an attempt if it has done steps that it can save; otherwise stop it."""
-
-    held: H
+    ask: Callable[[HeldAttempt], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +46,7 @@ class TryAnotherManager:
     """From now on, call another manager, if one may exist."""
 
 
-Action = Stop[H] | SaveAndStop[H] | SaveOrStop[H] | Register | TryAnotherManager
+Action = Stop[H] | Register | TryAnotherManager
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +147,14 @@ class WorkerNode(Generic[H]):
         # The manager may request an attempt again while the worker is stopping it. The new object
         # for it does not know of the hand-over.
         if self._to_hand_over == held.attempt:
-            actions.append(SaveAndStop(held))
+            actions.append(Stop(held, HeldAttempt.save_and_stop))
         if self._running is not None:
-            actions.append(Stop(self._running))
+            actions.append(Stop(self._running, HeldAttempt.stop))
         return actions
 
     def cancel(self, attempt: AttemptId) -> list[Action[H]]:
         """Stop an attempt at its next step, or forget it if it has not begun."""
-        actions: list[Action[H]] = [Stop(held) for held in self.held if held.attempt == attempt]
+        actions = self._asked(attempt, HeldAttempt.stop)
         if self._wanted is not None and self._wanted.attempt == attempt:
             self._wanted = None
         return actions
@@ -175,7 +162,10 @@ class WorkerNode(Generic[H]):
     def hand_over(self, attempt: AttemptId) -> list[Action[H]]:
         """Save and stop an attempt at its next step, even if it is loading or not accepted yet."""
         self._to_hand_over = attempt
-        return [SaveAndStop(held) for held in self.held if held.attempt == attempt]
+        return self._asked(attempt, HeldAttempt.save_and_stop)
+
+    def _asked(self, attempt: AttemptId, ask: Callable[[HeldAttempt], None]) -> list[Action[H]]:
+        return [Stop(held, ask) for held in self.held if held.attempt == attempt]
 
     def drain(self) -> None:
         """Finish the attempts accepted so far, then leave."""
@@ -187,7 +177,7 @@ class WorkerNode(Generic[H]):
         """Save and stop the running attempt, begin no other, and leave."""
         self.leaving = True
         running = self._running
-        return [SaveOrStop(running)] if running is not None else []
+        return [Stop(running, HeldAttempt.save_or_stop)] if running is not None else []
 
     # From the beginning of an attempt to the end of its report
 
