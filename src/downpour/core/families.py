@@ -4,8 +4,6 @@ To add a member, write its file and name it here. Help, errors and the contract 
 it. Your own package registers its members as entry points instead (`base/family.py`).
 """
 
-from __future__ import annotations
-
 from downpour.base.family import Family, Member
 
 MODES = Family(

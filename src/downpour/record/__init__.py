@@ -3,7 +3,5 @@
 Nothing here asks a manager or changes an experiment; a record is all it needs.
 """
 
-from __future__ import annotations
-
 from downpour.record.result import Result
 from downpour.record.result_parts import RoundResult

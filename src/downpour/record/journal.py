@@ -44,6 +44,7 @@ from downpour.core.scheduler import events as on
 from downpour.core.scheduler.experiment import Experiment
 from downpour.files.store.directory import names_in, open_regular
 from downpour.files.store.publish import reading, sync_directory, writing
+from downpour.record.record_lines import word_for
 
 
 def seal(text: bytes) -> bytes:
@@ -159,10 +160,7 @@ KINDS: dict[str, type[Journaled]] = {
     "checkpoint": Checkpoint,
     "observed": Observed,
     "taken-up": TakenUp,
-    **{
-        re.sub(r"(?<!^)(?=[A-Z])", "-", fact.__name__).lower(): fact
-        for fact in get_args(facts.Fact)
-    },
+    **{word_for(fact.__name__): fact for fact in get_args(facts.Fact)},
 }
 _KIND_OF = {entry: kind for kind, entry in KINDS.items()}
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {kind: TypeAdapter(e) for kind, e in KINDS.items()}

@@ -33,13 +33,14 @@ LACKS_FIELD = "Object missing required field"
 """How an error begins if an older build left out a field; the words are those of `msgspec`."""
 
 
-def _word(name: str) -> str:
-    # These words are on disk, and come from the classes: `AttemptFailedLine` is "attempt-failed".
-    # Readers skip a kind that they do not know, so reports of older records would lose lines.
+def word_for(name: str) -> str:
+    """Return the word for a class in records and journals: `AttemptFailedLine` → attempt-failed."""
+    # Readers skip a kind that they do not know, so if a word changed, reports of older records
+    # would lose lines.
     return re.sub(r"(?<!^)(?=[A-Z])", "-", name.removesuffix("Line")).lower()
 
 
-class _Line(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=_word):
+class _Line(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag=word_for):
     """A line; no line is a part of a cycle."""
 
 

@@ -370,7 +370,12 @@ def result_of(rows: Rows, folder: Path | None = None) -> Result:
         state=state_of(tables),
         reason=reason_of(rows),
         asked_wrongly=isinstance(ended, FailedLine) and ended.asked_wrongly,
-        **_of_preparation(prepared),
+        train_samples=prepared.train_samples if prepared else 0,
+        test_samples=prepared.test_samples if prepared else 0,
+        classes=prepared.classes if prepared else 0,
+        parameters=prepared.parameters if prepared else 0,
+        prepare_seconds=prepared.prepare_seconds if prepared else 0.0,
+        split_seconds=prepared.split_seconds if prepared else 0.0,
         rounds=rounds,
         epochs=rounds if tables.meetings.each == 1 else epochs_of(rows, with_costs=bool(costs)),
         tasks=rows.tasks,
@@ -389,13 +394,6 @@ def result_of(rows: Rows, folder: Path | None = None) -> Result:
         retrained=rows.retrained,
         folder=folder,
     )
-
-
-def _of_preparation(prepared: PreparedLine | None) -> dict[str, Any]:
-    sizes = "train_samples", "test_samples", "classes", "parameters"
-    seconds = "prepare_seconds", "split_seconds"
-    fields = {name: getattr(prepared, name, 0) for name in sizes}
-    return fields | {name: getattr(prepared, name, 0.0) for name in seconds}
 
 
 def _remarks(prepared: PreparedLine) -> Iterator[str]:

@@ -1,7 +1,5 @@
 """The pure core: events go in, facts and commands come out."""
 
-from __future__ import annotations
-
 from downpour.core.scheduler.core import Scheduler
 from downpour.core.scheduler.replay import (
     Checkpoint,

@@ -1,7 +1,5 @@
 """The spec of an experiment: a `Spec`, or a `ResolvedSpec` once the number of shards is known."""
 
-from __future__ import annotations
-
 from downpour.core.spec.spec import (
     REQUIRED,
     TABLES,
