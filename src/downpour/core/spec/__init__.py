@@ -1,5 +1,6 @@
 """The spec of an experiment: a `Spec`, or a `ResolvedSpec` once the number of shards is known."""
 
+from downpour.core.spec.refusals import not_default
 from downpour.core.spec.spec import (
     REQUIRED,
     TABLES,

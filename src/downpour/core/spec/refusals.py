@@ -162,11 +162,13 @@ class Fields(BaseModel):
         """
         return cls.model_validate({str(key): value for key, value in fields.items()})
 
-    def given(self, fields: Iterable[str]) -> dict[str, Any]:
-        """Return those of some fields that have another value than their default."""
-        known = type(self).model_fields
-        values = ((name, getattr(self, name)) for name in fields)
-        return {n: v for n, v in values if v != known[n].get_default(call_default_factory=True)}
+    def _check_together(self) -> None:
+        """Raise `InvalidField` if fields are valid alone but do not fit together."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        self._check_together()
+        return self
 
     @model_validator(mode="wrap")  # the last validator, so that it wraps all others
     @classmethod
@@ -176,3 +178,10 @@ class Fields(BaseModel):
         except ValidationError as error:
             given = fields if isinstance(fields, Mapping) else {}
             raise as_spec_error(cls, error.errors(), given, table=cls.table) from None
+
+
+def not_default(spec: Fields, fields: Iterable[str]) -> dict[str, Any]:
+    """Return those of some fields that have another value than their default."""
+    known = type(spec).model_fields
+    values = ((name, getattr(spec, name)) for name in fields)
+    return {n: v for n, v in values if v != known[n].get_default(call_default_factory=True)}

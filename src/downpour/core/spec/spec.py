@@ -25,7 +25,7 @@ from downpour.base import devices
 from downpour.base.errors import SpecError, did_you_mean
 from downpour.base.states import LOSS, Goal
 from downpour.core.families import CODECS, SPLITTERS
-from downpour.core.spec.refusals import ACCEPTED, Fields, InvalidField, refusal
+from downpour.core.spec.refusals import ACCEPTED, Fields, InvalidField, not_default, refusal
 from downpour.core.spec.spec_fields import Inside, Outer, SpecFields
 
 
@@ -123,10 +123,8 @@ def _data_fits(spec: SpecFields) -> None:
         raise refusal("task_options", spec.task_options, "only a task has them")
     if spec.order == "blocks" and spec.batches != "shuffled":
         raise refusal("order", spec.order, "needs batches = 'shuffled'")
-    for field in _OF_THE_BUILT_IN_TASK if spec.task is not None else ():
-        value = getattr(spec, field)
-        if value != type(spec).model_fields[field].get_default(call_default_factory=True):
-            raise refusal(field, value, "has no effect with a task, which has its own")
+    for field, value in not_default(spec, _OF_THE_BUILT_IN_TASK if spec.task else ()).items():
+        raise refusal(field, value, "has no effect with a task, which has its own")
     if (spec.data_path is not None) != (spec.dataset in _WITH_PATH) or spec.data_path == "":
         accepted = f"dataset '{spec.dataset}' has no path; npz and folder do"
         if spec.dataset in _WITH_PATH:
@@ -227,7 +225,7 @@ class Spec(SpecFields):
             raise InvalidField(error) from None
         return value
 
-    def model_post_init(self, _: Any, /) -> None:
+    def _check_together(self) -> None:
         """Refuse fields that contradict each other, or have no effect."""
         _optimizer_fits(self)
         _inside_fits(self)
@@ -370,9 +368,8 @@ class ResolvedSpec(Spec):
         """Read a stored spec."""
         return cls.make(stored_fields(text))
 
-    def model_post_init(self, context: Any, /) -> None:
-        """Refuse, too, what submission must have decided."""
-        super().model_post_init(context)
+    def _check_together(self) -> None:
+        super()._check_together()
         if self.outer.optimizer == "auto":
             raise refusal("outer", "auto", "is decided once the number of shards is known")
 

@@ -6,7 +6,7 @@ The command line takes its options and their help from these fields, and so does
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -21,7 +21,7 @@ from downpour.base.errors import SpecError
 from downpour.base.family import Family
 from downpour.base.values import LABELS_MAX, checked_need
 from downpour.core.families import AGGREGATORS, CODECS, MODES, POLICIES
-from downpour.core.spec.refusals import ACCEPTED, Fields, InvalidField, refusal
+from downpour.core.spec.refusals import ACCEPTED, Fields, InvalidField, not_default, refusal
 
 FROM_LIST = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
 """TOML has lists where a spec has tuples."""
@@ -59,8 +59,7 @@ class Inside(Fields):
         "empty: by measured time",
     )
 
-    def model_post_init(self, _: Any, /) -> None:
-        """Refuse fields that contradict each other, or have no effect."""
+    def _check_together(self) -> None:
         if self.how == "auto" and self.processes > 1:
             raise refusal("processes", self.processes, "has no effect with how = 'auto'")
         if self.how not in {"data", "auto"} and self.processes == 1:
@@ -112,12 +111,11 @@ class Outer(Fields):
         default=1e-3, gt=0, description="Added to the denominator of adagrad, adam and yogi"
     )
 
-    def model_post_init(self, _: Any, /) -> None:
-        """Refuse fields that contradict each other, or have no effect."""
+    def _check_together(self) -> None:
         if any(not 0 <= beta < 1 for beta in self.betas):
             raise refusal("betas", list(self.betas), f"must be {ACCEPTED['betas']}")
         if self.optimizer == "auto":
-            for name, value in self.given(type(self).model_fields).items():
+            for name, value in not_default(self, type(self).model_fields).items():
                 accepted = "optimizer = 'auto' chooses it; name an optimizer to set it"
                 raise refusal(name, list(value) if name == "betas" else value, accepted)
         if self.optimizer in _BY_MOMENTUM and self.momentum == 0:

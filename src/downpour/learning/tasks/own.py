@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch.utils._pytree import tree_leaves
 
 from downpour.base.errors import DownpourError, SpecError
-from downpour.core.spec import Spec
+from downpour.core.spec import Spec, not_default
 from downpour.learning.accelerators import is_plain
 from downpour.learning.allowlist import load_factory
 from downpour.learning.blame import describe_error, is_lack_of_memory, users_errors, with_place
@@ -146,7 +146,7 @@ def _refuse_twice_said(task: Task, spec: Spec) -> None:
         "step": ("clip_norm", "accumulate", "inside"),
     }
     for method, fields in decided.items():
-        for field, value in spec.given(fields).items():
+        for field, value in not_default(spec, fields).items():
             if overrides(task, method):
                 raise SpecError(field, value, f"{spec.task} has its own {method}()")
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from downpour.base.errors import listed
-from downpour.core.spec import Spec
+from downpour.core.spec import Spec, not_default
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.tasks.own import overrides, shown, theirs
 from downpour.learning.training.optimizer_state import OptimizerState
@@ -353,7 +353,7 @@ def without_effect(loaded: LoadedTask, model: nn.Module) -> tuple[str, ...]:
     We do not refuse them: an optimizer() may leave the choice to the spec, and one spec may be of
     several tasks.
     """
-    given = loaded.spec.given(_OF_THE_OPTIMIZER)
+    given = not_default(loaded.spec, _OF_THE_OPTIMIZER)
     if not given or not overrides(loaded.task, "optimizer"):
         return ()
     groups = groups_of(loaded, model, trainable(model))
