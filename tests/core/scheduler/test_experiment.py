@@ -33,6 +33,7 @@ def train(make: Make, experiment: Experiment) -> None:
     publish(make, experiment)
     experiment.applying = experiment.due(0.0)
     experiment.take_version(make.file(f"m{experiment.version + 1}"))
+    spent_models(experiment)
     experiment.start_round()
 
 

@@ -186,7 +186,7 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
 
 
 def _is_wanted(name: str) -> bool:
-    return not name.startswith("val_")
+    return name.endswith(".npy") and not name.startswith("val_")
 
 
 def _check_heads(path: Path) -> None:
@@ -195,7 +195,7 @@ def _check_heads(path: Path) -> None:
         for member in archive.infolist():
             if member.flag_bits & _ENCRYPTED:
                 raise ValueError(f"{member.filename} is encrypted")
-            if _is_wanted(member.filename) and member.filename.endswith(".npy"):
+            if _is_wanted(member.filename):
                 with archive.open(member) as file:
                     _head(member, file)
 
