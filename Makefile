@@ -81,7 +81,7 @@ test: venv  ## Run the quick tests (WING=core: those of one wing; CHANGED=yes: t
 coverage: venv  ## Check that tests reach the lines of core/, which decides
 	@$(IN_FOLDER) $(BIN)/pytest -m 'not slow' -rfEs -n logical --dist worksteal --basetemp="$$folder/t" --cov --cov-report=term $(DECISIONS)
 
-test-slow: venv  ## Run the slow tests (WING=core: of one wing; CHANGED=yes: those reached, and a fifth)
+test-slow: venv  ## Run the slow tests (WING=core: of one wing; CHANGED=yes: reached ones and a quarter, or that alone)
 	$(if $(CALCULATING),$(BIN)/pytest -m slow -rfEs -n logical --dist worksteal $(CALCULATING))
 	$(if $(WAITING),$(BIN)/pytest -m slow -rfEs -n 4 --dist loadscope --timeout 300 $(WAITING))
 
