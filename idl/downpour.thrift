@@ -33,7 +33,8 @@ struct PublishedFile {
 }
 
 /**
- * Indices of training examples, packed little-endian, `width_bytes` each; `count` of them.
+ * Indices of training examples, packed little-endian, `width_bytes` each; `count` of them. A width
+ * of 16 is that of stretches: the first index of each, and the one after its last, 8 bytes each.
  * A shard's long list is a file instead, which a worker reads once.
  */
 struct Indices {

@@ -12,7 +12,8 @@ import torch
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 
-SHARED = {"common", "idle", "lenet", "networks", "padded", "slowing", "virtual_training"}
+SHARED = {"common", "idle", "lenet", "networks", "padded", "slowing", "sparse_store", "token_task"}
+SHARED |= {"virtual_training"}
 
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in SHARED)
 

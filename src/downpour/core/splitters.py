@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -32,16 +33,13 @@ class SplitRequest:
 
     `classes` has shape (examples,). It holds the class of each example, numbered 0..K-1 without
     gaps, where K classes occur. A request has at least as many examples as shards. `alpha` is the
-    concentration of a Dirichlet split, and None for other splits. `block_ends` are the indices that
-    follow the blocks of examples that lie together, ascending, and None if nothing needs to keep
-    them together.
+    concentration of a Dirichlet split, and None for other splits.
     """
 
     classes: Numbers
     shards: int
     generator: np.random.Generator
     alpha: float | None = None
-    block_ends: Indices | None = None
 
 
 Splitter = Callable[[SplitRequest], Numbers]
@@ -68,25 +66,47 @@ def shuffled_by_class(request: SplitRequest) -> Indices:
 def random_owners(request: SplitRequest) -> Numbers:
     """`random`: deal a seeded permutation to the shards in turn; sizes differ by at most one.
 
-    It never looks at the classes, so it also works for datasets without classes. If the examples
-    have blocks, it cuts a permutation of the blocks instead, so two shards share at most a block.
+    It never looks at the classes, so it also works for datasets without classes. Examples that
+    have blocks are split by `whole_blocks` instead.
     """
-    if request.block_ends is not None:
-        order = block_by_block(request.block_ends, request.generator)
-        owners = np.empty(len(order), dtype=np.int32)
-        owners[order] = np.arange(len(order)) * request.shards // len(order)
-        return owners
     return deal(request.generator.permutation(len(request.classes)), request.shards)
 
 
 def block_by_block(ends: Indices, generator: np.random.Generator) -> Indices:
     """Return all examples [n], with those of a block together and the blocks in random order."""
-    counts = np.diff(ends, prepend=0)
     order = generator.permutation(len(ends))
-    # Each place, less that of its block's first example, and plus that example's index.
-    shift = ends[order] - np.cumsum(counts[order])
-    places: Indices = np.arange(ends[-1]) + np.repeat(shift, counts[order])
+    begins = np.concatenate([[0], ends[:-1]])
+    return stretches(begins[order], ends[order])
+
+
+def stretches(begins: Indices, ends: Indices) -> Indices:
+    """Return the numbers of each stretch from its begin to before its end, one after the other."""
+    counts = ends - begins
+    # Each place, less that of its stretch's first number, and plus that number.
+    places: Indices = np.arange(counts.sum()) + np.repeat(ends - np.cumsum(counts), counts)
     return places
+
+
+def whole_blocks(ends: Indices, shards: int, generator: np.random.Generator) -> list[Indices]:
+    """Cut a permutation of the blocks into shards of one size, so that two share at most a block.
+
+    Returns the sorted indices of each. This takes a second for fifty million examples, because it
+    looks at blocks alone.
+    """
+    order = generator.permutation(len(ends))
+    begins = np.concatenate([[0], ends[:-1]])[order]
+    stops, count = np.cumsum(ends[order] - begins), int(ends[-1])
+    cuts = [-(-count * shard // shards) for shard in range(shards + 1)]
+    parts = []
+    for first, last in pairwise(cuts):
+        some = slice(np.searchsorted(stops, first, "right"), np.searchsorted(stops, last) + 1)
+        # From a place in the permutation to the example there.
+        shift = ends[order[some]] - stops[some]
+        start = np.maximum(begins[some], first + shift)
+        stop = np.minimum(ends[order[some]], last + shift)
+        ascending = np.argsort(start)
+        parts.append(stretches(start[ascending], stop[ascending]))
+    return parts
 
 
 def class_owners(request: SplitRequest) -> Numbers:
@@ -248,9 +268,11 @@ def split(
         raise ValueError(f"{count} examples, but labels of shape {labels.shape}")
     if shards == 1:
         return [np.arange(count)]
-    generator, classes = np.random.default_rng(seed), _without_gaps(labels)
+    generator = np.random.default_rng(seed)
+    if name == "random" and block_ends is not None:
+        return whole_blocks(block_ends, shards, generator)
     request = SplitRequest(
-        classes=classes, shards=shards, generator=generator, alpha=alpha, block_ends=block_ends
+        classes=_without_gaps(labels), shards=shards, generator=generator, alpha=alpha
     )
     return _shards_of(SPLITTERS[name](request), shards)
 

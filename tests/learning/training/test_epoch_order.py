@@ -19,6 +19,7 @@ from downpour.learning.training.epoch_order import (
     KeptArrays,
     batch_order,
     batches_in,
+    blocks_in_order,
     check_meetings,
     part_of,
     samples_in,
@@ -144,22 +145,37 @@ def test_even_batches_are_as_many_and_nearly_equal(samples: int, batch_size: int
     counts=st.lists(st.integers(1, 9), min_size=1, max_size=40),
     share=st.integers(1, 3),
     epoch=st.integers(0, 9),
+    first=st.integers(0, 400),
 )
-def test_an_epoch_reads_a_block_within_one_window(
-    counts: list[int], share: int, epoch: int
+def test_an_epoch_has_a_window_of_blocks_open(
+    counts: list[int], share: int, epoch: int, first: int
 ) -> None:
-    """Whatever part of the blocks a shard has, it has at most eight of them open at a time."""
+    """At most eight at a time, each once; so it is with the first examples alone."""
     ends = np.cumsum(counts)
     indices = np.arange(0, ends[-1], share)
-    order = batch_order(spec_of("shuffled"), indices, None, epoch, 0, None, ends, 8)
+    about = spec_of("shuffled"), indices, None, epoch, 0
+    order = batch_order(*about, None, ends, 8)
     assert np.array_equal(np.sort(order), indices)
+    assert np.array_equal(batch_order(*about, first, ends, 8)[:first], order[:first])
     blocks = np.searchsorted(ends, order, side="right").tolist()
-    present = list(dict.fromkeys(blocks))
-    last = {block: place for place, block in enumerate(blocks)}
-    for start in range(0, len(present), 8):
-        window = present[start : start + 8]
-        places = [place for place, block in enumerate(blocks) if block in window]
-        assert places == list(range(places[0], max(last[block] for block in window) + 1))
+    spans = [(blocks.index(block), len(blocks) - blocks[::-1].index(block)) for block in {*blocks}]
+    for place in range(len(blocks)):
+        assert sum(begin <= place < end for begin, end in spans) <= 8
+    needed = blocks_in_order(indices, ends, 8, 0, 0, epoch, 0)
+    assert sorted(np.searchsorted(ends, needed, side="right").tolist()) == sorted({*blocks})
+
+
+def test_an_epoch_begins_with_few_blocks() -> None:
+    """Blocks come in one by one, so the first step waits for few; later each batch mixes many."""
+    ends = np.arange(100, 10_100, 100)
+    order = batch_order(spec_of("shuffled"), np.arange(10_000), None, 0, 0, None, ends, 16)
+    blocks = order // 100
+    assert len({*blocks[:8].tolist()}) <= 3
+    assert all(len({*blocks[at : at + 64].tolist()}) >= 12 for at in range(2000, 8000, 64))
+    came = list(dict.fromkeys(blocks.tolist()))
+    needed = blocks_in_order(np.arange(10_000), ends, 16, 5000, 0, 0, 0) // 100
+    assert {*blocks[5000:].tolist()} - {*needed.tolist()} <= {*came[: 50 - 8]}
+    assert {*needed.tolist()} <= {*came[50 - 8 :]}
 
 
 def test_blocks_come_in_another_order_in_each_epoch() -> None:

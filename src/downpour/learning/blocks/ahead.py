@@ -26,7 +26,7 @@ _GUESSED_SECONDS = 0.001
 class Need:
     """A block, the first and last place in a task's order that needs it, and the next one later.
 
-    Places go on behind the task; `later` is None if none is known.
+    Places go on behind the task, for blocks of the next one; `later` is None if none is known.
     """
 
     block: Block

@@ -31,8 +31,8 @@ _DIGESTS_MAX = 100_000
 """With more blocks, most of them single files, each process would need more than 35 MB for them."""
 _NONE = np.empty(0, np.int64)
 _AHEAD_SHARE = 8
-"""Blocks fetched ahead take one part in eight of the cache: at 2 GB, that is a whole window. Eight
-workers of one machine together take no more than all of it."""
+"""Blocks fetched ahead take one part in eight of the cache, so those of eight workers of a machine
+fit into it."""
 
 
 class Blocks:
@@ -138,7 +138,8 @@ class Blocks:
         """Fetch the blocks of these examples [n] before they are read, in this order.
 
         Only a bucket's blocks are fetched. Each call replaces the one before. `later` are examples
-        of the blocks that are needed after these, in order; the machine's cache prefers the first.
+        of the blocks that are needed after these, in order. This fetches them next, so that the
+        next round need not wait, and the machine's cache prefers the first of them.
         """
         self._expect_nothing()
         if not self._place.is_remote:
@@ -153,6 +154,11 @@ class Blocks:
             Need(self._blocks[number], place, len(indices) - 1 - last[number], again.get(number))
             for number, place in first.items()
         ]
+        needs += [
+            Need(self._blocks[number], place, place, None)
+            for number, place in again.items()
+            if number not in first
+        ]
         self._pace.begin(len(indices))
         # Its threads do not hold these examples, so that who drops them ends the threads.
         self._ahead = ReadAhead(needs, self._place, self._pace, cache_bytes() // _AHEAD_SHARE)
@@ -165,9 +171,11 @@ class Blocks:
     def _first_places(self, indices: NDArray[np.int64]) -> dict[int, int]:
         """Return the first place of each block among some examples, in their order."""
         numbers = np.searchsorted(self.block_ends, indices, side="right")
-        present, places = np.unique(numbers, return_index=True)
-        order = np.argsort(places, kind="stable")
-        return dict(zip(present[order].tolist(), places[order].tolist(), strict=True))
+        places = np.full(len(self.block_ends), len(indices))
+        np.minimum.at(places, numbers, np.arange(len(indices)))  # without sorting millions
+        present = np.flatnonzero(places < len(indices))
+        order = present[np.argsort(places[present])]
+        return dict(zip(order.tolist(), places[order].tolist(), strict=True))
 
     def _expect_nothing(self) -> None:
         if self._ahead is not None:

@@ -7,8 +7,8 @@ and the places left over go to the largest remainders (ties in random order). So
 differs from its share by a whole example, and every index appears exactly once. The order follows
 from (seed, epoch, shard) alone.
 
-Examples that have blocks are shuffled in two steps: their blocks, and then the examples within
-each window of some blocks. So an epoch reads a block once, and has few of them open at a time.
+Examples that have blocks are shuffled within a window that slides over their blocks, which come in
+random order. So an epoch reads a block once, and has few of them open at a time.
 
 If an epoch has `meet` meetings, the m-th task trains the m-th of `meet` consecutive, nearly equal
 slices of the epoch's batches. The last batch is as large as the others, to one example. With
@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
+from downpour.core.splitters import stretches
 from downpour.learning.datasets.source import random_order
 
 Indices = NDArray[np.int64]
@@ -74,10 +75,11 @@ def batch_order(
     """Return the shard's indices in the order of training; `samples_in` tells the batches' bounds.
 
     `labels` are the classes of all training examples, or None where targets are not classes. If
-    the `first` places of the order are enough, the rest takes no memory.
+    the `first` places of the order are enough, the rest takes no memory. With blocks, the indices
+    must ascend.
     """
     if block_ends is not None:
-        return indices[_by_blocks(indices, block_ends, window_blocks, spec.seed, epoch, shard)]
+        return _by_blocks(indices, block_ends, window_blocks, first, spec.seed, epoch, shard)
     if spec.batches == "shuffled":
         words = _SHUFFLED, spec.seed, epoch, shard
         return indices[random_order(len(indices), *words, first=first)]
@@ -96,25 +98,51 @@ def batch_order(
     return order[_stratified(classes, tie_order, np.diff(bounds))]
 
 
-def _by_blocks(indices: Indices, ends: Indices, window: int, *words: int) -> Indices:
-    """Return places in `indices` in the order of their windows, and in random order within each."""
-    present, places = np.unique(np.searchsorted(ends, indices, side="right"), return_inverse=True)
-    windows = _windows(len(present), window, *words)
-    order = random_order(len(indices), _SHUFFLED, *words)
-    return order[np.argsort(windows[places[order]], kind="stable")]
+def blocks_in_order(
+    indices: Indices, ends: Indices, window: int, place: int, *words: int
+) -> Indices:
+    """Return the last index of each block that a shard needs from about a place of an epoch on."""
+    blocks, begins, stops = _blocks_of(indices, ends, *words)
+    # On average, a block has passed when as many examples were trained as it and the blocks
+    # before it have, and those of half a window more.
+    passed = np.searchsorted(np.cumsum(stops - begins), place, side="right") - window // 2
+    last: Indices = ends[blocks[max(0, passed if len(blocks) > window else 0) :]] - 1
+    return last
 
 
-def _windows(blocks: int, window: int, *words: int) -> Indices:
-    """Return the window of each block in an epoch."""
-    windows = np.empty(blocks, np.int64)
-    windows[random_order(blocks, _BLOCKS, *words)] = np.arange(blocks) // window
-    return windows
+def _by_blocks(
+    indices: Indices, ends: Indices, window: int, first: int | None, *words: int
+) -> Indices:
+    """Return indices in the order of a window that slides over their blocks; at least the `first`.
+
+    Block p, in random order, comes in at time p, and each of its examples follows at a random time
+    before p + `window`. So an example of every block in the window may be next, and blocks come in
+    one by one, from the first step on.
+    """
+    blocks, begins, stops = _blocks_of(indices, ends, *words)
+    if len(blocks) <= window:
+        return indices[random_order(len(indices), _SHUFFLED, *words, first=first)]
+    taken = len(blocks) if first is None else window
+    while True:
+        counts = (stops - begins)[:taken]
+        generator = np.random.PCG64(np.random.SeedSequence((_SHUFFLED, *words)))
+        delays = generator.random_raw(int(counts.sum())) * (window / 2**64)
+        times = np.repeat(np.arange(len(counts)), counts) + delays
+        order = np.argsort(times, kind="stable")
+        # Examples of the blocks that were left out may come after this time.
+        known = len(order) if taken >= len(blocks) else int(np.count_nonzero(times < taken))
+        if first is None or known >= min(first, len(indices)):
+            return indices[stretches(begins[:taken], stops[:taken])[order[:known]]]
+        taken *= 2
 
 
-def blocks_in_order(indices: Indices, ends: Indices, window: int, *words: int) -> Indices:
-    """Return the last index of each block of a shard, in the order of (seed, epoch, shard)."""
-    present = np.unique(np.searchsorted(ends, indices, side="right"))
-    return ends[present[np.argsort(_windows(len(present), window, *words), kind="stable")]] - 1
+def _blocks_of(indices: Indices, ends: Indices, *words: int) -> tuple[Indices, Indices, Indices]:
+    """Return a shard's blocks in random order, and where each begins and ends in `indices`."""
+    stops = np.searchsorted(indices, ends)
+    begins = np.concatenate([[0], stops[:-1]])
+    present = np.flatnonzero(stops > begins)
+    order = present[random_order(len(present), _BLOCKS, *words)]
+    return order, begins[order], stops[order]
 
 
 def batches_in(samples: int, batch_size: int) -> int:

@@ -157,31 +157,27 @@ class ShardTraining:
             self._ahead = examples
             self._ahead_from = self._place_after(self._steps_done)
             stop = self._place_after(self._part.steps)
-            examples.expect(self._order[self._ahead_from : stop], self._later(stop))
+            examples.expect(self._order[self._ahead_from : stop], self._later())
 
-    def _later(self, stop: int) -> Indices:
-        """Return an example of each block that the shard needs after a place, in their order.
+    def _later(self) -> Indices:
+        """Return an example of each block that the shard needs after this task, in their order.
 
-        It needs those of the epoch's rest, and then those of the next epoch.
+        They are those of its epoch's rest and of the epoch after that.
         """
         ends, window = self._loaded.data.block_ends, self._loaded.data.window_blocks
-        if ends is None or not stop:
+        task, meetings = self._task, self._spec.meetings
+        after, number = divmod(task.round + 1, meetings.each)
+        place = samples_in(part_of(self._spec, self._size, number).first, self._size, self._spec)
+        epochs = [(after, place), (after + 1, 0)][: meetings.epochs_in_all - after]
+        if ends is None or not epochs:
             return np.empty(0, np.int64)
-        later = self._blocks_in_order(ends, self._epoch + 1)
-        if stop == self._size:
-            return later
-        order = self._blocks_in_order(ends, self._epoch)
-        block = np.searchsorted(ends, self._order[stop - 1], side="right")
-        place = int(np.flatnonzero(order == ends[block] - 1)[0])
-        return np.concatenate([order[max(0, place + 1 - window) :], later])
-
-    def _blocks_in_order(self, ends: Indices, epoch: int) -> Indices:
-        task, window = self._task, self._loaded.data.window_blocks
-        about = ends, window, self._spec.seed, epoch, task.shard
-        make = partial(blocks_in_order, np.asarray(task.indices, np.int64), *about)
-        if self._orders is None:
-            return make()
-        return self._orders.get(("blocks", epoch, task.shard, task.checksum), len(ends), make)
+        indices = np.asarray(task.indices, np.int64)
+        return np.concatenate(
+            [
+                blocks_in_order(indices, ends, window, first, self._spec.seed, epoch, task.shard)
+                for epoch, first in epochs
+            ]
+        )
 
     def _made_order(self, stop: int) -> Indices:
         count, task = self._loaded.count("train"), self._task

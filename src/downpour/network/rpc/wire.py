@@ -25,6 +25,7 @@ from downpour.base.values import PublishedFile, Rule
 from downpour.network.rpc.generated import ttypes
 from downpour.network.rpc.messages import (
     PACKED_BYTES_MAX,
+    STRETCH_BYTES,
     Indices,
     IndicesFile,
     pack_indices,
@@ -263,7 +264,8 @@ def _read_indices(struct: Any) -> Indices:
         except IncompatiblePeer as error:
             raise FieldError("", count, str(error)) from None
     file: PublishedFile = read_field("file", reader(PublishedFile), struct.file)
-    if width not in (2, 4, 8) or count < 0 or width * count != file.size_bytes:
+    fits = width * count == file.size_bytes if width in (2, 4, 8) else width == STRETCH_BYTES
+    if count < 0 or not fits:
         raise FieldError("file.size_bytes", file.size_bytes, f"{count} indices of {width} bytes")
     return IndicesFile(width_bytes=width, count=count, file=file)
 
