@@ -32,6 +32,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
+from operator import truediv
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -193,8 +194,8 @@ def measured(lab: Lab, options: argparse.Namespace) -> Row:
     least = sum(map(len, touched.values())) * _BLOCK_BYTES
     sent_bytes = sum((int(end) - int(begin)) * n for (*_, begin, end), n in ranges.items())
     firsts = {name: min(o["first"] for n, o in found if n == name) for name in touched}
-    spans = [noted["last"] - noted["first"] for _, noted in found]
-    waits = [sum(o["waits"][1:]) / span for (_, o), span in zip(found, spans, strict=True) if span]
+    spans = [max(o["last"] for n, o in found if n == name) - firsts[name] for name in firsts]
+    waited = [sum(sum(o["waits"][1:]) for n, o in found if n == name) for name in firsts]
     reads = [read for _, noted in found for read in noted["reads"][1:]]
     model = next(lab.export.glob("experiments/*/model.safetensors"))
     link = lab.profile.bits_per_second / 8
@@ -205,7 +206,7 @@ def measured(lab: Lab, options: argparse.Namespace) -> Row:
         "touched_gb": least / 1e9,
         "fetched": sent_bytes / least,
         "twice": sum(n > 1 for n in ranges.values()),
-        "waited": max(waits),
+        "waited": max(map(truediv, waited, spans)),
         "longest_wait_seconds": max(max(noted["waits"][1:], default=0.0) for _, noted in found),
         "read_ms": statistics.median(reads) * 1e3,
         "link": sent_bytes / max(spans) / link,

@@ -156,6 +156,9 @@ def test_an_epoch_has_a_window_of_blocks_open(
     about = spec_of("shuffled"), indices, None, epoch, 0
     order = batch_order(*about, None, ends, 8)
     assert np.array_equal(np.sort(order), indices)
+    if len({*np.searchsorted(ends, order, side="right").tolist()}) > 8:
+        again = batch_order(about[0], np.roll(indices, 7), *about[2:], None, ends, 8)
+        assert np.array_equal(again, order)
     assert np.array_equal(batch_order(*about, first, ends, 8)[:first], order[:first])
     blocks = np.searchsorted(ends, order, side="right").tolist()
     spans = [(blocks.index(block), len(blocks) - blocks[::-1].index(block)) for block in {*blocks}]

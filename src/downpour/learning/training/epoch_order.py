@@ -75,8 +75,7 @@ def batch_order(
     """Return the shard's indices in the order of training; `samples_in` tells the batches' bounds.
 
     `labels` are the classes of all training examples, or None where targets are not classes. If
-    the `first` places of the order are enough, the rest takes no memory. With blocks, the indices
-    must ascend.
+    the `first` places of the order are enough, the rest takes no memory.
     """
     if block_ends is not None:
         return _by_blocks(indices, block_ends, window_blocks, first, spec.seed, epoch, shard)
@@ -102,7 +101,7 @@ def blocks_in_order(
     indices: Indices, ends: Indices, window: int, place: int, *words: int
 ) -> Indices:
     """Return the last index of each block that a shard needs from about a place of an epoch on."""
-    blocks, begins, stops = _blocks_of(indices, ends, *words)
+    _, blocks, begins, stops = _blocks_of(indices, ends, *words)
     # On average, a block has passed when as many examples were trained as it and the blocks
     # before it have, and those of half a window more.
     passed = np.searchsorted(np.cumsum(stops - begins), place, side="right") - window // 2
@@ -119,7 +118,7 @@ def _by_blocks(
     before p + `window`. So an example of every block in the window may be next, and blocks come in
     one by one, from the first step on.
     """
-    blocks, begins, stops = _blocks_of(indices, ends, *words)
+    ascending, blocks, begins, stops = _blocks_of(indices, ends, *words)
     if len(blocks) <= window:
         return indices[random_order(len(indices), _SHUFFLED, *words, first=first)]
     taken = len(blocks) if first is None else window
@@ -132,17 +131,19 @@ def _by_blocks(
         # Examples of the blocks that were left out may come after this time.
         known = len(order) if taken >= len(blocks) else int(np.count_nonzero(times < taken))
         if first is None or known >= min(first, len(indices)):
-            return indices[stretches(begins[:taken], stops[:taken])[order[:known]]]
+            return ascending[stretches(begins[:taken], stops[:taken])[order[:known]]]
         taken *= 2
 
 
-def _blocks_of(indices: Indices, ends: Indices, *words: int) -> tuple[Indices, Indices, Indices]:
-    """Return a shard's blocks in random order, and where each begins and ends in `indices`."""
+def _blocks_of(indices: Indices, ends: Indices, *words: int) -> tuple[Indices, ...]:
+    """Return indices in ascending order, their blocks in random order, and each one's slice."""
+    if not (indices[1:] > indices[:-1]).all():  # as those of a task that has parts of two shards
+        indices = np.sort(indices)
     stops = np.searchsorted(indices, ends)
     begins = np.concatenate([[0], stops[:-1]])
     present = np.flatnonzero(stops > begins)
     order = present[random_order(len(present), _BLOCKS, *words)]
-    return order, begins[order], stops[order]
+    return indices, order, begins[order], stops[order]
 
 
 def batches_in(samples: int, batch_size: int) -> int:
