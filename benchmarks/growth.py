@@ -36,9 +36,9 @@ from common import Row, command_line, folders, show
 from downpour.base.states import Evaluation
 from downpour.base.values import Progress, PublishedFile, SystemState, Update
 from downpour.core.node.journal import Journaling
-from downpour.core.scheduler import Observed, Scheduler, facts
-from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import Observed, Scheduler
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler import outputs as out
 from downpour.files.store.layout import RECORD_NAME
 from downpour.record.journal import DiskSegments, Journal, read_journal, replay_each
 from downpour.record.record import RecordReader, export_record
@@ -132,13 +132,13 @@ class Cluster:
     def _later(self, event: on.Event, line: Observed | None = None) -> None:
         heapq.heappush(self._coming, (event.at_seconds, next(self._numbers), event, line))
 
-    def _carry_out(self, at: float, command: do.Command) -> None:
+    def _carry_out(self, at: float, command: out.Command) -> None:
         match command:
-            case do.Prepare():
+            case out.Prepare():
                 self._prepare(at)
-            case do.Assign(assigned):
+            case out.Assign(assigned):
                 self._train(at, assigned)
-            case do.Aggregate():
+            case out.Aggregate():
                 made = on.Aggregated(
                     at_seconds=at + 0.01,
                     experiment=ONE,
@@ -147,7 +147,7 @@ class Cluster:
                     parts=command.parts,
                 )
                 self._later(made, aggregating(command))
-            case do.Evaluate():
+            case out.Evaluate():
                 measured = on.Evaluated(
                     at_seconds=at + 0.02,
                     experiment=ONE,
@@ -178,7 +178,7 @@ class Cluster:
         )
         self._later(prepared, observed(ONE, line))
 
-    def _train(self, at: float, assigned: facts.Assigned) -> None:
+    def _train(self, at: float, assigned: out.Assigned) -> None:
         self.tasks += 1
         key, worker = assigned.attempt, assigned.worker
         # No two tasks take equally long, and no worker is slow.

@@ -19,8 +19,8 @@ from common import Row, command_line, show
 from downpour.base.states import FailureKind
 from downpour.base.values import PublishedFile, SystemState, Update
 from downpour.core.scheduler import Scheduler
-from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler import outputs as out
 from downpour_lab.faults.plan import plain_spec
 
 WORKERS = (10, 1_000, 10_000)
@@ -46,7 +46,7 @@ class Timed:
     events: int = 0
     ticks: int = 0
 
-    def handle(self, event: on.Event) -> Sequence[do.Command]:
+    def handle(self, event: on.Event) -> Sequence[out.Command]:
         """Let an event happen."""
         began = process_time()
         output = self.scheduler.handle(event)
@@ -73,10 +73,10 @@ def beginning(workers: int, shards: int) -> Iterator[on.Event]:
     yield on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=spec)
 
 
-def answers(command: do.Command, number: int) -> Iterator[on.Event]:
+def answers(command: out.Command, number: int) -> Iterator[on.Event]:
     """Yield what happens because of a command."""
     match command:
-        case do.Prepare():
+        case out.Prepare():
             samples = (1,) * command.spec.shards
             yield on.Prepared(
                 at_seconds=0.0,
@@ -85,7 +85,7 @@ def answers(command: do.Command, number: int) -> Iterator[on.Event]:
                 shard_samples=samples,
                 model=file("m"),
             )
-        case do.Assign(assigned) if number % FAIL_EVERY == 0:
+        case out.Assign(assigned) if number % FAIL_EVERY == 0:
             yield on.AttemptFailed(
                 at_seconds=0.0,
                 worker=assigned.worker,
@@ -93,7 +93,7 @@ def answers(command: do.Command, number: int) -> Iterator[on.Event]:
                 failure=FailureKind.TASK,
                 reason="as planned",
             )
-        case do.Assign(assigned):
+        case out.Assign(assigned):
             yield on.HeartbeatReceived(
                 at_seconds=0.0, worker=assigned.worker, running=(), system=SYSTEM
             )
@@ -103,7 +103,7 @@ def answers(command: do.Command, number: int) -> Iterator[on.Event]:
                 attempt=assigned.attempt,
                 update=_update(f"u{number}"),
             )
-        case do.Aggregate():
+        case out.Aggregate():
             yield on.Aggregated(
                 at_seconds=0.0,
                 experiment="one",
@@ -122,7 +122,7 @@ def drive(workers: int, shards: int) -> Timed:
     while waiting:
         commands = timed.handle(waiting.popleft())
         for command in commands:
-            assigned += isinstance(command, do.Assign)
+            assigned += isinstance(command, out.Assign)
             waiting.extend(answers(command, assigned))
         if timed.events % TICK_EVERY == 0:
             timed.handle(on.Tick(at_seconds=0.0))

@@ -24,9 +24,8 @@ from downpour.cluster.manager.workspace import Workspace, open_workspace
 from downpour.cluster.worker.attempt import TaskControl
 from downpour.cluster.worker.task_runner import TaskRunner
 from downpour.core.resolve import resolve
-from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler import facts
+from downpour.core.scheduler import outputs as out
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.core.stragglers.base import POLICIES
 from downpour.files.store import SharedDirectory
@@ -199,7 +198,7 @@ class _Numbers(Observer):
         self._runner = TaskRunner(space.shared, "cpu")
         self._files: dict[str, PublishedFile] = {}
         self._updates: dict[str, Update] = {}
-        self._assigned: dict[AttemptId, do.Assign] = {}
+        self._assigned: dict[AttemptId, out.Assign] = {}
         # The versions that are kept, where some are steps, and the last that each worker has read.
         self._order: tuple[PublishedFile, ...] = ()
         self._read: dict[str, PublishedFile] = {}
@@ -223,9 +222,9 @@ class _Numbers(Observer):
         """Do what an event has led to."""
         self._follow(step.event)
         for fact in step.output.facts:
-            if isinstance(fact, facts.Accepted):
+            if isinstance(fact, out.Accepted):
                 self._train(fact)
-            elif isinstance(fact, facts.Concluded):
+            elif isinstance(fact, out.Concluded):
                 self.ended = True
         for command in step.output.commands:
             self._carry_out(command)
@@ -274,7 +273,7 @@ class _Numbers(Observer):
         each, looks = self._tasks_an_epoch, self._looks_an_epoch
         if before * looks // each == after * looks // each:
             return
-        command = do.Evaluate(experiment=_NAME, round=0, model=model, leading=self._order[:-1])
+        command = out.Evaluate(experiment=_NAME, round=0, model=model, leading=self._order[:-1])
         found = work.measure(self._space, command)
         look = Look(
             tasks=after,
@@ -286,25 +285,25 @@ class _Numbers(Observer):
         self._looks.append(look)
         self._show(look)
 
-    def _carry_out(self, command: do.Command) -> None:
+    def _carry_out(self, command: out.Command) -> None:
         match command:
-            case do.Prepare():
+            case out.Prepare():
                 made = work.prepare(self._space, self._data_dir, command)
                 self._space.prepared, self._space.global_model = made, made.begun.drawn
-            case do.Assign():
+            case out.Assign():
                 self._assigned[command.assigned.attempt] = command
-            case do.Aggregate():
+            case out.Aggregate():
                 version = work.aggregate(self._space, self._real(command))
                 self._order = (*self._real_ones(command.versions), version.model)
                 self._made[command.round] = version, len(command.pushes)
                 self._staleness += [push.staleness for push in command.pushes]
-            case do.Discard():
+            case out.Discard():
                 for file in self._known(command.files):
                     self._space.store.delete(file.name)
             case _:
                 pass
 
-    def _train(self, accepted: facts.Accepted) -> None:
+    def _train(self, accepted: out.Accepted) -> None:
         """Train the task of an update that counts."""
         command = self._assigned[accepted.attempt]
         assigned = command.assigned
@@ -346,7 +345,7 @@ class _Numbers(Observer):
         """Return the real files that some stand for; snapshots stand for none."""
         return [self._files.pop(file.name) for file in files if file.name in self._files]
 
-    def _real(self, command: do.Aggregate) -> do.Aggregate:
+    def _real(self, command: out.Aggregate) -> out.Aggregate:
         """Return a command with the real files."""
         pushes = [
             replace(

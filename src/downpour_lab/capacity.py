@@ -13,9 +13,8 @@ from random import Random
 from typing import TypeVar
 
 from downpour.base.values import AttemptId
-from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler import facts
+from downpour.core.scheduler import outputs as out
 from downpour_lab.checks.checks import InvariantCheck
 from downpour_lab.checks.promises import Comparisons
 from downpour_lab.faults.faults import Fault, FaultKind
@@ -170,7 +169,7 @@ class _Pace(Observer):
         elif isinstance(event, on.Aggregated):
             self._ended(step.core.state.experiments[_NAME].rounds_done, event.at_seconds)
         for command in step.output.commands:
-            if isinstance(command, do.Aggregate):
+            if isinstance(command, out.Aggregate):
                 self.staleness += [push.staleness for push in command.pushes]
         for fact in step.output.facts:
             self._note(fact, event.at_seconds)
@@ -181,16 +180,16 @@ class _Pace(Observer):
             self.round_seconds.append(at_seconds - self._began_at)
             self._began_at = at_seconds
 
-    def _note(self, fact: facts.Fact, at_seconds: float) -> None:
+    def _note(self, fact: out.Fact, at_seconds: float) -> None:
         match fact:
-            case facts.Assigned():
+            case out.Assigned():
                 self._assigned_at[fact.attempt] = at_seconds
-            case facts.Accepted() | facts.GivenUp():
+            case out.Accepted() | out.GivenUp():
                 # An attempt that was handed over and then accepted is in two facts.
                 self.training_seconds += at_seconds - self._assigned_at.pop(
                     fact.attempt, at_seconds
                 )
-            case facts.Dismissed():
+            case out.Dismissed():
                 self.lost += 1
-            case facts.Concluded():
+            case out.Concluded():
                 self.ended = True

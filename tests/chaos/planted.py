@@ -15,11 +15,11 @@ from typing import Any
 from downpour.base.values import AttemptId
 from downpour.cli import main as downpour
 from downpour.cluster.manager import command_runner, work
-from downpour.core.scheduler import commands as do
-from downpour.core.scheduler import dispatch, facts
+from downpour.core.scheduler import dispatch
+from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler.experiment import Experiment
+from downpour.core.scheduler.queue import SchedulerState
 from downpour.core.scheduler.round import Round, TaskKey
-from downpour.core.scheduler.state import SchedulerState
 from downpour.files.store.lease import Lease
 from downpour.files.store.presence import Pulse
 
@@ -42,9 +42,9 @@ def taken_twice() -> None:
     """Now and then an update that has arrived is taken once more."""
     note = SchedulerState.note
 
-    def again(self: SchedulerState, fact: facts.Fact) -> None:
+    def again(self: SchedulerState, fact: out.Fact) -> None:
         note(self, fact)
-        if isinstance(fact, facts.Accepted) and fact.attempt.round % 5 == 1:
+        if isinstance(fact, out.Accepted) and fact.attempt.round % 5 == 1:
             note(self, fact)
 
     SchedulerState.note = again  # type: ignore[method-assign]
@@ -71,7 +71,7 @@ def older_base() -> None:
         current: Round,
         attempt: AttemptId,
         *rest: Any,
-    ) -> do.Assign:
+    ) -> out.Assign:
         made = asked(state, experiment, current, attempt, *rest)
         is_due = attempt.round % 5 == 1 and attempt.shard == 1
         older = replace(made.assigned, model=experiment.models[-2]) if is_due else made.assigned

@@ -16,9 +16,9 @@ from downpour.base.errors import FileCorrupt, SharedDirectoryError
 from downpour.base.states import Evaluation, ExperimentState, Failure, FailureKind, TaskState
 from downpour.base.values import AttemptId, PublishedFile, Update
 from downpour.core.node.journal import Line
-from downpour.core.scheduler import Checkpoint, Journaled, Observed, TakenUp, facts
+from downpour.core.scheduler import Checkpoint, Journaled, Observed, TakenUp
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler.events import Best
+from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler.replay import DurableTask
 from downpour.core.scheduler.round import TaskKey
 from downpour.core.stragglers.base import PendingTask
@@ -75,7 +75,7 @@ CHECKPOINT = Checkpoint(
     evaluated_versions={3},
     evaluated_round=1,
     last_evaluation=None,
-    best=Best(round=1, value=0.1, model=FILE),
+    best=on.Best(round=1, value=0.1, model=FILE),
 )
 
 ONE_OF_EACH: tuple[Journaled, ...] = (
@@ -83,11 +83,11 @@ ONE_OF_EACH: tuple[Journaled, ...] = (
         at_seconds=0.5, experiment="one", spec=plain_spec(shards=2, split="class")
     ),
     on.Prepared(at_seconds=1.0, experiment="one", dataset="d", shard_samples=(3, 4), model=FILE),
-    facts.Assigned(
+    out.Assigned(
         cause=1, worker="ann", attempt=ATTEMPT, model=FILE, optimizer_state=None, reason="idle – so"
     ),
-    facts.Accepted(cause=2, worker="ann", attempt=ATTEMPT, update=UPDATE, completion_seconds=1.5),
-    facts.GivenUp(
+    out.Accepted(cause=2, worker="ann", attempt=ATTEMPT, update=UPDATE, completion_seconds=1.5),
+    out.GivenUp(
         cause=3, worker="ann", attempt=ATTEMPT, failure=FailureKind.LOST, reason="two\nlines"
     ),
     on.Aggregated(at_seconds=2.0, experiment="one", round=0, model=FILE),
@@ -104,11 +104,11 @@ ONE_OF_EACH: tuple[Journaled, ...] = (
         ),
     ),
     on.ModelPublished(at_seconds=4.0, experiment="one", model=FILE),
-    facts.Concluded(
+    out.Concluded(
         cause=9, experiment="one", ending=ExperimentState.FINISHED, reason="done", model=FILE
     ),
     Observed(experiment="one", line={"kind": "cancelled", "reason": "so", "loss": 1 / 3}),
-    facts.Dismissed(cause=10, worker="ann", reason="lunch"),
+    out.Dismissed(cause=10, worker="ann", reason="lunch"),
     TakenUp(),
     CHECKPOINT,
 )
@@ -147,12 +147,12 @@ def test_the_words_on_the_disk_stay_as_they_are() -> None:
 def test_a_loss_that_is_no_number_comes_back_as_such(tmp_path: Path) -> None:
     """JSON has no word for it; the journal has."""
     update = replace(UPDATE, loss=math.nan)
-    accept = facts.Accepted(
+    accept = out.Accepted(
         cause=1, worker="ann", attempt=ATTEMPT, update=update, completion_seconds=1.0
     )
     written(tmp_path, (accept,))
     [line] = read_journal(tmp_path)
-    assert isinstance(line.entry, facts.Accepted)
+    assert isinstance(line.entry, out.Accepted)
     assert math.isnan(line.entry.update.loss)
 
 

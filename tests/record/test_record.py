@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError
 from downpour.base.states import ExperimentState
-from downpour.core.scheduler import facts
+from downpour.core.scheduler import outputs as out
 from downpour.core.spec import Spec
 from downpour.record import record as module
 from downpour.record.journal import Journal, read_journal, segments
@@ -141,7 +141,7 @@ def test_a_file_that_is_not_the_view_of_the_journal_does_not_count(
         assert [fact for _, fact in task_lines(path.parent, 0, 1)] == [FIRST]
         manager.lines(0)
     assert [line["kind"] for line in page.read(9)] == ["assigned", "worker-left"]
-    end = facts.Concluded(
+    end = out.Concluded(
         cause=0, experiment="one", ending=ExperimentState.CANCELLED, reason="enough"
     )
     journal.append(1, 2.0, end)

@@ -14,8 +14,9 @@ import pytest
 from downpour.base.states import ExperimentState
 from downpour.base.values import PublishedFile
 from downpour.core.node.journal import Line
-from downpour.core.scheduler import Entry, Scheduler, durable, facts
+from downpour.core.scheduler import Entry, Scheduler, durable
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler import outputs as out
 from downpour.core.spec import Spec
 from downpour.files.store.layout import RECORD_NAME
 from downpour.record import stored_experiments
@@ -57,9 +58,7 @@ def states(core: Scheduler) -> dict[str, str]:
 
 def test_experiments_are_taken_up_in_the_order_of_submission() -> None:
     """The one that has begun goes on, whichever name sorts first; the others wait."""
-    over = facts.Concluded(
-        cause=2, experiment="z", ending=ExperimentState.CANCELLED, reason="enough"
-    )
+    over = out.Concluded(cause=2, experiment="z", ending=ExperimentState.CANCELLED, reason="enough")
     stories = {
         "a": [line(1, 2, submitted("a")), line(2, 5, prepared("a"))],
         "b": [line(1, 4, submitted("b"))],
@@ -86,7 +85,7 @@ def test_the_first_submission_is_next_if_none_has_begun() -> None:
     [
         ([line(1, 1, prepared("bad"))], "does not begin with a submission"),
         (
-            [line(1, 1, submitted("bad")), line(2, 3, facts.Resized(**ROUND, samples=(1,)))],
+            [line(1, 1, submitted("bad")), line(2, 3, out.Resized(**ROUND, samples=(1,)))],
             "cannot be replayed .*round 7 of bad",
         ),
         ([line(1, 1, submitted("bad")), line(2, 3, submitted("other"))], "cannot be replayed"),

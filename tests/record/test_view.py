@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from downpour.base.states import ExperimentState
 from downpour.base.values import PublishedFile
 from downpour.core.node.journal import Line
-from downpour.core.scheduler import Journaled, TakenUp, facts
-from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import Journaled, TakenUp
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler import outputs as out
 from downpour.core.spec import ResolvedSpec
 from downpour.record.record_lines import (
     AggregatedLine,
@@ -51,10 +51,10 @@ def told(*entries: Journaled) -> list[tuple[float, RecordLine]]:
     return [made for line in lines for made in view.take(line)]
 
 
-def begun(*losses: float, **fields: Any) -> do.Aggregate:
+def begun(*losses: float, **fields: Any) -> out.Aggregate:
     """Make the command of an aggregation of updates with these losses."""
     pushes = tuple(
-        do.Push(
+        out.Push(
             round=shard,
             shard=shard,
             update=plain_update(FILE, samples=1 + shard, loss=loss),
@@ -63,16 +63,16 @@ def begun(*losses: float, **fields: Any) -> do.Aggregate:
         )
         for shard, loss in enumerate(losses)
     )
-    return do.Aggregate(
+    return out.Aggregate(
         experiment="one", round=4, model=FILE, pushes=pushes, train_seconds=8.0, **fields
     )
 
 
-@pytest.mark.parametrize("kind", get_args(facts.Fact))
+@pytest.mark.parametrize("kind", get_args(out.Fact))
 @given(data=st.data())
-def test_every_fact_goes_on_record(kind: type[facts.Fact], data: st.DataObject) -> None:
+def test_every_fact_goes_on_record(kind: type[out.Fact], data: st.DataObject) -> None:
     """As one line, at its time; a fact that is new needs an arm in the view."""
-    fact: facts.Fact = data.draw(st.from_type(kind))
+    fact: out.Fact = data.draw(st.from_type(kind))
     [(at_seconds, line)] = told(fact)
     assert at_seconds == 0.0
     shared = {"worker", "reason", "round", "shards", "samples", "value", "lost"}
@@ -140,7 +140,7 @@ def test_an_aggregation_out_of_step_names_its_parts() -> None:
 )
 def test_an_end_is_told(ending: str, model: PublishedFile | None, line: RecordLine) -> None:
     """In one of three ways; the whole time is that since the submission."""
-    ended = facts.Concluded(
+    ended = out.Concluded(
         cause=1,
         experiment="one",
         ending=ExperimentState(ending),  # type: ignore[arg-type]

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from downpour.base.values import AttemptId, Forecast, Progress, SystemState
-from downpour.core.scheduler import Output, Scheduler, facts
-from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import Output, Scheduler
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler import outputs as out
 from downpour.predictor.features import Features, Predictor, Request
 
 _log = logging.getLogger(__name__)
@@ -124,24 +124,24 @@ class Forecaster:
             self.heard(event.worker, event.running, event.system, event.at_seconds)
         # Orders come before facts, because a worker that gets a stop order may get another task.
         for command in output.commands:
-            if isinstance(command, do.Cancel):
+            if isinstance(command, out.Cancel):
                 self.ended(command.worker, command.attempt)
         for fact in output.facts:
             match fact:
-                case facts.Assigned():
+                case out.Assigned():
                     self._assign(core, fact)
-                case facts.Accepted():
+                case out.Accepted():
                     self._update_bytes = core.state.experiments[
                         fact.attempt.experiment
                     ].update_bytes
                     working_seconds = fact.completion_seconds - fact.startup_seconds
                     self.accepted(fact.worker, fact.attempt, working_seconds)
-                case facts.GivenUp():
+                case out.GivenUp():
                     self.ended(fact.worker, fact.attempt)
-                case facts.Dismissed():
+                case out.Dismissed():
                     self._machines.pop(fact.worker, None)
 
-    def _assign(self, core: Scheduler, assigned: facts.Assigned) -> None:
+    def _assign(self, core: Scheduler, assigned: out.Assigned) -> None:
         experiment = core.state.experiments[assigned.attempt.experiment]
         self._wanted = self._always or core.state.policies[experiment.spec.policy].watches
         context = core.state.find(assigned.attempt)

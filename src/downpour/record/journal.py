@@ -32,15 +32,9 @@ from downpour.core.node.journal import (
     has_checkpoint,
     since_checkpoint,
 )
-from downpour.core.scheduler import (
-    Checkpoint,
-    Journaled,
-    Observed,
-    Scheduler,
-    TakenUp,
-    facts,
-)
+from downpour.core.scheduler import Checkpoint, Journaled, Observed, Scheduler, TakenUp
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler.experiment import Experiment
 from downpour.files.store.directory import names_in, open_regular
 from downpour.files.store.publish import reading, sync_directory, writing
@@ -160,7 +154,7 @@ KINDS: dict[str, type[Journaled]] = {
     "checkpoint": Checkpoint,
     "observed": Observed,
     "taken-up": TakenUp,
-    **{word_for(fact.__name__): fact for fact in get_args(facts.Fact)},
+    **{word_for(fact.__name__): fact for fact in get_args(out.Fact)},
 }
 _KIND_OF = {entry: kind for kind, entry in KINDS.items()}
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {kind: TypeAdapter(e) for kind, e in KINDS.items()}

@@ -14,9 +14,9 @@ from typing import Any
 from downpour.base.states import ExperimentState
 from downpour.base.values import Forecast
 from downpour.core.node.journal import Line
-from downpour.core.scheduler import Journaled, Observed, facts
-from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import Journaled, Observed
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler import outputs as out
 from downpour.files.aggregators.passes import ORDER
 from downpour.record import record_lines as told
 from downpour.record.record_lines import Dated, from_fields, to_fields
@@ -29,7 +29,7 @@ def observed(experiment: str, line: told.RecordLine) -> Observed:
     return Observed(experiment=experiment, line=to_fields(line))
 
 
-def aggregating(command: do.Aggregate) -> Observed:
+def aggregating(command: out.Aggregate) -> Observed:
     """Return the entry that begins an aggregation; the record's line comes with the result."""
     samples = sum(update.samples for update in command.updates)
     weighted = sum(update.samples * update.loss for update in command.updates)
@@ -68,7 +68,7 @@ class View:
                 self._prepared = None
             case on.Aggregated():
                 yield from self._aggregated(at, entry)
-            case facts.Concluded():
+            case out.Concluded():
                 yield at, self._concluded(at, entry)
             case _:
                 if isinstance(entry, on.ExperimentSubmitted):
@@ -110,7 +110,7 @@ class View:
             ),
         )
 
-    def _concluded(self, at: float, ended: facts.Concluded) -> told.RecordLine:
+    def _concluded(self, at: float, ended: out.Concluded) -> told.RecordLine:
         if ended.ending is ExperimentState.FINISHED and ended.model is not None:
             began = self._submitted_at if self._submitted_at is not None else at
             return told.FinishedLine(
@@ -137,19 +137,19 @@ def line_of(entry: Journaled) -> told.RecordLine | None:
 _LINES: dict[type[Journaled], type[told.RecordLine]] = {
     on.ExperimentSubmitted: told.SubmittedLine,
     on.Evaluated: told.EvaluatedLine,
-    facts.Assigned: told.AssignedLine,
-    facts.HandOverAsked: told.HandOverAskedLine,
-    facts.ForecastRecorded: told.ForeseenLine,
-    facts.Accepted: told.UpdatedLine,
-    facts.Saved: told.SavedLine,
-    facts.Contradicted: told.ContradictedLine,
-    facts.GivenUp: told.AttemptFailedLine,
-    facts.Dropped: told.DroppedLine,
-    facts.Resized: told.ResizedLine,
-    facts.Improved: told.ImprovedLine,
-    facts.WorkerRequested: told.WorkerRequestedLine,
-    facts.Explained: told.ExplainedLine,
-    facts.Dismissed: told.WorkerLeftLine,
+    out.Assigned: told.AssignedLine,
+    out.HandOverAsked: told.HandOverAskedLine,
+    out.ForecastRecorded: told.ForeseenLine,
+    out.Accepted: told.UpdatedLine,
+    out.Saved: told.SavedLine,
+    out.Contradicted: told.ContradictedLine,
+    out.GivenUp: told.AttemptFailedLine,
+    out.Dropped: told.DroppedLine,
+    out.Resized: told.ResizedLine,
+    out.Improved: told.ImprovedLine,
+    out.WorkerRequested: told.WorkerRequestedLine,
+    out.Explained: told.ExplainedLine,
+    out.Dismissed: told.WorkerLeftLine,
 }
 """Lines whose fields have the same names in the entry, or in a part of it."""
 
@@ -169,23 +169,23 @@ def _renamed(entry: Journaled) -> dict[str, Any]:  # noqa: PLR0911 - one arm an 
             return {"name": spec.name, "spec": spec.model_dump(mode="json"), "shards": spec.shards}
         case on.Evaluated():
             return {"metrics": dict(entry.evaluation.metrics)}
-        case facts.Assigned():
+        case out.Assigned():
             from_step = entry.snapshot.steps_done if entry.snapshot else 0
             return {"from_step": from_step, **_quantiles(entry.forecast)}
-        case facts.ForecastRecorded():
+        case out.ForecastRecorded():
             # We count from the assignment, so that readers can compare this with the forecast
             # there.
             return _quantiles(entry.remaining.later(entry.elapsed_seconds))
-        case facts.Accepted():
+        case out.Accepted():
             file = entry.update.file
             return {"bytes": file.size_bytes, "checksum": file.checksum}
-        case facts.Saved():
+        case out.Saved():
             snapshot = entry.snapshot
             return {"step": snapshot.steps_done, "bytes": snapshot.file.size_bytes}
-        case facts.Contradicted():
+        case out.Contradicted():
             accepted = entry.accepted.file.checksum
             return {"checksum": entry.update.file.checksum, "accepted_checksum": accepted}
-        case facts.Improved():
+        case out.Improved():
             return {"file": entry.model.name if entry.model is not None else ""}
         case _:
             return {}

@@ -12,9 +12,9 @@ from collections.abc import Collection, Sequence
 from downpour.base.states import BLAMELESS, ExperimentState
 from downpour.base.values import AttemptId
 from downpour.core.node.journal import Line
-from downpour.core.scheduler import Scheduler, durable, facts
-from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import Scheduler, durable
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.invariants import violations
 from downpour.core.spec import ResolvedSpec
@@ -51,7 +51,7 @@ class InvariantCheck(Observer):
             self._expect(not wrong, f"after event {core.state.cause}: {wrong}")
 
 
-def _task(fact: facts.Accepted | facts.GivenUp) -> TaskKey:
+def _task(fact: out.Accepted | out.GivenUp) -> TaskKey:
     attempt = fact.attempt
     return attempt.experiment, attempt.round, attempt.shard
 
@@ -155,7 +155,7 @@ class DurabilityCheck(Observer):
     def handled(self, step: Observation) -> None:
         """Forget refused updates; nothing else counts before the manager acts on it."""
         for fact in step.output.facts:
-            if isinstance(fact, facts.GivenUp):
+            if isinstance(fact, out.GivenUp):
                 self._accepted.pop(_task(fact), None)
 
     def acting(self, step: Observation) -> None:
@@ -169,9 +169,9 @@ class DurabilityCheck(Observer):
             if name not in self._concluded:  # a cancelled experiment accepts no more versions
                 self._versions[name] = max(self._versions.get(name, 0), made)
         for fact in step.output.facts:
-            if isinstance(fact, facts.Accepted):
+            if isinstance(fact, out.Accepted):
                 self._accepted[_task(fact)] = fact.update.file.name
-            elif isinstance(fact, facts.Concluded):
+            elif isinstance(fact, out.Concluded):
                 self._concluded[fact.experiment] = fact.ending
 
     def _is_there(self, core: Scheduler, task: TaskKey, file: str) -> None:
@@ -208,16 +208,16 @@ class CallCheck(Observer):
         if isinstance(step.event, on.WorkerJoined):
             here[step.event.worker] = step.event.labels
         for command in step.output.commands:
-            if isinstance(command, do.Dismiss):
+            if isinstance(command, out.Dismiss):
                 here.pop(command.worker, None)
-            if isinstance(command, do.Assign):
+            if isinstance(command, out.Assign):
                 asked = command.assigned
                 known = asked.worker in here
                 self._expect(
                     known, f"{asked.worker} is asked for {asked.attempt} and is not registered"
                 )
         for fact in step.output.facts:
-            if isinstance(fact, facts.Assigned):
+            if isinstance(fact, out.Assigned):
                 spec = step.core.state.experiments[fact.attempt.experiment].spec
                 needs = {*spec.needs, *spec.shard_needs.get(str(fact.attempt.shard), ())}
                 labels = here.get(fact.worker, ())
@@ -234,7 +234,7 @@ class RetryCheck(Observer):
     def handled(self, step: Observation) -> None:
         """Check the attempts that the manager gave up."""
         for fact in step.output.facts:
-            if isinstance(fact, facts.GivenUp):
+            if isinstance(fact, out.GivenUp):
                 blameless = fact.failure in BLAMELESS
                 self._expect(blameless, f"{fact.attempt} costs a retry: {fact.reason}")
 
@@ -255,11 +255,11 @@ class ProgressCheck(Observer):
 
     def handled(self, step: Observation) -> None:
         """Count failures, and check whether the experiment ends for them."""
-        ended = {f.experiment: f for f in step.output.facts if isinstance(f, facts.Concluded)}
+        ended = {f.experiment: f for f in step.output.facts if isinstance(f, out.Concluded)}
         for fact in step.output.facts:  # several workers with attempts at a shard may leave at once
             self._count(step.core, fact)
         for fact in step.output.facts:
-            if isinstance(fact, facts.GivenUp):
+            if isinstance(fact, out.GivenUp):
                 end = ended.get(fact.experiment)
                 retries = step.core.state.experiments[fact.experiment].spec.retries
                 which = f"shard {fact.attempt.shard} of round {fact.attempt.round + 1}"
@@ -271,11 +271,11 @@ class ProgressCheck(Observer):
 
     def _count(self, core: Scheduler, entry: object) -> None:
         match entry:
-            case facts.Saved():
+            case out.Saved():
                 self._saved[core].add(entry.attempt)
-            case facts.Accepted():
+            case out.Accepted():
                 self._saved[core].discard(entry.attempt)  # if it is refused, that counts
-            case facts.GivenUp():
+            case out.GivenUp():
                 got_further = entry.attempt in self._saved[core]
                 self._failed[core][_task(entry)] += not (entry.failure in BLAMELESS or got_further)
 

@@ -18,9 +18,9 @@ from typing import Any
 from downpour.base.values import PublishedFile, Update
 from downpour.cluster.manager.aggregation import contribution
 from downpour.core.modes import Mode, mode_of
-from downpour.core.scheduler import Checkpoint, Entry, Scheduler, facts
-from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import Checkpoint, Entry, Scheduler
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.spec import ResolvedSpec
 from downpour.core.stragglers.base import POLICIES
@@ -97,7 +97,7 @@ class JournalCheck(Observer, ABC):
             if entry.experiment in self._specs:
                 self._count(core, entry, core.state.now_seconds)
         for command in step.output.commands:
-            if isinstance(command, do.Aggregate) and command.experiment in self._specs:
+            if isinstance(command, out.Aggregate) and command.experiment in self._specs:
                 self._in_order(core, command)
 
     @abstractmethod
@@ -109,7 +109,7 @@ class JournalCheck(Observer, ABC):
         """Return the updates that count, by shard; none if the next version has another number."""
 
     @abstractmethod
-    def _in_order(self, core: Scheduler, command: do.Aggregate) -> None:
+    def _in_order(self, core: Scheduler, command: out.Aggregate) -> None:
         """Check that the manager aggregates the updates that count."""
 
     def _look_at_refused(self, event: on.AggregationFailed, counted: Mapping[int, str]) -> None:
@@ -194,17 +194,17 @@ class CountingCheck(JournalCheck):
         match entry:
             case on.Prepared():
                 self._prepared(core, entry)
-            case facts.Assigned():
+            case out.Assigned():
                 self._assign(self._tally(core, entry.experiment), entry)
-            case facts.Accepted():
+            case out.Accepted():
                 self._accept(self._tally(core, entry.experiment), entry)
-            case facts.GivenUp():
+            case out.GivenUp():
                 tally = self._tally(core, entry.experiment)
                 if entry.attempt.round >= tally.version.number:
                     tally.of(entry.attempt.round).pop(entry.attempt.shard, None)
-            case facts.Dropped():
+            case out.Dropped():
                 self._drop(self._tally(core, entry.experiment), entry)
-            case facts.Resized():
+            case out.Resized():
                 self._resize(self._tally(core, entry.experiment), entry)
             case on.Aggregated():
                 self._aggregated(self._tally(core, entry.experiment), entry)
@@ -221,7 +221,7 @@ class CountingCheck(JournalCheck):
             self._tallies[core][name] = _Tally(version, sum(entry.shard_samples))
             self._know(name, entry, version)
 
-    def _assign(self, tally: _Tally, entry: facts.Assigned) -> None:
+    def _assign(self, tally: _Tally, entry: out.Assigned) -> None:
         shard, share, cut = entry.attempt.shard, entry.share, tally.cut
         policy = self._specs[entry.experiment].policy
         self._once(share == 1 or POLICIES[policy].shortens, f"{policy} shortens shard {shard}")
@@ -234,7 +234,7 @@ class CountingCheck(JournalCheck):
             tally.cut = replace(cut, shares=cut.shares | {(shard, share)})
         tally.begun = True
 
-    def _accept(self, tally: _Tally, entry: facts.Accepted) -> None:
+    def _accept(self, tally: _Tally, entry: out.Accepted) -> None:
         attempt = entry.attempt
         at, last = tally.version.number, tally.version.number
         last += self._specs[entry.experiment].overlap
@@ -246,7 +246,7 @@ class CountingCheck(JournalCheck):
         wanted = tally.update(attempt.round, attempt.shard)
         self._compare(attempt.experiment, entry.update.file, wanted)
 
-    def _drop(self, tally: _Tally, entry: facts.Dropped) -> None:
+    def _drop(self, tally: _Tally, entry: out.Dropped) -> None:
         spec, dropped = self._specs[entry.experiment], tally.cut.dropped.union(entry.shards)
         enough = mode_of(spec).enough
         if enough is None:
@@ -266,7 +266,7 @@ class CountingCheck(JournalCheck):
         )
         tally.cut = replace(tally.cut, dropped=dropped)
 
-    def _resize(self, tally: _Tally, entry: facts.Resized) -> None:
+    def _resize(self, tally: _Tally, entry: out.Resized) -> None:
         spec = self._specs[entry.experiment]
         self._once(POLICIES[spec.policy].cuts_rounds, f"{spec.policy} cuts rounds again")
         self._once(not tally.begun, f"round {entry.round} has a new cut, and has begun")
@@ -290,7 +290,7 @@ class CountingCheck(JournalCheck):
         tally = self._tally(core, experiment)
         return tally.updates if number == tally.version.number else {}
 
-    def _in_order(self, core: Scheduler, command: do.Aggregate) -> None:
+    def _in_order(self, core: Scheduler, command: out.Aggregate) -> None:
         name, number = command.experiment, command.round
         tally = self._tally(core, name)
         shards = range(self._specs[name].shards)
@@ -433,13 +433,13 @@ class PushCheck(JournalCheck):
         if ledger is None:
             return
         match entry:
-            case facts.Assigned():
+            case out.Assigned():
                 ledger.assign((entry.attempt.round, entry.attempt.shard), entry.share)
-            case facts.Accepted():
+            case out.Accepted():
                 key = entry.attempt.round, entry.attempt.shard
                 made = ledger.accept(key, entry.update, at_seconds)
                 self._compare(name, entry.update.file, made)
-            case facts.GivenUp():
+            case out.GivenUp():
                 ledger.arrived.pop((entry.attempt.round, entry.attempt.shard), None)
             case on.Aggregated() if entry.round == ledger.version:
                 ledger.take(entry.parts)
@@ -450,7 +450,7 @@ class PushCheck(JournalCheck):
             case Checkpoint():
                 self._count_on(ledgers, entry)
 
-    def _in_order(self, core: Scheduler, command: do.Aggregate) -> None:
+    def _in_order(self, core: Scheduler, command: out.Aggregate) -> None:
         ledger = self._ledgers[core][command.experiment]
         asked = [(push.round, push.shard, push.update.file.name) for push in command.pushes]
         known = [

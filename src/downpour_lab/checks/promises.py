@@ -16,10 +16,9 @@ from typing import Any, get_args
 from downpour.base.family import Family
 from downpour.base.states import ExperimentState, FailureKind
 from downpour.core import families
-from downpour.core.scheduler import Scheduler, facts
-from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler.facts import Fact
+from downpour.core.scheduler import outputs as out
 from downpour.core.spec import ResolvedSpec
 from downpour.network.rpc.services import kinds_of_refusals, messages
 from downpour.record.record_lines import KINDS, RecordLine, kind_of
@@ -117,8 +116,8 @@ def catalogue() -> list[Happening]:
     """Return all that can happen; messages are "manager.heartbeat" or "worker.train"."""
     named: dict[str, Iterable[str]] = {
         "event": _types(on.Event),
-        "fact": _types(Fact),
-        "command": _types(do.Command),
+        "fact": _types(out.Fact),
+        "command": _types(out.Command),
         "line of the record": KINDS,
         "failure": FailureKind,
         "ending": [state for state in ExperimentState if state.ended],
@@ -181,9 +180,9 @@ class Happenings(Observer):
             self.counted["command", type(each).__name__] += 1
         for fact in step.output.facts:
             self.counted["fact", type(fact).__name__] += 1
-            if isinstance(fact, facts.GivenUp):
+            if isinstance(fact, out.GivenUp):
                 self.counted["failure", fact.failure] += 1
-            elif isinstance(fact, facts.Concluded):
+            elif isinstance(fact, out.Concluded):
                 self.counted["ending", fact.ending] += 1
 
     def working(self, happened: WorkerAction) -> None:

@@ -15,9 +15,8 @@ from statistics import median
 
 from downpour.base.states import ExperimentState
 from downpour.base.values import AttemptId
-from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler import facts
+from downpour.core.scheduler import outputs as out
 from downpour_lab.policylab.conditions import Conditions, Curve
 from downpour_lab.simulated.environment import Observation, Observer, Timings
 
@@ -98,32 +97,32 @@ class Ledger(Observer):
             entry.shares = shares if kept else ()
         return tuple(entry for _, entry in sorted(self._rounds.items()))
 
-    def _enter(self, fact: facts.Fact) -> None:
+    def _enter(self, fact: out.Fact) -> None:
         match fact:
-            case facts.Assigned():
+            case out.Assigned():
                 name = fact.snapshot.file.name if fact.snapshot is not None else None
                 self._attempts[fact.attempt] = _Attempt(self._now, name)
                 if fact.share < 1:
                     self._shares[fact.attempt.round][fact.attempt.shard] = fact.share
-            case facts.Saved():
+            case out.Saved():
                 self._save(fact)
-            case facts.Accepted():
+            case out.Accepted():
                 self._accept(fact.attempt)
-            case facts.GivenUp():
+            case out.GivenUp():
                 self._end(fact.attempt)
-            case facts.Dropped():
+            case out.Dropped():
                 self._rounds[fact.round].dropped = fact.shards
-            case facts.Resized():
+            case out.Resized():
                 self._rounds[fact.round].sizes = fact.samples
-            case facts.Concluded():
+            case out.Concluded():
                 self.ended = True
                 self.failure = fact.reason if fact.ending is not ExperimentState.FINISHED else ""
 
-    def _follow(self, command: do.Command) -> None:
+    def _follow(self, command: out.Command) -> None:
         match command:
-            case do.Cancel():
+            case out.Cancel():
                 self._end(command.attempt)
-            case do.Aggregate():
+            case out.Aggregate():
                 self._rounds[command.round].seconds = command.train_seconds
                 self.done = command.round + 1
 
@@ -132,7 +131,7 @@ class Ledger(Observer):
         if entry is not None and entry.ended_at is None:
             entry.ended_at = self._now
 
-    def _save(self, fact: facts.Saved) -> None:
+    def _save(self, fact: out.Saved) -> None:
         self._rounds[fact.attempt.round].snapshots += 1
         self._savers[fact.snapshot.file.name] = fact.attempt, self._now
         self._attempts[fact.attempt].saved_at.append(self._now)

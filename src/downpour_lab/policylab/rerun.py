@@ -25,7 +25,7 @@ from downpour.base.values import AttemptId
 from downpour.core.families import MODES, POLICIES
 from downpour.core.modes import check_mode
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler import facts
+from downpour.core.scheduler import outputs as out
 from downpour.core.spec import Option, ResolvedSpec
 from downpour.core.stragglers.base import check_policy
 from downpour.predictor import Predictor
@@ -204,14 +204,14 @@ class RerunWatch(Observer):
             self.seconds = now - self._began_at
         for fact in step.output.facts:
             match fact:
-                case facts.Assigned():
+                case out.Assigned():
                     if self._began_at is None:
                         self._began_at = now
                     self._shares[fact.attempt.round, fact.attempt.shard] = fact.share
-                case facts.Accepted():
+                case out.Accepted():
                     key = fact.attempt.round, fact.attempt.shard
                     self._counted[key] = self._shares.get(key, 1.0) * self._sizes[key[1]]
-                case facts.Concluded():
+                case out.Concluded():
                     self.ended = True
                     if fact.ending is not ExperimentState.FINISHED:
                         self.failure = fact.reason

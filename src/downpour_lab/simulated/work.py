@@ -23,7 +23,7 @@ from downpour.base.values import PublishedFile
 from downpour.cluster.manager.aggregation import Aggregation
 from downpour.cluster.manager.workspace import Beginning, PreparedExperiment, Workspace
 from downpour.cluster.threads import Job, Lanes
-from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import outputs as out
 from downpour.core.spec import ResolvedSpec
 from downpour.files.aggregators import Contribution, Move
 from downpour.files.store import SPEC_NAME, Array, SharedDirectory, encode, layout
@@ -254,7 +254,7 @@ class Preparation:
         self.next_failure = ""
         self._takes = takes
 
-    def __call__(self, space: Workspace, command: do.Prepare) -> PreparedExperiment:
+    def __call__(self, space: Workspace, command: out.Prepare) -> PreparedExperiment:
         """Publish the first version, unless an earlier manager has made some."""
         timings = self._takes.environment.timings
         self._takes(timings.prepare_seconds)

@@ -12,10 +12,9 @@ from random import Random
 from threading import get_ident
 from typing import Any
 
-from downpour.core.scheduler import Scheduler, facts
-from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler.facts import Fact
+from downpour.core.scheduler import outputs as out
 from downpour.core.stragglers.base import POLICIES
 from downpour.files.store import layout
 from downpour.record.journal import replay
@@ -327,7 +326,7 @@ class _Ending(Observer):
 
     def acting(self, step: Observation) -> None:
         self.ended |= {
-            fact.experiment for fact in step.output.facts if isinstance(fact, facts.Concluded)
+            fact.experiment for fact in step.output.facts if isinstance(fact, out.Concluded)
         }
 
 
@@ -343,7 +342,7 @@ class _Narrator(Observer):
                 self._tell(line)
 
 
-def _told(happened: on.Event | Fact | do.Command) -> str:
+def _told(happened: on.Event | out.Fact | out.Command) -> str:
     match happened:
         case on.WorkerJoined():
             running = f", running {happened.running}" if happened.running else ""
@@ -352,13 +351,13 @@ def _told(happened: on.Event | Fact | do.Command) -> str:
             told = f"round {happened.round} of {happened.experiment} is {happened.model.name}"
         case on.AggregationFailed():
             told = f"round {happened.round} of {happened.experiment}: updates are refused"
-        case facts.Accepted():
+        case out.Accepted():
             told = f"{happened.worker} has trained {happened.attempt}"
-        case facts.GivenUp():
+        case out.GivenUp():
             told = f"{happened.attempt} is given up: {happened.reason}"
-        case facts.Concluded():
+        case out.Concluded():
             told = f"{happened.experiment} is {happened.ending}: {happened.reason}"
-        case do.Assign():
+        case out.Assign():
             told = f"{happened.assigned.worker} is asked for {happened.assigned.attempt}"
         case _:
             told = ""

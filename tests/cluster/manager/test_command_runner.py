@@ -34,9 +34,9 @@ from downpour.cluster.manager.workspace import (
 )
 from downpour.cluster.threads import Lanes
 from downpour.cluster.worker.attempt import ModelReader
-from downpour.core.scheduler import Output, Scheduler, facts
-from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import Output, Scheduler
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler import outputs as out
 from downpour.files.store import DirectoryStore, SharedDirectory, Work, lease, publish_work, step_to
 from downpour.network.rpc.messages import IndicesFile, Registration, TaskMessage
 from downpour.predictor import pretrained
@@ -59,8 +59,8 @@ REGISTRATION = Registration(
     hostname="here",
     pid=1,
 )
-ASSIGN = do.Assign(
-    facts.Assigned(
+ASSIGN = out.Assign(
+    out.Assigned(
         cause=1,
         worker="anna",
         attempt=AttemptId(experiment="any", round=0, shard=0, attempt=0),
@@ -69,11 +69,11 @@ ASSIGN = do.Assign(
         reason="idle",
     )
 )
-CONCLUDED = facts.Concluded(
+CONCLUDED = out.Concluded(
     cause=1, experiment="any", ending=ExperimentState.CANCELLED, reason="enough"
 )
-CONCLUDE = do.Conclude(experiment="any", ending=ExperimentState.CANCELLED)
-PREPARE = do.Prepare(experiment="any", spec=SPEC)
+CONCLUDE = out.Conclude(experiment="any", ending=ExperimentState.CANCELLED)
+PREPARE = out.Prepare(experiment="any", spec=SPEC)
 SUBMITTED = on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=SPEC)
 TICK = on.Tick(at_seconds=0.0)
 
@@ -186,7 +186,7 @@ def test_a_file_that_cannot_be_removed_is_left_over_and_nothing_else_is_lost(
     discarded, swept = (f"update-000000-00000{n}-000-abc.safetensors" for n in (1, 2))
     stuck, removed = (store.put_new(name, [b"x"]) for name in (STUCK, discarded))
     store.put_new(swept, [b"x"])
-    manager.sink.carry_out([do.Discard(experiment="any", files=(stuck, removed)), CONCLUDE])
+    manager.sink.carry_out([out.Discard(experiment="any", files=(stuck, removed)), CONCLUDE])
     assert manager.rest() == []
     left = store.list()
     assert STUCK in left
@@ -198,7 +198,7 @@ def test_commands_for_a_concluded_experiment_are_not_carried_out(manager: Runnin
     """An evaluation that comes to its turn too late is nobody's failure."""
     manager.sink.carry_out([CONCLUDE])
     assert manager.space.prepared is None
-    manager.sink.carry_out([do.Evaluate(experiment="any", round=0, model=FILE)])
+    manager.sink.carry_out([out.Evaluate(experiment="any", round=0, model=FILE)])
     assert manager.rest() == []
 
 
@@ -234,8 +234,8 @@ def test_a_worker_hears_how_its_attempt_ends(manager: RunningManager) -> None:
     """A cancelled attempt saves nothing, and one that is handed over does."""
     client, attempt = Client(), ASSIGN.assigned.attempt
     manager.register(client)
-    cancel = do.Cancel(worker="anna", attempt=attempt, reason="late")
-    manager.sink.carry_out([cancel, do.HandOver(worker="anna", attempt=attempt)])
+    cancel = out.Cancel(worker="anna", attempt=attempt, reason="late")
+    manager.sink.carry_out([cancel, out.HandOver(worker="anna", attempt=attempt)])
     assert manager.rest() == []
     assert client.told == [("cancel", attempt), ("hand over", attempt)]
 
@@ -245,7 +245,7 @@ def test_an_update_that_no_worker_reports_is_taken_in(manager: RunningManager) -
     attempt = ASSIGN.assigned.attempt
     work = Work(parameters={"w": np.ones(2)}, optimizer_state={}, samples=3, steps=1, loss=0.5)
     file, _ = publish_work(manager.space.store, attempt, work)
-    manager.sink.carry_out([do.Adopt(experiment="any", attempts=((attempt, "anna"),))])
+    manager.sink.carry_out([out.Adopt(experiment="any", attempts=((attempt, "anna"),))])
     event = manager.event()
     assert isinstance(event, on.UpdatePublished)
     assert (event.worker, event.attempt, event.update.file) == ("anna", attempt, file)
@@ -261,7 +261,7 @@ def test_refused_updates_are_named_in_the_order_of_their_shards(
         raise UpdatesRefused({4: "missing", 1: "not finite"})
 
     monkeypatch.setattr("downpour.cluster.manager.work.aggregate", refuse)
-    aggregate = do.Aggregate(
+    aggregate = out.Aggregate(
         experiment="any", round=3, model=FILE, pushes=(), in_step=True, train_seconds=1.0
     )
     manager.sink.carry_out([aggregate])
@@ -274,7 +274,7 @@ def test_refused_updates_are_named_in_the_order_of_their_shards(
 def test_the_result_is_a_second_name_of_the_last_version(manager: RunningManager) -> None:
     """It is there already if the manager before died before it journaled that."""
     manager.space.prepared = made = _prepared(manager)
-    manager.sink.carry_out([do.Publish(experiment="any", model=made.begun.model)] * 2)
+    manager.sink.carry_out([out.Publish(experiment="any", model=made.begun.model)] * 2)
     first = manager.event()
     assert isinstance(first, on.ModelPublished)
     assert first == manager.event()
@@ -291,7 +291,9 @@ def test_a_long_list_is_a_file_until_the_end(
     client, row = Client(), np.concatenate(made.shards)
     manager.register(client)
     recut = replace(ASSIGN.assigned, portion=(3, len(row) - 1))
-    manager.sink.carry_out([ASSIGN, ASSIGN, replace(ASSIGN, unread=True), ASSIGN, do.Assign(recut)])
+    manager.sink.carry_out(
+        [ASSIGN, ASSIGN, replace(ASSIGN, unread=True), ASSIGN, out.Assign(recut)]
+    )
     *tasks, part = (client.tasks.get(timeout=PATIENCE_SECONDS).indices for _ in range(5))
     one, same, again, last = (list_.file for list_ in tasks if isinstance(list_, IndicesFile))
     assert one == same != again == last
@@ -321,7 +323,7 @@ def test_a_version_whose_steps_are_gone_is_read_in_one_file(manager: RunningMana
     manager.register(client)
     assigned = replace(ASSIGN.assigned, model=version)
     manager.sink.carry_out(
-        [do.Assign(assigned, (first,)), do.Assign(assigned, (first,), unread=True)]
+        [out.Assign(assigned, (first,)), out.Assign(assigned, (first,), unread=True)]
     )
     reader = ModelReader(space.shared.files_in(space.folder), keeps=True)
     steps, whole = (client.tasks.get(timeout=PATIENCE_SECONDS) for _ in range(2))
@@ -329,7 +331,7 @@ def test_a_version_whose_steps_are_gone_is_read_in_one_file(manager: RunningMana
     found = reader.read(whole.model, whole.leading, whole.whole)
     for name, tensor in model.tensors.items():
         assert found.tensors[name].tobytes() == tensor.tobytes()
-    manager.sink.carry_out([do.Discard(experiment="any", files=(version,))])
+    manager.sink.carry_out([out.Discard(experiment="any", files=(version,))])
     assert manager.rest() == []
     assert not [name for name in space.store.list() if name.startswith(("whole", "model"))]
 
@@ -340,7 +342,7 @@ def test_an_experiment_that_fails_while_it_aggregates_leaves_nothing_behind(
     """What was known of an experiment is forgotten when that is concluded."""
     observations, core = Observations({"any": manager.space}, manager.roster), Scheduler()
     submitted = on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=SPEC)
-    aggregate = do.Aggregate(
+    aggregate = out.Aggregate(
         experiment="any",
         round=0,
         model=PublishedFile(name="m", size_bytes=1, checksum=""),
@@ -390,7 +392,7 @@ def test_a_prepared_experiment_names_all_that_it_begins_with(
 def test_a_begun_experiment_is_prepared_again_without_its_network(manager: RunningManager) -> None:
     """No network is drawn or tried again: its model is there, and its facts are on record."""
     first = _prepared(manager)
-    command = do.Prepare(
+    command = out.Prepare(
         experiment=manager.space.experiment,
         spec=manager.space.spec,
         dataset=first.dataset_key,
@@ -416,7 +418,7 @@ def test_the_classes_of_each_shard_are_counted_unless_they_are_many(
 
 def _prepared(manager: RunningManager) -> PreparedExperiment:
     space = manager.space
-    return prepare(space, None, do.Prepare(experiment=space.experiment, spec=space.spec))
+    return prepare(space, None, out.Prepare(experiment=space.experiment, spec=space.spec))
 
 
 def test_work_on_a_folder_that_is_gone_fails_its_experiment_alone(manager: RunningManager) -> None:

@@ -20,9 +20,8 @@ import pytest
 from downpour.base.errors import DownpourError, FailStop, IllegalTransition, Refused, SpecError
 from downpour.cluster.manager.driver import Driver, ManagerSink
 from downpour.core.scheduler import Output, Scheduler
-from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler.events import Tick
+from downpour.core.scheduler import outputs as out
 from tests.cluster.manager.conftest import SMALL, started_in
 from tests.cluster.manager.test_driver import JOINED, Sink
 from tests.specs import plain_spec
@@ -71,7 +70,7 @@ def test_an_exception_anywhere_ends_the_driver_with_a_line(
     with monkeypatch.context() as patch:
         patch.setattr(target, name, planted(error))
         forecasting = place == "forecasting"  # which comes before time passes
-        answer = driver.post(Tick(at_seconds=0.0) if forecasting else SUBMITTED)
+        answer = driver.post(on.Tick(at_seconds=0.0) if forecasting else SUBMITTED)
         death = deaths.get(timeout=PATIENCE_SECONDS)
     assert isinstance(death, FailStop)
     assert death.exit_status == 1
@@ -94,7 +93,7 @@ def test_an_exception_in_resumed_commands_ends_the_driver() -> None:
     """What an earlier manager left to be done is the first thing that can fail."""
     deaths: SimpleQueue[DownpourError] = SimpleQueue()
     driver = Driver(Scheduler(), on_death=deaths.put)
-    driver.start(ManagerSink.__new__(ManagerSink), [do.Dismiss(worker="anna")])
+    driver.start(ManagerSink.__new__(ManagerSink), [out.Dismiss(worker="anna")])
     assert "AttributeError" in str(deaths.get(timeout=PATIENCE_SECONDS))
     driver.stop()
 

@@ -21,8 +21,8 @@ from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.roster import Roster
 from downpour.cluster.manager.workspace import Workspace, Workspaces, open_workspace
 from downpour.cluster.threads import Lanes
-from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler import outputs as out
 from downpour.core.spec import Outer
 from downpour.files.aggregators import first_state
 from downpour.files.store import DirectoryStore, SharedDirectory, decode, encode, model_metadata
@@ -85,9 +85,9 @@ class Story:
         content = encode({"w": np.zeros(5000, "f")}, {})
         self.updates[shard] = update_of(self.store.put_new("again", content))
 
-    def gather(self, shard: int) -> do.Gather:
+    def gather(self, shard: int) -> out.Gather:
         """Return what the scheduler asks for when an update has come."""
-        return do.Gather(
+        return out.Gather(
             experiment="any",
             round=self.round,
             shard=shard,
@@ -102,15 +102,15 @@ class Story:
             self.space.aggregation.arrived[shard] = self.gather(shard)
         self.space.aggregation.gather()
 
-    def aggregate(self) -> do.Aggregate:
+    def aggregate(self) -> out.Aggregate:
         """Return what the scheduler asks for when all have come."""
         updates = enumerate(self.updates)
-        return do.Aggregate(
+        return out.Aggregate(
             experiment="any",
             round=self.round,
             model=self.model,
             outer=self.outer,
-            pushes=tuple(do.Push(round=0, shard=n, update=u, base=self.model) for n, u in updates),
+            pushes=tuple(out.Push(round=0, shard=n, update=u, base=self.model) for n, u in updates),
             train_seconds=1.0,
         )
 

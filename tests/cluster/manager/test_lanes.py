@@ -12,7 +12,7 @@ from downpour.cluster.manager.command_runner import CommandRunner
 from downpour.cluster.manager.roster import Roster
 from downpour.cluster.manager.workspace import Workspaces
 from downpour.cluster.threads import Job, Lanes, OrderedCalls
-from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import outputs as out
 from tests.cluster.manager.conftest import Queue
 from tests.cluster.manager.test_command_runner import ASSIGN, CONCLUDE, FILE, PREPARE
 from tests.specs import plain_update
@@ -47,19 +47,19 @@ def test_a_slow_worker_does_not_hold_up_another() -> None:
 
 
 UPDATE = plain_update(FILE)
-LANES: list[tuple[do.Command, str]] = [
+LANES: list[tuple[out.Command, str]] = [
     (PREPARE, "alone"),
     (ASSIGN, "call anna"),
-    (do.Cancel(worker="anna", attempt=ATTEMPT, reason="late"), "call anna"),
-    (do.HandOver(worker="anna", attempt=ATTEMPT), "call anna"),
-    (do.Gather(experiment="any", round=0, shard=0, update=UPDATE, model=FILE, base=FILE), "work"),
-    (do.Aggregate(experiment="any", round=0, model=FILE, pushes=(), train_seconds=1.0), "work"),
-    (do.Evaluate(experiment="any", round=0, model=FILE), "beside"),
-    (do.Publish(experiment="any", model=FILE), "work"),
-    (do.Adopt(experiment="any", attempts=()), "work"),
-    (do.Discard(experiment="any", files=()), "work"),
+    (out.Cancel(worker="anna", attempt=ATTEMPT, reason="late"), "call anna"),
+    (out.HandOver(worker="anna", attempt=ATTEMPT), "call anna"),
+    (out.Gather(experiment="any", round=0, shard=0, update=UPDATE, model=FILE, base=FILE), "work"),
+    (out.Aggregate(experiment="any", round=0, model=FILE, pushes=(), train_seconds=1.0), "work"),
+    (out.Evaluate(experiment="any", round=0, model=FILE), "beside"),
+    (out.Publish(experiment="any", model=FILE), "work"),
+    (out.Adopt(experiment="any", attempts=()), "work"),
+    (out.Discard(experiment="any", files=()), "work"),
     (CONCLUDE, "work"),
-    (do.Dismiss(worker="anna"), ""),
+    (out.Dismiss(worker="anna"), ""),
 ]
 
 
@@ -92,7 +92,7 @@ def never(*_: object) -> Any:
 
 
 @pytest.mark.parametrize(("command", "lane"), LANES)
-def test_each_command_waits_in_its_lane(command: do.Command, lane: str) -> None:
+def test_each_command_waits_in_its_lane(command: out.Command, lane: str) -> None:
     """A dismissal waits in none."""
     queue, lanes = Queue(SimpleQueue()), NamedLanes()
     spaces = Workspaces([], queue.fail)
@@ -102,4 +102,4 @@ def test_each_command_waits_in_its_lane(command: do.Command, lane: str) -> None:
 
 def test_every_command_has_a_lane() -> None:
     """So a new one gets it by a decision."""
-    assert {type(command) for command, _ in LANES} == set(get_args(do.Command))
+    assert {type(command) for command, _ in LANES} == set(get_args(out.Command))

@@ -17,7 +17,7 @@ from downpour.cluster.manager.metrics import _active as active_metrics
 from downpour.cluster.manager.observations import Counters
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
-from downpour.core.scheduler import facts
+from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler.experiment import Experiment
 from tests.cluster.manager.conftest import options_of
 from tests.specs import plain_spec
@@ -133,10 +133,10 @@ def test_attempts_are_counted_by_their_end() -> None:
     file = PublishedFile(name="snapshot", size_bytes=1, checksum="0")
     counters = Counters()
     for kind in (FailureKind.HANDED_OVER, FailureKind.WITHDRAWN, FailureKind.WITHDRAWN):
-        counters.take(facts.GivenUp(**of, failure=kind, reason=""))
-    counters.take(facts.Saved(**of, snapshot=Snapshot(file=file, steps_done=1, steps_total=2)))
-    counters.take(facts.Dropped(cause=1, experiment="one", round=0, shards=(1, 2), reason=""))
-    counters.take(facts.Dismissed(cause=1, worker="ann", reason=""))
+        counters.take(out.GivenUp(**of, failure=kind, reason=""))
+    counters.take(out.Saved(**of, snapshot=Snapshot(file=file, steps_done=1, steps_total=2)))
+    counters.take(out.Dropped(cause=1, experiment="one", round=0, shards=(1, 2), reason=""))
+    counters.take(out.Dismissed(cause=1, worker="ann", reason=""))
     assert counters.ended == {"handed_over": 1, "withdrawn": 2}
     assert (counters.snapshots, counters.dropped, counters.assigned) == (1, 2, 0)
 

@@ -23,7 +23,7 @@ from downpour.cluster.manager.roster import Roster
 from downpour.cluster.manager.status import KnownContributions, status, summary
 from downpour.core.scheduler import Observed, Scheduler
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler.state import Decision
+from downpour.core.scheduler.queue import Decision
 from downpour.core.stragglers.base import POLICIES, RoundView, Saving
 from downpour.network.rpc.messages import Status
 from downpour.record.record_lines import ResourcesUsedLine, Sample, from_fields, to_fields

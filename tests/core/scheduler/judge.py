@@ -6,10 +6,10 @@ from collections import Counter
 
 from downpour.base.states import ExperimentState, FailureKind
 from downpour.base.values import AttemptId, PublishedFile, Snapshot, Update
-from downpour.core.scheduler import Output, Scheduler, facts
-from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import Output, Scheduler
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler.steps import WHOLE_EVERY
+from downpour.core.scheduler import outputs as out
+from downpour.core.scheduler.queue import WHOLE_EVERY
 
 
 class Judge:
@@ -17,7 +17,7 @@ class Judge:
 
     def __init__(self) -> None:
         self.specs: dict[str, on.ExperimentSubmitted] = {}
-        self.assigned: dict[AttemptId, facts.Assigned] = {}
+        self.assigned: dict[AttemptId, out.Assigned] = {}
         self.contributions: dict[tuple[str, int, int], Update] = {}
         self.dropped: set[tuple[str, int, int]] = set()
         self.saved: dict[tuple[str, int, int], Snapshot] = {}
@@ -26,13 +26,13 @@ class Judge:
         self.newest: dict[str, PublishedFile] = {}
         self.versions: dict[tuple[str, int], PublishedFile] = {}
         self.values: dict[str, dict[int, float]] = {}
-        self.best: dict[str, facts.Improved] = {}
+        self.best: dict[str, out.Improved] = {}
         self.evaluated: Counter[tuple[str, int]] = Counter()
         self.measuring: set[tuple[str, int, str]] = set()
         self.tested: dict[str, on.Evaluated] = {}
         self.asked_for: dict[str, PublishedFile] = {}
         self.results: dict[str, PublishedFile] = {}
-        self.concluded: dict[str, facts.Concluded] = {}
+        self.concluded: dict[str, out.Concluded] = {}
         self.here: set[str] = set()
         self.awaited: set[str] = set()
         self.reported: set[tuple[str, str]] = set()
@@ -50,7 +50,7 @@ class Judge:
             self._see_fact(event, fact)
         for command in output.commands:
             late = _experiment(command) in ended
-            assert not late or isinstance(command, do.Discard), f"{command} comes after the end"
+            assert not late or isinstance(command, out.Discard), f"{command} comes after the end"
             self._see_command(scheduler, command)
         self._belong_together(output)
         registered = {worker.name for worker in scheduler.state.workers if not worker.is_awaited}
@@ -59,62 +59,62 @@ class Judge:
         if isinstance(event, on.WorkerLeft | on.WorkerLost):
             assert event.worker not in self.here, "who says goodbye is gone"
 
-    def _see_fact(self, event: on.Event, fact: facts.Fact) -> None:  # noqa: C901 - arms
+    def _see_fact(self, event: on.Event, fact: out.Fact) -> None:  # noqa: C901 - arms
         match fact:
-            case facts.Assigned():
+            case out.Assigned():
                 self._assign(fact)
-            case facts.Accepted():
+            case out.Accepted():
                 self._accept(event, fact)
-            case facts.Saved():
+            case out.Saved():
                 self._save(event, fact)
-            case facts.Contradicted():
+            case out.Contradicted():
                 assert fact.update.file.checksum != fact.accepted.file.checksum
-            case facts.GivenUp():
+            case out.GivenUp():
                 self._give_up(event, fact)
-            case facts.Concluded():
+            case out.Concluded():
                 self._conclude(fact)
-            case facts.Dismissed():
+            case out.Dismissed():
                 (self.here if fact.worker in self.here else self.awaited).remove(fact.worker)
-            case facts.Dropped():
+            case out.Dropped():
                 assert any(
                     (fact.experiment, fact.round, shard) in self.contributions
                     for shard in range(self.specs[fact.experiment].spec.shards)
                 ), "something counts in every round"
                 self.dropped |= {(fact.experiment, fact.round, s) for s in fact.shards}
-            case facts.Improved():
+            case out.Improved():
                 assert fact.model is not None
                 assert (fact.experiment, fact.model.name) not in self.discarded
                 self.best[fact.experiment] = fact
-            case facts.ForecastRecorded() | facts.HandOverAsked():
+            case out.ForecastRecorded() | out.HandOverAsked():
                 assert fact.attempt in self.assigned
-            case facts.Resized() | facts.WorkerRequested() | facts.Explained():
+            case out.Resized() | out.WorkerRequested() | out.Explained():
                 pass
 
-    def _see_command(self, scheduler: Scheduler, command: do.Command) -> None:
+    def _see_command(self, scheduler: Scheduler, command: out.Command) -> None:
         match command:
-            case do.Assign(assigned):
+            case out.Assign(assigned):
                 self._ask(assigned)
                 self._leads(assigned.experiment, assigned.model, command.leading)
-            case do.Adopt():
+            case out.Adopt():
                 assert all(self.assigned[attempt] for attempt, _ in command.attempts)
-            case do.Gather():
+            case out.Gather():
                 self._gather(scheduler, command)
-            case do.Aggregate():
+            case out.Aggregate():
                 self._aggregate(command)
-            case do.Evaluate():
+            case out.Evaluate():
                 self.evaluated[command.experiment, command.round] += 1
                 self.measuring.add((command.experiment, command.round, command.part))
                 self._leads(command.experiment, command.model, command.leading)
-            case do.Publish():
+            case out.Publish():
                 self._publish(command)
-            case do.Discard():
+            case out.Discard():
                 self._discard(scheduler, command)
-            case do.Conclude():
+            case out.Conclude():
                 self.kept |= {(command.experiment, file.name) for file in command.kept}
-            case do.Prepare() | do.Cancel() | do.HandOver() | do.Dismiss():
+            case out.Prepare() | out.Cancel() | out.HandOver() | out.Dismiss():
                 pass
 
-    def _gather(self, scheduler: Scheduler, command: do.Gather) -> None:
+    def _gather(self, scheduler: Scheduler, command: out.Gather) -> None:
         """What is summed early is an update that counts, and moves the newest version."""
         experiment = scheduler.state.experiments[command.experiment]
         assert experiment.spec.in_step
@@ -126,12 +126,12 @@ class Judge:
 
     def _belong_together(self, output: Output) -> None:
         """What happened is done: whose attempt is assigned is asked, who is gone is forgotten."""
-        asked = {one.assigned for one in output.commands if isinstance(one, do.Assign)}
-        assert asked >= {one for one in output.facts if isinstance(one, facts.Assigned)}
-        gone = [one.worker for one in output.facts if isinstance(one, facts.Dismissed)]
-        assert gone == [one.worker for one in output.commands if isinstance(one, do.Dismiss)]
-        over = [one.experiment for one in output.facts if isinstance(one, facts.Concluded)]
-        assert over == [one.experiment for one in output.commands if isinstance(one, do.Conclude)]
+        asked = {one.assigned for one in output.commands if isinstance(one, out.Assign)}
+        assert asked >= {one for one in output.facts if isinstance(one, out.Assigned)}
+        gone = [one.worker for one in output.facts if isinstance(one, out.Dismissed)]
+        assert gone == [one.worker for one in output.commands if isinstance(one, out.Dismiss)]
+        over = [one.experiment for one in output.facts if isinstance(one, out.Concluded)]
+        assert over == [one.experiment for one in output.commands if isinstance(one, out.Conclude)]
 
     def _see_event(self, event: on.Event) -> None:
         if isinstance(event, on.ExperimentSubmitted):
@@ -160,7 +160,7 @@ class Judge:
         if isinstance(event, on.ModelPublished) and event.experiment in self.asked_for:
             self.results.setdefault(event.experiment, event.model)
 
-    def _assign(self, fact: facts.Assigned) -> None:
+    def _assign(self, fact: out.Assigned) -> None:
         assert fact.attempt not in self.assigned, "an attempt is made once"
         assert _task(fact.attempt) not in self.contributions, "what counts is not done again"
         newest = self.saved.get(_task(fact.attempt))
@@ -169,7 +169,7 @@ class Judge:
             self._assign_ahead(fact)
         self.assigned[fact.attempt] = fact
 
-    def _assign_ahead(self, fact: facts.Assigned) -> None:
+    def _assign_ahead(self, fact: out.Assigned) -> None:
         """Look from what a task begins whose round may overlap with the one before."""
         name, number, shard = _task(fact.attempt)
         version = name, max(0, number - 1)
@@ -180,7 +180,7 @@ class Judge:
         assert fact.optimizer_state == (former.optimizer_state if former is not None else None)
         assert fact.step is None or (name, fact.step.name) not in self.discarded
 
-    def _ask(self, again: facts.Assigned) -> None:
+    def _ask(self, again: out.Assigned) -> None:
         """Look whether a worker is asked for what is its to do, for the first time or again."""
         assert again.worker in self.here, "only who has registered is asked"
         first = self.assigned[again.attempt]
@@ -189,7 +189,7 @@ class Judge:
         assert _task(again.attempt) not in self.contributions, "what counts is not done again"
         assert again.snapshot == self.saved.get(_task(again.attempt))
 
-    def _accept(self, event: on.Event, fact: facts.Accepted) -> None:
+    def _accept(self, event: on.Event, fact: out.Accepted) -> None:
         assert isinstance(event, on.UpdatePublished)
         assert (event.attempt, event.update) == (fact.attempt, fact.update)
         assert fact.attempt in self.assigned, "only what was asked for counts"
@@ -199,7 +199,7 @@ class Judge:
         self.contributions[_task(fact.attempt)] = fact.update
         self.saved.pop(_task(fact.attempt), None)
 
-    def _save(self, event: on.Event, fact: facts.Saved) -> None:
+    def _save(self, event: on.Event, fact: out.Saved) -> None:
         assert isinstance(event, on.HeartbeatReceived)
         assert fact.snapshot in [progress.snapshot for progress in event.running]
         assert (fact.attempt.experiment, fact.snapshot.file.name) not in self.discarded
@@ -207,7 +207,7 @@ class Judge:
         assert former is None or former.steps_done < fact.snapshot.steps_done
         self.saved[_task(fact.attempt)] = fact.snapshot
 
-    def _give_up(self, event: on.Event, fact: facts.GivenUp) -> None:
+    def _give_up(self, event: on.Event, fact: out.GivenUp) -> None:
         if isinstance(event, on.AggregationFailed) and fact.failure is FailureKind.STORE:
             del self.contributions[_task(fact.attempt)]
         else:
@@ -222,7 +222,7 @@ class Judge:
         assert not any((name, number) in self.whole for number in chain[1:])
         assert not any((name, file.name) in self.discarded for file in leading)
 
-    def _aggregate(self, command: do.Aggregate) -> None:
+    def _aggregate(self, command: out.Aggregate) -> None:
         name, number = command.experiment, command.round
         if command.whole:
             self.whole.add((name, number + 1))
@@ -237,7 +237,7 @@ class Judge:
         assert list(command.shards) == there
         assert command.updates == wanted, "one update a shard, in shard order"
 
-    def _apply(self, command: do.Aggregate) -> None:
+    def _apply(self, command: out.Aggregate) -> None:
         """Look at the version of an asynchronous mode."""
         for part, push in zip(command.parts, command.pushes, strict=True):
             task = command.experiment, *part
@@ -246,7 +246,7 @@ class Judge:
             assert self.applied[task] == 0, "an update is in one version"
             assert (command.experiment, push.base.name) not in self.discarded
 
-    def _publish(self, command: do.Publish) -> None:
+    def _publish(self, command: out.Publish) -> None:
         name = command.experiment
         self._leads(name, command.model, command.leading)
         assert name not in self.asked_for, "the result is asked for once"
@@ -278,14 +278,14 @@ class Judge:
                 return number
         return spec.epochs - 1
 
-    def _conclude(self, fact: facts.Concluded) -> None:
+    def _conclude(self, fact: out.Concluded) -> None:
         name = fact.experiment
         finished = fact.ending is ExperimentState.FINISHED
         assert finished == (name in self.results), "published and finished are one"
         assert fact.model == self.results.get(name)
         self.concluded[name] = fact
 
-    def _discard(self, scheduler: Scheduler, command: do.Discard) -> None:
+    def _discard(self, scheduler: Scheduler, command: out.Discard) -> None:
         experiment = scheduler.state.experiments[command.experiment]
         tasks = [task for task in experiment.open_tasks() if not task.is_over]
         updates = [task.update for task in tasks if task.update is not None]
@@ -334,12 +334,12 @@ class Judge:
                     assert self.best[name].value == lowest
 
 
-def _experiment(one: do.Command | facts.Fact) -> str | None:
-    if isinstance(one, do.Dismiss | facts.Dismissed):
+def _experiment(one: out.Command | out.Fact) -> str | None:
+    if isinstance(one, out.Dismiss | out.Dismissed):
         return None
-    if isinstance(one, do.Assign):
+    if isinstance(one, out.Assign):
         return one.assigned.attempt.experiment
-    if isinstance(one, do.Cancel | do.HandOver):
+    if isinstance(one, out.Cancel | out.HandOver):
         return one.attempt.experiment
     return one.experiment
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from downpour.core.scheduler import Output
-from downpour.core.scheduler.commands import Command
-from downpour.core.scheduler.facts import Fact
+from downpour.core.scheduler.outputs import Command, Fact
 
 Outcome = Fact | Command
 

@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from downpour.core.scheduler import Output, Scheduler, facts
-from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import Output, Scheduler
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler.events import Best
+from downpour.core.scheduler import outputs as out
 from tests.core.scheduler.conftest import Make
 
 
-def begin(make: Make, patience: float = 1.0, **fields: object) -> tuple[Scheduler, facts.Assigned]:
+def begin(make: Make, patience: float = 1.0, **fields: object) -> tuple[Scheduler, out.Assigned]:
     """Return a scheduler whose only worker, ann, has just been given the only shard."""
     scheduler = Scheduler(patience)
     scheduler.handle(on.WorkerJoined(at_seconds=0.0, worker="ann"))
@@ -21,8 +20,8 @@ def begin(make: Make, patience: float = 1.0, **fields: object) -> tuple[Schedule
     scheduler.handle(on.ExperimentSubmitted(at_seconds=1.0, experiment="one", spec=spec))
     output = scheduler.handle(make.prepared("one", (10,), at_seconds=2.0))
     [assigned] = output.facts
-    assert isinstance(assigned, facts.Assigned)
-    assert output.commands == [do.Assign(assigned)]
+    assert isinstance(assigned, out.Assigned)
+    assert output.commands == [out.Assign(assigned)]
     return scheduler, assigned
 
 
@@ -64,10 +63,10 @@ def test_an_update_that_came_meanwhile_makes_the_next_version(make: Make) -> Non
     for shard, worker in enumerate(("ann", "bob")):
         publish(make, scheduler, 0, shard, worker)
     commands = scheduler.handle(aggregated(make, 0)).commands
-    following, removed = (one for one in commands if isinstance(one, do.Aggregate | do.Discard))
-    assert isinstance(following, do.Aggregate)
+    following, removed = (one for one in commands if isinstance(one, out.Aggregate | out.Discard))
+    assert isinstance(following, out.Aggregate)
     assert (following.round, following.shards) == (1, (1,))
-    assert isinstance(removed, do.Discard)
+    assert isinstance(removed, out.Discard)
 
 
 def test_a_shard_of_easgd_continues_with_its_own_parameters(make: Make) -> None:
@@ -75,7 +74,7 @@ def test_a_shard_of_easgd_continues_with_its_own_parameters(make: Make) -> None:
     scheduler, _ = begin(make, epochs=2, mode="easgd")
     publish(make, scheduler, 0)
     event = replace(aggregated(make, 0), own=(make.file("own"),))
-    [again] = [one for one in scheduler.handle(event).commands if isinstance(one, do.Assign)]
+    [again] = [one for one in scheduler.handle(event).commands if isinstance(one, out.Assign)]
     assert (again.assigned.model, again.leading) == (make.file("own"), ())
 
 
@@ -85,8 +84,8 @@ def test_shards_that_nobody_asked_for_end_the_experiment(make: Make) -> None:
     spec = make.spec(shards=2)
     scheduler.handle(on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=spec))
     output = scheduler.handle(make.prepared("one", (10,), at_seconds=1.0))
-    assert [type(fact) for fact in output.facts] == [facts.Concluded]
-    assert [type(command) for command in output.commands] == [do.Conclude]
+    assert [type(fact) for fact in output.facts] == [out.Concluded]
+    assert [type(command) for command in output.commands] == [out.Conclude]
     assert scheduler.state.experiments["one"].reason.endswith("cut into 1 shards instead of 2")
 
 
@@ -98,7 +97,7 @@ def test_an_experiment_that_ends_names_the_versions_that_stay(make: Make) -> Non
             at_seconds=5.0, experiment=assigned.attempt.experiment, reason="enough"
         )
     )
-    [conclude] = [one for one in output.commands if isinstance(one, do.Conclude)]
+    [conclude] = [one for one in output.commands if isinstance(one, out.Conclude)]
     assert conclude.versions == (assigned.model,)
 
 
@@ -125,9 +124,9 @@ def test_a_resumption_without_patience_left_publishes_at_once(make: Make) -> Non
     scheduler = Scheduler()
     spec = make.spec(shards=1, **before)
     scheduler.handle(on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=spec))
-    handed_on = on.HandedOn(best=Best(round=-5, value=0.5, model=None))
+    handed_on = on.HandedOn(best=on.Best(round=-5, value=0.5, model=None))
     output = scheduler.handle(make.prepared("one", (10,), handed_on=handed_on))
-    assert [type(command) for command in output.commands] == [do.Publish]
+    assert [type(command) for command in output.commands] == [out.Publish]
 
 
 def test_a_heartbeat_tells_how_far_an_attempt_is(make: Make) -> None:
@@ -158,12 +157,12 @@ def test_a_worker_that_registers_with_an_attempt_continues_it(
     for attempt in (assigned.attempt, make.attempt("other", 0, 0, 0)):
         joins = on.WorkerJoined(at_seconds=3.0, worker="ann", running=attempt)
         output = scheduler.handle(joins)
-        given_up = [fact for fact in output.facts if isinstance(fact, facts.GivenUp)]
+        given_up = [fact for fact in output.facts if isinstance(fact, out.GivenUp)]
         assert bool(given_up) == (attempt != assigned.attempt)
         assert output.commands == []
     free = on.WorkerJoined(at_seconds=4.0, worker="ann") if registers else None
     output = scheduler.handle(free or make.beat("ann", at_seconds=4.0))
-    [again] = [fact for fact in output.facts if isinstance(fact, facts.Assigned)]
+    [again] = [fact for fact in output.facts if isinstance(fact, out.Assigned)]
     assert again.attempt == make.attempt("one", 0, 0, 1)
 
 
@@ -186,7 +185,7 @@ def test_time_does_not_run_backwards(make: Make) -> None:
         )
     )
     accepted = output.facts[0]
-    assert isinstance(accepted, facts.Accepted)
+    assert isinstance(accepted, out.Accepted)
     assert (accepted.completion_seconds, scheduler.state.now_seconds) == (0.0, 2.0)
 
 
@@ -195,7 +194,7 @@ def test_patience_is_an_option(make: Make) -> None:
     scheduler, _ = begin(make, 10.0)
     assert scheduler.handle(on.Tick(at_seconds=100.0)) == Output()
     output = scheduler.handle(on.Tick(at_seconds=101.0))
-    happened = [facts.Dismissed, facts.GivenUp, facts.Concluded]
+    happened = [out.Dismissed, out.GivenUp, out.Concluded]
     assert [type(fact) for fact in output.facts] == happened
     assert scheduler.state.experiments["one"].reason == (
         "shard 0 of round 1 failed once (on ann), last: no heartbeat for 101 s"

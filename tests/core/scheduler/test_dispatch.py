@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from downpour.base.values import AttemptId, Forecast
-from downpour.core.scheduler import Scheduler, facts
-from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler import outputs as out
 from downpour.core.stragglers.base import (
     Action,
     Assignment,
@@ -37,14 +37,14 @@ def stage(make: Make) -> Stage:
 def test_a_shard_that_is_handed_over_goes_on_with_whom_it_is_meant_for(stage: Stage) -> None:
     """The owner is asked to publish and stop; the other one goes on from there."""
     [asked] = of(
-        stage.wish(Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY)), facts.HandOverAsked
+        stage.wish(Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY)), out.HandOverAsked
     )
     assert (asked.worker, asked.meant_for) == ("ann", "dot")
     stage.happen(on.Tick)
     leaving = [task for task in stage.views[-1].running if task.meant_for]
     assert [(task.worker, task.leaving_seconds) for task in leaving] == [("ann", 1.0)]
     commands = stage.hand_over("ann", 0, "s5")
-    [given] = of(commands, facts.Assigned)
+    [given] = of(commands, out.Assigned)
     assert (given.worker, given.snapshot.file.name) == ("dot", "s5")
     assert stage.core.state.experiments["one"].round.tasks[0].failures == 0  # type: ignore[union-attr]
 
@@ -55,8 +55,8 @@ def test_two_workers_exchange_their_shards(stage: Stage) -> None:
         Handoff(shard=0, worker="ann", meant_for="bob", reason=WHY),
         Handoff(shard=1, worker="bob", meant_for="ann", reason=WHY),
     )
-    assert of(stage.hand_over("ann", 0, "s5"), facts.Assigned) == []
-    given = of(stage.hand_over("bob", 1, "s2"), facts.Assigned)
+    assert of(stage.hand_over("ann", 0, "s5"), out.Assigned) == []
+    given = of(stage.hand_over("bob", 1, "s2"), out.Assigned)
     assert sorted((a.worker, a.attempt.shard) for a in given) == [("ann", 1), ("bob", 0)]
 
 
@@ -98,15 +98,15 @@ def test_how_slow_a_worker_was_is_learned_from_short_rounds(make: Make) -> None:
 def test_a_hand_over_is_asked_of_its_worker(stage: Stage) -> None:
     """Once, however often the policy asks."""
     move = Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY)
-    asked = of(stage.wish(move), do.HandOver) + of(stage.wish(move), do.HandOver)
-    assert asked == [do.HandOver(worker="ann", attempt=stage.make.attempt("one", 0, 0, 0))]
+    asked = of(stage.wish(move), out.HandOver) + of(stage.wish(move), out.HandOver)
+    assert asked == [out.HandOver(worker="ann", attempt=stage.make.attempt("one", 0, 0, 0))]
 
 
 def test_a_shard_meant_for_a_worker_that_leaves_is_anybodys(stage: Stage) -> None:
     """Nothing waits for a worker that is not here."""
     stage.wish(Handoff(shard=0, worker="ann", meant_for="bob", reason=WHY))
     stage.happen(on.WorkerLeft, worker="bob", reason="gone")
-    given = of(stage.hand_over("ann", 0, "s5"), facts.Assigned)
+    given = of(stage.hand_over("ann", 0, "s5"), out.Assigned)
     assert given[0].snapshot is None or given[0].attempt.shard == 0
     assert {task.life.state for task in stage.core.state.active.round.tasks} == {"running"}  # type: ignore[union-attr]
 
@@ -115,12 +115,12 @@ def test_a_hand_over_that_comes_too_late_changes_nothing(stage: Stage) -> None:
     """Its snapshot is removed, and a repeated one is not."""
     stage.wish(Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY))
     stage.happen(on.WorkerLost, worker="ann", reason="nobody answers")
-    [removed] = of(stage.hand_over("ann", 0, "s5"), do.Discard)
+    [removed] = of(stage.hand_over("ann", 0, "s5"), out.Discard)
     assert [file.name for file in removed.files] == ["s5"]
     attempt = stage.make.attempt("one", 7, 0, 0)
     snapshot = stage.make.progress(attempt, saved="s9").snapshot
     late = stage.happen(on.HandedOver, worker="bob", attempt=attempt, snapshot=snapshot)
-    assert [file.name for one in of(late, do.Discard) for file in one.files] == ["s9"]
+    assert [file.name for one in of(late, out.Discard) for file in one.files] == ["s9"]
 
 
 def test_a_shard_whose_copy_goes_on_is_reserved_for_nobody(stage: Stage) -> None:
@@ -129,19 +129,19 @@ def test_a_shard_whose_copy_goes_on_is_reserved_for_nobody(stage: Stage) -> None
         Assignment(shard=0, worker="dot", reason=WHY),
         Handoff(shard=0, worker="ann", meant_for="bob", reason=WHY),
     )
-    assert of(stage.hand_over("ann", 0, "s5"), facts.Assigned) == []
-    [given] = of(stage.happen(on.WorkerLost, worker="dot", reason="gone"), facts.Assigned)
+    assert of(stage.hand_over("ann", 0, "s5"), out.Assigned) == []
+    [given] = of(stage.happen(on.WorkerLost, worker="dot", reason="gone"), out.Assigned)
     assert (given.worker, given.attempt.shard) == ("ann", 0)
 
 
 def test_the_first_of_several_attempts_counts(stage: Stage) -> None:
     """A copy begins on an idle worker; when one has published, the other is told to stop."""
-    [given] = of(stage.wish(Assignment(shard=0, worker="dot", reason=WHY)), facts.Assigned)
+    [given] = of(stage.wish(Assignment(shard=0, worker="dot", reason=WHY)), out.Assigned)
     assert (given.worker, given.attempt.attempt) == ("dot", 1)
     commands = stage.publish("dot", 0, attempt=1)
-    [cancelled] = of(commands, do.Cancel)
+    [cancelled] = of(commands, out.Cancel)
     assert (cancelled.worker, cancelled.attempt.attempt) == ("ann", 0)
-    assert len(of(commands, facts.Accepted)) == 1
+    assert len(of(commands, out.Accepted)) == 1
 
 
 def test_an_attempt_that_is_withdrawn_is_nobodys_failure(stage: Stage) -> None:
@@ -149,7 +149,7 @@ def test_an_attempt_that_is_withdrawn_is_nobodys_failure(stage: Stage) -> None:
     commands = stage.wish(
         Withdrawal(shard=0, worker="ann", reason=WHY), Assignment(shard=0, worker="dot", reason=WHY)
     )
-    assert [(c.worker, c.attempt.shard) for c in of(commands, facts.Assigned)] == [("dot", 0)]
+    assert [(c.worker, c.attempt.shard) for c in of(commands, out.Assigned)] == [("dot", 0)]
     assert stage.core.state.active.round.tasks[0].failures == 0  # type: ignore[union-attr]
 
 
@@ -160,10 +160,10 @@ def test_a_round_can_be_closed_without_the_last(stage: Stage, *, leave_running: 
     stage.publish("bob", 1)
     stage.beat("cid", stage.make.progress(stage.make.attempt("one", 0, 2, 0), saved="s5"))
     commands = stage.wish(Close(reason=WHY, leave_running=leave_running))
-    [folded] = of(commands, do.Aggregate)
+    [folded] = of(commands, out.Aggregate)
     assert folded.shards == (0, 1)
-    assert len(of(commands, do.Cancel)) == (0 if leave_running else 1)
-    assert "s5" in {file.name for one in of(commands, do.Discard) for file in one.files}
+    assert len(of(commands, out.Cancel)) == (0 if leave_running else 1)
+    assert "s5" in {file.name for one in of(commands, out.Discard) for file in one.files}
     late = stage.make.attempt("one", 0, 2, 0)
     running = (stage.make.progress(late),)
     assert stage.core.unwanted("cid", running) == ([] if leave_running else [late])
@@ -176,10 +176,10 @@ def test_a_round_can_be_closed_without_the_last(stage: Stage, *, leave_running: 
 def test_a_mode_that_has_enough_updates_closes_the_round(make: Make) -> None:
     """The others stop, and the next round begins from those that were first."""
     stage = Stage(make, mode="k-sync", mode_options={"k": 2})
-    assert of(stage.publish("cid", 2), do.Aggregate) == []
+    assert of(stage.publish("cid", 2), out.Aggregate) == []
     commands = stage.publish("ann", 0)
-    assert [command.shards for command in of(commands, do.Aggregate)] == [(0, 2)]
-    assert [command.worker for command in of(commands, do.Cancel)] == ["bob"]
+    assert [command.shards for command in of(commands, out.Aggregate)] == [(0, 2)]
+    assert [command.worker for command in of(commands, out.Cancel)] == ["bob"]
     text = "epoch 1: closed without shard 1: 2 of 3 updates make the version"
     assert stage.core.state.decisions[-1].text == text
 
@@ -199,9 +199,9 @@ def test_a_snapshot_of_an_unwanted_task_is_removed(stage: Stage) -> None:
     stage.publish("ann", 0)
     stage.wish(Close(reason=WHY, leave_running=True))
     late = stage.make.progress(stage.make.attempt("one", 0, 2, 0), saved="s5")
-    [removed] = of(stage.beat("cid", late), do.Discard)
+    [removed] = of(stage.beat("cid", late), out.Discard)
     assert [file.name for file in removed.files] == ["s5"]
-    assert of(stage.beat("cid", late), do.Discard) == []
+    assert of(stage.beat("cid", late), out.Discard) == []
 
 
 def test_no_policy_is_asked_during_a_replay(stage: Stage) -> None:
@@ -224,7 +224,7 @@ def test_a_round_without_any_update_is_not_closed(stage: Stage) -> None:
 
 def test_a_round_is_cut_anew_only_before_it_begins(stage: Stage) -> None:
     """Sizes of other sums, of none, or too late, are not heard."""
-    assert of(stage.wish(Resize(samples=(20, 5, 5), reason=WHY)), facts.Resized) == []
+    assert of(stage.wish(Resize(samples=(20, 5, 5), reason=WHY)), out.Resized) == []
     for worker, shard in (("ann", 0), ("bob", 1), ("cid", 2)):
         stage.publish(worker, shard)
     stage.wishes = [
@@ -233,8 +233,8 @@ def test_a_round_is_cut_anew_only_before_it_begins(stage: Stage) -> None:
         Resize(samples=(25, 1, 4), reason=WHY),
     ]
     commands = stage.happen(on.Aggregated, experiment="one", round=0, model=stage.make.file("m1"))
-    assert [command.samples for command in of(commands, facts.Resized)] == [(25, 1, 4)]
-    assert [a.portion for a in of(commands, facts.Assigned)] == [(0, 25), (25, 26), (26, 30)]
+    assert [command.samples for command in of(commands, out.Resized)] == [(25, 1, 4)]
+    assert [a.portion for a in of(commands, out.Assigned)] == [(0, 25), (25, 26), (26, 30)]
 
 
 def test_a_task_keeps_the_share_of_its_first_attempt(stage: Stage) -> None:
@@ -243,7 +243,7 @@ def test_a_task_keeps_the_share_of_its_first_attempt(stage: Stage) -> None:
         stage.publish(worker, shard)
     stage.wishes = [Assignment(shard=0, worker="dot", reason=WHY, share=0.5)]
     happened = stage.happen(on.Aggregated, experiment="one", round=0, model=stage.make.file("m1"))
-    tasks = {(a.attempt.shard, a.attempt.attempt): a.share for a in of(happened, facts.Assigned)}
+    tasks = {(a.attempt.shard, a.attempt.attempt): a.share for a in of(happened, out.Assigned)}
     # The stage's own policy has given shard 0 to ann, its home, and asked for all of it.
     assert tasks == {(0, 0): 0.5, (0, 1): 0.5, (1, 0): 1.0, (2, 0): 1.0}
     task = stage.core.state.experiments["one"].rounds[0].tasks[0]
@@ -253,23 +253,23 @@ def test_a_task_keeps_the_share_of_its_first_attempt(stage: Stage) -> None:
 def test_why_a_shard_stays_is_told_once_a_round(stage: Stage) -> None:
     """The policy says so at each look; nothing is told of a shard that its worker does not hold."""
     stays = Waiting(shard=0, worker="ann", reason=WHY)
-    (told,) = of(stage.wish(stays), facts.Explained)
+    (told,) = of(stage.wish(stays), out.Explained)
     assert (told.round, told.shard, told.worker, told.reason) == (0, 0, "ann", WHY)
     assert stage.core.state.decisions[-1].text == f"epoch 1: shard 0 stays at ann: {WHY}"
-    assert of(stage.wish(stays), facts.Explained) == []
-    assert of(stage.wish(replace(stays, shard=1)), facts.Explained) == []
+    assert of(stage.wish(stays), out.Explained) == []
+    assert of(stage.wish(replace(stays, shard=1)), out.Explained) == []
 
 
 def test_a_worker_is_asked_for_once_in_a_while(stage: Stage) -> None:
     """It takes time to start one; the policy sees that it is on its way."""
-    assert len(of(stage.wish(WorkerRequest(reason=WHY)), facts.WorkerRequested)) == 1
-    assert of(stage.wish(WorkerRequest(reason=WHY)), facts.WorkerRequested) == []
+    assert len(of(stage.wish(WorkerRequest(reason=WHY)), out.WorkerRequested)) == 1
+    assert of(stage.wish(WorkerRequest(reason=WHY)), out.WorkerRequested) == []
     assert [view.requested for view in stage.views[-2:]] == [0, 1]
     for worker in ("eve", "fay"):
         stage.happen(on.WorkerJoined, worker=worker)
     assert stage.views[-1].requested == 0
     stage.now += 26.0  # and the seconds after which the next things happen
-    assert len(of(stage.wish(WorkerRequest(reason=WHY)), facts.WorkerRequested)) == 1
+    assert len(of(stage.wish(WorkerRequest(reason=WHY)), out.WorkerRequested)) == 1
 
 
 @pytest.mark.parametrize(
@@ -323,17 +323,17 @@ def test_a_policy_sees_the_overhead_of_attempts(stage: Stage) -> None:
 SOON = Forecast(q10=1.0, q50=2.0, q90=3.0, q98=4.0)
 
 
-def forecast_facts(stage: Stage, attempt: AttemptId) -> list[facts.ForecastRecorded]:
+def forecast_facts(stage: Stage, attempt: AttemptId) -> list[out.ForecastRecorded]:
     """Return the facts that follow from a forecast of an attempt."""
     output = stage.happen(on.Forecasts, remaining=((attempt, SOON),))
-    return of(output, facts.ForecastRecorded)
+    return of(output, out.ForecastRecorded)
 
 
 def test_an_assignment_says_how_long_it_is_forecast_to_take(stage: Stage) -> None:
     """The worker's pace, for the samples of the shard that no snapshot holds."""
     stage.happen(on.Forecasts, paces=(("dot", SOON),))
     stage.wish(Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY))
-    [given] = of(stage.hand_over("ann", 0, "s5"), facts.Assigned)
+    [given] = of(stage.hand_over("ann", 0, "s5"), out.Assigned)
     assert given.snapshot.share == 0.5
     assert given.forecast == SOON.times(5)
     assert stage.core.state.workers.get("dot").forecast == SOON.times(5)  # type: ignore[union-attr]
@@ -341,7 +341,7 @@ def test_an_assignment_says_how_long_it_is_forecast_to_take(stage: Stage) -> Non
 
 def test_nothing_is_forecast_of_an_unknown_worker(stage: Stage) -> None:
     """No forecast is better than a guess."""
-    [given] = of(stage.wish(Assignment(shard=0, worker="dot", reason=WHY)), facts.Assigned)
+    [given] = of(stage.wish(Assignment(shard=0, worker="dot", reason=WHY)), out.Assigned)
     assert given.forecast is None
 
 
@@ -389,7 +389,7 @@ def test_the_forecast_is_recorded_with_each_decision(stage: Stage, wish: Action)
     assert forecast_facts(stage, attempt) == []
     whole = stage.core.state.workers.get("ann").forecast  # type: ignore[union-attr]
     stage.report("ann", attempt, 10)  # without a step, as while it publishes
-    [fact] = of(stage.wish(wish), facts.ForecastRecorded)
+    [fact] = of(stage.wish(wish), out.ForecastRecorded)
     assert (fact.worker, fact.done, fact.remaining) == ("ann", 0.1, SOON)
     assert whole == SOON.later(fact.elapsed_seconds)
 
@@ -399,11 +399,10 @@ def test_a_prediction_is_told_once(stage: Stage) -> None:
     attempt = stage.make.attempt("one", 0, 0, 0)
     stage.report("ann", attempt, 30)
     assert (
-        len(of(stage.happen(on.Forecasts, remaining=((attempt, SOON),)), facts.ForecastRecorded))
-        == 1
+        len(of(stage.happen(on.Forecasts, remaining=((attempt, SOON),)), out.ForecastRecorded)) == 1
     )
     wish = Assignment(shard=0, worker="dot", reason=WHY)
-    assert of(stage.wish(wish), facts.ForecastRecorded) == []
+    assert of(stage.wish(wish), out.ForecastRecorded) == []
 
 
 def test_the_last_decisions_are_kept_in_words(stage: Stage) -> None:
@@ -492,7 +491,7 @@ def test_a_worker_that_stands_by_is_told_of_once_while_that_is_so(stage: Stage) 
         stage.core.handle(on.Tick(at_seconds=stage.now))
         assert len(stage.core.state.decisions) == 2
     noted = [fact for output in outputs for fact in output.facts]
-    assert [(fact.worker, fact.reason) for fact in noted if isinstance(fact, facts.Explained)] == [
+    assert [(fact.worker, fact.reason) for fact in noted if isinstance(fact, out.Explained)] == [
         ("dot", "too slow"),
         ("dot", "too slow again"),
     ]

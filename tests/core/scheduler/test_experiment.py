@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from downpour.core.scheduler.experiment import Experiment
-from downpour.core.scheduler.steps import is_whole, leading_to, spent_models
+from downpour.core.scheduler.queue import is_whole, leading_to, spent_models
 from tests.core.scheduler.conftest import Make
 
 

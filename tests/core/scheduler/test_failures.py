@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from downpour.base.states import FailureKind
-from downpour.core.scheduler import Scheduler, facts
-from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler.invariants import check_invariants
 from tests.core.scheduler.conftest import Make
 
@@ -25,9 +25,9 @@ class Stage:
     ) -> None:
         self.make = make
         self.core = Scheduler(patience)
-        self.asked: list[do.Assign] = []
-        self.assigned: list[facts.Assigned] = []
-        self.ended: list[facts.Concluded] = []
+        self.asked: list[out.Assign] = []
+        self.assigned: list[out.Assigned] = []
+        self.ended: list[out.Concluded] = []
         spec = make.spec(**{"shards": shards, "epochs": 1, "learning_rate": 0.5, **fields})
         for worker in workers:
             self.happen(on.WorkerJoined(at_seconds=0.0, worker=worker))
@@ -37,11 +37,11 @@ class Stage:
     def happen(self, event: on.Event) -> None:
         """Let the core take in an event."""
         output = self.core.handle(event)
-        self.asked += (one for one in output.commands if isinstance(one, do.Assign))
+        self.asked += (one for one in output.commands if isinstance(one, out.Assign))
         for fact in output.facts:
-            if isinstance(fact, facts.Assigned):
+            if isinstance(fact, out.Assigned):
                 self.assigned.append(fact)
-            elif isinstance(fact, facts.Concluded):
+            elif isinstance(fact, out.Concluded):
                 self.ended.append(fact)
         check_invariants(self.core.state)
 
@@ -249,9 +249,9 @@ def test_a_missing_dataset_is_prepared_again_and_costs_no_attempt(make: Make) ->
         reason="d/facts.json: no such file",
     )
     commands = stage.core.handle(missing).commands
-    [again] = [one for one in commands if isinstance(one, do.Prepare)]
+    [again] = [one for one in commands if isinstance(one, out.Prepare)]
     assert (again.dataset, again.model) == ("d", make.file("m0"))
-    assert [one.assigned.worker for one in commands if isinstance(one, do.Assign)] == ["w1"]
+    assert [one.assigned.worker for one in commands if isinstance(one, out.Assign)] == ["w1"]
     prepared = make.prepared("e", (1,), at_seconds=2.0)
     assert not stage.core.handle(prepared).commands
     check_invariants(stage.core.state)

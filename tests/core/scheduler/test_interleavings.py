@@ -25,8 +25,8 @@ from downpour.base.states import FailureKind
 from downpour.base.values import AttemptId
 from downpour.core.modes import MODES
 from downpour.core.scheduler import Checkpoint, Entry, Output, Scheduler, checkpoint, durable
-from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler.invariants import check_invariants
 from tests.core.scheduler.conftest import Make
 from tests.core.scheduler.judge import Judge
@@ -37,7 +37,7 @@ NUMBERS = st.sampled_from([-(2**31), -1, 0, 1, 2, 7, 2**31 - 1])
 
 LOSSES = 0.5, 0.75, 0.5, 0.25, 0.25, 0.5
 
-Effect = do.Prepare | do.Aggregate | do.Evaluate | do.Publish
+Effect = out.Prepare | out.Aggregate | out.Evaluate | out.Publish
 
 
 class Surroundings(RuleBasedStateMachine):
@@ -117,11 +117,11 @@ class Surroundings(RuleBasedStateMachine):
             name = self.effects.pop(0).experiment
             self._happen(on.EffectFailed, experiment=name, reason="the disk is full")
 
-    @precondition(lambda self: any(isinstance(e, do.Aggregate) for e in self.effects))
+    @precondition(lambda self: any(isinstance(e, out.Aggregate) for e in self.effects))
     @rule(data=st.data())
     def updates_are_refused(self, data: st.DataObject) -> None:
         """The files of some shards turn out to be unusable."""
-        effect = next(e for e in self.effects if isinstance(e, do.Aggregate))
+        effect = next(e for e in self.effects if isinstance(e, out.Aggregate))
         self.effects.remove(effect)
         shards = data.draw(st.lists(st.sampled_from(effect.shards), min_size=1, unique=True))
         self._happen(
@@ -342,19 +342,19 @@ class Surroundings(RuleBasedStateMachine):
 
     def _done(self, effect: Effect) -> None:
         name = effect.experiment
-        if isinstance(effect, do.Prepare):
+        if isinstance(effect, out.Prepare):
             samples = (10,) * effect.spec.shards
             first = effect.model or self.make.file("m0")
             self._happen(
                 on.Prepared, experiment=name, dataset="d", shard_samples=samples, model=first
             )
-        elif isinstance(effect, do.Aggregate):
+        elif isinstance(effect, out.Aggregate):
             model = self.make.file(f"m{effect.round + 1}")
             made = {"round": effect.round, "model": model, "parts": effect.parts}
             if effect.elastic:
                 made["own"] = tuple(self.make.file(f"o{effect.round}-{n}") for n in effect.shards)
             self._happen(on.Aggregated, experiment=name, **made)
-        elif isinstance(effect, do.Publish):
+        elif isinstance(effect, out.Publish):
             self._happen(on.ModelPublished, experiment=name, model=self.make.file("result"))
         else:
             # The same for a round however often it is evaluated; some rounds are as good as others.

@@ -10,7 +10,6 @@ import pytest
 from downpour.base.states import Failure, FailureKind
 from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler.events import Best
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.invariants import check_invariants
 from downpour.core.scheduler.round import Round, TaskKey
@@ -120,7 +119,7 @@ def more_rounds(scheduler: Scheduler) -> None:
 def lost_best(scheduler: Scheduler) -> None:
     """Remove the best model."""
     experiment, _ = one(scheduler)
-    experiment.best = Best(round=0, value=1.0, model=replace(experiment.model, name="gone"))
+    experiment.best = on.Best(round=0, value=1.0, model=replace(experiment.model, name="gone"))
 
 
 def no_model(scheduler: Scheduler) -> None:

@@ -6,8 +6,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from downpour.core.scheduler import Scheduler
-from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler.round_view import between_looks
 from downpour.core.stragglers.base import POLICIES, Action, Decide, Handoff, Policy, RoundView
 from downpour.core.stragglers.outlook import Outlook
@@ -104,7 +104,7 @@ class Crowd:
 
     def _happen(self, event: on.Event) -> None:
         for command in self._core.handle(event).commands:
-            if isinstance(command, do.Assign):
+            if isinstance(command, out.Assign):
                 self.assigned.append((command.assigned.attempt.shard, command.assigned.worker))
 
     def _decide(self, view: RoundView) -> list[Action]:

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from downpour.base.states import FailureKind, WorkerState
 from downpour.base.values import has, missing
-from downpour.core.scheduler import Scheduler, facts
+from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler.invariants import check_invariants
 from downpour.core.stragglers.base import POLICIES, Action, Policy, RoundView
 from downpour.core.stragglers.pairing import pair
@@ -41,7 +42,7 @@ class Office:
         """Let something happen; returns which shard went to whom."""
         output = self.core.handle(kind(at_seconds=self.core.state.now_seconds + 1, **fields))
         check_invariants(self.core.state)
-        assigned = [one for one in all_of(output) if isinstance(one, facts.Assigned)]
+        assigned = [one for one in all_of(output) if isinstance(one, out.Assigned)]
         return {one.attempt.shard: one.worker for one in assigned}
 
     def join(self, name: str, *labels: str) -> dict[int, str]:

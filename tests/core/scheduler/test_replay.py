@@ -9,10 +9,9 @@ import pytest
 from downpour.base.states import FailureKind
 from downpour.base.values import TrialSums
 from downpour.core.node.journal import Journaling, JournalWriter
-from downpour.core.scheduler import Checkpoint, Entry, Scheduler, checkpoint, durable, facts
-from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import Checkpoint, Entry, Scheduler, checkpoint, durable
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler.events import Best
+from downpour.core.scheduler import outputs as out
 from tests.core.scheduler.conftest import Make
 
 
@@ -54,7 +53,7 @@ def kept(make: Make) -> Kept:
 def test_a_shard_that_failed_too_often_has_failed_without_the_conclusion(kept: Kept) -> None:
     """With the same reason, and the next experiment has its turn."""
     kept.happen(on.WorkerLost(at_seconds=1.0, worker="ann", reason="silent"))
-    assert [type(entry) for entry in kept.entries[-2:]] == [facts.GivenUp, facts.Concluded]
+    assert [type(entry) for entry in kept.entries[-2:]] == [out.GivenUp, out.Concluded]
     assert kept.core.state.experiments["e"].life.state == "failed"
     assert durable(kept.replayed(-1).state) == durable(kept.core.state)
     assert durable(kept.replayed(len(kept.entries)).state) == durable(kept.core.state)
@@ -70,7 +69,7 @@ def test_an_experiment_whose_result_is_there_is_finished_without_the_conclusion(
         on.Aggregated(at_seconds=2.0, experiment="e", round=0, model=make.file("m1")),
         on.ModelPublished(at_seconds=3.0, experiment="e", model=make.file("model")),
     )
-    assert [type(entry) for entry in kept.entries[-2:]] == [on.ModelPublished, facts.Concluded]
+    assert [type(entry) for entry in kept.entries[-2:]] == [on.ModelPublished, out.Concluded]
     assert durable(kept.replayed(-1).state) == durable(kept.core.state)
 
 
@@ -95,12 +94,12 @@ def test_a_restart_sums_nothing_before_its_data_are_there(make: Make, shards: in
     published = on.UpdatePublished(at_seconds=3.0, worker="bob", attempt=attempts[1], update=update)
     assert core.handle(published).commands == []
     ready = core.handle(make.prepared("e", (1,) * shards, at_seconds=4.0)).commands
-    assert any(isinstance(command, do.Aggregate) for command in ready) == (shards == 2)
+    assert any(isinstance(command, out.Aggregate) for command in ready) == (shards == 2)
 
 
-@pytest.mark.parametrize(("validation", "missing"), [(0.0, do.Publish), (0.25, do.Evaluate)])
+@pytest.mark.parametrize(("validation", "missing"), [(0.0, out.Publish), (0.25, out.Evaluate)])
 def test_a_restart_asks_for_what_is_missing_at_the_end(
-    make: Make, validation: float, missing: type[do.Command]
+    make: Make, validation: float, missing: type[out.Command]
 ) -> None:
     """The result, or the one test before it."""
     kept = Kept()
@@ -132,7 +131,7 @@ def test_the_best_of_a_resumed_experiment_survives_a_restart(kept: Kept, make: M
     kept.happen(on.ExperimentCancelled(at_seconds=1.0, experiment="next", reason="over"))
     fields = {"init_from": "x", "rounds_before": 5, "best_checksum": "0", "keep_best": "loss"}
     spec = make.spec(shards=1, epochs=9, stop_after=3, **fields)
-    best = Best(round=-4, value=0.25, model=make.file("best"))
+    best = on.Best(round=-4, value=0.25, model=make.file("best"))
     handed = on.HandedOn(best=best, unevaluated=((-1, make.file("m-1")),))
     kept.happen(
         on.ExperimentSubmitted(at_seconds=2.0, experiment="f", spec=spec),
@@ -214,7 +213,7 @@ def test_the_steps_that_processes_repeat_survive_a_restart(kept: Kept, make: Mak
     kept.happen(make.prepared("next", (1,), at_seconds=2.0, trial=trial))
     core = kept.replayed(len(kept.entries))
     (asked,) = core.resume()
-    assert isinstance(asked, do.Prepare)
+    assert isinstance(asked, out.Prepare)
     assert asked.trial == trial
 
 
@@ -222,7 +221,7 @@ def test_a_restart_asks_for_the_same_beginning(kept: Kept, make: Make) -> None:
     """A core that resumes names the dataset, and takes no other one for it."""
     core = kept.replayed(len(kept.entries))
     (asked,) = core.resume()
-    assert isinstance(asked, do.Prepare)
+    assert isinstance(asked, out.Prepare)
     assert asked.dataset == "d"
     assert asked.model == make.file("m0")
     other = on.Prepared(

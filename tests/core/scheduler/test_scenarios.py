@@ -19,9 +19,9 @@ import pytest
 
 from downpour.base.states import FailureKind
 from downpour.base.values import AttemptId, Progress
-from downpour.core.scheduler import Scheduler, facts
-from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler.invariants import check_invariants
 from tests.core.scheduler.conftest import Make
 
@@ -164,47 +164,47 @@ class Reader:
         return self._make.attempt(match[1], int(match[2]), int(match[3]), int(match[4]))
 
 
-def in_words(fact: facts.Fact) -> str:  # noqa: C901, PLR0911, PLR0912 - one arm a fact
+def in_words(fact: out.Fact) -> str:  # noqa: C901, PLR0911, PLR0912 - one arm a fact
     """Write what has happened as one line of a story."""
     match fact:
-        case facts.Assigned():
+        case out.Assigned():
             state = fact.optimizer_state
             start = fact.model.name + (f" and {state.name}" if state else "")
             start += f" moved by {fact.step.name}" if fact.step else ""
             start += f", on from {fact.snapshot.file.name}" if fact.snapshot else ""
             return f"assigned {fact.worker} {_attempt_of(fact)} from {start} ({fact.reason})"
-        case facts.ForecastRecorded():
+        case out.ForecastRecorded():
             return f"forecast {_attempt_of(fact)} at {fact.done:.0%}"
-        case facts.Accepted():
+        case out.Accepted():
             seconds = f"{fact.completion_seconds:g} s"
             return f"accepted {fact.worker} {_attempt_of(fact)} after {seconds}"
-        case facts.HandOverAsked():
+        case out.HandOverAsked():
             return f"to hand over {_attempt_of(fact)} to {fact.meant_for} ({fact.reason})"
-        case facts.Dropped():
+        case out.Dropped():
             shards = " ".join(map(str, fact.shards))
             return f"dropped {fact.experiment} r{fact.round} shards {shards} ({fact.reason})"
-        case facts.Resized():
+        case out.Resized():
             sizes = " ".join(map(str, fact.samples))
             return f"cut {fact.experiment} r{fact.round} into {sizes} ({fact.reason})"
-        case facts.Improved():
+        case out.Improved():
             assert fact.model is not None
             which = f"{fact.experiment} r{fact.round}"
             return f"improved {which} to {fact.value:g} in {fact.model.name}"
-        case facts.WorkerRequested():
+        case out.WorkerRequested():
             return f"requested a worker for {fact.experiment} ({fact.reason})"
-        case facts.Explained():
+        case out.Explained():
             return f"explained {fact.worker} ({fact.reason})"
-        case facts.Saved():
+        case out.Saved():
             return f"saved {_attempt_of(fact)} in {fact.snapshot.file.name}"
-        case facts.Contradicted():
+        case out.Contradicted():
             made = f"what {fact.accepted_from} made"
             return f"contradicted {fact.worker} {_attempt_of(fact)}, not {made}"
-        case facts.GivenUp():
+        case out.GivenUp():
             why = f"{fact.failure}: {fact.reason}"
             return f"given up {fact.worker} {_attempt_of(fact)} ({why})"
-        case facts.Dismissed():
+        case out.Dismissed():
             return f"dismissed {fact.worker} ({fact.reason})"
-        case facts.Concluded():
+        case out.Concluded():
             model = f" with {fact.model.name}" if fact.model else ""
             fault = ", asked wrongly" if fact.asked_wrongly else ""
             return f"concluded {fact.experiment} {fact.ending}{model}{fault} ({fact.reason})"
@@ -212,45 +212,45 @@ def in_words(fact: facts.Fact) -> str:  # noqa: C901, PLR0911, PLR0912 - one arm
             assert_never(fact)
 
 
-def asked(command: do.Command) -> str:  # noqa: C901, PLR0911, PLR0912 - one arm a command
+def asked(command: out.Command) -> str:  # noqa: C901, PLR0911, PLR0912 - one arm a command
     """Write what is to be done as one line of a story."""
     match command:
-        case do.Prepare():
+        case out.Prepare():
             return f"prepare {command.experiment}"
-        case do.Assign(assigned):
+        case out.Assign(assigned):
             return f"assign {assigned.worker} {_attempt_of(assigned)}"
-        case do.Cancel():
+        case out.Cancel():
             return f"cancel {command.worker} {_attempt_of(command)} ({command.reason})"
-        case do.HandOver():
+        case out.HandOver():
             return f"hand over {command.worker} {_attempt_of(command)}"
-        case do.Adopt():
+        case out.Adopt():
             return f"adopt {command.experiment} {len(command.attempts)} attempts"
-        case do.Gather():
+        case out.Gather():
             which = f"{command.experiment} r{command.round}/s{command.shard}"
             return f"gather {which} of {command.update.file.name}"
-        case do.Aggregate():
+        case out.Aggregate():
             names = " ".join(update.file.name for update in command.updates)
             which = f"{command.experiment} r{command.round}"
             return f"aggregate {which} of {names}, trained in {command.train_seconds:g} s"
-        case do.Evaluate():
+        case out.Evaluate():
             on_what = " on validation" if command.part == "validation" else ""
             which = f"{command.experiment} r{command.round} {command.model.name}"
             return f"evaluate {which}{on_what}"
-        case do.Publish():
+        case out.Publish():
             best = f" and {command.best.name} as the best" if command.best else ""
             return f"publish {command.experiment} {command.model.name}{best}"
-        case do.Dismiss():
+        case out.Dismiss():
             return f"dismiss {command.worker}"
-        case do.Discard():
+        case out.Discard():
             return f"discard {command.experiment} {' '.join(f.name for f in command.files)}"
-        case do.Conclude():
+        case out.Conclude():
             kept = f", keep {' '.join(f.name for f in command.kept)}" if command.kept else ""
             return f"conclude {command.experiment}{kept}"
         case _:
             assert_never(command)
 
 
-def _attempt_of(one: facts.AttemptFact | do.Cancel | do.HandOver) -> str:
+def _attempt_of(one: out.AttemptFact | out.Cancel | out.HandOver) -> str:
     attempt = one.attempt
     return f"{attempt.experiment}/r{attempt.round}/s{attempt.shard}/a{attempt.attempt}"
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler import facts
+from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler.workers import Speedometer
 from downpour.core.stragglers.base import RunningTask
 from tests.core.scheduler.conftest import Make
@@ -59,7 +59,7 @@ def test_a_start_up_that_takes_too_long_is_a_stall(stage: Stage) -> None:
     attempt = stage.make.attempt("one", 0, 1, 0)
     [accepted] = of(
         stage.happen(on.UpdatePublished, worker="bob", attempt=attempt, update=update),
-        facts.Accepted,
+        out.Accepted,
     )
     assert seen(stage, "ann").is_starting, "bob took longer itself"
     assert accepted.startup_seconds == accepted.completion_seconds - update.train_seconds
@@ -75,7 +75,7 @@ def test_a_workers_startup_is_no_pace(stage: Stage) -> None:
     update = replace(stage.make.update("u"), load_seconds=stage.now - 6.5)
     [accepted] = of(
         stage.happen(on.UpdatePublished, worker="ann", attempt=attempt, update=update),
-        facts.Accepted,
+        out.Accepted,
     )
     assert accepted.startup_seconds > 0.0
     stage.happen(on.Tick)
@@ -90,7 +90,7 @@ def test_a_workers_startup_is_no_pace(stage: Stage) -> None:
     attempt = stage.make.attempt("one", 1, again.shard, 0)
     [accepted] = of(
         stage.happen(on.UpdatePublished, worker="ann", attempt=attempt, update=update),
-        facts.Accepted,
+        out.Accepted,
     )
     assert accepted.startup_seconds == 0.0
 

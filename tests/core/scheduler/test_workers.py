@@ -10,9 +10,9 @@ from downpour.base.errors import IllegalTransition
 from downpour.base.states import BLAMELESS
 from downpour.base.values import AttemptId
 from downpour.core.node.manager import heartbeat_reply
-from downpour.core.scheduler import Entry, Scheduler, facts
-from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import Entry, Scheduler
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler.invariants import check_invariants
 from downpour.core.scheduler.workers import Workers
 from tests.core.scheduler.conftest import Make
@@ -134,10 +134,10 @@ class Restarted:
             check_invariants(self.core.state)
         return happened
 
-    def given_up(self, at_seconds: float) -> list[facts.GivenUp]:
+    def given_up(self, at_seconds: float) -> list[out.GivenUp]:
         """Let time pass; returns what is given up then."""
         happened = self.happen(on.Tick(at_seconds=at_seconds))
-        return [fact for fact in happened if isinstance(fact, facts.GivenUp)]
+        return [fact for fact in happened if isinstance(fact, out.GivenUp)]
 
     def prepared(self) -> list[Outcome]:
         """What the experiment needs to go on is there again."""
@@ -162,12 +162,12 @@ def restarted(make: Make) -> Restarted:
 
 def test_a_worker_that_has_not_registered_is_asked_for_nothing(restarted: Restarted) -> None:
     """Not even for a pending shard; nor is it idle once its attempt is over."""
-    assert not any(isinstance(c, do.Assign) for c in restarted.prepared())
+    assert not any(isinstance(c, out.Assign) for c in restarted.prepared())
     update = restarted.make.update("u")
     found = on.UpdatePublished(
         at_seconds=1.0, worker="w0", attempt=restarted.attempt("w0"), update=update
     )
-    assert not any(isinstance(c, do.Assign) for c in restarted.happen(found))
+    assert not any(isinstance(c, out.Assign) for c in restarted.happen(found))
     assert not restarted.core.state.workers.idle
 
 
@@ -196,7 +196,7 @@ def test_a_worker_that_comes_back_without_its_attempt_is_asked_for_it_at_once(
     """
     restarted.prepared()
     [again] = restarted.happen(on.WorkerJoined(at_seconds=2.0, worker="w0"))
-    assert isinstance(again, do.Assign)
+    assert isinstance(again, out.Assign)
     assert (again.assigned.worker, again.assigned.attempt) == ("w0", restarted.attempt("w0"))
 
 
@@ -205,7 +205,7 @@ def test_a_worker_at_its_last_report_is_asked_for_the_next_attempt(restarted: Re
     restarted.prepared()
     former = restarted.make.attempt("e", 0, 6, 0)
     [again] = restarted.happen(on.WorkerJoined(at_seconds=2.0, worker="w0", running=former))
-    assert isinstance(again, do.Assign)
+    assert isinstance(again, out.Assign)
     assert again.assigned.attempt == restarted.attempt("w0")
 
 
@@ -215,7 +215,7 @@ def test_a_worker_that_returns_before_the_data_is_asked_when_it_is_there(
     """A task cannot be described before."""
     joined = [on.WorkerJoined(at_seconds=1.0, worker=name) for name in WORKERS]
     assert restarted.happen(*joined) == []
-    asked = [c.assigned.worker for c in restarted.prepared() if isinstance(c, do.Assign)]
+    asked = [c.assigned.worker for c in restarted.prepared() if isinstance(c, out.Assign)]
     assert asked == list(WORKERS)
 
 
@@ -229,7 +229,7 @@ def test_a_silent_worker_loses_its_attempt_after_a_restart_without_a_retry(
     assert [c.worker for c in given_up] == list(WORKERS)
     assert {c.failure for c in given_up} <= BLAMELESS
     [_, asked] = restarted.happen(on.WorkerJoined(at_seconds=12.0, worker="new"))
-    assert isinstance(asked, do.Assign)
+    assert isinstance(asked, out.Assign)
     assert restarted.core.state.experiments["e"].life.state == "running"
 
 
@@ -262,7 +262,7 @@ def test_users_see_which_workers_come_and_go(restarted: Restarted) -> None:
         for command in restarted.happen(
             on.WorkerLost(at_seconds=3.0, worker="new", reason="called in vain")
         )
-        if isinstance(command, facts.Dismissed)
+        if isinstance(command, out.Dismissed)
     ]
     assert gone.lost
     lines = [decision.text for decision in restarted.core.state.decisions]

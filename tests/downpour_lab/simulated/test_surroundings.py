@@ -20,8 +20,8 @@ from downpour.base.errors import (
 from downpour.base.values import PublishedFile
 from downpour.core.node.journal import Line
 from downpour.core.scheduler import Journaled
-from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler import outputs as out
 from downpour.files.store.publish import RetryPolicy
 from downpour.record.view import aggregating
 from downpour_lab.checks.checks import RecordCheck
@@ -305,7 +305,7 @@ def test_a_record_that_is_not_of_one_piece_is_found(
     file = PublishedFile(name="model", size_bytes=1, checksum="0")
     for number in rounds:
         event = on.Aggregated(at_seconds=1.0, experiment="e", round=number, model=file)
-        command = do.Aggregate(
+        command = out.Aggregate(
             experiment="e", round=number, model=file, pushes=(), train_seconds=1.0
         )
         entries += [aggregating(command), event]

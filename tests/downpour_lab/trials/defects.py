@@ -13,12 +13,11 @@ from downpour.base.states import FailureKind
 from downpour.base.values import PublishedFile
 from downpour.cluster.manager.command_runner import CommandRunner
 from downpour.core.node.journal import Line, since_checkpoint
-from downpour.core.scheduler import Entry, Output, Scheduler, dispatch, facts, liveness
-from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import Entry, Output, Scheduler, core, dispatch
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler.commands import Command
+from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler.experiment import Experiment
-from downpour.core.scheduler.state import SchedulerState
+from downpour.core.scheduler.queue import SchedulerState
 from downpour.core.spec import ResolvedSpec
 from downpour.files.store import Array
 from downpour_lab.simulated import digests
@@ -45,8 +44,8 @@ class ActsBeforeItKeeps(SimulatedManager):
 
 class _LeavesOutAssignments(SimulatedSink):
     def keep(self, core: Scheduler, event: on.Event, output: Output) -> list[Entry]:
-        kept: list[facts.Fact] = []
-        kept += (fact for fact in output.facts if not isinstance(fact, facts.Assigned))
+        kept: list[out.Fact] = []
+        kept += (fact for fact in output.facts if not isinstance(fact, out.Assigned))
         return super().keep(core, event, replace(output, facts=kept))
 
 
@@ -97,7 +96,7 @@ class NeverResigns(SimulatedManager):
 class _AsksOtherwise(Scheduler):
     """Asks for what `instead` makes of each command, if anything."""
 
-    def instead(self, command: Command) -> Command | None:
+    def instead(self, command: out.Command) -> out.Command | None:
         """Return the command."""
         return command
 
@@ -133,7 +132,7 @@ class TakesASecondUpdate(Scheduler):
             before = context.task.update if context else None
         output = super().handle(event)
         if isinstance(event, on.UpdatePublished) and before is not None:
-            accept = facts.Accepted(
+            accept = out.Accepted(
                 cause=self.state.cause,
                 worker=event.worker,
                 attempt=event.attempt,
@@ -147,8 +146,8 @@ class TakesASecondUpdate(Scheduler):
 class FoldsInAnotherOrder(_AsksOtherwise):
     """Hands out updates against the order of shards."""
 
-    def instead(self, command: Command) -> Command:
-        if isinstance(command, do.Aggregate):
+    def instead(self, command: out.Command) -> out.Command:
+        if isinstance(command, out.Aggregate):
             turned = zip(command.pushes, reversed(command.updates), strict=True)
             pushes = tuple(replace(push, update=update) for push, update in turned)
             return replace(command, pushes=pushes)
@@ -158,8 +157,8 @@ class FoldsInAnotherOrder(_AsksOtherwise):
 class TrainsFromAnOldModel(_AsksOtherwise):
     """Has shards trained from an older model."""
 
-    def instead(self, command: Command) -> Command:
-        if isinstance(command, do.Assign):
+    def instead(self, command: out.Command) -> out.Command:
+        if isinstance(command, out.Assign):
             models = self.state.experiments[command.assigned.attempt.experiment].models
             return replace(command, assigned=replace(command.assigned, model=models[0]))
         return command
@@ -168,28 +167,28 @@ class TrainsFromAnOldModel(_AsksOtherwise):
 class NeverPublishes(_AsksOtherwise):
     """Never asks for the result."""
 
-    def instead(self, command: Command) -> Command | None:
-        return None if isinstance(command, do.Publish) else command
+    def instead(self, command: out.Command) -> out.Command | None:
+        return None if isinstance(command, out.Publish) else command
 
 
 class ForgetsTheBusy(_DoesOtherwise):
     """Does not give up the attempt of a worker that is gone."""
 
-    module, name = liveness, "gone"
+    module, name = core, "gone"
 
     def instead(
         self, state: SchedulerState, name: str, failure: FailureKind, reason: str, *, lost: bool
     ) -> None:
         del failure, lost
         if state.workers.remove(name) is not None:
-            state.note(facts.Dismissed(cause=state.cause, worker=name, reason=reason))
-            state.do(do.Dismiss(worker=name))
+            state.note(out.Dismissed(cause=state.cause, worker=name, reason=reason))
+            state.do(out.Dismiss(worker=name))
 
 
 class CountsTheAbsentIn(Scheduler):
     """Takes workers that only the journal knows for registered."""
 
-    def resume(self) -> Sequence[do.Command]:
+    def resume(self) -> Sequence[out.Command]:
         commands = super().resume()
         for worker in [one for one in self.state.workers if one.is_awaited]:
             self.state.workers.remove(worker.name)
@@ -202,7 +201,7 @@ class CountsTheAbsentIn(Scheduler):
 class BlamesWhoComesBack(_DoesOtherwise):
     """Counts a failure for a shard whose worker has registered anew."""
 
-    module, name = liveness, "_goes_on"
+    module, name = core, "_goes_on"
 
     def instead(self, *args: Any, **options: Any) -> bool:
         del args, options
@@ -212,8 +211,8 @@ class BlamesWhoComesBack(_DoesOtherwise):
 class KeepsTheLastForTheBest(_AsksOtherwise):
     """Publishes the last model as the best."""
 
-    def instead(self, command: Command) -> Command:
-        if isinstance(command, do.Publish) and command.best is not None:
+    def instead(self, command: out.Command) -> out.Command:
+        if isinstance(command, out.Publish) and command.best is not None:
             return replace(command, best=command.model)
         return command
 
@@ -230,7 +229,7 @@ class RunsAhead(Scheduler):
 
 
 class _NeverSweeps(CommandRunner):
-    def _conclude(self, command: do.Conclude) -> None:
+    def _conclude(self, command: out.Conclude) -> None:
         self.on_end(command.experiment)
 
 
@@ -272,7 +271,7 @@ class ForgetsTheOuterState(SimulatedManager):
 
 
 class _RefusesByPlace(CommandRunner):
-    def _refusal(self, command: do.Aggregate, reasons: Mapping[int, str]) -> on.AggregationFailed:
+    def _refusal(self, command: out.Aggregate, reasons: Mapping[int, str]) -> on.AggregationFailed:
         places = {command.shards.index(shard): reason for shard, reason in reasons.items()}
         return super()._refusal(command, places)
 
@@ -363,7 +362,7 @@ class FoldsWhatIsDropped(Scheduler):
     def handle(self, event: on.Event) -> Output:
         output = super().handle(event)
         for place, fact in enumerate(output.facts):
-            if isinstance(fact, facts.Dropped):
+            if isinstance(fact, out.Dropped):
                 output.facts[place] = replace(fact, shards=fact.shards[1:])
         return output
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from downpour.core.scheduler import Entry, Journaled, Output, Scheduler
-from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler import outputs as out
 from downpour.core.spec import ResolvedSpec
 from downpour_lab.simulated.environment import labels_of
 from downpour_lab.simulated.manager import SimulatedManager, SimulatedService, SimulatedSink
@@ -14,8 +14,8 @@ from downpour_lab.simulated.manager import SimulatedManager, SimulatedService, S
 
 class _LeavesOutAggregations(SimulatedSink):
     def keep(self, core: Scheduler, event: on.Event, output: Output) -> list[Entry]:
-        others: list[do.Command] = []
-        others += (each for each in output.commands if not isinstance(each, do.Aggregate))
+        others: list[out.Command] = []
+        others += (each for each in output.commands if not isinstance(each, out.Aggregate))
         return super().keep(core, event, replace(output, commands=others))
 
 

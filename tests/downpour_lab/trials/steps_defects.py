@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from downpour.base.values import PublishedFile
 from downpour.core.scheduler import Output, Scheduler
-from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler.experiment import Experiment
 
 
@@ -18,7 +18,7 @@ class NamesTooFew(Scheduler):
     def handle(self, event: on.Event) -> Output:
         output = super().handle(event)
         for place, command in enumerate(output.commands):
-            if isinstance(command, do.Assign):
+            if isinstance(command, out.Assign):
                 output.commands[place] = replace(command, leading=command.leading[1:])
         return output
 
@@ -29,7 +29,7 @@ class TakesStepsForWhole(Scheduler):
     def handle(self, event: on.Event) -> Output:
         output = super().handle(event)
         for place, command in enumerate(output.commands):
-            if isinstance(command, do.Aggregate):
+            if isinstance(command, out.Aggregate):
                 output.commands[place] = replace(command, whole=False)
         return output
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from downpour.core.scheduler import Scheduler, invariants, steps
+from downpour.core.scheduler import Scheduler, invariants, queue
 from downpour_lab.faults.plan import Plan, plan_of
 from downpour_lab.trials.simulation import simulate
 from tests.downpour_lab.trials import steps_defects
@@ -18,7 +18,7 @@ EACH = 3
 
 @pytest.fixture(autouse=True)
 def _whole_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (steps, invariants):
+    for module in (queue, invariants):
         monkeypatch.setattr(module, "WHOLE_EVERY", EACH)
 
 
@@ -54,6 +54,6 @@ def test_a_defect_of_steps_is_found(core: type[Scheduler]) -> None:
 def test_what_leads_to_a_version_must_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """A core that removes it leaves versions that nobody can read."""
     right = next(seed for seed in range(50) if not simulate(stepping(seed)).failure)
-    monkeypatch.setattr(steps, "linked", steps_defects.nothing_linked)
+    monkeypatch.setattr(queue, "linked", steps_defects.nothing_linked)
     wrong = [seed for seed in range(right, right + 12) if simulate(stepping(seed)).failure]
     assert wrong

@@ -14,7 +14,7 @@ from obstore.store import MemoryStore
 from downpour.base.errors import SharedDirectoryError
 from downpour.core.node.journal import Line
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler import facts
+from downpour.core.scheduler import outputs as out
 from downpour.files.store import SharedDirectory
 from downpour.files.store.bucket import Bucket
 from downpour.files.store.layout import RECORD_NAME
@@ -37,7 +37,7 @@ from tests.specs import plain_spec
 SUBMITTED = on.ExperimentSubmitted(
     at_seconds=0.0, experiment="one", spec=plain_spec(shards=2, split="class")
 )
-DROPPED = facts.Dropped(cause=1, experiment="one", round=0, shards=(1,), reason="late")
+DROPPED = out.Dropped(cause=1, experiment="one", round=0, shards=(1,), reason="late")
 
 
 class Failing(Bucket):

@@ -21,7 +21,7 @@ from downpour.cluster.manager.command_runner import indices_of
 from downpour.cluster.manager.workspace import Workspace, open_workspace
 from downpour.cluster.worker.attempt import TaskControl
 from downpour.cluster.worker.task_runner import TaskRunner
-from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import outputs as out
 from downpour.files.store import SharedDirectory, decode, encode
 from downpour.files.store.updates import compression_of
 from downpour.learning.allowlist import VARIABLE
@@ -59,7 +59,7 @@ def opened(folder: Path, task: str, **fields: object) -> Iterator[Workspace]:
     spec = plain_spec(task=task, shards=2, batch_size=16, epochs=1, code=code, **fields)
     shared = SharedDirectory.open(folder / "shared", create=True)
     space = open_workspace(shared, "plane", spec)
-    space.prepared = work.prepare(space, None, do.Prepare(experiment="plane", spec=spec))
+    space.prepared = work.prepare(space, None, out.Prepare(experiment="plane", spec=spec))
     yield space
     space.close()
 
@@ -93,10 +93,10 @@ def folded(space: Workspace, *, whole: bool = True) -> PublishedFile:
     """Train both shards, and make the next model of them."""
     made = work.ready(space)
     pushes = tuple(
-        do.Push(round=0, shard=shard, update=trained(space, shard), base=made.begun.model)
+        out.Push(round=0, shard=shard, update=trained(space, shard), base=made.begun.model)
         for shard in (0, 1)
     )
-    command = do.Aggregate(
+    command = out.Aggregate(
         experiment="plane",
         round=0,
         model=made.begun.model,
@@ -123,7 +123,7 @@ def test_only_what_is_trained_travels(space: Workspace) -> None:
 def test_the_result_is_whole_and_its_adapter_lies_beside_it(space: Workspace) -> None:
     """Both are published once, however often that is asked for."""
     model = folded(space)
-    asked = do.Publish(experiment=space.experiment, model=model, best=model)
+    asked = out.Publish(experiment=space.experiment, model=model, best=model)
     final = work.publish(space, asked)
     assert held(space, final) == held(space, model) | {FROZEN: BEGINNING.tobytes()}
     adapter = space.store.describe("adapter.safetensors")
@@ -138,7 +138,7 @@ def test_a_damaged_version_never_becomes_a_result(space: Workspace) -> None:
     intact, path = held(space, model), space.folder / model.name
     content = path.read_bytes()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    asked = do.Publish(experiment=space.experiment, model=model)
+    asked = out.Publish(experiment=space.experiment, model=model)
     work.publish(space, asked)
     assert held(space, space.store.describe("adapter.safetensors")) == intact
     space.aggregation.versions.clear()
@@ -151,7 +151,7 @@ def test_the_result_of_steps_is_whole_as_well(tmp_path: Path, begin: dict[str, s
     with opened(tmp_path, "Plane", model_compression="int3", **begin) as space:
         model, first = folded(space, whole=False), work.ready(space).begun.model
         assert compression_of(decode(space.store.read(model), model.name)) == "int3"
-        asked = do.Publish(experiment=space.experiment, model=model, leading=(first,))
+        asked = out.Publish(experiment=space.experiment, model=model, leading=(first,))
         final = work.publish(space, asked)
         space.aggregation.versions.clear()
         followed = space.aggregation.versions.read_after((first,), model).tensors
@@ -170,7 +170,7 @@ def test_tied_weights_travel_once_and_the_result_has_both_names(tmp_path: Path) 
         assert (apart.tensors, apart.metadata) == ({}, {"2.weight": "0.weight"})
         model = folded(space)
         assert held(space, made.begun.model).keys() == held(space, model).keys() == {"0.weight"}
-        asked = do.Publish(experiment=space.experiment, model=model)
+        asked = out.Publish(experiment=space.experiment, model=model)
         final = held(space, work.publish(space, asked))
         weights = held(space, model)["0.weight"]
         assert final == {"0.weight": weights, "2.weight": weights}
@@ -179,9 +179,9 @@ def test_tied_weights_travel_once_and_the_result_has_both_names(tmp_path: Path) 
         assert work.measure(space, evaluation_of(model)).samples == 60
 
 
-def evaluation_of(model: PublishedFile) -> do.Evaluate:
+def evaluation_of(model: PublishedFile) -> out.Evaluate:
     """Ask for a model's evaluation."""
-    return do.Evaluate(experiment="frozen", round=0, model=model)
+    return out.Evaluate(experiment="frozen", round=0, model=model)
 
 
 def test_another_manager_evaluates_with_what_was_frozen(space: Workspace) -> None:

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from downpour.base.errors import StoreError, UpdatesRefused
 from downpour.base.values import PublishedFile, Update
-from downpour.core.scheduler.commands import Gather
+from downpour.core.scheduler.outputs import Gather
 from downpour.core.spec import Spec
 from downpour.files.aggregators import (
     AMOUNTS,

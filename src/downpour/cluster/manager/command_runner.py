@@ -38,8 +38,8 @@ from downpour.cluster.manager.roster import Roster
 from downpour.cluster.manager.work import ready
 from downpour.cluster.manager.workspace import PreparedExperiment, Workspace, Workspaces
 from downpour.cluster.threads import Job, Lanes
-from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler import outputs as out
 from downpour.files.store import find_updates, layout
 from downpour.learning.blame import describe_error, is_of_users_code, users_errors
 from downpour.network.rpc.messages import (
@@ -118,7 +118,7 @@ _HELD_SECONDS = 2.0
 
 
 OnDeath = Callable[[DownpourError], None]
-Prepare = Callable[[Workspace, do.Prepare], PreparedExperiment]
+Prepare = Callable[[Workspace, out.Prepare], PreparedExperiment]
 
 
 class EventQueue(Protocol):
@@ -151,7 +151,7 @@ class CommandRunner:
     _closing: Event = field(init=False, default_factory=Event)
     _held: set[str] = field(init=False, default_factory=set)
 
-    def start(self, command: do.Command) -> None:  # noqa: C901 - one arm a command
+    def start(self, command: out.Command) -> None:  # noqa: C901 - one arm a command
         """Begin to carry out a command.
 
         - Calls to one worker keep their order; calls to others do not wait.
@@ -161,27 +161,27 @@ class CommandRunner:
         """
         lanes = self.lanes
         match command:
-            case do.Prepare():
+            case out.Prepare():
                 lanes.alone(self._job(self._prepare, command))
-            case do.Assign():
+            case out.Assign():
                 lanes.call(command.assigned.worker, partial(self._assign, command))
-            case do.Cancel() | do.HandOver():
+            case out.Cancel() | out.HandOver():
                 lanes.call(command.worker, partial(self._tell, command))
-            case do.Gather():
+            case out.Gather():
                 lanes.work(self._job(self._gather, command))
-            case do.Aggregate():
+            case out.Aggregate():
                 lanes.work(self._job(self._aggregate, command))
-            case do.Evaluate():
+            case out.Evaluate():
                 lanes.beside(self._job(self._evaluate, command))
-            case do.Publish():
+            case out.Publish():
                 lanes.work(self._job(self._publish, command))
-            case do.Adopt():
+            case out.Adopt():
                 lanes.work(self._job(self._adopt, command))
-            case do.Discard():
+            case out.Discard():
                 lanes.work(self._removal(self._discard, command))
-            case do.Conclude():
+            case out.Conclude():
                 lanes.work(self._removal(self._conclude, command))
-            case do.Dismiss():
+            case out.Dismiss():
                 # This doesn't wait behind the worker's other calls. Closing the worker's client
                 # ends the call in flight, which would otherwise occupy a thread until its deadline.
                 self.roster.strike(command.worker)
@@ -252,7 +252,7 @@ class CommandRunner:
 
     # Calls to workers
 
-    def _assign(self, command: do.Assign) -> None:
+    def _assign(self, command: out.Assign) -> None:
         assigned, now = command.assigned, self.queue.now_seconds
         worker, entry = assigned.worker, self.roster.get(assigned.worker)
         if entry is None:
@@ -283,18 +283,18 @@ class CommandRunner:
                 )
             )
 
-    def _tell(self, command: do.Cancel | do.HandOver) -> None:
+    def _tell(self, command: out.Cancel | out.HandOver) -> None:
         """Best effort: the answer to a heartbeat repeats a cancellation, and a policy its wish."""
         entry = self.roster.get(command.worker)
         try:
-            if entry is not None and isinstance(command, do.Cancel):
+            if entry is not None and isinstance(command, out.Cancel):
                 entry.client.cancel(command.attempt)
             elif entry is not None:
                 entry.client.hand_over(command.attempt)
         except ProtocolError as error:
             log.info("%s: %s failed: %s", command.worker, command, error)
 
-    def _task(self, command: do.Assign) -> TaskMessage:
+    def _task(self, command: out.Assign) -> TaskMessage:
         assigned = command.assigned
         space = self.spaces[assigned.attempt.experiment]
         if command.unread:  # then this publishes the indices again
@@ -318,7 +318,7 @@ class CommandRunner:
 
     # Work on parameters
 
-    def _prepare(self, command: do.Prepare) -> on.Prepared | None:
+    def _prepare(self, command: out.Prepare) -> on.Prepared | None:
         space = self.spaces[command.experiment]
         try:
             made = self.prepare(space, command)
@@ -343,7 +343,7 @@ class CommandRunner:
             handed_on=begun.handed_on,
         )
 
-    def _hold(self, command: do.Prepare, error: OtherCode) -> None:
+    def _hold(self, command: out.Prepare, error: OtherCode) -> None:
         """Hold an experiment until its code is back: failing it would lose its training."""
         # Log it once only, because we look at the files every two seconds.
         if command.experiment not in self._held:
@@ -358,7 +358,7 @@ class CommandRunner:
 
         Thread(target=again, name="held", daemon=True).start()
 
-    def _adopt(self, command: do.Adopt) -> None:
+    def _adopt(self, command: out.Adopt) -> None:
         """Find updates that workers have published but not reported."""
         workers = dict(command.attempts)
         for attempt, update in find_updates(self.spaces[command.experiment].store, workers):
@@ -369,7 +369,7 @@ class CommandRunner:
                 on.UpdatePublished(at_seconds=now, worker=worker, attempt=attempt, update=update)
             )
 
-    def _gather(self, command: do.Gather) -> None:
+    def _gather(self, command: out.Gather) -> None:
         aggregation = self.spaces[command.experiment].aggregation
         aggregation.arrived[command.shard] = command
         # If more work waits, updates come faster than we add them. One pass over several updates
@@ -377,7 +377,7 @@ class CommandRunner:
         if not self.lanes.work_waits:
             aggregation.gather()
 
-    def _aggregate(self, command: do.Aggregate) -> on.Event:
+    def _aggregate(self, command: out.Aggregate) -> on.Event:
         try:
             made = work.aggregate(self.spaces[command.experiment], command)
         except UpdatesRefused as error:
@@ -392,7 +392,7 @@ class CommandRunner:
             own=made.own,
         )
 
-    def _refusal(self, command: do.Aggregate, reasons: Mapping[int, str]) -> on.AggregationFailed:
+    def _refusal(self, command: out.Aggregate, reasons: Mapping[int, str]) -> on.AggregationFailed:
         return on.AggregationFailed(
             at_seconds=self.queue.now_seconds,
             experiment=command.experiment,
@@ -400,7 +400,7 @@ class CommandRunner:
             reasons=tuple(sorted(reasons.items())),
         )
 
-    def _evaluate(self, command: do.Evaluate) -> on.Evaluated | None:
+    def _evaluate(self, command: out.Evaluate) -> on.Evaluated | None:
         space = self.spaces[command.experiment]
         if space.prepared is None:
             return None  # the experiment has ended meanwhile
@@ -413,18 +413,18 @@ class CommandRunner:
             part=command.part,
         )
 
-    def _publish(self, command: do.Publish) -> on.ModelPublished:
+    def _publish(self, command: out.Publish) -> on.ModelPublished:
         model = work.publish(self.spaces[command.experiment], command)
         now = self.queue.now_seconds
         return on.ModelPublished(at_seconds=now, experiment=command.experiment, model=model)
 
-    def _discard(self, command: do.Discard) -> None:
+    def _discard(self, command: out.Discard) -> None:
         space = self.spaces[command.experiment]
         space.aggregation.versions.forget(command.files)
         copies = [space.copies.pop(file) for file in command.files if file in space.copies]
         work.remove(space.store, [file.name for file in (*command.files, *copies)])
 
-    def _conclude(self, command: do.Conclude) -> None:
+    def _conclude(self, command: out.Conclude) -> None:
         space = self.spaces[command.experiment]
         space.close()
         space.release()

@@ -32,10 +32,9 @@ from downpour.cluster.manager.workspace import Workspace
 from downpour.cluster.threads import THREADS, Threads
 from downpour.core.node.journal import CHECKPOINT_ROUNDS, Journaling, JournalWriter
 from downpour.core.node.manager import BATCH_MAX_EVENTS, Asked, ManagerNode, Posted, Step
-from downpour.core.scheduler import Entry, Output, Scheduler, facts
-from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import Entry, Output, Scheduler
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler.events import Event, HeartbeatReceived, Tick
+from downpour.core.scheduler import outputs as out
 from downpour.files.store.publish import RetryPolicy
 from downpour.predictor.forecaster import Forecaster
 
@@ -91,7 +90,7 @@ class Driver:
         """Experiment time: the seconds that this manager and those before it have run."""
         return self.threads.now() - self._began_at
 
-    def start(self, sink: ManagerSink, first: Sequence[do.Command] = ()) -> None:
+    def start(self, sink: ManagerSink, first: Sequence[out.Command] = ()) -> None:
         """Begin to take events; an earlier manager has left the `first` commands undone."""
         # Set it again, because recovery has moved the core's time since we made this driver.
         self._began_at = self.threads.now() - self.scheduler.state.now_seconds
@@ -116,7 +115,7 @@ class Driver:
         self._stopped = True
         self._refuse_the_rest()
 
-    def post(self, event: Event) -> Future[Output]:
+    def post(self, event: on.Event) -> Future[Output]:
         """Hand an event to the core; the reply comes when its consequences are durable.
 
         If the driver has stopped, it raises Refused, as busy; the event may have taken effect.
@@ -244,10 +243,10 @@ class Driver:
         """Wake clients that wait for a change; a heartbeat alone waits for the next tick."""
         # To wake all clients ten times per second and worker would cost more than heartbeats do.
         quiet = not step.output.commands and not step.output.facts
-        if quiet and isinstance(step.event, HeartbeatReceived):
+        if quiet and isinstance(step.event, on.HeartbeatReceived):
             self._beaten = True
             return
-        if quiet and isinstance(step.event, Tick) and not self._beaten:
+        if quiet and isinstance(step.event, on.Tick) and not self._beaten:
             return
         self._beaten = False
         with self._changed:
@@ -310,7 +309,7 @@ class ManagerSink:
         for order, entry in gathered:
             if isinstance(entry, on.ExperimentSubmitted):
                 self._archive.places[entry.experiment] = order
-            if isinstance(entry, facts.Concluded):
+            if isinstance(entry, out.Concluded):
                 # Set this now, not when the command runs. The command waits behind other work, and
                 # a preparation that ends in the meantime must find the experiment concluded.
                 self._spaces[entry.experiment].concluded = True
@@ -327,7 +326,7 @@ class ManagerSink:
         if self._announcer is not None:
             self._announcer.announce()
 
-    def carry_out(self, commands: Sequence[do.Command]) -> None:
+    def carry_out(self, commands: Sequence[out.Command]) -> None:
         """Start the commands, which returns at once."""
         for command in commands:
             self._runner.start(command)

@@ -20,9 +20,9 @@ from downpour.base.values import AttemptId, Progress
 from downpour.cluster.manager.roster import Roster, membership_log
 from downpour.cluster.manager.workspace import Workspace
 from downpour.cluster.waiting import WaitingWatch
-from downpour.core.scheduler import Observed, Output, Scheduler, facts
-from downpour.core.scheduler import commands as do
+from downpour.core.scheduler import Observed, Output, Scheduler
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler import outputs as out
 from downpour.host.process import Background
 from downpour.network.metrics import Timing
 from downpour.network.rpc.messages import Status
@@ -192,7 +192,7 @@ class ManagerAnnouncer:
     def note(self, core: Scheduler, output: Output) -> None:
         """Note which experiments have ended."""
         for fact in output.facts:
-            if isinstance(fact, facts.Concluded):
+            if isinstance(fact, out.Concluded):
                 self._noted.append(
                     ExperimentEvent(
                         kind=cast("EventKind", fact.ending.value),
@@ -252,26 +252,26 @@ class Counters:
     training: Timing = field(default_factory=Timing)
     aggregation: Timing = field(default_factory=Timing)
     evaluation: Timing = field(default_factory=Timing)
-    _aggregating: dict[str, tuple[float, do.Aggregate]] = field(default_factory=dict)
+    _aggregating: dict[str, tuple[float, out.Aggregate]] = field(default_factory=dict)
 
-    def begin(self, at_seconds: float, command: do.Aggregate) -> None:
+    def begin(self, at_seconds: float, command: out.Aggregate) -> None:
         """Note that an aggregation begins; it counts once it has ended."""
         self._aggregating[command.experiment] = at_seconds, command
 
-    def take(self, happened: on.Event | facts.Fact) -> None:
+    def take(self, happened: on.Event | out.Fact) -> None:
         """Count an event or a fact."""
         match happened:
-            case facts.Assigned():
+            case out.Assigned():
                 self.assigned += 1
-            case facts.Accepted():
+            case out.Accepted():
                 self.ended[COUNTED] += 1
-            case facts.GivenUp():
+            case out.GivenUp():
                 self.ended[happened.failure] += 1
-            case facts.Saved():
+            case out.Saved():
                 self.snapshots += 1
-            case facts.Dropped():
+            case out.Dropped():
                 self.dropped += len(happened.shards)
-            case facts.Contradicted():
+            case out.Contradicted():
                 self.contradicted += 1
             case on.Aggregated() if happened.experiment in self._aggregating:
                 began, command = self._aggregating.pop(happened.experiment)
@@ -279,11 +279,11 @@ class Counters:
                 self.aggregation.add(happened.at_seconds - began)
             case on.Evaluated():
                 self.evaluation.add(happened.evaluation.seconds)
-            case facts.Concluded():
+            case out.Concluded():
                 self._aggregating.pop(happened.experiment, None)
 
 
-Happened = on.Event | facts.Fact | Observed
+Happened = on.Event | out.Fact | Observed
 
 
 class Observations:
@@ -306,13 +306,13 @@ class Observations:
         yield from self._observed(core, event)
         for fact in output.facts:
             self.counters.take(fact)
-            if isinstance(fact, facts.Concluded):
+            if isinstance(fact, out.Concluded):
                 # Yield these before the fact, because the manager journals nothing after it.
                 yield from self._usage.end_all(fact.experiment)
             yield fact
             yield from self._noticed(fact)
         for command in output.commands:
-            if isinstance(command, do.Aggregate):
+            if isinstance(command, out.Aggregate):
                 self.counters.begin(event.at_seconds, command)
                 yield aggregating(command)
 
@@ -350,14 +350,14 @@ class Observations:
                 line = OtherPackagesLine(worker=event.worker, packages=packages)
                 yield observed(experiment, line)
 
-    def _noticed(self, fact: facts.Fact) -> Iterator[Observed]:
+    def _noticed(self, fact: out.Fact) -> Iterator[Observed]:
         match fact:
-            case facts.Accepted() | facts.GivenUp():
+            case out.Accepted() | out.GivenUp():
                 yield from self._usage.end(fact.worker, fact.attempt)
-            case facts.Dismissed():
+            case out.Dismissed():
                 how = "is lost" if fact.lost else "left"
                 membership_log.info("%s %s: %s", fact.worker, how, fact.reason)
-            case facts.Contradicted():
+            case out.Contradicted():
                 log.warning("%s", line_of(fact))
 
     def _introduction(self, worker: str) -> RecordLine:

@@ -15,9 +15,9 @@ from downpour.base.values import Forecast, NumericClass
 from downpour.cluster.manager.roster import Roster
 from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler.experiment import Experiment
+from downpour.core.scheduler.queue import SchedulerState
 from downpour.core.scheduler.round import ShardTask
 from downpour.core.scheduler.round_view import contributions
-from downpour.core.scheduler.state import SchedulerState
 from downpour.core.scheduler.workers import Worker
 from downpour.core.stragglers.base import Saving
 from downpour.network.rpc.messages import (

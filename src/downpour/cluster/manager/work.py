@@ -31,7 +31,7 @@ from downpour.cluster.manager.rehearsal import Rehearsal
 from downpour.cluster.manager.start_file import first_outer_state, handed_on, start_of
 from downpour.cluster.manager.workspace import Beginning, PreparedExperiment, Workspace
 from downpour.core.resolve import oddities
-from downpour.core.scheduler.commands import Aggregate, Evaluate, Prepare, Publish
+from downpour.core.scheduler.outputs import Aggregate, Evaluate, Prepare, Publish
 from downpour.core.spec import Spec
 from downpour.core.splitters import count_classes, divide
 from downpour.files.aggregators import AGGREGATORS, Contribution, Move

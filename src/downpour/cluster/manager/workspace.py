@@ -23,7 +23,7 @@ from downpour.cluster.manager.aggregation import Aggregation
 from downpour.core.node.journal import Line
 from downpour.core.scheduler.events import HandedOn
 from downpour.core.scheduler.experiment import Experiment
-from downpour.core.scheduler.steps import leading_to
+from downpour.core.scheduler.queue import leading_to
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.files.store import SharedDirectory, Store, layout
 from downpour.files.store.directory import names_in

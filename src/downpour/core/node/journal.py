@@ -31,10 +31,10 @@ from downpour.core.scheduler import (
     Scheduler,
     TakenUp,
     checkpoint,
-    facts,
     must_last,
 )
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler.experiment import Experiment
 
 Segment = tuple[int, int]
@@ -227,7 +227,7 @@ CHECKPOINT_ROUNDS = 50
 JournalOf = Callable[[str], JournalWriter | None]
 """Returns an experiment's journal, or None if it does not exist."""
 
-Story = Iterable[on.Event | facts.Fact | Observed]
+Story = Iterable[on.Event | out.Fact | Observed]
 """An event, its facts, and the manager's observations of it, in order."""
 
 
@@ -267,7 +267,7 @@ class Journaling:
         """Gather the entries of an event's story; return the ones for replay."""
         kept: list[Kept] = []
         for entry in story:
-            if isinstance(entry, facts.Dismissed):
+            if isinstance(entry, out.Dismissed):
                 # All experiments had this worker.
                 for experiment in core.state.experiments:
                     self._append(core, experiment, entry)
@@ -286,7 +286,7 @@ class Journaling:
         journal.append(order, core.state.now_seconds, entry)
         must = self._touched.get(experiment, False) or must_last(core.state, entry)
         self._touched[experiment] = must
-        if isinstance(entry, facts.Concluded):
+        if isinstance(entry, out.Concluded):
             self._concluded.add(experiment)
         return [Kept(order, entry)] if isinstance(entry, Entry) else []
 

@@ -1,6 +1,7 @@
 """The pure core: events go in, facts and commands come out."""
 
 from downpour.core.scheduler.core import Scheduler
+from downpour.core.scheduler.outputs import Output
 from downpour.core.scheduler.replay import (
     Checkpoint,
     Entry,
@@ -11,4 +12,3 @@ from downpour.core.scheduler.replay import (
     durable,
     must_last,
 )
-from downpour.core.scheduler.state import Output

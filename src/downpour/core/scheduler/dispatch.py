@@ -16,10 +16,11 @@ from typing import assert_never
 from downpour.base.errors import listed
 from downpour.base.states import FailureKind, TaskState
 from downpour.base.values import AttemptId, Forecast
-from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler import facts, updates
+from downpour.core.scheduler import outputs as out
+from downpour.core.scheduler import updates
 from downpour.core.scheduler.experiment import Experiment
+from downpour.core.scheduler.queue import SchedulerState, leading_to
 from downpour.core.scheduler.round import Round, ShardTask
 from downpour.core.scheduler.round_view import (
     between_looks,
@@ -31,8 +32,6 @@ from downpour.core.scheduler.round_view import (
     tell,
     view_of,
 )
-from downpour.core.scheduler.state import SchedulerState
-from downpour.core.scheduler.steps import leading_to
 from downpour.core.scheduler.updates import aggregate_if_due
 from downpour.core.stragglers.base import (
     Action,
@@ -175,11 +174,11 @@ def _asked(
     worker: str,
     reason: str,
     forecast: Forecast | None = None,
-) -> do.Assign:
+) -> out.Assign:
     """Return the command for an attempt, with all that a worker needs for it."""
     task = current.tasks[attempt.shard]
     optimizer_state, step = experiment.handed_on(current, attempt.shard)
-    assigned = facts.Assigned(
+    assigned = out.Assigned(
         cause=state.cause,
         worker=worker,
         attempt=attempt,
@@ -193,7 +192,7 @@ def _asked(
         forecast=forecast,
     )
     unread = bool(task.failed) and task.failed[-1].kind is FailureKind.STORE
-    return do.Assign(assigned, leading_to(experiment, assigned.model), unread=unread)
+    return out.Assign(assigned, leading_to(experiment, assigned.model), unread=unread)
 
 
 def _ask_again(state: SchedulerState, experiment: Experiment) -> None:
@@ -241,11 +240,11 @@ def _hand_over(
     _decided(state, current, f"{move}: {action.reason}")
     state.record_forecast(holder)
     state.note(
-        facts.HandOverAsked(
+        out.HandOverAsked(
             worker=action.worker, attempt=attempt, meant_for=action.meant_for, reason=action.reason
         )
     )
-    state.do(do.HandOver(worker=action.worker, attempt=attempt))
+    state.do(out.HandOver(worker=action.worker, attempt=attempt))
 
 
 def _close(state: SchedulerState, experiment: Experiment, current: Round, action: Close) -> None:
@@ -268,7 +267,7 @@ def _close(state: SchedulerState, experiment: Experiment, current: Round, action
     which = f"shard{'s' if len(missing) > 1 else ''} {listed([*map(str, missing)], _SHARDS_NAMED)}"
     _decided(state, current, f"closed without {which}: {action.reason}")
     state.note(
-        facts.Dropped(
+        out.Dropped(
             experiment=current.experiment,
             round=current.number,
             shards=missing,
@@ -291,7 +290,7 @@ def _resize(state: SchedulerState, experiment: Experiment, current: Round, actio
     sizes = f"{min(action.samples)} to {max(action.samples)} samples a shard"
     _decided(state, current, f"cut anew, {sizes}: {action.reason}")
     state.note(
-        facts.Resized(
+        out.Resized(
             experiment=current.experiment,
             round=current.number,
             samples=action.samples,
@@ -314,7 +313,7 @@ def _explained(
 ) -> None:
     """Record why the policy does nothing about a worker, or about a shard that it has."""
     state.note(
-        facts.Explained(
+        out.Explained(
             experiment=current.experiment,
             round=current.number,
             worker=worker,
@@ -331,7 +330,7 @@ def _request(state: SchedulerState, current: Round, action: WorkerRequest) -> No
         state.asked_for_workers_at_seconds = now
         state.wanted_workers += 1
         _decided(state, current, f"one more worker is asked for: {action.reason}")
-        state.note(facts.WorkerRequested(experiment=current.experiment, reason=action.reason))
+        state.note(out.WorkerRequested(experiment=current.experiment, reason=action.reason))
 
 
 def _decided(state: SchedulerState, current: Round, what: str) -> None:

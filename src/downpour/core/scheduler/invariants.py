@@ -11,10 +11,9 @@ from collections.abc import Iterator
 
 from downpour.base.states import ExperimentState, TaskState, WorkerState
 from downpour.core.scheduler.experiment import EVALUATIONS_AHEAD, Experiment
+from downpour.core.scheduler.queue import WHOLE_EVERY, SchedulerState
 from downpour.core.scheduler.round import Round, ShardTask
 from downpour.core.scheduler.round_view import barred
-from downpour.core.scheduler.state import SchedulerState
-from downpour.core.scheduler.steps import WHOLE_EVERY
 
 _OPEN = {ExperimentState.PREPARING, ExperimentState.RUNNING}
 _HOLDING = {WorkerState.BUSY, WorkerState.AWAITED}

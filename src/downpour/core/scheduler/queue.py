@@ -1,15 +1,147 @@
-"""The queue of experiments: they wait, are prepared, run and end, one after the other."""
+"""The scheduler's whole state, the queue of its experiments, and the versions that each keeps.
+
+The functions here and in `dispatch`, `updates` and `core` read and change a `SchedulerState`, and
+add facts and commands to its output; the state itself decides nothing. Experiments wait, are
+prepared, run and end, one after the other.
+
+With a `model_compression`, a version's file holds its step from the version before. So as long as
+we need a version, we keep the earlier ones as well, back to a whole one. All versions from there on
+stay, so that a version's number follows from its place among the kept ones.
+"""
 
 from __future__ import annotations
 
+import math
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
 from downpour.base.states import Ending, ExperimentState
-from downpour.base.values import Part, PublishedFile
-from downpour.core.scheduler import commands as do
+from downpour.base.values import AttemptId, Part, PublishedFile
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler import facts
+from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler.experiment import Experiment
-from downpour.core.scheduler.state import SchedulerState
-from downpour.core.scheduler.steps import leading_to, spent_models
+from downpour.core.scheduler.round import Round, ShardTask, TaskKey
+from downpour.core.scheduler.workers import Worker, Workers
+from downpour.core.stragglers.base import POLICIES, Policy
+
+# `status` and `watch` show these; the record has the facts of all decisions.
+_DECISIONS_KEPT = 12
+
+
+class TaskContext(NamedTuple):
+    """The task of an attempt, with its round and its experiment."""
+
+    experiment: Experiment
+    round: Round
+    task: ShardTask
+
+
+class Decision(NamedTuple):
+    """A decision about an experiment in words, and its time; not for plain assignments."""
+
+    at_seconds: float
+    experiment: str
+    text: str
+
+
+class SchedulerState:
+    """All experiments and workers; one experiment is active, the others wait in submission order.
+
+    `patience` scales every timeout (`lifecycle.py`). At 1, a worker that has sent too few
+    heartbeats to learn from counts as lost after 10 s without one. An assignment counts as not
+    received if the worker does not mention it for 10 s.
+
+    `policies` are the policies that a spec can name. While the state is `replaying` we ask no
+    policy, because the decisions come from a journal. From `look_again_at_seconds` on, a heartbeat
+    leads to a new decision of a policy that watches. Before `crowded_until_seconds`, we ask it only
+    if a shard and a worker wait. A policy last requested a worker at
+    `asked_for_workers_at_seconds`. `decisions` are the last few, for people to read; the scheduler
+    doesn't use them.
+    """
+
+    def __init__(self, patience: float = 1.0, policies: Mapping[str, Policy] = POLICIES) -> None:
+        self.patience = patience
+        self.policies = policies
+        self.workers = Workers()
+        self.experiments: dict[str, Experiment] = {}
+        self.active: Experiment | None = None
+        self.cause = 0  # the number of the event that it handles
+        self.now_seconds = 0.0
+        # Two numbers, because a requested worker looks like any other when it joins.
+        self.wanted_workers = 0
+        self.joined_since = 0
+        self.replaying = False
+        self.look_again_at_seconds = 0.0
+        self.crowded_until_seconds = 0.0
+        self.asked_for_workers_at_seconds = -math.inf
+        self.output = out.Output()
+        self.decisions: deque[Decision] = deque(maxlen=_DECISIONS_KEPT)
+
+    def do(self, command: out.Command) -> None:
+        """Ask the driver for something."""
+        self.output.commands.append(command)
+
+    def note(self, fact: out.Fact) -> None:
+        """Add a fact to the output."""
+        self.output.facts.append(replace(fact, cause=self.cause))
+
+    def log(self, text: str) -> None:
+        """Log a line about the active experiment, for users who watch it."""
+        if self.active is not None:
+            self.decided(self.active.name, text)
+
+    def decided(self, experiment: str, text: str) -> None:
+        """Log a line about an experiment, for users who watch it."""
+        self.decisions.append(Decision(self.now_seconds, experiment, text))
+
+    def active_as(self, name: str) -> Experiment | None:
+        """Return the experiment of that name if it is the active one."""
+        return self.active if self.active is not None and self.active.name == name else None
+
+    def find(self, attempt: AttemptId) -> TaskContext | None:
+        """Return the task of an attempt, or None if no open round has it."""
+        experiment = self.active_as(attempt.experiment)
+        current = experiment.round_of(attempt.round) if experiment else None
+        task = current.find(attempt) if current else None
+        if experiment is None or current is None or task is None:
+            return None
+        return TaskContext(experiment, current, task)
+
+    def discard(self, experiment: str, files: tuple[PublishedFile, ...]) -> None:
+        """Ask the driver to remove files, if there are any."""
+        if files:
+            self.do(out.Discard(experiment=experiment, files=files))
+
+    def exclude(self, worker: str, experiment: Experiment, reason: str) -> None:
+        """Assign no more tasks of the active experiment to a worker that cannot train it."""
+        self.workers.exclude(worker, reason)
+        self.decided(experiment.name, f"no more tasks for {worker}: {reason}")
+
+    def cancel(self, worker: Worker, reason: str) -> None:
+        """Free a worker from its attempt, if it has one, and ask it to stop."""
+        attempt = worker.running
+        if attempt is not None and self.workers.release(worker.name, attempt):
+            self.do(out.Cancel(worker=worker.name, attempt=attempt, reason=reason))
+
+    def record_forecast(self, worker: Worker) -> None:
+        """Record the forecast of a worker's update, if it has a new one."""
+        context = self.find(worker.running) if worker.running is not None else None
+        if worker.remaining is None or worker.forecast == worker.recorded_forecast:
+            return
+        if context is not None and worker.running is not None:
+            worker.recorded_forecast = worker.forecast
+            began = context.task.began_at[worker.running.attempt]
+            self.note(
+                out.ForecastRecorded(
+                    worker=worker.name,
+                    attempt=worker.running,
+                    done=worker.progress.share if worker.progress is not None else began,
+                    elapsed_seconds=worker.stepped_seconds,
+                    remaining=worker.remaining,
+                )
+            )
 
 
 def submitted(state: SchedulerState, event: on.ExperimentSubmitted) -> None:
@@ -37,7 +169,7 @@ def activate_next(state: SchedulerState) -> None:
 def prepare(state: SchedulerState, experiment: Experiment) -> None:
     """Ask the driver to prepare an experiment before its first round or its continuation."""
     state.do(
-        do.Prepare(
+        out.Prepare(
             experiment=experiment.name,
             spec=experiment.spec,
             dataset=experiment.dataset,
@@ -94,7 +226,7 @@ def publish_if_done(state: SchedulerState, experiment: Experiment) -> None:
     if experiment.may_publish:
         experiment.publishing = True
         leading, name = leading_to(experiment, last), experiment.name
-        state.do(do.Publish(experiment=name, model=last, best=kept, leading=leading))
+        state.do(out.Publish(experiment=name, model=last, best=kept, leading=leading))
 
 
 def evaluate(
@@ -102,7 +234,7 @@ def evaluate(
 ) -> None:
     """Ask the driver to measure the model version of a round."""
     leading, name = leading_to(experiment, model), experiment.name
-    state.do(do.Evaluate(experiment=name, round=number, model=model, part=part, leading=leading))
+    state.do(out.Evaluate(experiment=name, round=number, model=model, part=part, leading=leading))
 
 
 def model_published(state: SchedulerState, event: on.ModelPublished) -> None:
@@ -127,7 +259,7 @@ def conclude(state: SchedulerState, experiment: Experiment, ending: Ending, reas
     # This comes before `Conclude`, because the driver then removes the remaining files.
     state.discard(experiment.name, (*experiment.close(), *spent_models(experiment)))
     state.note(
-        facts.Concluded(
+        out.Concluded(
             experiment=experiment.name,
             ending=ending,
             reason=reason,
@@ -137,5 +269,80 @@ def conclude(state: SchedulerState, experiment: Experiment, ending: Ending, reas
     )
     kept, versions = experiment.files_of_shards(), experiment.files_of_versions()
     name = experiment.name
-    state.do(do.Conclude(experiment=name, ending=ending, kept=kept, versions=versions))
+    state.do(out.Conclude(experiment=name, ending=ending, kept=kept, versions=versions))
     activate_next(state)
+
+
+WHOLE_EVERY = 32
+"""If the manager publishes versions as steps, one in this many versions is whole, and all workers
+read it. That adds one bit per number to what a worker reads for each version. A new worker reads a
+whole version and at most 31 steps. In three bits per number, these steps are as large as three
+whole versions."""
+
+
+def is_whole(experiment: Experiment, version: int) -> bool:
+    """Whether a version's file holds the whole model; works for the version in the making, too."""
+    if not experiment.spec.publishes_steps or version % WHOLE_EVERY == 0 or version < 0:
+        return True
+    # A version that may become the best one outlives the versions before it.
+    if experiment.spec.keep_best is None:
+        return False
+    if experiment.spec.in_step:
+        return experiment.wants_evaluation(version - 1)
+    if version <= experiment.version:
+        return version in experiment.evaluated_versions
+    return any(map(experiment.wants_evaluation, _ending(experiment)))
+
+
+def _ending(experiment: Experiment) -> Iterator[int]:
+    """Yield the rounds that end with the version in the making."""
+    applying = set(experiment.applying)
+    for each in experiment.rounds:
+        open_tasks = (TaskKey(each.number, t.shard) for t in each.tasks if not t.is_over)
+        if not applying.issuperset(open_tasks):
+            return
+        yield each.number
+
+
+def leading_to(experiment: Experiment, model: PublishedFile) -> tuple[PublishedFile, ...]:
+    """Return the versions whose steps lead to a kept version, the whole one first.
+
+    The result is empty if the version is whole itself.
+    """
+    if not experiment.spec.publishes_steps or model == experiment.kept_best:
+        return ()
+    place = experiment.models.index(model)
+    return tuple(experiment.models[_whole_before(experiment, place) : place])
+
+
+def linked(experiment: Experiment, needed: Collection[str]) -> Sequence[PublishedFile]:
+    """Return the versions that must stay because steps lead from them to a needed version.
+
+    `needed` names the needed versions, except the best and the newest ones.
+    """
+    if not experiment.spec.publishes_steps:
+        return ()
+    newest = max(0, len(experiment.models) - experiment.kept_newest)
+    named = (place for place, file in enumerate(experiment.models) if file.name in needed)
+    return experiment.models[_whole_before(experiment, min([newest, *named])) :]
+
+
+def spent_models(experiment: Experiment) -> tuple[PublishedFile, ...]:
+    """Remove and return the model versions that are neither kept nor being evaluated."""
+    needed = {file.name for file in (*experiment.evaluating.values(), *experiment.bases())}
+    needed |= {file.name for file in linked(experiment, needed)}
+    # Once there is a result, the best version has its own file beside it.
+    if experiment.kept_best is not None and experiment.result is None:
+        needed.add(experiment.kept_best.name)
+    newest = experiment.kept_newest
+    older, experiment.models = experiment.models[:-newest], experiment.models[-newest:]
+    experiment.models[:0] = [file for file in older if file.name in needed]
+    return tuple(file for file in older if file.name not in needed)
+
+
+def _whole_before(experiment: Experiment, place: int) -> int:
+    """Return the place of the whole version from which the steps to a version begin."""
+    last = len(experiment.models) - 1
+    while place > 0 and not is_whole(experiment, experiment.version - (last - place)):
+        place -= 1
+    return place

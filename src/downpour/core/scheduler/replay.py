@@ -17,10 +17,11 @@ from typing import Any, assert_never
 from downpour.base.states import Evaluation, ExperimentState, Failure, TaskState
 from downpour.base.values import AttemptId, PublishedFile, Snapshot, Update
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler import facts, queue, updates
+from downpour.core.scheduler import outputs as out
+from downpour.core.scheduler import queue, updates
 from downpour.core.scheduler.experiment import Experiment
+from downpour.core.scheduler.queue import SchedulerState
 from downpour.core.scheduler.round import Round, ShardTask, TaskKey
-from downpour.core.scheduler.state import SchedulerState
 from downpour.core.stragglers.base import PendingTask
 
 
@@ -85,13 +86,13 @@ _OF_EXPERIMENT = frozenset(each.name for each in fields(Checkpoint)) - {
 
 EntryEvent = on.ExperimentSubmitted | on.Prepared | on.Aggregated | on.Evaluated | on.ModelPublished
 EntryFact = (
-    facts.Assigned
-    | facts.Accepted
-    | facts.Saved
-    | facts.Dropped
-    | facts.Resized
-    | facts.GivenUp
-    | facts.Concluded
+    out.Assigned
+    | out.Accepted
+    | out.Saved
+    | out.Dropped
+    | out.Resized
+    | out.GivenUp
+    | out.Concluded
 )
 Entry = EntryEvent | EntryFact | Checkpoint
 """The input of replay."""
@@ -110,7 +111,7 @@ class TakenUp:
     """A manager continues from here, so later entries of an earlier manager do not count."""
 
 
-Journaled = Entry | facts.Fact | Observed | TakenUp
+Journaled = Entry | out.Fact | Observed | TakenUp
 """The entries of a journal."""
 
 
@@ -150,7 +151,7 @@ def must_last(state: SchedulerState, entry: Journaled) -> bool:
     or the share to train. Then a lost one matters: the update of its attempt would count for
     another attempt with the same number.
     """
-    if not isinstance(entry, facts.Assigned):
+    if not isinstance(entry, out.Assigned):
         return isinstance(entry, Entry)
     experiment = state.experiments.get(entry.experiment)
     if experiment is None:
@@ -175,25 +176,25 @@ def durable(state: SchedulerState) -> tuple[tuple[Any, ...], ...]:
 def apply(state: SchedulerState, at_seconds: float, entry: EntryFact | Checkpoint) -> None:
     """Take in a journaled fact, or a checkpoint."""
     match entry:
-        case facts.Assigned():
+        case out.Assigned():
             # We add no worker here: `Scheduler.resume` adds the ones that still hold an attempt.
             current = _round_of(state, entry.attempt)
             experiment = state.experiments[entry.experiment]
             experiment.assign(current, entry.attempt.shard, entry.worker, at_seconds, entry.share)
-        case facts.Accepted():
+        case out.Accepted():
             current = _round_of(state, entry.attempt)
             startup = entry.startup_seconds
             current.publish(entry.attempt, entry.worker, entry.update, at_seconds, startup)
             state.experiments[entry.experiment].arrive(entry.attempt, at_seconds)
-        case facts.Saved():
+        case out.Saved():
             _round_of(state, entry.attempt).save(entry.attempt, entry.snapshot)
-        case facts.Dropped():
+        case out.Dropped():
             _current(state, entry.experiment, entry.round).drop(entry.shards)
-        case facts.Resized():
+        case out.Resized():
             _current(state, entry.experiment, entry.round).resize(entry.samples)
-        case facts.GivenUp():
+        case out.GivenUp():
             _give_up(state, entry)
-        case facts.Concluded():
+        case out.Concluded():
             _conclude(state, entry)
         case Checkpoint():
             _go_to(state, entry, at_seconds)
@@ -213,7 +214,7 @@ def take_up(state: SchedulerState, experiments: Iterable[Experiment]) -> None:
             state.experiments[each.name] = waits
 
 
-def _give_up(state: SchedulerState, entry: facts.GivenUp) -> None:
+def _give_up(state: SchedulerState, entry: out.GivenUp) -> None:
     current = _round_of(state, entry.attempt)
     # Only a published task can have its update refused; all other attempts were running.
     if current.tasks[entry.attempt.shard].life.state is TaskState.PUBLISHED:
@@ -228,7 +229,7 @@ def _give_up(state: SchedulerState, entry: facts.GivenUp) -> None:
         updates.fail_if_hopeless(state, context, entry.reason)
 
 
-def _conclude(state: SchedulerState, entry: facts.Concluded) -> None:
+def _conclude(state: SchedulerState, entry: out.Concluded) -> None:
     experiment = state.experiments[entry.experiment]
     # An experiment that finished or failed has done so by an earlier entry.
     if experiment.life.may("cancel"):

@@ -21,8 +21,8 @@ from downpour.base.values import AttemptId, missing
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import queue
 from downpour.core.scheduler.experiment import Experiment
+from downpour.core.scheduler.queue import SchedulerState
 from downpour.core.scheduler.round import Round, ShardTask
-from downpour.core.scheduler.state import SchedulerState
 from downpour.core.scheduler.workers import Worker
 from downpour.core.stragglers.base import (
     PendingTask,

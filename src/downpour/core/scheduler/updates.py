@@ -10,13 +10,12 @@ from collections.abc import Sequence
 
 from downpour.base.states import BLAMELESS, REPEATABLE, Failure, FailureKind, TaskState
 from downpour.base.values import AttemptId, Snapshot, Update
-from downpour.core.scheduler import commands as do
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler import facts, queue
+from downpour.core.scheduler import outputs as out
+from downpour.core.scheduler import queue
 from downpour.core.scheduler.experiment import Experiment
+from downpour.core.scheduler.queue import SchedulerState, TaskContext, is_whole
 from downpour.core.scheduler.round import Round, ShardTask, TaskKey, files_of
-from downpour.core.scheduler.state import SchedulerState, TaskContext
-from downpour.core.scheduler.steps import is_whole
 from downpour.core.scheduler.workers import Worker
 
 # Measured without a wait: when the shared directory was gone for a few seconds, a task used up four
@@ -64,7 +63,7 @@ def aggregate_if_due(state: SchedulerState, experiment: Experiment) -> None:
     if not experiment.applying:
         return
     state.do(
-        do.Aggregate(
+        out.Aggregate(
             experiment=experiment.name,
             round=experiment.version,
             model=experiment.model,
@@ -95,7 +94,7 @@ def gather(state: SchedulerState, context: TaskContext) -> None:
     if experiment.due(state.now_seconds) or experiment.has_enough(current):
         return
     state.do(
-        do.Gather(
+        out.Gather(
             experiment=experiment.name,
             round=experiment.version,
             shard=task.shard,
@@ -122,13 +121,13 @@ def _train_seconds(state: SchedulerState, experiment: Experiment) -> float:
     return state.now_seconds - (began if since is None else since)
 
 
-def _push(experiment: Experiment, key: TaskKey) -> do.Push:
+def _push(experiment: Experiment, key: TaskKey) -> out.Push:
     current = experiment.round_of(key.round)
     task = current.tasks[key.shard] if current is not None else None
     if task is None or task.update is None or task.base is None:
         raise RuntimeError(f"{key} of {experiment.name} has no update")
     staleness = experiment.staleness(task)
-    return do.Push(
+    return out.Push(
         round=key.round,
         shard=key.shard,
         update=task.update,
@@ -178,7 +177,7 @@ def published(state: SchedulerState, event: on.UpdatePublished) -> None:
         context.experiment.progress_timeout.learn(reporter.longest_pause_seconds)
     began = context.task.assigned_at_seconds[attempt.attempt]
     state.note(
-        facts.Accepted(
+        out.Accepted(
             worker=event.worker,
             attempt=attempt,
             update=update,
@@ -221,7 +220,7 @@ def _contradict(state: SchedulerState, task: ShardTask, event: on.UpdatePublishe
     if accepted is None or accepted.file.checksum == event.update.file.checksum:
         return
     state.note(
-        facts.Contradicted(
+        out.Contradicted(
             worker=event.worker,
             attempt=event.attempt,
             update=event.update,
@@ -245,7 +244,7 @@ def keep(state: SchedulerState, worker: str, attempt: AttemptId, new: Snapshot) 
         state.discard(context.experiment.name, (new.file,))
         return
     context.round.save(attempt, new)
-    state.note(facts.Saved(worker=worker, attempt=attempt, snapshot=new))
+    state.note(out.Saved(worker=worker, attempt=attempt, snapshot=new))
     state.discard(context.experiment.name, (former.file,) if former is not None else ())
 
 
@@ -289,7 +288,7 @@ def give_up(
 def note_given_up(state: SchedulerState, worker: str, attempt: AttemptId, failure: Failure) -> None:
     """Add the fact that an attempt does not count."""
     kind, reason = failure.kind, failure.reason
-    state.note(facts.GivenUp(worker=worker, attempt=attempt, failure=kind, reason=reason))
+    state.note(out.GivenUp(worker=worker, attempt=attempt, failure=kind, reason=reason))
 
 
 def take_back(

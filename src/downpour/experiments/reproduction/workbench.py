@@ -17,7 +17,7 @@ from downpour.cluster.manager.workspace import Workspace
 from downpour.cluster.worker.attempt import TaskControl
 from downpour.cluster.worker.task_runner import TaskRunner
 from downpour.core.modes import mode_of
-from downpour.core.scheduler.commands import Aggregate, Prepare, Publish, Push
+from downpour.core.scheduler.outputs import Aggregate, Prepare, Publish, Push
 from downpour.experiments.reproduction.history import MadeVersion, Past, TrainedTask
 from downpour.files.store import SPEC_NAME, SharedDirectory
 from downpour.record.record import RecordReader
