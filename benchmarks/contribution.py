@@ -23,7 +23,7 @@ from common import Row
 from slow_machine import Work, epochs, table
 
 from downpour.core.stragglers.base import RoundView, Speed
-from downpour.core.stragglers.contribution import contributions
+from downpour.core.stragglers.handoff import contributions
 from downpour_lab.policylab.conditions import SAMPLES
 
 SHARDS: dict[str, Callable[[int], int]] = {

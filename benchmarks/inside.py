@@ -23,7 +23,8 @@ import numpy as np
 import psutil
 from common import Row, command_line, show
 
-from downpour.core.spec import Inside, Spec
+from downpour.core.spec import Spec
+from downpour.core.spec_fields import Inside
 from downpour.learning.datasets import open_prepared, prepare
 from downpour.learning.intra_worker.team import Team
 from downpour.learning.tasks.loaded import load

@@ -31,7 +31,7 @@ def test_a_change_reaches_what_imports_it_directly_or_through_others() -> None:
     ("change", "folder"),
     [
         ("docs/how-to/inside.md", "docs"),
-        ("src/downpour/files/compression/rounding.py", "files/compression"),
+        ("src/downpour/files/compression/codecs.py", "files/compression"),
         ("src/downpour/show/dashboard/page/page.css", "show/dashboard"),
     ],
 )

@@ -14,7 +14,7 @@ from downpour.cli.commands import build
 from downpour.cli.help import words
 from downpour.core.families import FAMILIES
 from downpour.core.spec import TABLES, Spec
-from downpour.core.spec.refusals import Fields, accepts
+from downpour.core.spec_refusals import Fields, accepts
 
 _INTRODUCTION = """\
 # The spec

@@ -14,7 +14,8 @@ from downpour.base.version import VERSION
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from downpour.base.errors import DownpourError
-    from downpour.core.spec import Inside, Outer, Spec
+    from downpour.core.spec import Spec
+    from downpour.core.spec_fields import Inside, Outer
     from downpour.experiments.api import run
     from downpour.experiments.client import Client
     from downpour.experiments.reproduction.reproducing import replay

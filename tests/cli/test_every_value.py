@@ -25,7 +25,8 @@ from downpour.cluster.launchers import inline
 from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
 from downpour.core.families import FAMILIES
-from downpour.core.spec import Outer, Spec
+from downpour.core.spec import Spec
+from downpour.core.spec_fields import Outer
 from downpour.host.paths import Credentials
 from tests.cli.conftest import Downpour, Outcome, own_signals
 from tests.cli.conftest import downpour as command

@@ -13,7 +13,7 @@ import pytest
 
 from downpour import Spec
 from downpour import run as train
-from downpour.files.logs.log_places import FOLDER, FolderLogs, LogLine, LogPlace, logs_of
+from downpour.files.log_places import FOLDER, FolderLogs, LogLine, LogPlace, logs_of
 from downpour.files.store.layout import RECORD_NAME
 from downpour.files.store.shared_directory import seen_location
 from downpour.record.record import read_record

@@ -15,7 +15,8 @@ from downpour.base.options import option
 from downpour.base.values import DEFAULT_MANAGER, DEFAULT_PORT
 from downpour.cli.parameters import Values, command
 from downpour.cli.spec_options import AskedSpec, find_spec, parse_fields
-from downpour.core.spec import Option, Spec
+from downpour.core.spec import Spec
+from downpour.core.spec_fields import Option
 from downpour.network.rpc import parse_address
 
 

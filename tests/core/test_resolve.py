@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from downpour.base.errors import SpecError
 from downpour.core.modes import MODES
 from downpour.core.resolve import LocalOptimizer, decided_in, explained, oddities, resolve
-from downpour.core.spec import REQUIRED, Option, Outer, ResolvedSpec, Spec
+from downpour.core.spec import REQUIRED, ResolvedSpec, Spec
+from downpour.core.spec_fields import Option, Outer
 from tests.specs import plain_spec
 
 NOT_OPEN = Spec(optimizer_state="reset", outer=Outer(optimizer="none"))

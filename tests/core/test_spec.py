@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.base.errors import SpecError
-from downpour.core.spec import Inside, Meetings, Outer, Spec, parse_split
+from downpour.core.spec import Meetings, Spec, parse_split
+from downpour.core.spec_fields import Inside, Outer
 from tests.specs import plain_spec
 
 texts = st.text(max_size=20)

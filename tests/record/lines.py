@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from downpour.record.mitigation import Cost
 from downpour.record.record_lines import (
     AggregatedLine,
     AssignedLine,
@@ -20,6 +19,7 @@ from downpour.record.record_lines import (
 )
 from downpour.record.rows import Rows
 from downpour.record.tables import Tables
+from downpour.record.timeline import Cost
 from tests.specs import stored_spec
 
 

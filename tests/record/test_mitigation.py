@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.record import Result
-from downpour.record.mitigation import Stragglers, stragglers_of
 from downpour.record.record_lines import Dated, ResizedLine
+from downpour.record.timeline import Stragglers, stragglers_of
 from tests.record.lines import (
     aggregated,
     assigned,

@@ -22,8 +22,8 @@ from downpour.host.paths import Credentials
 from downpour.host.text import one_line
 
 if TYPE_CHECKING:
-    from downpour.files.logs.log_places import LogLine, LogPlace
-    from downpour.record.logs import LogCursor, LogFilter, LogPage
+    from downpour.files.log_places import LogLine, LogPlace
+    from downpour.record.stored_experiments import LogCursor, LogFilter, LogPage
 
 _LAST = 200
 _NAMES_SHOWN = 20
@@ -71,9 +71,9 @@ def logs(options: LogsOptions, credentials: Credentials) -> None:
     output and full tracebacks. This command merges them by time; each line names its host and
     process. No manager needs to run.
     """
-    from downpour.files.logs.log_places import level_of, logs_of
+    from downpour.files.log_places import level_of, logs_of
     from downpour.files.store.shared_directory import seen_location
-    from downpour.record.logs import LogFilter, exported_seconds, span_of
+    from downpour.record.stored_experiments import LogFilter, exported_seconds, span_of
 
     last = options.last
     wanted = LogFilter(
@@ -115,7 +115,7 @@ class _Printer:
 
     def _read(self) -> list[LogLine]:
         """Return the new lines that the user wants to see."""
-        from downpour.record.logs import read_logs
+        from downpour.record.stored_experiments import read_logs
 
         begin = self._wanted.begin if self._cursor is None else 0.0
         page = read_logs(self._place, self._cursor, changed_after=begin)

@@ -12,7 +12,8 @@ from math import ceil
 
 from downpour.base.errors import SpecError
 from downpour.core import families
-from downpour.core.spec import Option, ResolvedSpec, Spec
+from downpour.core.spec import ResolvedSpec, Spec
+from downpour.core.spec_fields import Option
 
 Weight = Callable[[int], float]
 """Turns an update's staleness, the number of versions made since its base, into its factor."""

@@ -28,9 +28,9 @@ import msgspec
 from downpour.base.errors import FileCorrupt, StoreError
 from downpour.core.node.journal import Line, Segment
 from downpour.files.store import SharedDirectory
-from downpour.files.store.base import check_bare_name
 from downpour.files.store.bucket import Bucket
 from downpour.files.store.directory import open_regular
+from downpour.files.store.layout import check_bare_name
 from downpour.files.store.lease import Leader
 from downpour.files.store.publish import TEMPORARY_PREFIX, reading, sync_directory, writing
 from downpour.record.journal import DiskSegments, Journal, segments, term_of

@@ -3,7 +3,7 @@
 You can make a result at any moment of an experiment, from its record so far. Epochs and rounds
 count from 1 here; a round is an epoch if the shards meet once in it. A missing measurement is None,
 never NaN, so that you can compare results and write them as JSON. If a restarted manager recorded
-something twice, the later fact counts.
+something twice, the later fact counts. In a notebook, `show/notebook.py` supplies the drawings.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ import io
 import json
 import math
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from base64 import b64encode
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from downpour.base.errors import FileCorrupt
+from downpour.base.errors import FileCorrupt, SpecError
 from downpour.base.states import LOSS, ExperimentState
 from downpour.base.values import Part
 from downpour.files.store.layout import RECORD_NAME
+from downpour.files.store.publish import explain
 from downpour.host.extras import require
 from downpour.host.paths import path_of
 from downpour.host.text import one_line
-from downpour.record.mitigation import Stragglers, stragglers_of
-from downpour.record.notebook import DRAWINGS, NotebookPage
 from downpour.record.record import stream_lines, stream_record
 from downpour.record.record_lines import Dated, FailedLine, FinishedLine, PreparedLine
 from downpour.record.result_parts import (
@@ -52,7 +52,50 @@ from downpour.record.rows import (
     state_of,
     test_of,
 )
-from downpour.record.timeline import AttemptSpan, disturbed_seconds, worker_changes
+from downpour.record.timeline import (
+    AttemptSpan,
+    Stragglers,
+    disturbed_seconds,
+    stragglers_of,
+    worker_changes,
+)
+
+_FRAME_PIXELS = 640
+"""The height of a page in a notebook."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotebookPage:
+    """A whole HTML page that a notebook shows in a frame.
+
+    The frame is sandboxed: the page's scripts run, but reach neither the notebook nor the network.
+    """
+
+    html: str
+
+    def __repr__(self) -> str:
+        """Say how large the page is."""
+        return f"<NotebookPage {len(self.html):,} characters>"
+
+    def _repr_html_(self) -> str:
+        look = f"width: 100%; height: {_FRAME_PIXELS}px; border: 0"
+        # We don't use `srcdoc`, because it resolves links to #places against the notebook's
+        # address.
+        source = f"data:text/html;charset=utf-8;base64,{b64encode(self.html.encode()).decode()}"
+        return f'<iframe sandbox="allow-scripts" style="{look}" src="{source}"></iframe>'
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the page to a file that every browser shows without a network."""
+        file = path_of("path", path)
+        try:
+            file.write_text(self.html, encoding="utf-8")
+        except OSError as error:
+            raise SpecError("path", str(file), explain(error)) from None
+
+
+DRAWINGS: dict[str, Callable[[Any], Any]] = {}
+"""The functions that draw a result, by the name of its method."""
+
 
 if TYPE_CHECKING:
     import pandas as pd

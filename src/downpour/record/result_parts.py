@@ -21,8 +21,8 @@ from downpour.base.values import Part
 from downpour.core.splitters import ShardCounts
 from downpour.host.text import one_line
 from downpour.network.rpc.messages import Status
-from downpour.record.mitigation import Stragglers
 from downpour.record.tables import MANAGER, Tables
+from downpour.record.timeline import Stragglers
 
 _SHARES = {"acc", "accuracy"}
 _LARGE = 1000

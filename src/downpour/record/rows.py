@@ -21,8 +21,6 @@ from downpour.base.states import LOSS, ExperimentState, Goal
 from downpour.core.spec import Meetings
 from downpour.files.store.layout import BEST_NAME
 from downpour.record import record_lines as told
-from downpour.record.mitigation import Cost, cost_of, stragglers_of
-from downpour.record.packed import Packed
 from downpour.record.record_lines import MaybeKnown
 from downpour.record.result_parts import (
     BestModel,
@@ -31,8 +29,15 @@ from downpour.record.result_parts import (
     TaskResult,
     TestResult,
 )
-from downpour.record.tables import MANAGER, Outcome, RecordedRound, RoundForgottenError, Tables
-from downpour.record.timeline import AttemptSpan, span_fields, span_of
+from downpour.record.tables import (
+    MANAGER,
+    Outcome,
+    Packed,
+    RecordedRound,
+    RoundForgottenError,
+    Tables,
+)
+from downpour.record.timeline import AttemptSpan, Cost, cost_of, span_fields, span_of, stragglers_of
 
 _ROUNDS_KEPT = 64
 """Rounds that are over, and about which lines may still come, such as that of a stopped copy."""

@@ -3,23 +3,82 @@
 This is the only place that knows what lines of a record mean together. For example: which
 update of a shard counts, when an attempt became needless, what made a version. If a
 restarted manager recorded something twice, the later line counts. Rounds and shards count from 0,
-and times are the record's.
+and times are the record's. Rows are packed in few bytes each: a long experiment has millions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, Literal, Self
+from struct import calcsize, iter_unpack, pack
+from typing import Any, Literal, Self, TypeVar, overload
 
 import msgspec
+import numpy as np
 
 from downpour.base.states import BLAMELESS, FailureKind
 from downpour.core.spec import Meetings
 from downpour.record import record_lines as told
-from downpour.record.packed import Packed
 from downpour.record.record_lines import MaybeKnown, Sample
+
+Row = TypeVar("Row")
+
+
+class Packed(Sequence[Row]):
+    """Rows of a word and numbers in few bytes each; a row is made when someone asks for it."""
+
+    make: Callable[..., Row]
+    """Makes a row from its word and its numbers."""
+
+    def __init__(self, layout: str) -> None:
+        self._layout = f"=i{layout}"  # not a `Struct`, which can be neither pickled nor copied
+        self._content = bytearray()
+        self._words: dict[str, int] = {}
+
+    def add(self, word: str, *numbers: float) -> None:
+        """Add a row."""
+        place = self._words.setdefault(word, len(self._words))
+        self._content += pack(self._layout, place, *numbers)
+
+    def __len__(self) -> int:
+        return len(self._content) // calcsize(self._layout)
+
+    def __iter__(self) -> Iterator[Row]:
+        return self._made(self._content)
+
+    @overload
+    def __getitem__(self, place: int) -> Row: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Row, ...]: ...
+    def __getitem__(self, place: int | slice) -> Row | tuple[Row, ...]:
+        if isinstance(place, slice):
+            return tuple(self[each] for each in range(len(self))[place])
+        begin = range(len(self))[place] * calcsize(self._layout)
+        return next(self._made(self._content[begin : begin + calcsize(self._layout)]))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+    def sort(self, *places: int) -> None:
+        """Sort the rows by the numbers at these places, the most important one first."""
+        columns = [(str(place), code) for place, code in enumerate(self._layout[1:], start=-1)]
+        table = np.frombuffer(self._content, columns)
+        order = np.lexsort([table[str(place)] for place in reversed(places)])
+        if (np.diff(order) < 0).any():
+            table[:] = table[order]
+
+    def _made(self, content: bytes | bytearray) -> Iterator[Row]:
+        words, make = [*self._words], self.make
+        for place, *numbers in iter_unpack(self._layout, content):
+            yield make(words[place], *numbers)
+
 
 MANAGER = "manager"
 DROPPED, OVERTAKEN = "dropped", "overtaken"

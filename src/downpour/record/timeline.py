@@ -1,21 +1,34 @@
-"""When each worker trained what, how workers came and went, and the decisions about them, in words.
+"""When each worker trained what, the decisions about it in words, and the cost of stragglers.
 
-Seconds count from the first assignment, on the manager's clock.
+Seconds count from the first assignment, on the manager's clock. The policy's savings are estimates
+from the record alone (docs/internals/decisions.md, "Mitigation is estimated from the record"). A
+move costs the loading and publishing of the worker that finished the shard.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import ceil
 from operator import attrgetter
+from statistics import median
 from typing import Any, Literal
 
 import msgspec
 
 from downpour.record import record_lines as told
 from downpour.record.record_lines import Sample
-from downpour.record.tables import Outcome, RecordedRound, Tables, WorkerChange
+from downpour.record.tables import (
+    DROPPED,
+    MOVED,
+    OVERTAKEN,
+    Outcome,
+    RecordedAttempt,
+    RecordedRound,
+    Tables,
+    WorkerChange,
+)
 
 
 class AttemptSpan(msgspec.Struct, frozen=True, gc=False):
@@ -149,3 +162,199 @@ def decision(line: told.RecordLine) -> RecordedDecision | None:  # noqa: C901 - 
             return None
     of_round = {"round": line.round + 1} if hasattr(line, "round") else {}
     return RecordedDecision(kind, name, {**of_round, **details})
+
+
+_LEFT = {*MOVED, DROPPED, OVERTAKEN}
+"""Ends of attempts without an update, because a decision stopped them."""
+
+_WAITED, _WAITED_SECONDS = 0.25, 1.0
+"""How much longer than the ideal an epoch must be for a table: as a share of it, in seconds."""
+_EXTRA_WORK = 0.01
+_WORTH_SAVING = 0.05
+"""As a share of an ideal epoch. Tasks of healthy workers differ by this much, so dividing by less
+would turn noise into percentages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stragglers:
+    """The cost of stragglers in an epoch or a run, and the effect of the policy.
+
+    `round_seconds` run from the first assignment to the last update that counts, or to the closing.
+    `ideal_seconds` are the seconds of an epoch in which every task takes the median time, with all
+    its parts if it was handed over. `wait_seconds` is the estimated time of waiting for every
+    worker. `mitigation` is the saved part of the difference: 1 at best, below 0 if waiting would
+    have been faster. It is an estimate, too. It is None if the policy did nothing or could gain
+    nothing. `extra_work` is a ratio: the seconds of lost work, and of loading and publishing again
+    for a move, over the seconds of work that counts. `gradient_lost` is the share of samples that
+    were left out. `moves` is how often a shard was taken from a worker for another one.
+    """
+
+    round_seconds: float
+    ideal_seconds: float
+    wait_seconds: float | None
+    mitigation: float | None
+    extra_work: float | None
+    gradient_lost: float
+    moves: int
+
+    @property
+    def is_of_note(self) -> bool:
+        """Whether a policy moved, copied or dropped a shard, or workers waited for a long time."""
+        waited = self.round_seconds - self.ideal_seconds
+        long = waited > max(_WAITED_SECONDS, _WAITED * self.ideal_seconds)
+        extra = (self.extra_work or 0.0) > _EXTRA_WORK
+        return bool(self.moves or self.gradient_lost or extra or long)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """An epoch's time, and what it might have been; `wait_seconds` is None if unknown."""
+
+    seconds: float
+    ideal_seconds: float
+    wait_seconds: float | None
+    useful_seconds: float
+    lost_seconds: float
+    samples: int
+    dropped_samples: int
+    moves: int
+    decided: bool
+
+    @property
+    def lossless(self) -> bool:
+        """Whether no work was lost and no sample was left out."""
+        return self.lost_seconds <= 0 and self.dropped_samples == 0
+
+
+def cost_of(tables: Tables, of_round: RecordedRound) -> Cost | None:
+    """Compute the cost of a round that became a model; None if no worker trained in it."""
+    shard_samples = tables.prepared.shard_samples if tables.prepared is not None else ()
+    attempts = of_round.assigned()
+    if not of_round.accepted or not attempts:
+        return None
+    samples = of_round.samples or shard_samples
+    began = min([attempt.begin for attempt in attempts])
+    updated = [attempt.stop or 0.0 for attempt in of_round.accepted.values()]
+    tasks = [_seconds(attempt) for attempt in of_round.accepted.values()]
+    moving = lost = 0.0
+    if len(attempts) > len(tasks) or any(
+        one.assigned.from_step for one in attempts if one.assigned
+    ):
+        useful = {shard: _useful(of_round, shard) for shard in of_round.accepted}
+        tasks = [sum(parts.values()) for parts in useful.values()]
+        moving = sum(
+            (len(parts) - 1) * _files_seconds(of_round.accepted[shard])
+            for shard, parts in useful.items()
+        )
+        lost = sum(
+            _seconds(one) - useful.get(one.shard, {}).get(one.number, 0.0) for one in attempts
+        )
+    workers = {one.assigned.worker for one in attempts if one.assigned}
+    seconds = max([*updated, *of_round.dropped.values()]) - began
+    is_plain = sum(map(len, of_round.attempts.values())) == len(tasks)
+    if not is_plain or of_round.samples or of_round.dropped:
+        wait_seconds = _wait_seconds(of_round, began, shard_samples)
+    else:
+        wait_seconds = seconds
+    return Cost(
+        seconds=seconds,
+        ideal_seconds=median(tasks) * ceil(len(of_round.attempts) / len(workers)),
+        wait_seconds=wait_seconds,
+        useful_seconds=sum(tasks) - moving,
+        lost_seconds=lost + moving,
+        samples=sum(samples),
+        dropped_samples=sum(samples[shard] for shard in of_round.dropped),
+        moves=of_round.moves,
+        decided=bool(
+            of_round.has_hand_overs
+            or of_round.samples
+            or of_round.dropped
+            or not _LEFT.isdisjoint([attempt.stopped_by for attempt in attempts])
+        ),
+    )
+
+
+def stragglers_of(costs: Collection[Cost]) -> Stragglers:
+    """Sum up one epoch or many."""
+    known = [cost.wait_seconds for cost in costs if cost.wait_seconds is not None]
+    useful = sum([cost.useful_seconds for cost in costs])
+    samples = sum([cost.samples for cost in costs])
+    dropped = sum([cost.dropped_samples for cost in costs])
+    return Stragglers(
+        round_seconds=sum([cost.seconds for cost in costs]),
+        ideal_seconds=sum([cost.ideal_seconds for cost in costs]),
+        wait_seconds=sum(known) if len(known) == len(costs) else None,
+        mitigation=_mitigation(costs),
+        extra_work=sum([cost.lost_seconds for cost in costs]) / useful if useful > 0 else None,
+        gradient_lost=dropped / samples if samples else 0.0,
+        moves=sum([cost.moves for cost in costs]),
+    )
+
+
+def _mitigation(costs: Collection[Cost]) -> float | None:
+    """Return the saved part of the cost of waiting, over the epochs whose cost is known."""
+    known = [(cost, cost.wait_seconds) for cost in costs if cost.wait_seconds is not None]
+    if not any(cost.decided for cost, _ in known):
+        return None
+    ideal = sum(cost.ideal_seconds for cost, _ in known)
+    saved = sum(wait - cost.seconds for cost, wait in known)
+    to_save = sum(wait for _, wait in known) - ideal
+    return saved / to_save if to_save > _WORTH_SAVING * ideal else None
+
+
+def _seconds(attempt: RecordedAttempt) -> float:
+    return max(0.0, attempt.stop - attempt.begin) if attempt.stop is not None else 0.0
+
+
+def _files_seconds(attempt: RecordedAttempt) -> float:
+    """Return the seconds in which the worker loaded and published."""
+    update = attempt.updated
+    return update.load_seconds + update.publish_seconds if update is not None else 0.0
+
+
+def _useful(of_round: RecordedRound, shard: int) -> dict[int, float]:
+    """Return the useful seconds of the attempts that count: the accepted one, and earlier ones."""
+    attempt = of_round.accepted[shard]
+    useful = {attempt.number: _seconds(attempt)}
+    while attempt.assigned is not None and (step := attempt.assigned.from_step):
+        begin = attempt.begin
+        sources = [
+            (at, source)
+            for source in of_round.attempts[shard].values()
+            for at, line in source.saved
+            if source.number < attempt.number and line.step == step and at <= begin
+        ]
+        if not sources:
+            break
+        at, attempt = max(sources, key=lambda dated: dated[0])
+        seconds = _seconds(attempt)
+        saved = min(max(0.0, at - attempt.begin), seconds)
+        useful[attempt.number] = seconds if attempt.stopped_by == "handed_over" else saved
+    return useful
+
+
+def _wait_seconds(
+    of_round: RecordedRound, began: float, shard_samples: tuple[int, ...]
+) -> float | None:
+    """Estimate the round's time if the manager had waited for every worker; None if unknown."""
+    longest = 0.0
+    for shard in {*of_round.attempts, *of_round.dropped}:
+        ended = _would_have_ended(of_round, shard)
+        if ended is None:
+            return None
+        scale = shard_samples[shard] / of_round.samples[shard] if of_round.samples else 1.0
+        longest = max(longest, scale * (ended - began))
+    return longest
+
+
+def _would_have_ended(of_round: RecordedRound, shard: int) -> float | None:
+    """Say when the first worker that did not fail at a shard would have finished its update."""
+    attempts = of_round.attempts.get(shard, {})
+    for attempt in map(attempts.__getitem__, sorted(attempts)):
+        if attempt.stop is None or of_round.accepted.get(shard) is attempt:
+            return attempt.stop
+        if attempt.stopped_by in _LEFT and attempt.assigned is not None:
+            forecast = attempt.foreseen[-1] if attempt.foreseen else attempt.assigned
+            predicted = forecast.q50_seconds
+            return None if predicted is None else max(attempt.stop, attempt.begin + predicted)
+    return of_round.dropped.get(shard)

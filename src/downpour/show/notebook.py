@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from downpour.base.errors import SpecError
 from downpour.host.extras import require
 from downpour.record import Result
-from downpour.record.notebook import DRAWINGS, NotebookPage
+from downpour.record.result import DRAWINGS, NotebookPage
 from downpour.show.figures.result_figure import result_figure
 from downpour.show.figures.timeline_figure import timeline_figure
 from downpour.show.tables.cells import SafeConsole

@@ -10,7 +10,8 @@ from typing import Any
 from downpour.base.states import FailureKind
 from downpour.core import families
 from downpour.core.modes import APART, OVERLAPPING
-from downpour.core.spec import Option, ResolvedSpec
+from downpour.core.spec import ResolvedSpec
+from downpour.core.spec_fields import Option
 from downpour.core.stragglers.base import POLICIES, Policy
 from downpour_lab.faults.faults import (
     DEATHS_OF_MANAGERS,

@@ -16,7 +16,7 @@ from typing import Any
 from downpour.base.arguments import checked_call
 from downpour.base.errors import SpecError, did_you_mean
 from downpour.base.states import Evaluation
-from downpour.core.spec import Option
+from downpour.core.spec_fields import Option
 from downpour.core.stragglers.base import POLICIES, Policy
 from downpour.predictor import Predictor, pretrained
 from downpour_lab.faults.plan import RETRIES_ENOUGH, Plan, plain_spec

@@ -26,7 +26,8 @@ from downpour.core.families import MODES, POLICIES
 from downpour.core.modes import check_mode
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
-from downpour.core.spec import Option, ResolvedSpec
+from downpour.core.spec import ResolvedSpec
+from downpour.core.spec_fields import Option
 from downpour.core.stragglers.base import check_policy
 from downpour.predictor import Predictor
 from downpour_lab.faults.faults import Fault, FaultKind

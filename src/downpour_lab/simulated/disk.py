@@ -21,7 +21,7 @@ from typing import Literal, get_args
 from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError
 from downpour.base.values import PublishedFile
 from downpour.core.node.journal import Line, Segment, in_order, since_checkpoint
-from downpour.files.store.base import Buffer, MemoryStore, Moved, described, unnoticed
+from downpour.files.store.layout import Buffer, MemoryStore, Moved, described, unnoticed
 from downpour.files.store.publish import RetryPolicy, reading, writing
 from downpour.record.journal import belongs_elsewhere
 from downpour_lab.simulated.digests import digest_in

@@ -23,7 +23,7 @@ from downpour.cluster.manager.workspace import Workspace, Workspaces, open_works
 from downpour.cluster.threads import Lanes
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
-from downpour.core.spec import Outer
+from downpour.core.spec_fields import Outer
 from downpour.files.aggregators import first_state
 from downpour.files.store import DirectoryStore, SharedDirectory, decode, encode, model_metadata
 from downpour.files.store.publish import RetryPolicy

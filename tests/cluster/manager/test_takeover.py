@@ -22,7 +22,7 @@ from downpour.cluster.manager import command_runner, takeover
 from downpour.cluster.manager.work import sweep
 from downpour.core.node.journal import Line
 from downpour.files.store import SharedDirectory, layout
-from downpour.files.store.base import MemoryStore
+from downpour.files.store.layout import MemoryStore
 from downpour.files.store.lease import Lease, highest_term, term_name
 from downpour.network.rpc.messages import TaskMessage
 from downpour.record import Result

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from downpour.base.errors import SpecError
 from downpour.core.modes import MODES, Mode, ModeKind, check_mode, count_of, mode_of
 from downpour.core.resolve import resolve
-from downpour.core.spec import Option, Spec
+from downpour.core.spec import Spec
+from downpour.core.spec_fields import Option
 from tests.specs import plain_spec
 
 EVERY_MODE = pytest.mark.parametrize("kind", MODES.values(), ids=MODES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from downpour.base.values import Forecast
-from downpour.core.spec import Option
+from downpour.core.spec_fields import Option
 from downpour.core.stragglers.base import (
     Action,
     PendingTask,

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from downpour.base.values import Forecast
 from downpour.core.stragglers.base import POLICIES, Close, RoundView, Speed, Waiting
-from downpour.core.stragglers.contribution import Lineup, contributions
-from downpour.core.stragglers.handoff import HANDOFF
+from downpour.core.stragglers.handoff import HANDOFF, Lineup, contributions
 from downpour.core.stragglers.outlook import Outlook, chance_above
 from tests.core.stragglers.rounds import actions_of, round_of, running, sure
 

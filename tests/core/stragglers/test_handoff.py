@@ -8,7 +8,7 @@ from math import inf
 import pytest
 
 from downpour.base.values import Forecast
-from downpour.core.spec import Option
+from downpour.core.spec_fields import Option
 from downpour.core.stragglers.base import (
     PendingTask,
     RoundView,

@@ -11,7 +11,7 @@ import pytest
 
 from downpour.base.errors import SpecError
 from downpour.core.stragglers.base import POLICIES, Action, RoundView, Saving
-from downpour.core.stragglers.contribution import contributions
+from downpour.core.stragglers.handoff import contributions
 from downpour_lab.policylab.comparison import Contender, Settings, compare_policies, rounds_on
 from downpour_lab.policylab.conditions import SAMPLES, Unequal
 

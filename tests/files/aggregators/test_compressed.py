@@ -25,7 +25,7 @@ from downpour.files.store import (
     encode,
     model_metadata,
 )
-from downpour.files.store.base import MemoryStore
+from downpour.files.store.layout import MemoryStore
 from downpour.files.store.updates import compress
 from downpour.host import process
 from tests.files.aggregators.conftest import contribution_of

@@ -10,7 +10,7 @@ import pytest
 from downpour.files.aggregators import Contribution
 from downpour.files.aggregators.passes import Base, examine
 from downpour.files.store import WHOLE, Array
-from downpour.files.store.base import MemoryStore
+from downpour.files.store.layout import MemoryStore
 
 
 def opened(store: MemoryStore, base: Contribution) -> Base:

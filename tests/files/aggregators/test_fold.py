@@ -19,7 +19,7 @@ from downpour.base.errors import DownpourError, NonFinite, StoreError, UpdatesRe
 from downpour.base.values import PublishedFile
 from downpour.files.aggregators import AGGREGATORS, Contribution, fold, summing
 from downpour.files.store import Array, DirectoryStore, Store, decode, encode
-from downpour.files.store.base import MemoryStore
+from downpour.files.store.layout import MemoryStore
 from downpour.files.store.publish import RetryPolicy
 from downpour.host import process
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 
 import numpy as np
 import pytest
@@ -13,10 +12,18 @@ from hypothesis import strategies as st
 
 from downpour.base.errors import UpdatesRefused
 from downpour.base.values import PublishedFile
-from downpour.files.aggregators import AGGREGATORS, AMOUNTS, Contribution, Counted, Gathering, fold
+from downpour.files.aggregators import (
+    AGGREGATORS,
+    AMOUNTS,
+    Contribution,
+    Counted,
+    Gathering,
+    fold,
+    versions,
+)
 from downpour.files.aggregators.passes import Base
 from downpour.files.store import WHOLE, Array, UpdateFormat, decode, encode, model_metadata
-from downpour.files.store.base import MemoryStore
+from downpour.files.store.layout import MemoryStore
 from downpour.files.store.updates import compress
 from downpour.host import process as descriptors
 
@@ -224,8 +231,7 @@ def test_the_room_for_sums_is_half_of_the_free_memory(
     """Two may be there in any case, because a sum may be in a file."""
     one = Round(6, range(8))
     size_bytes = one.base().form.model.size_bytes
-    folding = import_module("downpour.files.aggregators.fold")  # the package has its function
-    monkeypatch.setattr(folding, "free_memory", lambda: 2 * sums * size_bytes)
+    monkeypatch.setattr(versions, "free_memory", lambda: 2 * sums * size_bytes)
     gathering = one.gathering()
     for part in one.parts[::2]:
         gathering.add(as_parts("average", [part]))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from downpour.base.errors import FileCorrupt, NonFinite
-from downpour.core.spec import Outer
+from downpour.core.spec_fields import Outer
 from downpour.files.aggregators import first_state, is_state_of, outer_step, take_step
 
 Tensors = dict[str, NDArray[Any]]

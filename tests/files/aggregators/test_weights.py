@@ -12,8 +12,13 @@ from hypothesis import strategies as st
 
 from downpour.base.errors import UpdatesRefused
 from downpour.files.aggregators import AGGREGATORS, Contribution
-from downpour.files.aggregators.passes import Node, full_additions, last_additions, remaining
-from downpour.files.aggregators.weights import shares
+from downpour.files.aggregators.passes import (
+    Node,
+    full_additions,
+    last_additions,
+    remaining,
+    shares,
+)
 
 amounts = st.lists(st.floats(0, allow_infinity=False, allow_nan=False), min_size=1, max_size=50)
 

@@ -13,8 +13,7 @@ from hypothesis.extra import numpy as arrays
 
 from downpour.base.errors import NonFinite
 from downpour.core.spec import Spec
-from downpour.files.compression import CODECS, STRIDE
-from downpour.files.compression.base import Bytes, Numbers
+from downpour.files.compression import CODECS, STRIDE, Bytes, Numbers
 
 LENGTHS = [0, 1, 2, 63, 64, 65, 127, 2047, 2048, 2049, 4095, 4096, 4097, 10_000, 300_001]
 

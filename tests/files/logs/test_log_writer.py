@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.base.errors import SharedDirectoryError
-from downpour.files.logs.log_places import (
+from downpour.files.log_places import (
     FOLDER,
     KEPT_BYTES,
     KEPT_SECONDS,
@@ -28,7 +28,7 @@ from downpour.files.logs.log_places import (
     logs_of,
     remove_old_logs,
 )
-from downpour.files.logs.process_log import PIECES_KEPT, QUEUE_BYTES_MAX, LogWriter
+from downpour.files.process_log import PIECES_KEPT, QUEUE_BYTES_MAX, LogWriter
 from downpour.files.store import SharedDirectory
 from downpour.files.store.shared_directory import seen_location
 from tests.files.objects.cloud import URL, Cloud

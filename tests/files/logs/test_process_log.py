@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from downpour.base.errors import SpecError
-from downpour.files.logs.log_places import LogLine, logs_of
-from downpour.files.logs.process_log import PrintedLines, ProcessLog, kept_log
+from downpour.files.log_places import LogLine, logs_of
+from downpour.files.process_log import PrintedLines, ProcessLog, kept_log
 from downpour.files.store import SharedDirectory
 
 LOGGER = logging.getLogger("tests.files.logs")
@@ -98,7 +98,7 @@ def test_a_program_without_logging_still_sees_warnings(tmp_path: Path) -> None:
     """A callback's error reaches a plain script's standard error, as Python does it by itself."""
     code = (
         "import logging, pathlib, sys\n"
-        "from downpour.files.logs.process_log import kept_log\n"
+        "from downpour.files.process_log import kept_log\n"
         "from downpour.files.store import SharedDirectory\n"
         "shared = SharedDirectory(pathlib.Path(sys.argv[1]))\n"
         "with kept_log(shared, 'launcher', owns_process=False):\n"

@@ -16,7 +16,7 @@ from obstore.store import MemoryStore, ObjectStore, S3Store
 from downpour.base.errors import FileMissing, SharedDirectoryError, SpecError
 from downpour.files.store import bucket as bucket_module
 from downpour.files.store.bucket import Bucket, KeyTakenError
-from downpour.files.store.object_files import FileCache, ObjectFiles
+from downpour.files.store.directory import FileCache, ObjectFiles
 from downpour.files.store.publish import RetryPolicy
 from downpour.host.paths import checked_url
 from tests.files.objects.lab import ForgetfulS3, MoodyS3, S3Server, environment

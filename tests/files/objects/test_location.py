@@ -16,9 +16,8 @@ from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError,
 from downpour.base.values import PublishedFile
 from downpour.files.store import presence
 from downpour.files.store.bucket import Bucket
-from downpour.files.store.directory import names_in
+from downpour.files.store.directory import FileCache, ObjectFiles, names_in
 from downpour.files.store.lease import Leader, Lease, current_leader, leader_of
-from downpour.files.store.object_files import FileCache, ObjectFiles
 from downpour.files.store.presence import DEAD_SECONDS, FOLDER, Watch
 from downpour.files.store.publish import RetryPolicy
 from downpour.files.store.shared_directory import (

@@ -12,9 +12,9 @@ import xxhash
 from downpour.base.errors import FileCorrupt, FileMissing, StoreError
 from downpour.base.values import PublishedFile
 from downpour.files.store import DirectoryStore, Store
-from downpour.files.store.base import MemoryStore, check_bare_name
 from downpour.files.store.bucket import Bucket
-from downpour.files.store.object_files import FileCache, ObjectFiles
+from downpour.files.store.directory import FileCache, ObjectFiles
+from downpour.files.store.layout import MemoryStore, check_bare_name
 from downpour.files.store.publish import RetryPolicy
 
 

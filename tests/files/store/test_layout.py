@@ -22,7 +22,6 @@ from downpour.files.store import (
     SharedDirectory,
     parse_name,
 )
-from downpour.files.store.base import check_bare_name
 from downpour.files.store.directory import names_in
 from downpour.files.store.layout import (
     AttemptKind,
@@ -30,6 +29,7 @@ from downpour.files.store.layout import (
     OuterName,
     OwnName,
     WholeName,
+    check_bare_name,
     is_in_flight,
     is_spent,
     last_of_shards,

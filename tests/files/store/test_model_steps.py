@@ -26,8 +26,7 @@ from downpour.files.store import (
     read_version,
     step_to,
 )
-from downpour.files.store.base import MemoryStore
-from downpour.files.store.layout import ModelName
+from downpour.files.store.layout import MemoryStore, ModelName
 from downpour.files.store.model_files import find_model, read_model, version_in, whole_content
 
 ABOUT = model_metadata(["b.mean", "d.count"])

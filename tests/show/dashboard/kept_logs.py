@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from downpour.files.logs.log_places import FOLDER, FolderLogs, Level, LogLine
+from downpour.files.log_places import FOLDER, FolderLogs, Level, LogLine
 from downpour.record.record import read_record
 from downpour.record.record_lines import SubmittedLine
 from tests.show.dashboard.records import texts

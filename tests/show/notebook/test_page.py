@@ -10,7 +10,7 @@ import pytest
 
 import downpour
 from downpour.base.errors import SpecError
-from downpour.record.notebook import NotebookPage
+from downpour.record.result import NotebookPage
 from tests.show.dashboard.browser.conftest import browser
 
 if TYPE_CHECKING:

@@ -97,7 +97,7 @@ class ManagerHost:
         self, plan: LaunchPlan, now: Callable[[], float], server: ForkServerProcess | None
     ) -> None:
         # Import it here: help texts import this module, and must not wait for numpy.
-        from downpour.files.logs.process_log import kept_log
+        from downpour.files.process_log import kept_log
         from downpour.files.store import SharedDirectory
 
         self._manager = plan.manager

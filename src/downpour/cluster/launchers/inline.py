@@ -56,7 +56,7 @@ class InlineCluster:
         """Start the manager, and then all workers."""
         # Imported here, because these import torch, which the launcher of processes does without.
         from downpour.cluster.manager.process import start_manager
-        from downpour.files.logs.process_log import kept_log
+        from downpour.files.process_log import kept_log
         from downpour.files.store import SharedDirectory
 
         shared = Path(self._plan.manager.shared)

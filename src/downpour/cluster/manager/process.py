@@ -31,8 +31,8 @@ from downpour.cluster.threads import Lanes
 from downpour.core.node.manager import LOOK_SECONDS
 from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import events as on
-from downpour.files.logs.log_places import old_logs_removed
-from downpour.files.logs.process_log import kept_log
+from downpour.files.log_places import old_logs_removed
+from downpour.files.process_log import kept_log
 from downpour.files.store import SharedDirectory
 from downpour.files.store.lease import Leader, Lease
 from downpour.files.store.shared_directory import open_location, seen_location

@@ -19,7 +19,7 @@ from downpour.base.options import CACHE_VARIABLE, loaders_of
 from downpour.cluster.worker.agent import ShownWorker, WorkerAgent
 from downpour.cluster.worker.metrics import WorkerMetrics
 from downpour.cluster.worker.options import WorkerOptions, keep_memory, wait_passively
-from downpour.files.logs.process_log import kept_log
+from downpour.files.process_log import kept_log
 from downpour.files.store import SharedDirectory
 from downpour.files.store.shared_directory import open_location
 from downpour.host.machine import fail_instead_of_dying

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from downpour.base.errors import SpecError
 from downpour.base.values import Forecast
 from downpour.core import families
-from downpour.core.spec import Option, Spec
+from downpour.core.spec import Spec
+from downpour.core.spec_fields import Option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import ceil, expm1, inf, log, log1p
 from statistics import median
 
-from downpour.core.spec import Option
+from downpour.core.spec_fields import Option
 from downpour.core.stragglers.base import (
     Action,
     Assignment,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import inf
 from statistics import median
 
-from downpour.core.spec import Option
+from downpour.core.spec_fields import Option
 from downpour.core.stragglers.base import (
     Action,
     Assignment,

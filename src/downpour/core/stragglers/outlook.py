@@ -18,7 +18,7 @@ from statistics import fmean, median
 from typing import cast
 
 from downpour.base.values import Forecast
-from downpour.core.spec import Option
+from downpour.core.spec_fields import Option
 from downpour.core.stragglers.base import RoundView, RunningTask, Speed
 
 # After this share of a task, the worker's average in it counts as much as the expectation. Earlier,

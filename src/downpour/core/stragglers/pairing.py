@@ -18,7 +18,7 @@ from math import floor, inf
 from statistics import median
 
 from downpour.core.modes import count_of
-from downpour.core.spec import Option
+from downpour.core.spec_fields import Option
 from downpour.core.stragglers.base import (
     ROUNDS_REMEMBERED,
     Action,

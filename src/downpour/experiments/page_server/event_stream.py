@@ -18,9 +18,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from downpour.base.errors import SpecError
-from downpour.files.logs.log_places import LEVELS, level_of
-from downpour.record.logs import LogFilter, span_until
-from downpour.record.stored_experiments import submission_seconds
+from downpour.files.log_places import LEVELS, level_of
+from downpour.record.stored_experiments import LogFilter, span_until, submission_seconds
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

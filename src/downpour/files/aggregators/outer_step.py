@@ -43,7 +43,7 @@ from typing import TypeAlias
 import numpy as np
 
 from downpour.base.errors import FileCorrupt, NonFinite
-from downpour.core.spec import Outer
+from downpour.core.spec_fields import Outer
 from downpour.files.store import Array
 
 _ALIGNED = 0.2

@@ -1,28 +1,29 @@
-"""One pass over some updates of a round: opens their files, adds them, and reports errors.
+"""The rules that weigh updates, and one pass over some of them: opens, adds, and reports errors.
+
+Every rule is a weighted mean, so it only says how much each contribution counts. Weights are
+float64, sum to one, and do not depend on the order of the contributions.
 
 The fold has all updates, and a gathering the arrived ones. Both name their additions by place in a
-binary tree over the numbers of shards.
-
-Shards 2k and 2k + 1 meet first, then pairs of such pairs, and so on; the tree skips a missing
-shard. So the additions follow from the shards alone, and not from the order in which updates
-arrive. We can sum any two neighbors as soon as both have arrived. When the last update arrives,
-only its path to the root is left. This module does not know the summed values.
+binary tree over the numbers of shards. Shards 2k and 2k + 1 meet first, then pairs of such pairs,
+and so on; the tree skips a missing shard. So the additions follow from the shards alone, and not
+from the order in which updates arrive. We can sum any two neighbors as soon as both have arrived.
+When the last update arrives, only its path to the root is left. This module does not know the
+summed values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeAlias
 
 import numpy as np
 
-from downpour.base.errors import FileCorrupt, SharedDirectoryError, StoreError
+from downpour.base.errors import FileCorrupt, SharedDirectoryError, StoreError, UpdatesRefused
 from downpour.base.values import PublishedFile
-from downpour.files.aggregators.additions import PartialSum, SummedFile
-from downpour.files.aggregators.summing import Summing, is_sound
-from downpour.files.aggregators.weights import Contribution
+from downpour.files.aggregators.summing import PartialSum, SummedFile, Summing, is_sound
 from downpour.files.store import (
     Array,
     ParameterFile,
@@ -35,6 +36,88 @@ from downpour.files.store import (
     decompressed,
 )
 from downpour.host.machine import usable_cores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contribution:
+    """One shard's part in a round: facts about its training, and the file with its parameters.
+
+    `loss` is the sample-weighted mean of the task's batches.
+    """
+
+    shard: int
+    samples: int
+    loss: float
+    file: PublishedFile
+
+
+Aggregator: TypeAlias = Callable[[Sequence[Contribution]], tuple[float, ...]]
+
+Amount: TypeAlias = Callable[[Contribution], float]
+"""Returns a contribution's amount without the others; weights are shares of the total."""
+
+
+def shares(amounts: Sequence[float]) -> tuple[float, ...]:
+    """Return each amount divided by their sum; equal shares if all amounts are zero."""
+    if not amounts:
+        raise ValueError("nothing to aggregate")
+    largest = max(amounts)
+    if largest == 0:
+        return (1 / len(amounts),) * len(amounts)
+    # Scale by the largest first, so that the sum of huge amounts stays finite.
+    total = math.fsum(amount / largest for amount in amounts)
+    return tuple(amount / largest / total for amount in amounts)
+
+
+def equal_amount(contribution: Contribution) -> float:
+    """Return how much each contribution counts."""
+    del contribution
+    return 1.0
+
+
+def equal_weights(contributions: Sequence[Contribution]) -> tuple[float, ...]:
+    """Return equal weights: the plain mean, Σ w_i / N."""
+    return shares([equal_amount(contribution) for contribution in contributions])
+
+
+def loss_weights(contributions: Sequence[Contribution]) -> tuple[float, ...]:
+    """Weigh each contribution by its training loss, which favors shards that fare worse.
+
+    The mean is Σ l_i w_i / Σ l_i, an idea of the ECE751 report. If all losses are zero, all weights
+    are equal. A negative loss has no meaning as a weight, so we refuse it, as well as one that is
+    not finite.
+    """
+    refused = {
+        contribution.shard: f"loss {contribution.loss} cannot be a weight"
+        for contribution in contributions
+        if not (math.isfinite(contribution.loss) and contribution.loss >= 0)
+    }
+    if refused:
+        raise UpdatesRefused(refused)
+    return shares([contribution.loss for contribution in contributions])
+
+
+def samples_amount(contribution: Contribution) -> float:
+    """Return how much a contribution counts."""
+    return float(contribution.samples)
+
+
+def samples_weights(contributions: Sequence[Contribution]) -> tuple[float, ...]:
+    """Weigh each contribution by the examples that its shard holds: Σ n_i w_i / Σ n_i.
+
+    This is FedAvg's rule (McMahan et al. 2017, https://arxiv.org/abs/1602.05629, algorithm 1).
+    """
+    return shares([samples_amount(contribution) for contribution in contributions])
+
+
+def first_weights(contributions: Sequence[Contribution]) -> tuple[float, ...]:
+    """Give the lowest shard all the weight, and discard the other shards' work.
+
+    We have this rule because the code published with the ECE751 report did this: its loop computed
+    the mean and never stored it.
+    """
+    lowest = min((contribution.shard for contribution in contributions), default=0)
+    return shares([float(contribution.shard == lowest) for contribution in contributions])
 
 
 class Node(NamedTuple):

@@ -4,7 +4,6 @@ It is the only folder that touches an experiment's files. It never imports torch
 numpy arrays here, and views of mapped files if possible.
 """
 
-from downpour.files.store.base import Buffer, Store
 from downpour.files.store.directory import DirectoryStore
 from downpour.files.store.header import (
     Array,
@@ -15,7 +14,15 @@ from downpour.files.store.header import (
     encode,
     plan_layout,
 )
-from downpour.files.store.layout import FINAL_NAME, RECORD_NAME, SPEC_NAME, ModelName, parse_name
+from downpour.files.store.layout import (
+    FINAL_NAME,
+    RECORD_NAME,
+    SPEC_NAME,
+    Buffer,
+    ModelName,
+    Store,
+    parse_name,
+)
 from downpour.files.store.model_files import read_version, step_to
 from downpour.files.store.shared_directory import SharedDirectory
 from downpour.files.store.updates import (

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from downpour.base.errors import FileCorrupt, SpecError
-from downpour.files.store.base import Buffer
+from downpour.files.store.layout import Buffer
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 

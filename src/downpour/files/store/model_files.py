@@ -17,8 +17,7 @@ import xxhash
 from downpour.base.errors import FileCorrupt, SharedDirectoryError, SpecError, StoreError
 from downpour.base.values import PublishedFile, is_bare_name
 from downpour.files.compression import CODECS
-from downpour.files.compression.rounding import from_bfloat16
-from downpour.files.store.base import Buffer, Store
+from downpour.files.compression.codecs import from_bfloat16
 from downpour.files.store.directory import DirectoryStore, names_in, read_regular
 from downpour.files.store.header import (
     BFLOAT16,
@@ -34,7 +33,9 @@ from downpour.files.store.layout import (
     BEST_NAME,
     FINAL_NAME,
     FROZEN_PREFIX,
+    Buffer,
     ModelName,
+    Store,
     parse_name,
 )
 from downpour.files.store.shared_directory import SharedDirectory

@@ -19,9 +19,9 @@ from threading import Event, Thread
 from filelock import BaseFileLock, Timeout
 
 from downpour.base.errors import FileMissing, SharedDirectoryError, StoreError
-from downpour.files.store.base import Store
 from downpour.files.store.bucket import Bucket
 from downpour.files.store.directory import names_in
+from downpour.files.store.layout import Store
 from downpour.files.store.publish import explain, publish
 from downpour.host.paths import FolderLock
 

@@ -27,7 +27,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exp
 
 from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
 from downpour.base.values import PublishedFile
-from downpour.files.store.base import Buffer, Moved, check_bare_name, named, unnoticed
+from downpour.files.store.layout import Buffer, Moved, check_bare_name, named, unnoticed
 
 log = logging.getLogger(__name__)
 

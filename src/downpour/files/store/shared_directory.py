@@ -23,10 +23,15 @@ from hashlib import sha256
 from pathlib import Path
 
 from downpour.base.errors import FileMissing, OtherDirectory, SharedDirectoryError, StoreError
-from downpour.files.store.base import Moved, Store, check_bare_name, unnoticed
 from downpour.files.store.bucket import Bucket, KeyTakenError
-from downpour.files.store.directory import DirectoryStore, names_in, open_regular
-from downpour.files.store.object_files import FileCache, ObjectFiles
+from downpour.files.store.directory import (
+    DirectoryStore,
+    FileCache,
+    ObjectFiles,
+    names_in,
+    open_regular,
+)
+from downpour.files.store.layout import Moved, Store, check_bare_name, unnoticed
 from downpour.files.store.presence import Presence, announce
 from downpour.files.store.publish import (
     TEMPORARY_PREFIX,

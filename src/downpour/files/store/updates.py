@@ -34,7 +34,6 @@ from downpour.base.errors import FileCorrupt, FileMissing, NonFinite, StoreError
 from downpour.base.values import AttemptId, PublishedFile, Update
 from downpour.files.compression import CODECS, Codec
 from downpour.files.store import layout
-from downpour.files.store.base import CHECKSUM, Store
 from downpour.files.store.header import (
     CODES,
     Array,
@@ -45,6 +44,7 @@ from downpour.files.store.header import (
     decode,
     encode,
 )
+from downpour.files.store.layout import CHECKSUM, Store
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from downpour.base.errors import SpecError
-from downpour.files.store.base import Buffer
+from downpour.files.store.layout import Buffer
 from downpour.learning.blocks.places import refusal
 
 Row = Any

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from downpour.base.errors import FileCorrupt
-from downpour.files.store.base import Buffer
+from downpour.files.store.layout import Buffer
 from downpour.host.extras import require
 from downpour.learning.blocks import formats
 from downpour.learning.blocks.formats import KINDS, PICKLED, Block, OpenBlock, Row, Wanted, chosen

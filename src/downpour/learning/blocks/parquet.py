@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from downpour.base.errors import FileCorrupt
-from downpour.files.store.base import Buffer
+from downpour.files.store.layout import Buffer
 from downpour.host.extras import require
 from downpour.learning.blocks.formats import KINDS, Block, OpenBlock, Wanted, chosen
 from downpour.learning.blocks.places import BlockPlace, RangeFile, refusal

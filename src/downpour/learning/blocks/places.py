@@ -27,9 +27,9 @@ import xxhash
 
 from downpour.base.errors import FileCorrupt, SpecError, StoreError
 from downpour.base.options import CACHE_VARIABLE, cache_of
-from downpour.files.store.base import Buffer
 from downpour.files.store.bucket import Bucket, Found, StoreAway
-from downpour.files.store.object_files import FileCache
+from downpour.files.store.directory import FileCache
+from downpour.files.store.layout import Buffer
 from downpour.files.store.publish import RetryPolicy
 from downpour.files.store.shared_directory import folder_of
 from downpour.host.paths import FolderLock, is_object_store

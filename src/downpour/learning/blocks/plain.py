@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from downpour.base.errors import SpecError
-from downpour.files.store.base import Buffer
+from downpour.files.store.layout import Buffer
 from downpour.learning.blocks.formats import KINDS, Block, OpenBlock, Wanted, chosen, kind_of_file
 from downpour.learning.blocks.places import BlockPlace, refusal
 

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from downpour.base.errors import FileCorrupt
-from downpour.files.store.base import Buffer
+from downpour.files.store.layout import Buffer
 from downpour.learning.blocks.formats import (
     KINDS,
     Block,

@@ -20,8 +20,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from downpour.base.errors import FileCorrupt
-from downpour.files.store.base import Buffer
 from downpour.files.store.directory import open_regular, read_regular
+from downpour.files.store.layout import Buffer
 from downpour.files.store.publish import reading
 from downpour.host.paths import FolderLock
 

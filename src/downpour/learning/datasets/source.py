@@ -28,8 +28,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from downpour.base.errors import SpecError, StoreError
 from downpour.core.spec import Spec
-from downpour.files.store.base import Buffer
 from downpour.files.store.bucket import Bucket, Found
+from downpour.files.store.layout import Buffer
 from downpour.files.store.publish import TEMPORARY_PREFIX
 from downpour.files.store.shared_directory import folder_of, own_folder
 from downpour.host.extras import require

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from torch.utils._pytree import tree_leaves
 
 from downpour.base.errors import DownpourError, SpecError
-from downpour.core.spec import Spec, not_default
+from downpour.core.spec import Spec
+from downpour.core.spec_refusals import not_default
 from downpour.learning.accelerators import is_plain
 from downpour.learning.allowlist import load_factory
 from downpour.learning.blame import describe_error, is_lack_of_memory, users_errors, with_place

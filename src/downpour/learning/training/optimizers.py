@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from downpour.base.errors import listed
-from downpour.core.spec import Spec, not_default
+from downpour.core.spec import Spec
+from downpour.core.spec_refusals import not_default
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.tasks.own import overrides, shown, theirs
 from downpour.learning.training.optimizer_state import OptimizerState

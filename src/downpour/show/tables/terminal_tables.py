@@ -16,7 +16,6 @@ from downpour.base.states import LOSS
 from downpour.core.spec import Meetings
 from downpour.core.splitters import ShardCounts
 from downpour.host.text import one_line
-from downpour.record.mitigation import Stragglers
 from downpour.record.result import Result
 from downpour.record.result_parts import (
     NOT_VERIFIED,
@@ -27,6 +26,7 @@ from downpour.record.result_parts import (
     names_of,
 )
 from downpour.record.study_result import SearchResult, SubgridResult
+from downpour.record.timeline import Stragglers
 from downpour.show.tables import report_tables
 from downpour.show.tables.cells import (
     STATE_STYLES,

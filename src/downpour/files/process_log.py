@@ -23,7 +23,7 @@ from typing import Any, TextIO
 
 from downpour.base.errors import DownpourError
 from downpour.base.version import VERSION
-from downpour.files.logs.log_places import (
+from downpour.files.log_places import (
     ENDING,
     PIECE_BYTES_MAX,
     Level,

@@ -5,7 +5,7 @@ follow from the resolved spec alone (within one numeric class). So every setting
 result must be in the spec. Nothing here may depend on the machine or touch a file
 (`files/spec_file.py` does that). `core/families.py` has the names of splitters, modes, policies and
 others; each module imports their code when it uses them. A spec refuses an invalid field in one
-line (`refusals.py`).
+line (`spec_refusals.py`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from downpour.base import devices
 from downpour.base.errors import SpecError, did_you_mean
 from downpour.base.states import LOSS, Goal
 from downpour.core.families import CODECS, SPLITTERS
-from downpour.core.spec.refusals import ACCEPTED, Fields, InvalidField, not_default, refusal
-from downpour.core.spec.spec_fields import Inside, Outer, SpecFields
+from downpour.core.spec_fields import Inside, Outer, SpecFields
+from downpour.core.spec_refusals import ACCEPTED, Fields, InvalidField, not_default, refusal
 
 
 @dataclass(frozen=True, slots=True)

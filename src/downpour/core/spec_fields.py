@@ -21,7 +21,7 @@ from downpour.base.errors import SpecError
 from downpour.base.family import Family
 from downpour.base.values import LABELS_MAX, checked_need
 from downpour.core.families import AGGREGATORS, CODECS, MODES, POLICIES
-from downpour.core.spec.refusals import ACCEPTED, Fields, InvalidField, not_default, refusal
+from downpour.core.spec_refusals import ACCEPTED, Fields, InvalidField, not_default, refusal
 
 FROM_LIST = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
 """TOML has lists where a spec has tuples."""
