@@ -49,7 +49,7 @@ from downpour.record.record_lines import (
     WorkerJoinedLine,
 )
 from downpour.record.view import aggregating, observed
-from downpour_lab.faults.plan import plain_spec
+from downpour_lab.trials.plan import plain_spec
 
 ONE = "one"
 WORKERS = 8

@@ -21,7 +21,7 @@ from downpour.base.values import PublishedFile, SystemState, Update
 from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
-from downpour_lab.faults.plan import plain_spec
+from downpour_lab.trials.plan import plain_spec
 
 WORKERS = (10, 1_000, 10_000)
 SHARDS: dict[str, Callable[[int], int]] = {

@@ -34,9 +34,9 @@ from downpour.learning.training.epoch_order import part_of
 from downpour.learning.user_code import fixed_code
 from downpour.network.rpc.messages import TaskMessage
 from downpour.predictor import pretrained
-from downpour_lab.faults.plan import Plan
 from downpour_lab.simulated.disk import DiskTimings
 from downpour_lab.simulated.environment import Course, Observation, Observer, Steady, Timings
+from downpour_lab.trials.plan import Plan
 from downpour_lab.trials.striking import Cluster
 
 _NAME = "virtual"

@@ -15,11 +15,11 @@ from typing import TypeVar
 from downpour.base.values import AttemptId
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
-from downpour_lab.checks.checks import InvariantCheck
-from downpour_lab.checks.promises import Comparisons
-from downpour_lab.faults.faults import Fault, FaultKind
-from downpour_lab.faults.plan import RETRIES_ENOUGH, Plan, plain_spec
 from downpour_lab.simulated.environment import Observation, Observer, Timings
+from downpour_lab.trials.checks import InvariantCheck
+from downpour_lab.trials.faults import Fault, FaultKind
+from downpour_lab.trials.plan import RETRIES_ENOUGH, Plan, plain_spec
+from downpour_lab.trials.promises import Comparisons
 from downpour_lab.trials.striking import Cluster
 
 _Number = TypeVar("_Number", int, float)

@@ -20,8 +20,7 @@ from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.queue import SchedulerState
 from downpour.core.scheduler.round import Round, TaskKey
-from downpour.files.store.lease import Lease
-from downpour.files.store.presence import Pulse
+from downpour.files.store.lease import Lease, Pulse
 
 
 def lease_not_renewed() -> None:

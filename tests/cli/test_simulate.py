@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from downpour_lab.simulated.manager import SimulatedManager
-from downpour_lab.trials import seed_search, simulation
+from downpour_lab.trials import simulation
 from tests.downpour_lab.trials.defects import ActsBeforeItKeeps
 
 Downpour = Callable[..., Any]
@@ -58,7 +58,7 @@ def test_a_failing_seed_ends_with_status_1_and_the_command_that_shows_it(
         )
 
     monkeypatch.setattr(simulation, "simulate", simulate)
-    monkeypatch.setattr(seed_search, "simulate", simulate)
+    monkeypatch.setattr(simulation, "simulate", simulate)
     outcome = downpour("simulate", "--seeds", 600)
     assert outcome.status == 1
     assert "is running" in outcome.out

@@ -14,7 +14,7 @@ from downpour import Spec
 from downpour.base.values import AttemptId
 from downpour.core.spec import TABLES
 from downpour.files.store import layout
-from downpour.files.store.presence import RUN_LOCK_NAME
+from downpour.files.store.shared_directory import RUN_LOCK_NAME
 from downpour.record.record_lines import KINDS
 from tests.docs.pages import DOCS, ROOT, Page
 

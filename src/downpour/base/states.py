@@ -1,4 +1,25 @@
-"""States of experiments and tasks, evaluations, and what users hear of an experiment."""
+"""States of experiments, tasks and workers, the steps between them, and how long the manager waits.
+
+A *task* is pending until the scheduler asks a worker to train it. While the task runs, the
+scheduler may ask other workers as well, and take it from them again. When no worker holds the task,
+it is pending again. When an attempt publishes its update, the task is published. The scheduler may
+still refuse a published update, if its file turns out to be unusable; then the task is pending
+again. A task is final once it is applied, or dropped because the round closed without it. Late
+updates count: an attempt that the scheduler gave up may still publish its task. After a refusal,
+earlier attempts may no longer do so, because the scheduler has removed the files of late updates as
+unneeded.
+
+A *worker* is idle, or busy with exactly one attempt, until it is gone. A worker that registers
+again begins a new life. When an attempt ends, by an update, a failure or a cancellation, its worker
+becomes idle in the same step. A worker that still trains something that it should not is stuck
+until it reports no attempt. A worker that cannot train the active experiment is unfit until that
+experiment ends. A worker that the scheduler knows only from the journal is awaited: it keeps its
+attempt, and the scheduler asks it for nothing, until it registers with this manager.
+
+An *experiment* takes each of these steps once: it waits in the queue, is prepared, runs and ends.
+
+A step that is not in its table raises `IllegalTransition` with the steps that led there.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +27,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, get_args
+from typing import Generic, Literal, TypeVar, get_args
+
+from downpour.base.errors import IllegalTransition
 
 
 class ExperimentState(StrEnum):
-    """The state of an experiment; `core/scheduler/lifecycle.py` has the steps between them."""
+    """The state of an experiment."""
 
     WAITING = "waiting"
     PREPARING = "preparing"
@@ -198,3 +221,138 @@ class ExperimentEvent:
         """Describe the event in one line; quote the reason, which may hold anything."""
         parts = [self.kind, self.experiment, self.worker, repr(self.reason) if self.reason else ""]
         return f"<ExperimentEvent {' '.join(filter(None, parts))}>"
+
+
+# Steps are literals and not members of an enum, because a step is only ever an argument. mypy
+# checks both, but in Python 3.11 looking up a member takes six times as long as comparing text.
+TaskStep = Literal["assign", "lose", "publish", "give-up", "refuse", "apply", "drop"]
+WorkerStep = Literal["register", "assign", "release", "stick", "exclude", "readmit", "go"]
+ExperimentStep = Literal["activate", "start", "finish", "cancel", "fail"]
+
+State = TypeVar("State", bound=StrEnum)
+Step = TypeVar("Step", bound=str)
+Table = Mapping[tuple[State, Step], State]
+
+TASK: Table[TaskState, TaskStep] = {
+    (TaskState.PENDING, "assign"): TaskState.RUNNING,
+    # A late update: the scheduler gave up its attempt, and the worker had not heard of it yet.
+    (TaskState.PENDING, "publish"): TaskState.PUBLISHED,
+    # Copies: the scheduler asks a second worker as well, and one of several loses its attempt.
+    (TaskState.RUNNING, "assign"): TaskState.RUNNING,
+    (TaskState.RUNNING, "lose"): TaskState.RUNNING,
+    (TaskState.RUNNING, "publish"): TaskState.PUBLISHED,
+    (TaskState.RUNNING, "give-up"): TaskState.PENDING,
+    (TaskState.PUBLISHED, "refuse"): TaskState.PENDING,
+    (TaskState.PUBLISHED, "apply"): TaskState.APPLIED,
+    # Not from published, because an existing update counts.
+    (TaskState.PENDING, "drop"): TaskState.DROPPED,
+    (TaskState.RUNNING, "drop"): TaskState.DROPPED,
+}
+
+WORKER: Table[WorkerState, WorkerStep] = {
+    (WorkerState.AWAITED, "register"): WorkerState.BUSY,
+    (WorkerState.AWAITED, "go"): WorkerState.GONE,
+    (WorkerState.IDLE, "assign"): WorkerState.BUSY,
+    (WorkerState.BUSY, "release"): WorkerState.IDLE,
+    # An idle worker is stuck if it joins with another attempt.
+    (WorkerState.IDLE, "stick"): WorkerState.STUCK,
+    (WorkerState.BUSY, "stick"): WorkerState.STUCK,
+    (WorkerState.STUCK, "release"): WorkerState.IDLE,
+    (WorkerState.IDLE, "exclude"): WorkerState.UNFIT,
+    (WorkerState.UNFIT, "readmit"): WorkerState.IDLE,
+    (WorkerState.IDLE, "go"): WorkerState.GONE,
+    (WorkerState.BUSY, "go"): WorkerState.GONE,
+    (WorkerState.STUCK, "go"): WorkerState.GONE,
+    (WorkerState.UNFIT, "go"): WorkerState.GONE,
+}
+
+EXPERIMENT: Table[ExperimentState, ExperimentStep] = {
+    (ExperimentState.WAITING, "activate"): ExperimentState.PREPARING,
+    (ExperimentState.PREPARING, "start"): ExperimentState.RUNNING,
+    (ExperimentState.RUNNING, "finish"): ExperimentState.FINISHED,
+    (ExperimentState.WAITING, "cancel"): ExperimentState.CANCELLED,
+    (ExperimentState.PREPARING, "cancel"): ExperimentState.CANCELLED,
+    (ExperimentState.RUNNING, "cancel"): ExperimentState.CANCELLED,
+    (ExperimentState.PREPARING, "fail"): ExperimentState.FAILED,
+    (ExperimentState.RUNNING, "fail"): ExperimentState.FAILED,
+}
+
+# We limit the story, because a worker takes two steps per task for as long as it lives.
+_STORY_LENGTH = 32
+
+
+class Lifecycle(Generic[State, Step]):
+    """A state that changes by a table; it remembers its last steps for error messages."""
+
+    __slots__ = ("_story", "_table", "state", "who")
+
+    def __init__(self, who: str, table: Table[State, Step], state: State) -> None:
+        self.who = who
+        self.state = state
+        self._table = table
+        self._story: tuple[str, ...] = (state,)
+
+    def step(self, name: Step) -> None:
+        """Take a step; raises IllegalTransition if the table does not have it."""
+        after = self._table.get((self.state, name))
+        if after is None:
+            raise IllegalTransition(self.who, self.state, name, self._story)
+        self._story = (*self._story[1 - _STORY_LENGTH :], f"{name} → {after}")
+        self.state = after
+
+    def may(self, name: Step) -> bool:
+        """Whether the table has this step from the present state."""
+        return (self.state, name) in self._table
+
+
+HEARTBEATS_A_SECOND = 500
+"""Heartbeats per second from all workers together.
+
+Each costs the manager 0.3 to 0.6 ms of one thread, so all of them take about a quarter of that
+thread. Up to 500 idle workers still report once a second.
+"""
+
+_FADING = 0.98
+"""How much of the longest gap is left after each shorter one: half of it after 35 gaps."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class AdaptiveTimeout:
+    """A timeout in seconds: a multiple (`times`) of the longest recent gap, which fades slowly.
+
+    It is at least `shortest_seconds`, and `unobserved_seconds` while gaps are `missing`. Timeouts
+    are for a `patience` of 1; the scheduler multiplies them by the patience in its options.
+    """
+
+    unobserved_seconds: float
+    shortest_seconds: float
+    times: float
+    missing: int
+    longest_seconds: float = 0.0
+
+    def learn(self, gap_seconds: float) -> None:
+        """Note a gap that ended well."""
+        # We use the longest gap and not the mean. Declaring a healthy worker lost costs its
+        # attempt, while waiting a little longer for a dead one costs only seconds.
+        self.missing = max(0, self.missing - 1)
+        self.longest_seconds = max(gap_seconds, _FADING * self.longest_seconds)
+
+    @property
+    def seconds(self) -> float:
+        """The timeout now."""
+        if self.missing:
+            return self.unobserved_seconds
+        return max(self.shortest_seconds, self.times * self.longest_seconds)
+
+
+def heartbeat_timeout() -> AdaptiveTimeout:
+    """Limit the time between two heartbeats of a worker."""
+    # Heartbeats come at least once a second, so at least five in a row are missing by then.
+    return AdaptiveTimeout(unobserved_seconds=10.0, shortest_seconds=5.0, times=4.0, missing=3)
+
+
+def progress_timeout() -> AdaptiveTimeout:
+    """Limit the time between two steps, as learned from attempts that published their update."""
+    # Before the first update, we allow ten minutes. An attempt's first pause includes the import of
+    # torch and the loading of the examples, and we can't know beforehand how long these take.
+    return AdaptiveTimeout(unobserved_seconds=600.0, shortest_seconds=60.0, times=10.0, missing=1)

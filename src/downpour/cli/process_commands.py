@@ -67,7 +67,7 @@ def say_where(url: str) -> None:
 
 def with_token(credentials: Credentials, shared: Path | str) -> Credentials:
     """Return credentials with a token, and create the token if it is missing."""
-    from downpour.files.store.presence import make_token
+    from downpour.files.store.shared_directory import make_token
 
     if not credentials.token_file and is_object_store(shared):
         accepted = "needs --token-file, because a token does not belong in an object store"

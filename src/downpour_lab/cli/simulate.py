@@ -24,10 +24,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from downpour_lab.capacity import CapacityEstimate, Load
-    from downpour_lab.faults.plan import Plan
     from downpour_lab.simulated.environment import Timings
-    from downpour_lab.trials.seed_search import RunsTally
-    from downpour_lab.trials.simulation import Outcome
+    from downpour_lab.trials.plan import Plan
+    from downpour_lab.trials.simulation import Outcome, RunsTally
 
 
 _SHARDS_MAX = 100_000
@@ -222,7 +221,7 @@ def simulate(context: typer.Context, options: SimulateOptions) -> None:
 
 def _search(first: int, count: int, options: SimulateOptions) -> None:
     """Try seeds until one fails."""
-    from downpour_lab.trials.seed_search import RunsTally, different, outcomes, shrunken
+    from downpour_lab.trials.simulation import RunsTally, different, outcomes, shrunken
 
     began, tally = time.perf_counter(), RunsTally()
     with progress_bar("seeds", count) as show:
@@ -271,7 +270,7 @@ def _note_runs(tally: RunsTally, took_seconds: float) -> None:
 
 
 def _replay(seed: int, options: SimulateOptions) -> None:
-    from downpour_lab.faults.plan import plan_of
+    from downpour_lab.trials.plan import plan_of
     from downpour_lab.trials.simulation import simulate as run
 
     plan = plan_of(seed)

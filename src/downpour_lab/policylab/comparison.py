@@ -19,11 +19,11 @@ from downpour.base.states import Evaluation
 from downpour.core.spec_fields import Option
 from downpour.core.stragglers.base import POLICIES, Policy
 from downpour.predictor import Predictor, pretrained
-from downpour_lab.faults.plan import RETRIES_ENOUGH, Plan, plain_spec
 from downpour_lab.policylab.conditions import Conditions, GivenMachines, Unequal
 from downpour_lab.policylab.ledger import CODES, Ledger, Reference, RoundOutcome, reference
 from downpour_lab.simulated.disk import DiskTimings
 from downpour_lab.simulated.environment import Timings
+from downpour_lab.trials.plan import RETRIES_ENOUGH, Plan, plain_spec
 from downpour_lab.trials.striking import Cluster
 
 ORACLES: dict[str, Callable[[Reference], float]] = {

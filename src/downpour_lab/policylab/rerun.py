@@ -30,12 +30,12 @@ from downpour.core.spec import ResolvedSpec
 from downpour.core.spec_fields import Option
 from downpour.core.stragglers.base import check_policy
 from downpour.predictor import Predictor
-from downpour_lab.faults.faults import Fault, FaultKind
-from downpour_lab.faults.plan import RETRIES_ENOUGH, Plan, plain_spec
 from downpour_lab.policylab.comparison import BASELINE, FREE, Show
 from downpour_lab.policylab.conditions import Stretch
 from downpour_lab.policylab.recorded import RecordedRun, RecordedWorker
 from downpour_lab.simulated.environment import Course, Machines, Observation, Observer
+from downpour_lab.trials.faults import Fault, FaultKind
+from downpour_lab.trials.plan import RETRIES_ENOUGH, Plan, plain_spec
 from downpour_lab.trials.striking import Cluster
 
 PREPARED_AT_SECONDS = 0.3 + FREE.prepare_seconds

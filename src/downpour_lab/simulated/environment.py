@@ -21,8 +21,7 @@ from downpour.core.stragglers.base import POLICIES, Policy
 from downpour.predictor import Predictor
 from downpour.predictor.features import Features, Request
 from downpour_lab.simulated.disk import Disk, DiskTimings
-from downpour_lab.simulated.network import Network
-from downpour_lab.simulated.threads import Clock, Process
+from downpour_lab.simulated.threads import Clock, Network, Process
 
 Stories = dict[str, list[Line]]
 """The journaled lines of each experiment."""

@@ -39,8 +39,7 @@ from downpour.predictor.forecaster import Forecaster
 from downpour.record.journal import next_order, replay
 from downpour_lab.simulated.disk import CLUSTER, MemorySegments
 from downpour_lab.simulated.environment import Environment, Observation, Stories
-from downpour_lab.simulated.network import RemoteProcess
-from downpour_lab.simulated.threads import Process, ProcessDied, SimulatedThreads
+from downpour_lab.simulated.threads import Process, ProcessDied, RemoteProcess, SimulatedThreads
 from downpour_lab.simulated.work import Preparation, SimulatedLanes, Takes, open_workspace
 
 if TYPE_CHECKING:

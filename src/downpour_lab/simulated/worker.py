@@ -27,8 +27,7 @@ from downpour.core.node.worker import (
 from downpour.files.store import SharedDirectory
 from downpour.network.rpc import ManagerClient
 from downpour_lab.simulated.environment import Environment, What, WorkerAction, labels_of
-from downpour_lab.simulated.network import RemoteProcess
-from downpour_lab.simulated.threads import Process, SimulatedThreads
+from downpour_lab.simulated.threads import Process, RemoteProcess, SimulatedThreads
 from downpour_lab.simulated.training import SimulatedTaskFlow
 
 _STEP_SECONDS = 0.05

@@ -1,1 +1,1 @@
-"""Runs and judges one plan, and searches for a seed that fails."""
+"""The faults of a seed, the promises of every run, and the search for a seed that fails."""

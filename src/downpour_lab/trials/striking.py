@@ -14,9 +14,6 @@ from downpour.core.node.worker import WorkerNode
 from downpour.core.scheduler import Scheduler
 from downpour.predictor import Predictor
 from downpour.record.journal import replay
-from downpour_lab.checks.promises import Happenings
-from downpour_lab.faults.faults import Fault, FaultKind, of_kind
-from downpour_lab.faults.plan import Plan
 from downpour_lab.simulated.disk import AWAY, Damage, Disk, Operation, Trouble
 from downpour_lab.simulated.environment import (
     Environment,
@@ -26,10 +23,12 @@ from downpour_lab.simulated.environment import (
     SimulatedClient,
 )
 from downpour_lab.simulated.manager import DeathPoint, SimulatedManager
-from downpour_lab.simulated.network import HEARS_NOTHING, Network
-from downpour_lab.simulated.threads import Clock
+from downpour_lab.simulated.threads import HEARS_NOTHING, Clock, Network
 from downpour_lab.simulated.training import Phase
 from downpour_lab.simulated.worker import NodeClass, SimulatedWorker
+from downpour_lab.trials.faults import Fault, FaultKind, of_kind
+from downpour_lab.trials.plan import Plan
+from downpour_lab.trials.promises import Happenings
 
 _LOCK_SECONDS = 5.0
 """How long the server keeps the lock of a machine that has died or that it does not hear."""

@@ -15,7 +15,7 @@ import pytest
 from downpour.base.states import ExperimentState
 from downpour.cluster.manager import takeover
 from downpour.files.store import SPEC_NAME, layout
-from downpour.files.store.presence import RUN_LOCK_NAME, is_abandoned, lock_file
+from downpour.files.store.shared_directory import RUN_LOCK_NAME, is_abandoned, lock_file
 from downpour.network.rpc.messages import ExperimentSummary, TaskMessage
 from downpour.record.journal import seal, segments, whole_lines
 from tests.cluster.manager.conftest import SMALL, Cluster, diligent, started_in

@@ -18,10 +18,9 @@ from downpour.core.node.journal import JournalWriter, Line, Segment
 from downpour.core.scheduler import Checkpoint, Journaled, TakenUp
 from downpour.record.journal import DiskSegments, read_journal
 from downpour.record.record import RecordReader
-from downpour_lab.faults.faults import FaultKind
 from downpour_lab.simulated.manager import SimulatedManager
-from downpour_lab.trials.seed_search import outcomes
-from downpour_lab.trials.simulation import simulate
+from downpour_lab.trials.faults import FaultKind
+from downpour_lab.trials.simulation import outcomes, simulate
 from tests.core.node.journal_defects import DEFECTS, WritesOnAfterAFailure
 from tests.downpour_lab.trials.seeds import seeds_with
 from tests.record.test_journal import CHECKPOINT, ONE_OF_EACH

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from downpour.base.states import Evaluation
+from downpour.base.states import HEARTBEATS_A_SECOND, Evaluation
 from downpour.base.values import AttemptId, Progress, SystemState
 from downpour.core.node.manager import (
     STOOD_STILL_SECONDS,
@@ -14,7 +14,6 @@ from downpour.core.node.manager import (
 )
 from downpour.core.scheduler import Entry, Output, Scheduler
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler.lifecycle import HEARTBEATS_A_SECOND
 
 JOINED = on.WorkerJoined(at_seconds=0.0, worker="ann")
 IDLE = SystemState(cpu_others=0.0, load_average=0.0, memory_used=0.0, io_wait=0.0)

@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 from downpour.base.errors import IllegalTransition
-from downpour.base.states import ExperimentState, TaskState, WorkerState
-from downpour.core.scheduler.lifecycle import (
+from downpour.base.states import (
     EXPERIMENT,
     TASK,
     WORKER,
+    ExperimentState,
     Lifecycle,
     Table,
+    TaskState,
+    WorkerState,
     heartbeat_timeout,
     progress_timeout,
 )

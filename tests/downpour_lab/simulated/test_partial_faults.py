@@ -9,8 +9,7 @@ import pytest
 
 from downpour.base.errors import DeadlineExceeded
 from downpour_lab.simulated.disk import Disk, DiskTimings
-from downpour_lab.simulated.network import Network
-from downpour_lab.simulated.threads import Clock, Process
+from downpour_lab.simulated.threads import Clock, Network, Process
 
 OVERDUE = "overdue"
 

@@ -24,8 +24,6 @@ from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
 from downpour.files.store.publish import RetryPolicy
 from downpour.record.view import aggregating
-from downpour_lab.checks.checks import RecordCheck
-from downpour_lab.checks.promises import Comparisons
 from downpour_lab.simulated.disk import (
     AWAY,
     CLUSTER,
@@ -37,8 +35,9 @@ from downpour_lab.simulated.disk import (
     SimulatedStore,
     Trouble,
 )
-from downpour_lab.simulated.network import Network
-from downpour_lab.simulated.threads import Clock, Process, SimulatedThreads
+from downpour_lab.simulated.threads import Clock, Network, Process, SimulatedThreads
+from downpour_lab.trials.checks import RecordCheck
+from downpour_lab.trials.promises import Comparisons
 from tests.specs import plain_spec
 
 

@@ -10,9 +10,9 @@ from typing import Any
 from downpour.core.node.attempt import StepLoop
 from downpour.core.node.worker import WorkerNode
 from downpour.core.scheduler import Scheduler
-from downpour_lab.checks.promises import Promise
-from downpour_lab.faults.faults import FaultKind
 from downpour_lab.simulated.manager import SimulatedManager
+from downpour_lab.trials.faults import FaultKind
+from downpour_lab.trials.promises import Promise
 from tests.core.node import defects as worker_defects
 from tests.core.node import loop_defects
 from tests.downpour_lab.trials import async_defects, defects, promise_defects

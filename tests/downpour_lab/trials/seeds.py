@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count, islice
 
-from downpour_lab.faults.faults import FaultKind
-from downpour_lab.faults.plan import Plan, plan_of
+from downpour_lab.trials.faults import FaultKind
+from downpour_lab.trials.plan import Plan, plan_of
 
 
 def seeds_with(

@@ -9,8 +9,8 @@ import pytest
 
 from downpour.core.modes import OVERLAPPING
 from downpour.core.scheduler import Scheduler
-from downpour_lab.faults.faults import FaultKind
-from downpour_lab.faults.plan import Plan, plan_of
+from downpour_lab.trials.faults import FaultKind
+from downpour_lab.trials.plan import Plan, plan_of
 from downpour_lab.trials.simulation import simulate
 from tests.downpour_lab.trials import overlap_defects
 from tests.downpour_lab.trials.planted import with_core

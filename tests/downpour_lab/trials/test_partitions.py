@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from downpour.base.errors import SharedDirectoryError
-from downpour_lab.checks.promises import Promise
-from downpour_lab.faults.faults import Fault, FaultKind
-from downpour_lab.faults.plan import Plan, plan_of
 from downpour_lab.simulated.environment import Timings
 from downpour_lab.simulated.manager import SimulatedManager
+from downpour_lab.trials.faults import Fault, FaultKind
+from downpour_lab.trials.plan import Plan, plan_of
+from downpour_lab.trials.promises import Promise
 from downpour_lab.trials.simulation import simulate
 from tests.specs import plain_spec
 

@@ -16,13 +16,12 @@ from greenlet import getcurrent, greenlet
 
 from downpour.cluster.manager.command_runner import log
 from downpour.core.stragglers.base import POLICIES
-from downpour_lab.checks.promises import Promise
-from downpour_lab.faults.faults import Fault, FaultKind
-from downpour_lab.faults.plan import plan_of
 from downpour_lab.simulated.environment import Timings
 from downpour_lab.simulated.manager import SimulatedManager
-from downpour_lab.trials.seed_search import outcomes, shrunken
-from downpour_lab.trials.simulation import simulate
+from downpour_lab.trials.faults import Fault, FaultKind
+from downpour_lab.trials.plan import plan_of
+from downpour_lab.trials.promises import Promise
+from downpour_lab.trials.simulation import outcomes, shrunken, simulate
 from tests.downpour_lab.trials import defects
 from tests.downpour_lab.trials.planted import PLANTED, RARE, Planted
 from tests.downpour_lab.trials.seeds import seeds_with

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from downpour.core.scheduler import Scheduler, invariants, queue
-from downpour_lab.faults.plan import Plan, plan_of
+from downpour_lab.trials.plan import Plan, plan_of
 from downpour_lab.trials.simulation import simulate
 from tests.downpour_lab.trials import steps_defects
 from tests.downpour_lab.trials.planted import with_core

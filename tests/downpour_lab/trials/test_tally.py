@@ -8,11 +8,10 @@ from dataclasses import replace
 import pytest
 
 from downpour.network.rpc.services import messages
-from downpour_lab.checks.promises import Broken, Comparisons, Promise, catalogue
-from downpour_lab.faults.faults import FaultKind
-from downpour_lab.faults.plan import plan_of
-from downpour_lab.trials.seed_search import RunsTally, different
-from downpour_lab.trials.simulation import Outcome, check_compared, simulate
+from downpour_lab.trials.faults import FaultKind
+from downpour_lab.trials.plan import plan_of
+from downpour_lab.trials.promises import Broken, Comparisons, Promise, catalogue
+from downpour_lab.trials.simulation import Outcome, RunsTally, check_compared, different, simulate
 
 # Nobody watches a run.
 UNSIMULATED = {"manager.disturbed", "manager.status", "manager.list_experiments", "manager.results"}

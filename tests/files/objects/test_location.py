@@ -14,11 +14,18 @@ from obstore.store import MemoryStore
 
 from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError, SpecError
 from downpour.base.values import PublishedFile
-from downpour.files.store import presence
+from downpour.files.store import lease
 from downpour.files.store.bucket import Bucket
 from downpour.files.store.directory import FileCache, ObjectFiles, names_in
-from downpour.files.store.lease import Leader, Lease, current_leader, leader_of
-from downpour.files.store.presence import DEAD_SECONDS, FOLDER, Watch
+from downpour.files.store.lease import (
+    DEAD_SECONDS,
+    PULSES,
+    Leader,
+    Lease,
+    Watch,
+    current_leader,
+    leader_of,
+)
 from downpour.files.store.publish import RetryPolicy
 from downpour.files.store.shared_directory import (
     fetch_dataset,
@@ -190,15 +197,15 @@ def leases() -> Iterator[list[Lease]]:
     """Those that a test puts here are released."""
     held: list[Lease] = []
     yield held
-    for lease in held:
-        lease.release()
+    for one in held:
+        one.release()
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pulse that is as fast as a test."""
-    monkeypatch.setattr(presence, "BEAT_SECONDS", 0.05)
-    monkeypatch.setattr(presence, "DEAD_SECONDS", 1.0)
+    monkeypatch.setattr(lease, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(lease, "DEAD_SECONDS", 1.0)
 
 
 def led_from(cloud: Cloud, machine: str, leases: list[Lease]) -> Lease:
@@ -296,10 +303,10 @@ def test_a_pulse_is_counted_by_the_watchers_clock() -> None:
     seen = []
     for look in range(5):
         if look in beats:
-            bucket.put(f"{FOLDER}/000003", beats[look])
+            bucket.put(f"{PULSES}/000003", beats[look])
         seen.append(watch.is_dead())
     assert seen == [False, False, False, False, False]
     assert watch.seen_alive
     assert DEAD_SECONDS == 10.0
-    bucket.put(f"{FOLDER}/000003", b"ended")
+    bucket.put(f"{PULSES}/000003", b"ended")
     assert watch.is_dead()

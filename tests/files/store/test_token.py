@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from downpour.base.errors import StoreError
-from downpour.files.store.presence import make_token
+from downpour.files.store.shared_directory import make_token
 from downpour.host.paths import Credentials
 from downpour.network.rpc import Trust
 

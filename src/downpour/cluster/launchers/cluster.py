@@ -311,7 +311,7 @@ class PlacedCluster:
     def _reachable(self) -> LaunchPlan:
         """Return the plan with an address that the workers can reach, and a token."""
         # Import it here: help texts import this module, and must not wait for numpy.
-        from downpour.files.store.presence import make_token
+        from downpour.files.store.shared_directory import make_token
 
         plan = self._plan.reached_at(self._engine.manager_host)
         if plan.manager.credentials != self._plan.manager.credentials:

@@ -14,14 +14,22 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from downpour.base.errors import StoreError
-from downpour.base.states import ExperimentState, WorkerState
+from downpour.base.states import (
+    EXPERIMENT,
+    TASK,
+    WORKER,
+    ExperimentState,
+    State,
+    Step,
+    Table,
+    WorkerState,
+)
 from downpour.cluster.manager.archive import Archive
 from downpour.cluster.manager.driver import Driver
 from downpour.cluster.manager.observations import ENDS, Counters
 from downpour.cluster.manager.workspace import Workspaces
 from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler.experiment import Experiment
-from downpour.core.scheduler.lifecycle import EXPERIMENT, TASK, WORKER, State, Step, Table
 from downpour.network.metrics import counter, gauge, summary
 from downpour.record.journal import segments
 

@@ -27,8 +27,8 @@ from downpour.core.scheduler.experiment import Experiment
 from downpour.files.store import SharedDirectory, layout
 from downpour.files.store.directory import names_in
 from downpour.files.store.lease import Leader
-from downpour.files.store.presence import RUN_LOCK_NAME, is_abandoned
 from downpour.files.store.publish import TEMPORARY_PREFIX, reading
+from downpour.files.store.shared_directory import RUN_LOCK_NAME, is_abandoned
 from downpour.record.journal import (
     ReplayedJournals,
     belongs_elsewhere,

@@ -44,7 +44,7 @@ from downpour.core.scheduler import events as on
 from downpour.files.store import SharedDirectory, layout
 from downpour.files.store.layout import AttemptKind, AttemptName
 from downpour.files.store.lease import Leader
-from downpour.files.store.presence import Presence
+from downpour.files.store.shared_directory import Presence
 from downpour.learning.training.epoch_order import part_of
 from downpour.network.rpc import PROTOCOL, Address, Trust, WorkerClient
 from downpour.network.rpc.messages import (

@@ -28,8 +28,7 @@ from downpour.core.spec import ResolvedSpec, Spec
 from downpour.files.store import SharedDirectory, Store, layout
 from downpour.files.store.directory import names_in
 from downpour.files.store.lease import Leader
-from downpour.files.store.presence import RUN_LOCK_NAME, give_back, lock_file
-from downpour.files.store.shared_directory import is_sent
+from downpour.files.store.shared_directory import RUN_LOCK_NAME, give_back, is_sent, lock_file
 from downpour.learning.shipping import Bundle
 from downpour.learning.tasks import Data, Reading, open_data
 from downpour.network.rpc.messages import IndexArray, IndicesFile

@@ -10,13 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
-from downpour.base.states import ExperimentState, Failure, FailureKind, unmeasured
+from downpour.base.states import (
+    HEARTBEATS_A_SECOND,
+    ExperimentState,
+    Failure,
+    FailureKind,
+    unmeasured,
+)
 from downpour.base.values import AttemptId, Progress
 from downpour.core.scheduler import dispatch, queue, updates
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler.experiment import Experiment
-from downpour.core.scheduler.lifecycle import HEARTBEATS_A_SECOND
 from downpour.core.scheduler.queue import SchedulerState, TaskContext, spent_models
 from downpour.core.scheduler.replay import Entry, EntryEvent, Journaled, apply, take_up
 from downpour.core.scheduler.round import TaskKey, files_of

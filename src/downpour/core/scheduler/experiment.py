@@ -8,11 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 
-from downpour.base.states import Evaluation, ExperimentState, Goal
+from downpour.base.states import (
+    EXPERIMENT,
+    Evaluation,
+    ExperimentState,
+    Goal,
+    Lifecycle,
+    progress_timeout,
+)
 from downpour.base.values import AttemptId, Part, PublishedFile, TrialSums
 from downpour.core.modes import mode_of
 from downpour.core.scheduler.events import Best, HandedOn
-from downpour.core.scheduler.lifecycle import EXPERIMENT, Lifecycle, progress_timeout
 from downpour.core.scheduler.round import Round, ShardTask, TaskKey, files_of
 from downpour.core.spec import ResolvedSpec, Spec
 

@@ -49,7 +49,7 @@ class Decision(NamedTuple):
 class SchedulerState:
     """All experiments and workers; one experiment is active, the others wait in submission order.
 
-    `patience` scales every timeout (`lifecycle.py`). At 1, a worker that has sent too few
+    `patience` scales every timeout (`base/states.py`). At 1, a worker that has sent too few
     heartbeats to learn from counts as lost after 10 s without one. An assignment counts as not
     received if the worker does not mention it for 10 s.
 

@@ -15,9 +15,8 @@ from operator import neg
 from types import MappingProxyType
 from typing import NamedTuple
 
-from downpour.base.states import Failure, FailureKind, TaskState
+from downpour.base.states import TASK, Failure, FailureKind, Lifecycle, TaskState
 from downpour.base.values import AttemptId, PublishedFile, Snapshot, Update
-from downpour.core.scheduler.lifecycle import TASK, Lifecycle
 from downpour.core.stragglers.base import PendingTask, UpdateTimes
 
 

@@ -11,9 +11,8 @@ from collections.abc import Iterator, KeysView
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from downpour.base.states import WorkerState
+from downpour.base.states import WORKER, Lifecycle, WorkerState, heartbeat_timeout
 from downpour.base.values import AttemptId, Forecast, Progress, Snapshot, SystemState
-from downpour.core.scheduler.lifecycle import WORKER, Lifecycle, heartbeat_timeout
 from downpour.core.stragglers.base import ROUNDS_REMEMBERED, Speed
 
 # We use few reports, because old ones hide that a machine has just become slow.

@@ -18,7 +18,7 @@ from downpour.core.spec import ResolvedSpec
 from downpour.files.aggregators.passes import ORDER
 from downpour.files.store import RECORD_NAME, SPEC_NAME, SharedDirectory
 from downpour.files.store.directory import names_in, read_regular
-from downpour.files.store.presence import RUN_LOCK_NAME, is_abandoned
+from downpour.files.store.shared_directory import RUN_LOCK_NAME, is_abandoned
 from downpour.host.text import one_line
 from downpour.record.record import read_record
 from downpour.record.record_lines import (

@@ -4,7 +4,7 @@ It consists of a lock, which ends with its holder, and of a *term*, begun by cre
 `terms/N` (docs/internals/architecture.md, "One manager at a time" and "Recovery").
 
 In a bucket, the terms are objects, and the lock works only within one machine. Between machines,
-the leader's pulse takes its place (`presence.py`).
+the leader's pulse takes its place.
 """
 
 from __future__ import annotations
@@ -19,17 +19,105 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from threading import Event, Thread
 
 import msgspec
 from filelock import Timeout
 
-from downpour.base.errors import SharedDirectoryError, StoreError
+from downpour.base.errors import FileMissing, SharedDirectoryError, StoreError
 from downpour.files.store.bucket import Bucket
 from downpour.files.store.directory import read_regular
-from downpour.files.store.presence import Pulse, Watch, give_back
 from downpour.files.store.publish import RetryPolicy, explain, publish, reading
-from downpour.files.store.shared_directory import SharedDirectory
+from downpour.files.store.shared_directory import SharedDirectory, give_back
 from downpour.host.paths import FolderLock
+
+PULSES = "pulses"
+BEAT_SECONDS = 2.0
+DEAD_SECONDS = 10.0
+"""Four beats may get lost, for instance in a slow store, before a successor takes over."""
+_LAST = b"ended"
+
+
+class Pulse:
+    """Beats from `start` to `stop`, in a separate thread.
+
+    The leader replaces an object (docs/internals/decisions.md, "An object store needs one
+    condition"). A leader that only stood still finds the later term when it looks: `leads` says
+    whether no later term has begun, and raises StoreError if it cannot find out.
+    """
+
+    def __init__(self, bucket: Bucket, term: int, leads: Callable[[], bool]) -> None:
+        self._bucket = bucket
+        self._key = f"{PULSES}/{term:06d}"
+        self._leads = leads
+        self._ended = Event()
+        self._seen_leading = float("-inf")
+        self._thread = Thread(target=self._run, name="pulse", daemon=True)
+
+    def start(self) -> None:
+        """Begin with a beat."""
+        self._beat()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Say that the manager has ended, so that a successor need not wait; best effort."""
+        self._ended.set()
+        self._thread.join()
+        try:
+            self._bucket.put(self._key, _LAST)
+        except StoreError as error:
+            log.debug("the last beat failed: %s", error)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether no successor can have begun, because the manager still led moments ago."""
+        return time.monotonic() - self._seen_leading < DEAD_SECONDS / 2
+
+    def _run(self) -> None:
+        while not self._ended.wait(BEAT_SECONDS):
+            try:
+                self._beat()
+            except StoreError as error:
+                log.debug("a beat failed: %s", error)
+
+    def _beat(self) -> None:
+        # We take the time before the request, which may last: a successor counts from its end at
+        # most.
+        began = time.monotonic()
+        self._bucket.put(self._key, secrets.token_bytes(8))
+        if self._leads():
+            self._seen_leading = began
+
+
+class Watch:
+    """Looks at a manager's pulse from another machine, by that machine's own clock."""
+
+    def __init__(
+        self, bucket: Bucket, term: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.term = term
+        self._bucket = bucket
+        self._clock = clock
+        self._beat: bytes | None = None
+        self._changed_at = clock()
+        self.seen_alive = False
+
+    def is_dead(self) -> bool:
+        """Look once; return whether the manager has ended or has been silent for too long."""
+        now, beat = self._clock(), self._look()
+        if beat == _LAST:
+            return True
+        if beat != self._beat:
+            self.seen_alive = self.seen_alive or self._beat is not None
+            self._beat, self._changed_at = beat, now
+        return now - self._changed_at >= DEAD_SECONDS
+
+    def _look(self) -> bytes:
+        try:
+            return self._bucket.get(f"{PULSES}/{self.term:06d}")
+        except FileMissing:
+            return b""
+
 
 log = logging.getLogger(__name__)
 

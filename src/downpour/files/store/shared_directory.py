@@ -1,4 +1,4 @@
-"""The shared directory: where it is, and its folders.
+"""The shared directory: where it is, its folders, and proof that processes see the same one.
 
 For a URL, each machine has its own folder (`DOWNPOUR_LOCAL`) for fetched files; the manager's also
 has journals, records and locks.
@@ -6,12 +6,16 @@ has journals, records and locks.
 Prepared datasets are folders on each machine, as in any shared directory, so readers map them and
 check every checksum. We send `facts.json` last: if a folder in the object store has it, the folder
 is whole.
+
+A lock ends with its process, no matter how the process ends. The file may stay: if another process
+can lock it, its holder is dead.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
 import time
 import uuid
@@ -21,6 +25,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
+
+from filelock import BaseFileLock, Timeout
 
 from downpour.base.errors import FileMissing, OtherDirectory, SharedDirectoryError, StoreError
 from downpour.files.store.bucket import Bucket, KeyTakenError
@@ -32,15 +38,123 @@ from downpour.files.store.directory import (
     open_regular,
 )
 from downpour.files.store.layout import Moved, Store, check_bare_name, unnoticed
-from downpour.files.store.presence import Presence, announce
 from downpour.files.store.publish import (
     TEMPORARY_PREFIX,
     RetryPolicy,
     explain,
+    publish,
     sync_directory,
     writing,
 )
-from downpour.host.paths import is_object_store, path_of
+from downpour.host.paths import FolderLock, is_object_store, path_of
+
+_BYTES = 32
+
+
+def make_token(path: Path) -> bool:
+    """Write a new random token to `path`, readable by this user only, unless the file exists.
+
+    Readers see a whole token or none. If several managers start at once, one of them makes it.
+
+    Returns:
+        Whether this call made it.
+    """
+    if path.exists():
+        return False
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        publish(path.parent, path.name, [f"{secrets.token_urlsafe(_BYTES)}\n".encode()], mode=0o600)
+    except OSError as error:
+        raise SharedDirectoryError(path.parent, explain(error)) from error
+    except StoreError as error:
+        if not path.exists():
+            raise SharedDirectoryError(path.parent, str(error)) from error
+        return False
+    return True
+
+
+RUN_LOCK_NAME = "run.lock"
+"""The lock in an experiment's folder, which the experiment's run holds."""
+
+_LOOK_SECONDS = 2.0
+"""How long to try: `is_abandoned` in another process holds the lock, too, for a moment."""
+
+
+def lock_file(path: Path) -> BaseFileLock:
+    """Lock a file until this process ends or releases it; create a missing file."""
+    # Not per thread: a server's thread takes a run's lock, and the thread of the work releases it.
+    lock = FolderLock(path, thread_local=False)
+    try:
+        lock.acquire(timeout=_LOOK_SECONDS)
+    except Timeout:
+        raise SharedDirectoryError(path, "is held by another process") from None
+    except OSError as error:
+        raise SharedDirectoryError(path, f"cannot be locked ({explain(error)})") from error
+    return lock
+
+
+def give_back(lock: BaseFileLock) -> None:
+    """Release a lock; if its directory was away meanwhile, the lock ends with this process."""
+    # A network file system that took the lock from a silent holder refuses that file from then on.
+    with suppress(OSError):
+        lock.release()
+
+
+def is_abandoned(path: Path) -> bool:
+    """Whether the lock file exists and its holder is provably dead."""
+    # `FolderLock` would create it.
+    if not path.exists():
+        return False
+    lock = FolderLock(path, thread_local=False)
+    try:
+        lock.acquire(blocking=False)
+    except (Timeout, OSError):
+        return False
+    lock.release()
+    return True
+
+
+_LOCK = ".lock"
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """A manager's presence file, and the lock of its name in a folder."""
+
+    name: str
+    lock: BaseFileLock
+    folder: Path
+    files: Store
+
+    def withdraw(self) -> None:
+        """Remove both; best effort, because the folder may be gone."""
+        _remove(self.folder, self.files, self.name + _LOCK)
+        give_back(self.lock)
+
+
+def announce(folder: Path, files: Store, content: str) -> Presence:
+    """Publish a presence file, and remove those of dead managers; `folder` has the locks.
+
+    The manager holds a lock beside its file. The next manager that starts, for a cluster or a run,
+    removes the files of killed managers.
+    """
+    for abandoned in (name for name in names_in(folder) if name.endswith(_LOCK)):
+        if is_abandoned(folder / abandoned):
+            _remove(folder, files, abandoned)
+    name = f"manager-{uuid.uuid4().hex[:12]}"
+    # We lock before we publish: another manager would remove a presence file without a held lock.
+    lock = lock_file(folder / (name + _LOCK))
+    files.put_new(name, [content.encode()])
+    return Presence(name, lock, folder, files)
+
+
+def _remove(folder: Path, files: Store, lock: str) -> None:
+    # We remove the lock last, because managers find abandoned files by their locks.
+    with suppress(StoreError):
+        files.delete(lock.removesuffix(_LOCK))
+        with suppress(OSError):
+            (folder / lock).unlink(missing_ok=True)
+
 
 PROCESS_LOGS = "logs/processes"
 """The place of the processes' logs in a shared directory or a bucket."""

@@ -16,7 +16,7 @@ from downpour.core.stragglers.base import POLICIES
 from downpour_lab.simulated.disk import DAMAGES, ERRORS, OPERATIONS, DiskTimings
 from downpour_lab.simulated.environment import Timings, labels_of
 from downpour_lab.simulated.manager import DEATH_POINTS
-from downpour_lab.simulated.network import DIRECTIONS
+from downpour_lab.simulated.threads import DIRECTIONS
 from downpour_lab.simulated.training import ALIKE, PHASES
 from downpour_lab.simulated.work import ASKED_WRONGLY
 

@@ -13,7 +13,10 @@ from downpour.core.modes import APART, OVERLAPPING
 from downpour.core.spec import ResolvedSpec
 from downpour.core.spec_fields import Option
 from downpour.core.stragglers.base import POLICIES, Policy
-from downpour_lab.faults.faults import (
+from downpour_lab.simulated.disk import DiskTimings
+from downpour_lab.simulated.environment import Timings
+from downpour_lab.simulated.training import ALIKE
+from downpour_lab.trials.faults import (
     DEATHS_OF_MANAGERS,
     DISK_PATIENCE_SECONDS,
     EVERYWHERE,
@@ -30,9 +33,6 @@ from downpour_lab.faults.faults import (
     swarm_timings,
     target_of,
 )
-from downpour_lab.simulated.disk import DiskTimings
-from downpour_lab.simulated.environment import Timings
-from downpour_lab.simulated.training import ALIKE
 
 # More retries than all faults of a run can use up, so such an experiment must finish.
 RETRIES_ENOUGH = 1000

@@ -1,1 +1,0 @@
-"""Checks that a simulated cluster must pass under any faults."""
