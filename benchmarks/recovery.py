@@ -37,7 +37,7 @@ import psutil
 from common import Row, command_line, show
 
 import downpour
-from downpour.cluster.worker.options import training_environment
+from downpour.cluster.options import training_environment
 from downpour.files.store import SharedDirectory
 from downpour.record.record import read_record
 from downpour.record.record_lines import AssignedLine, RecordLine, UpdatedLine

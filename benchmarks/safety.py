@@ -37,8 +37,8 @@ from recovery import Child, trifle
 
 import downpour
 from downpour.cluster.manager import work
-from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
+from downpour.cluster.options import ManagerOptions
 from downpour.core.scheduler import Checkpoint, Journaled, dispatch
 from downpour.files.store import SharedDirectory
 from downpour.files.store.lease import Lease

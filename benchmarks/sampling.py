@@ -28,12 +28,12 @@ from safety import Meter, metered
 import downpour
 from downpour.base.values import NumericClass, ProcessState, SystemState
 from downpour.cluster.manager.observations import Usage
-from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
+from downpour.cluster.options import ManagerOptions
 from downpour.cluster.worker.agent import WorkerAgent
-from downpour.cluster.worker.system import SystemSampler
 from downpour.cluster.worker.task_runner import TaskRunner
 from downpour.files.store import SharedDirectory
+from downpour.host.machine import SystemSampler
 from downpour.network.rpc import ManagerClient, serve_worker
 from downpour.network.rpc.messages import Heartbeat
 from downpour.network.rpc.wire import from_wire, to_wire

@@ -22,8 +22,8 @@ from coordination import Case, median_round, spec
 
 import downpour
 from downpour import Credentials
-from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.operations.certificates import issue
+from downpour.cluster.options import ManagerOptions
 from downpour.launchers import LaunchPlan, LocalCluster
 from downpour.network.rpc import ManagerClient, Trust, parse_address
 

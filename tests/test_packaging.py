@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import yaml
 
-from downpour.base.version import VERSION
+from downpour.base import VERSION
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "NOTICE")

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
+from downpour.base.errors import EXTRAS
 from downpour.core.spec import Spec
-from downpour.host.extras import EXTRAS
 
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src"

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from downpour.base.devices import CPU
+from downpour.base.names import CPU
 from downpour.base.values import DatasetFacts
 from downpour.core.spec import Spec
 from downpour.learning.models import outputs_needed

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from downpour.base.version import VERSION
+from downpour.base import VERSION
 
 # Type checkers take this name for typing's; importing typing would double the time of this module.
 TYPE_CHECKING = False

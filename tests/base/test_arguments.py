@@ -9,8 +9,8 @@ import pytest
 
 import downpour
 from downpour import launchers
-from downpour.base.arguments import checked_call, nearest
 from downpour.base.errors import SpecError
+from downpour.base.names import checked_call, nearest
 
 SPEC = {"epochs": 1}
 # Without types, as in a notebook: a type checker tells of all these.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from downpour.base.devices import Devices, check_device, trained_on
 from downpour.base.errors import SpecError
+from downpour.base.names import Devices, check_device, trained_on
 from downpour.core.spec import Spec
 
 BARE = Devices()

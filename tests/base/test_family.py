@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from downpour.base.errors import SpecError
-from downpour.base.family import Family
+from downpour.base.names import Family
 from downpour.cluster.launchers import LAUNCHERS
 from downpour.core.families import FAMILIES, SPLITTERS
 from downpour.core.modes import MODES, ModeKind

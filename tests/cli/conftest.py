@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from downpour.cli import run_command
-from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
+from downpour.cluster.options import ManagerOptions
 from downpour.host.paths import FILES, TOKEN
 from downpour.learning.allowlist import FOLDERS
 from downpour.learning.allowlist import VARIABLE as ALLOWED

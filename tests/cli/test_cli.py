@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from downpour.base.version import VERSION
+from downpour.base import VERSION
 
 COMMANDS = (
     *("run", "manager", "worker", "submit", "status", "watch", "list", "cancel", "results"),

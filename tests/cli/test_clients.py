@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
+from downpour.cluster.options import ManagerOptions
 from downpour.core.spec import Spec
 from downpour.launchers import LaunchPlan, LocalCluster
 from downpour.record.record import export_record, line_text

@@ -18,11 +18,10 @@ from typing import Any
 import pytest
 
 from downpour import __version__
-from downpour.base.devices import AUTO, NAMES
+from downpour.base.names import AUTO, DEVICE_NAMES
 from downpour.learning.devices import devices_for
 from downpour.network.rpc import PROTOCOL, serve_manager
-from downpour.network.rpc.messages import ManagerInfo
-from downpour.network.rpc.services import ManagerService
+from downpour.network.rpc.messages import ManagerInfo, ManagerService
 
 Refused = Callable[..., str]
 COMMAND = [sys.executable, "-m", "downpour.cli"]
@@ -110,7 +109,7 @@ def test_a_worker_without_a_manager_gives_up(downpour: Callable[..., Any], tmp_p
 def test_devices_are_those_of_the_spec(downpour: Callable[..., Any]) -> None:
     """The help names them."""
     for command in ("worker", "up", "run"):
-        assert NAMES in downpour(command, "--help").out.replace("\n", "")
+        assert DEVICE_NAMES in downpour(command, "--help").out.replace("\n", "")
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from downpour.base.version import VERSION
+from downpour.base import VERSION
 
 Downpour = Callable[..., Any]
 Refused = Callable[..., str]

@@ -22,8 +22,8 @@ from safetensors.numpy import save_file
 import downpour
 from downpour.base.errors import LaunchError, SpecError
 from downpour.cluster.launchers import inline
-from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
+from downpour.cluster.options import ManagerOptions
 from downpour.core.families import FAMILIES
 from downpour.core.spec import Spec
 from downpour.core.spec_fields import Outer

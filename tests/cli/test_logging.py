@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.options import ManagerOptions
 from downpour.experiments.studies import Grid, StudyFolder, read_folder, run_study
 from downpour.launchers import LaunchPlan, LocalCluster
 from tests.experiments.studies.conftest import GRID, SEARCH, FakeBackend, Silence

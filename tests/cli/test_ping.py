@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from downpour.base.version import VERSION
+from downpour.base import VERSION
 from downpour.network.rpc import serve_worker
 from downpour.network.rpc.messages import WorkerInfo
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import Manager, start_manager
 from downpour.cluster.operations.certificates import issue
+from downpour.cluster.options import ManagerOptions
 from downpour.host.paths import Credentials
 
 Refused = Callable[..., str]

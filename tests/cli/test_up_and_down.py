@@ -11,7 +11,7 @@ from urllib.request import urlopen
 import psutil
 import pytest
 
-from downpour.base.devices import Devices
+from downpour.base.names import Devices
 from downpour.cli import up_and_down
 from downpour.cluster.launchers import systemd
 from downpour.cluster.launchers.cluster_files import ClusterFiles, ClusterInfo

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from downpour.base.states import ExperimentEvent, ExperimentState, TaskState, WorkerState
-from downpour.cluster.waiting import WaitingWatch, why_waiting
+from downpour.cluster.manager.status import WaitingWatch, why_waiting
 from downpour.network.rpc.messages import ExperimentSummary, Status, TaskStatus, WorkerStatus
 
 WORKER = WorkerStatus(worker="w", address="127.0.0.1:1", state=WorkerState.IDLE, tasks_done=0)

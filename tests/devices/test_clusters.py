@@ -17,7 +17,7 @@ import pytest
 
 import downpour
 from downpour.base.errors import DownpourError
-from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.options import ManagerOptions
 from downpour.experiments.trained_model.locating import find
 from downpour.experiments.trained_model.predicting import predict
 from downpour.launchers import LaunchPlan, LocalCluster

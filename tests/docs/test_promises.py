@@ -17,7 +17,7 @@ import yaml
 import downpour
 from downpour import Spec
 from downpour.base.errors import SpecError
-from downpour.base.family import Family
+from downpour.base.names import Family
 from downpour.core import families
 from downpour.experiments.studies.grid import Grid
 from downpour.experiments.studies.search import Search

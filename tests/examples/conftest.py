@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from downpour import Spec
+from downpour.base.errors import is_installed
 from downpour.core.resolve import resolve
 from downpour.files.spec_file import read_spec
-from downpour.host.extras import is_installed
 from downpour.learning.allowlist import VARIABLE
 from tests.learning.datasets.conftest import write_idx
 

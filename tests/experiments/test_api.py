@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 import downpour
 from downpour.base.errors import DeadlineExceeded, ExperimentFailed, NotBegun, SpecError
-from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.options import ManagerOptions
 from downpour.core.families import AGGREGATORS, CODECS, POLICIES
 from downpour.core.resolve import resolve
 from downpour.experiments.client import spec_of

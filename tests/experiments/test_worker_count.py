@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from downpour.base.devices import Devices
 from downpour.base.errors import SpecError
+from downpour.base.names import Devices
 from downpour.core.spec import Spec
 from downpour.experiments.running import surroundings
 from downpour.experiments.running.surroundings import explained, workers_for

@@ -14,7 +14,7 @@ import pytest
 
 from downpour.base.errors import SpecError
 from downpour.base.states import ExperimentEvent, ExperimentState
-from downpour.host.event_command import EventCommand, checked_command, command_for
+from downpour.host.child import EventCommand, checked_command, command_for
 
 ENDED = ExperimentEvent(
     kind="failed",

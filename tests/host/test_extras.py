@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from downpour.base.errors import MissingPackage
-from downpour.host.extras import EXTRAS, is_installed, require
+from downpour.base.errors import EXTRAS, MissingPackage, is_installed, require
 
 PROJECT = Path(__file__).parents[2]
 HIDDEN = sorted({module for modules in EXTRAS.values() for module in modules})

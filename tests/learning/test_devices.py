@@ -10,7 +10,7 @@ import psutil
 import pytest
 import torch
 
-from downpour.base.devices import Devices
+from downpour.base.names import Devices
 from downpour.learning import accelerators, devices
 from downpour.learning.accelerators import card_of, devices_here, in_use, release, seeded
 

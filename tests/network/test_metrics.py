@@ -16,8 +16,8 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from downpour.base import VERSION
 from downpour.base.errors import Refused, SpecError
-from downpour.base.version import VERSION
 from downpour.cluster.operations.certificates import issue
 from downpour.host.paths import Credentials
 from downpour.network import metrics

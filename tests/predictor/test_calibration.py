@@ -18,8 +18,7 @@ from downpour.predictor.calibration import (
     Recalibrated,
     Tracker,
 )
-from downpour.predictor.features import LEVELS, Array, task_rows
-from downpour.predictor.histories import WORKERS_MAX
+from downpour.predictor.features import LEVELS, WORKERS_MAX, Array, task_rows
 from tests.predictor.test_simple import Constant
 
 AT_ASSIGNMENT = np.array([0])

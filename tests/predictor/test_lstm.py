@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from downpour.predictor import make
-from downpour.predictor.histories import EVENTS, INPUTS
+from downpour.predictor.features import EVENTS, INPUTS
 from downpour.predictor.learned import Lstm, Trained, read_trained, shapes
 from downpour_lab.fitting.scoring import ASSIGNMENT, replay_job, scores
 from downpour_lab.fitting.training import TrainingSettings, _tensors, _Training, train, train_lstm

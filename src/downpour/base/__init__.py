@@ -1,4 +1,8 @@
-"""Small values, names and errors that every wing shares; pure.
+"""The version, and small values, names and errors that every wing shares; pure.
 
 No clock, file, thread, socket or torch.
 """
+
+from __future__ import annotations
+
+VERSION = "0.1.0"

@@ -1,13 +1,18 @@
-"""The one tree of errors; the only module that everything may import.
+"""The one tree of errors, and the packages whose absence is one; everything may import it.
 
 Every error reads as one line. `exit_status` is the command line's exit status: 2 if the user can
 fix the cause by changing the request, 75 if the same request may succeed later, else 1.
+
+Only some commands need certain libraries, which an extra of the installation (`downpour-sgd[tune]`)
+brings. Everything else, above all a worker, must run without them, so only the functions that need
+them import them.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
 
 
 class DownpourError(Exception):
@@ -281,3 +286,44 @@ def _shown(value: object, limit: int = 80) -> str:
     except ValueError:  # Python writes no number of more than 4,300 digits
         text = "(a number of too many digits)"
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+EXTRAS: dict[str, dict[str, str]] = {
+    "blocks": {"pyarrow": "pyarrow"},
+    "certs": {"cryptography": "cryptography"},
+    "dashboard": {"h11": "h11", "starlette": "starlette", "uvicorn": "uvicorn"},
+    "digits": {"sklearn": "scikit-learn"},
+    "frames": {"pandas": "pandas"},
+    "lab": {"greenlet": "greenlet"},
+    "metrics": {"prometheus_client": "prometheus-client"},
+    "mlflow": {"mlflow": "mlflow-skinny"},
+    "objects": {"obstore": "obstore"},
+    "predictor": {"sklearn": "scikit-learn", "threadpoolctl": "threadpoolctl"},
+    "ray": {"ray": "ray"},
+    "report": {
+        "jinja2": "jinja2",
+        "markupsafe": "markupsafe",
+        "matplotlib": "matplotlib",
+        "scipy": "scipy",
+    },
+    "tensorboard": {"tensorboard": "tensorboard"},
+    "trackio": {"trackio": "trackio"},
+    "tune": {"optuna": "optuna", "matplotlib": "matplotlib"},
+    "wandb": {"wandb": "wandb"},
+}
+"""For each extra, its modules and the packages that hold them; `pyproject.toml` says the same."""
+
+
+def require(purpose: str, extra: str) -> None:
+    """Check that an extra's libraries are installed, before any work; `purpose` is for users."""
+    for module, package in EXTRAS[extra].items():
+        if not is_installed(module):
+            raise MissingPackage(purpose, package, extra)
+
+
+def is_installed(module: str) -> bool:
+    """Whether Python finds a module; we don't import it, because that may take seconds."""
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False

@@ -10,8 +10,8 @@ from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields
 from functools import partial
 from typing import Any, Literal
 
-from downpour.base.devices import AUTO, NAMES
 from downpour.base.errors import SpecError
+from downpour.base.names import AUTO, DEVICE_NAMES
 from downpour.base.values import DEFAULT_PORT, DEFAULT_SHARED
 
 _KEY = "downpour option"
@@ -149,7 +149,7 @@ device = partial(
     option,
     value=AUTO,
     text="The device to train on; auto: the best that this machine has.",
-    metavar=NAMES,
+    metavar=DEVICE_NAMES,
 )
 LOADERS_MAX = 64
 loaders = partial(
@@ -195,6 +195,21 @@ def cache_of(text: str) -> int:
         raise SpecError("cache", text, "must be a size, such as 50G or 512MiB") from None
 
 
+CONNECT_SECONDS = 60.0
+"""On all machines that we tried, a new manager has read all journals by then."""
 connect_seconds = partial(
-    option, text="Seconds to wait for a manager that does not answer yet.", metavar="X"
+    option,
+    value=CONNECT_SECONDS,
+    text="Seconds to wait for a manager that does not answer yet.",
+    metavar="X",
 )
+_DAY_SECONDS = 86400
+
+
+def checked_seconds(field: str, seconds: float) -> float:
+    """Return a duration if it is valid."""
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not number or not 0 <= seconds <= _DAY_SECONDS:
+        accepted = f"must be a number of seconds from 0 to {_DAY_SECONDS}"
+        raise SpecError(field, seconds, accepted)
+    return seconds

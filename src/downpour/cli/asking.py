@@ -47,7 +47,7 @@ def client_of(
     shared: Path | str | None = None,
     connect_seconds: float = 0.0,
 ) -> Iterator[Client]:
-    """Make a client of the manager that the user means (`network/discovery/managers.py`).
+    """Make a client of the manager that the user means (`network/discovery.py`).
 
     If none answers, the error says how to start or name one, unless the user gave its address.
     """

@@ -27,7 +27,6 @@ from downpour.cli.printing import (
 from downpour.cli.spec_options import AskedSpec
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.host.paths import Credentials
-from downpour.network.discovery.waiting import CONNECT_SECONDS
 
 if TYPE_CHECKING:
     from downpour.experiments.client import Client
@@ -55,7 +54,7 @@ class ManagerCall:
 class SubmitOptions(ManagerCall):
     """The options of `downpour submit`, beside those of the spec."""
 
-    connect_seconds: float = base.connect_seconds(value=CONNECT_SECONDS)
+    connect_seconds: float = base.connect_seconds()
     watch: bool = flag("Wait for its end, then print the result.")
     tensorboard: Path | None = common.tensorboard()
     resume: str | None = common.resume()
@@ -138,7 +137,7 @@ class WatchOptions(ManagerCall):
     """The options of `downpour watch`."""
 
     experiment: str = _any_experiment()
-    connect_seconds: float = base.connect_seconds(value=CONNECT_SECONDS)
+    connect_seconds: float = base.connect_seconds()
 
 
 @command

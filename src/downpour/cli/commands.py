@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.main import get_command
 
+from downpour.base import VERSION
 from downpour.base.errors import SpecError
-from downpour.base.family import Family, Member
-from downpour.base.version import VERSION
+from downpour.base.names import Family, Member
 from downpour.cli.help import Command, Group
 
 if TYPE_CHECKING:  # for the rules of layers and tests, which read imports

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from downpour.base import options as base
-from downpour.base.errors import SpecError
+from downpour.base.errors import SpecError, require
 from downpour.base.options import argument, option
 from downpour.base.values import PAGE_PORT
 from downpour.cli.exit_status import outlive_readers
 from downpour.cli.parameters import command
 from downpour.cli.printing import note
-from downpour.host.extras import require
 from downpour.host.paths import Credentials
 
 if TYPE_CHECKING:

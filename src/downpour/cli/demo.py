@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from downpour.base.errors import MissingPackage, SpecError, did_you_mean
+from downpour.base.errors import MissingPackage, SpecError, did_you_mean, require
 from downpour.base.options import argument, option
 from downpour.cli import common
 from downpour.cli.common import RESULTS, SHARED
 from downpour.cli.drawings import check_figure, figure_option, write_figure
 from downpour.cli.parameters import command
 from downpour.cli.printing import err, note, out, say
-from downpour.host.extras import require
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from downpour.base import options as base
-from downpour.base.errors import FileCorrupt, FileMissing, SpecError
+from downpour.base.errors import FileCorrupt, FileMissing, SpecError, require
 from downpour.base.options import argument, option
 from downpour.cli import common
 from downpour.cli.asking import find
@@ -16,7 +16,6 @@ from downpour.cli.common import RESULTS, allow_code, allow_own_code
 from downpour.cli.parameters import command
 from downpour.cli.printing import note, out, print_json, progress_bar, say
 from downpour.files.spec_file import read_spec
-from downpour.host.extras import require
 from downpour.host.paths import Credentials
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 from typer.main import get_command
 
-from downpour.base.arguments import meant
+from downpour.base.names import meant
 
 _TRAINING = ("--dataset", "--model", "--epochs", "--batch-size", "--learning-rate", "--optimizer")
 _SHARDS = ("--shards", "--split", "--mode", "--policy", "--device", "--name", "--seed")

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from downpour.base.errors import SpecError, did_you_mean
+from downpour.base.errors import SpecError, did_you_mean, is_installed
 from downpour.base.options import argument, option
 from downpour.cli.parameters import command
 from downpour.cli.printing import say
 from downpour.files.spec_file import specs_in
-from downpour.host.extras import is_installed
 
 TEMPLATES = {
     "classifier": "Tells two spirals apart.",

@@ -37,7 +37,7 @@ def ping(options: PingOptions, credentials: Credentials) -> None:
     Prints who answers. Without an answer, it prints the reason in one line and exits with a status
     other than 0.
     """
-    from downpour.network.discovery.managers import managers_for
+    from downpour.network.discovery import managers_for
     from downpour.network.rpc import Trust, WorkerClient, parse_address
 
     trust = Trust.load(credentials)

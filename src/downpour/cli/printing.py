@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from downpour.base.devices import AUTO
+from downpour.base.names import AUTO
 from downpour.host.text import one_line
 
 if TYPE_CHECKING:

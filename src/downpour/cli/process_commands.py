@@ -13,23 +13,20 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from downpour.base.devices import check_device
-from downpour.base.errors import ComeAgain, DownpourError, SpecError
-from downpour.base.options import flag, option
+from downpour.base.errors import ComeAgain, DownpourError, SpecError, require
+from downpour.base.names import check_device
+from downpour.base.options import checked_seconds, flag, option
 from downpour.base.values import checked_labels
 from downpour.cli import common
 from downpour.cli.dashboard import page_on, page_socket
 from downpour.cli.exit_status import SIGNALLED, outlive_readers
 from downpour.cli.parameters import command
 from downpour.cli.printing import note
-from downpour.cluster.manager.options import ManagerOptions, checked_patience
-from downpour.cluster.worker.options import WorkerOptions
-from downpour.host.event_command import checked_command
-from downpour.host.extras import require
+from downpour.cluster.options import ManagerOptions, WorkerOptions, checked_patience
+from downpour.host.child import checked_command
 from downpour.host.paths import TOKEN_NAME, Credentials, is_object_store
 from downpour.host.process import on_leaving, waiting_for_leave
 from downpour.host.text import set_up_log
-from downpour.network.discovery.waiting import checked_seconds, manager_may_come
 
 if TYPE_CHECKING:
     from downpour.network.rpc import Address
@@ -169,6 +166,7 @@ def _check(options: WorkerOptions) -> None:
 
 def _run_one(options: WorkerOptions) -> None:
     from downpour.cluster.worker.process import run_worker
+    from downpour.network.discovery import manager_may_come
 
     try:
         run_worker(options, _say, say_where)

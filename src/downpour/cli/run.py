@@ -18,7 +18,7 @@ from downpour.cli.spec_options import FoundSpec, SpecRequest
 from downpour.cluster.disturbances import Disturbances
 from downpour.cluster.launchers.base import LaunchPlan
 from downpour.cluster.launchers.launching import Launching
-from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.options import ManagerOptions
 from downpour.core.spec import Spec
 from downpour.host.paths import Credentials
 
@@ -118,7 +118,7 @@ def _trained(
     from downpour.experiments.running.surroundings import explained
     from downpour.experiments.running.training import train
     from downpour.experiments.running.watching import Watching
-    from downpour.host.event_command import command_for
+    from downpour.host.child import command_for
     from downpour.show.tables.live import LINE_SECONDS, ProgressDisplay
 
     spec, quiet = request.spec, options.as_json or options.as_csv

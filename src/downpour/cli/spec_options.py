@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from downpour.base.devices import NAMES
 from downpour.base.errors import SpecError
+from downpour.base.names import DEVICE_NAMES
 from downpour.base.options import OptionText
 from downpour.cli.common import SHARED
 from downpour.cli.parameters import CommandPart, Values, parameter
@@ -54,7 +54,7 @@ _METAVARS = {
     "policy": "NAME",
     "split": "random|class|equal|dirichlet(ALPHA)",
     "betas": "X,X",
-    "device": NAMES,
+    "device": DEVICE_NAMES,
 }
 
 _LISTS = {"needs", "prefers"}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import typer
 
 from downpour.base import options as base
+from downpour.base.errors import require
 from downpour.base.options import argument, flag, option, words_of
 from downpour.cli import common
 from downpour.cli.common import RESULTS, allow_code, refuse_both
@@ -19,8 +20,7 @@ from downpour.cli.launch_options import LaunchOptions, refuse_own_data
 from downpour.cli.parameters import command
 from downpour.cli.printing import err, note, out, print_json, say
 from downpour.cluster.launchers.launching import Launching
-from downpour.host.event_command import checked_command, command_for
-from downpour.host.extras import require
+from downpour.host.child import checked_command, command_for
 from downpour.host.paths import Credentials
 
 if TYPE_CHECKING:

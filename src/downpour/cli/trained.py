@@ -192,7 +192,7 @@ def replay(options: ReplayOptions) -> None:
     class. The exit status is then 1.
     """
     allow_code(options.allow)
-    from downpour.cluster.worker.options import wait_passively
+    from downpour.cluster.options import wait_passively
 
     wait_passively()  # before torch is imported
     from downpour.experiments.reproduction.reproducing import replay as made_again

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from downpour.base import options as base
-from downpour.base.devices import check_device
-from downpour.base.errors import DownpourError, SpecError
-from downpour.base.options import flag, option
+from downpour.base.errors import DownpourError, SpecError, require
+from downpour.base.names import check_device
+from downpour.base.options import checked_seconds, flag, option
 from downpour.cli import common
 from downpour.cli.dashboard import page_socket, page_url
 from downpour.cli.launch_options import LaunchOptions, dry_run, workers
@@ -24,13 +24,11 @@ from downpour.cluster.launchers.base import LaunchPlan
 from downpour.cluster.launchers.cluster_files import ClusterFiles, ClusterInfo
 from downpour.cluster.launchers.launching import Launching
 from downpour.cluster.launchers.ssh_script import SshOptions, read_hosts
-from downpour.cluster.manager.options import ManagerOptions, checked_patience
-from downpour.host.event_command import checked_command
-from downpour.host.extras import require
+from downpour.cluster.options import ManagerOptions, checked_patience
+from downpour.host.child import checked_command
 from downpour.host.machine import usable_cores
 from downpour.host.paths import TOKEN_NAME, Credentials
 from downpour.learning.devices import devices_for
-from downpour.network.discovery.waiting import checked_seconds
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -307,7 +305,7 @@ def _processes(
 
 def _status(shared: SharedDirectory, credentials: Credentials) -> Status | None:
     """Return the status from the manager that leads in a directory; None if it does not answer."""
-    from downpour.network.discovery.managers import Managers
+    from downpour.network.discovery import Managers
     from downpour.network.rpc import Trust
 
     managers = Managers(shared, None, Trust.load(credentials), timeout_seconds=_ASK_SECONDS)

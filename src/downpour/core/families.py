@@ -1,10 +1,10 @@
 """The families whose members a spec names; only this file registers Downpour's own members.
 
 To add a member, write its file and name it here. Help, errors and the contract tests then include
-it. Your own package registers its members as entry points instead (`base/family.py`).
+it. Your own package registers its members as entry points instead (`base/names.py`).
 """
 
-from downpour.base.family import Family, Member
+from downpour.base.names import Family, Member
 
 MODES = Family(
     "mode",

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from downpour.base.devices import AUTO, CPU
 from downpour.base.errors import SpecError
+from downpour.base.names import AUTO, CPU
 from downpour.core.modes import MODES, check_mode, mode_of
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.core.stragglers.base import POLICIES, Policy, check_policy

@@ -21,8 +21,8 @@ from typing import Annotated, Any, Literal, Self
 import tomli_w
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 
-from downpour.base import devices
 from downpour.base.errors import SpecError, did_you_mean
+from downpour.base.names import DEVICE_PATTERN
 from downpour.base.states import LOSS, Goal
 from downpour.core.families import CODECS, SPLITTERS
 from downpour.core.spec_fields import Inside, Outer, SpecFields
@@ -361,7 +361,7 @@ class ResolvedSpec(Spec):
     meet: int = Field(ge=1, le=1_000_000)
     optimizer_state: Literal["reset", "keep"]
     outer: Outer
-    device: Annotated[str, StringConstraints(pattern=devices.PATTERN)]
+    device: Annotated[str, StringConstraints(pattern=DEVICE_PATTERN)]
 
     @classmethod
     def from_toml(cls, text: str) -> Self:

@@ -16,9 +16,8 @@ from pydantic import (
     ValidationInfo,
 )
 
-from downpour.base import devices
 from downpour.base.errors import SpecError
-from downpour.base.family import Family
+from downpour.base.names import DEVICE_PATTERN, Family
 from downpour.base.values import LABELS_MAX, checked_need
 from downpour.core.families import AGGREGATORS, CODECS, MODES, POLICIES
 from downpour.core.spec_refusals import ACCEPTED, Fields, InvalidField, not_default, refusal
@@ -474,7 +473,7 @@ class SpecFields(Fields):
     precision: Literal["float32", "bfloat16"] = Field(
         default="float32", description="bfloat16: automatic mixed precision"
     )
-    device: Annotated[str, StringConstraints(pattern=devices.PATTERN)] = Field(
+    device: Annotated[str, StringConstraints(pattern=DEVICE_PATTERN)] = Field(
         default="auto",
         description="The device to train on: cpu, cuda, mps or xpu, one of several by its number "
         "such as cuda:1, or auto, the best that each worker has",

@@ -14,9 +14,8 @@ from pydantic import (
     model_validator,
 )
 
-from downpour.base import devices
-from downpour.base.arguments import nearest
 from downpour.base.errors import SpecError, did_you_mean
+from downpour.base.names import ACCEPTED_DEVICES, DEVICE_KINDS, nearest
 
 _NEED = "KEY or KEY=VALUE, at most 64 printable characters, and at most 16 labels"
 # The values that a field accepts if its type and limits do not show them.
@@ -30,7 +29,7 @@ ACCEPTED = {
     "betas": "two numbers, each at least 0 and below 1",
     "outer": "a table (optimizer, learning_rate, momentum, every, betas, epsilon) or an optimizer",
     "inside": "a table (processes, how, cut) or just how",
-    "device": devices.ACCEPTED,
+    "device": ACCEPTED_DEVICES,
     "cut": "a list of module names",
     "needs": f"a list of labels: {_NEED}",
     "prefers": f"a list of labels: {_NEED}",
@@ -116,7 +115,7 @@ def _meant(spec: type[BaseModel], field: str, value: object) -> str:
     schema = _schema(spec)["properties"].get(field, {})
     choices = [choice for kind in schema.get("anyOf", [schema]) for choice in kind.get("enum", [])]
     if field == "device":  # a pattern, which has no list of choices
-        choices += devices.KINDS
+        choices += DEVICE_KINDS
     return did_you_mean(value, choices) if isinstance(value, str) else ""
 
 

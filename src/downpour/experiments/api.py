@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from downpour.base.arguments import checked_call
+from downpour.base.names import checked_call
 from downpour.cluster.disturbances import Disturbances
 from downpour.cluster.launchers.base import Launcher
 from downpour.cluster.launchers.launching import launch_of, refuse_unmet

@@ -12,16 +12,16 @@ from functools import partial
 from itertools import islice
 from typing import Any, Self, TypeVar
 
-from downpour.base.arguments import checked_calls
 from downpour.base.errors import ExperimentFailed, SpecError, Unreachable
+from downpour.base.names import checked_calls
+from downpour.base.options import CONNECT_SECONDS, checked_seconds
 from downpour.base.states import ExperimentState
 from downpour.core.spec import Spec
 from downpour.files.spec_file import read_spec
 from downpour.files.store import SharedDirectory
 from downpour.files.store.shared_directory import seen_location
 from downpour.host.paths import Credentials, path_of
-from downpour.network.discovery.managers import managers_for
-from downpour.network.discovery.waiting import CONNECT_SECONDS, awaiting, checked_seconds
+from downpour.network.discovery import awaiting, managers_for
 from downpour.network.rpc import ManagerClient, Trust
 from downpour.network.rpc.messages import ExperimentSummary, RecordPage, Status
 from downpour.record import Result

@@ -16,7 +16,7 @@ from typing import Protocol, Self, cast
 
 from downpour.base.errors import DownpourError
 from downpour.base.states import EventKind, ExperimentEvent, ExperimentState
-from downpour.cluster.waiting import WaitingWatch
+from downpour.cluster.manager.status import WaitingWatch
 from downpour.core.spec import Meetings
 from downpour.host.process import Background
 from downpour.network.rpc.messages import Status

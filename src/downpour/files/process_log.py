@@ -21,16 +21,9 @@ from functools import partial
 from threading import Event, RLock, Thread
 from typing import Any, TextIO
 
+from downpour.base import VERSION
 from downpour.base.errors import DownpourError
-from downpour.base.version import VERSION
-from downpour.files.log_places import (
-    ENDING,
-    PIECE_BYTES_MAX,
-    Level,
-    LogLine,
-    LogPlace,
-    logs_of,
-)
+from downpour.files.log_places import ENDING, PIECE_BYTES_MAX, Level, LogLine, LogPlace, logs_of
 from downpour.files.store import SharedDirectory
 
 QUEUE_BYTES_MAX = 128 * 1024

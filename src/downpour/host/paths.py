@@ -18,8 +18,8 @@ from typing import Any, BinaryIO, Self
 
 from filelock import AcquireReturnProxy, FileLock, Timeout
 
-from downpour.base.arguments import checked_calls
 from downpour.base.errors import SpecError
+from downpour.base.names import checked_calls
 from downpour.base.options import option, options_of
 
 _NAME_BYTES_MAX = 255

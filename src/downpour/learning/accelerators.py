@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from downpour.base.devices import CPU, Device, Devices
+from downpour.base.names import CPU, Device, Devices
 
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 """cuBLAS reads it when it is first used: with this, its sums never depend on what else runs."""

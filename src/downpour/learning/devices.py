@@ -6,7 +6,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from downpour.base.devices import AUTO, CPU, Devices
+from downpour.base.names import AUTO, CPU, Devices
 
 _SIGNS = ("nvidia[0-9]*", "nvmap", "dxg", "kfd")
 """Files of NVIDIA's cards, its small boards, its cards in WSL, and AMD's cards."""

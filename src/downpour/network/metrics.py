@@ -24,7 +24,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
-from downpour.base.version import VERSION
+from downpour.base import VERSION
 from downpour.host.process import lacks_descriptors
 from downpour.network.rpc import Address, Trust
 

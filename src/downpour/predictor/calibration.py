@@ -14,13 +14,13 @@ from downpour.predictor.features import (
     LEAST,
     LEVELS,
     MOST,
+    WORKERS_MAX,
     Array,
     Features,
     Model,
     Request,
     task_rows,
 )
-from downpour.predictor.histories import WORKERS_MAX
 
 STAGES = 3
 _LATE = 0.375  # halfway between the traces' reports at 25 and 50 %

@@ -23,8 +23,15 @@ from downpour.files.store.header import decode, encode
 from downpour.host.paths import read_user_file
 from downpour.predictor import features as f
 from downpour.predictor.calibration import Tracker, above_elapsed, stages
-from downpour.predictor.features import LEVELS, MEDIAN, START_LOG_SECONDS, Array
-from downpour.predictor.histories import EVENTS, INPUTS, Histories
+from downpour.predictor.features import (
+    EVENTS,
+    INPUTS,
+    LEVELS,
+    MEDIAN,
+    START_LOG_SECONDS,
+    Array,
+    Histories,
+)
 
 _LIMIT = 10.0  # a factor of 22,000; above it, `exp` of a broken model's answer could overflow
 # If neither a worker nor its cluster has a history, we only know the order of magnitude. A tenth of
@@ -46,11 +53,11 @@ class Learned(ABC):
     def offsets(self, at: Array, inputs: Array, reported: Array) -> Array:
         """Return the quantiles (rows, 4) of the log of actual over expected time, in rising order.
 
-        A task is a worker's number, a row of `histories.INPUTS`, and whether it has reported.
+        A task is a worker's number, a row of `features.INPUTS`, and whether it has reported.
         """
 
     def advance_states(self, at: Array, events: Array, fresh: Array) -> None:  # noqa: B027 - may do nothing
-        """Take in finished tasks (`histories.EVENTS`); `fresh` marks workers' first tasks."""
+        """Take in finished tasks (`features.EVENTS`); `fresh` marks workers' first tasks."""
 
     def predict(self, workers: Sequence[str], tasks: Array) -> Array:
         """Return the quantiles of the logarithm of the tasks' seconds."""

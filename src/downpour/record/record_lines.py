@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple, get_args
 
 import msgspec
 
-from downpour.base.devices import CPU
+from downpour.base.names import CPU
 from downpour.base.values import Part
 from downpour.core.spec import REQUIRED
 from downpour.host.text import size_in_words

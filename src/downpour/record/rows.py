@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self, cast, get_args
 
 import msgspec
 
-from downpour.base.devices import AUTO, CPU
+from downpour.base.names import AUTO, CPU
 from downpour.base.states import LOSS, ExperimentState, Goal
 from downpour.core.spec import Meetings
 from downpour.files.store.layout import BEST_NAME

@@ -20,11 +20,10 @@ from typing import IO, Any, Self
 
 import tomli_w
 
-from downpour.base.errors import DownpourError, FileCorrupt, SpecError
+from downpour.base.errors import DownpourError, FileCorrupt, SpecError, require
 from downpour.base.values import is_bare_name
 from downpour.core.spec import Meetings
 from downpour.files.store.publish import explain
-from downpour.host.extras import require
 from downpour.record.record import read_record
 from downpour.record.record_lines import (
     AggregatedLine,

@@ -12,11 +12,10 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from downpour.base.errors import SpecError
-from downpour.base.family import Family, Member
+from downpour.base.errors import SpecError, require
+from downpour.base.names import Family, Member
 from downpour.base.states import ExperimentState
 from downpour.files.store.publish import explain
-from downpour.host.extras import require
 from downpour.host.paths import path_of
 from downpour.host.text import shortened
 from downpour.record.result import Result

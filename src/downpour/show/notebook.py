@@ -5,8 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
-from downpour.base.errors import SpecError
-from downpour.host.extras import require
+from downpour.base.errors import SpecError, require
 from downpour.record import Result
 from downpour.record.result import DRAWINGS, NotebookPage
 from downpour.show.figures.result_figure import result_figure

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from downpour.base.errors import SpecError, did_you_mean
+from downpour.base.errors import SpecError, did_you_mean, require
 from downpour.base.options import argument, flag, option
 from downpour.cli import common
 from downpour.cli.commands import COMPARE, CommandKind
@@ -21,7 +21,6 @@ from downpour.cli.common import refuse_unused
 from downpour.cli.help import Command, Group
 from downpour.cli.parameters import command
 from downpour.cli.printing import note, out, print_json, progress_bar
-from downpour.host.extras import require
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -9,8 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from downpour.predictor.features import LEVELS, MEDIAN, Array
-from downpour.predictor.histories import INPUTS
+from downpour.predictor.features import INPUTS, LEVELS, MEDIAN, Array
 from downpour.predictor.learned import (
     BEYOND,
     FAR,

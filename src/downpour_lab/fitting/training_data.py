@@ -19,8 +19,16 @@ import xxhash
 
 from downpour.base.errors import SpecError
 from downpour.host.paths import open_user_file, read_user_file
-from downpour.predictor.features import ELAPSED, SECONDS, STATE, Array, task_rows
-from downpour.predictor.histories import EVENTS, INPUTS, Histories
+from downpour.predictor.features import (
+    ELAPSED,
+    EVENTS,
+    INPUTS,
+    SECONDS,
+    STATE,
+    Array,
+    Histories,
+    task_rows,
+)
 from downpour.predictor.learned import rest_from_total
 
 KEYS = ("job", "round", "worker")

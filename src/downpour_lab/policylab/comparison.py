@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from downpour.base.arguments import checked_call
 from downpour.base.errors import SpecError, did_you_mean
+from downpour.base.names import checked_call
 from downpour.base.states import Evaluation
 from downpour.core.spec_fields import Option
 from downpour.core.stragglers.base import POLICIES, Policy

@@ -1,5 +1,5 @@
 """A cluster in virtual time: processes, network, disk and clock."""
 
-from downpour.host.extras import require
+from downpour.base.errors import require
 
 require("the simulator", "lab")

@@ -16,14 +16,13 @@ from downpour.base.errors import DownpourError, SharedDirectoryError, StoreError
 from downpour.base.states import ExperimentState
 from downpour.base.values import AttemptId, Update
 from downpour.cluster.manager import work
-from downpour.cluster.manager.archive import Archive
 from downpour.cluster.manager.command_runner import CommandRunner
 from downpour.cluster.manager.driver import Driver, ManagerSink
-from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.manager.roster import Roster
-from downpour.cluster.manager.takeover import remove_unknown
+from downpour.cluster.manager.status import Roster
+from downpour.cluster.manager.takeover import Archive, remove_unknown
 from downpour.cluster.manager.worker_calls import WorkerCalls
 from downpour.cluster.manager.workspace import Workspaces
+from downpour.cluster.options import ManagerOptions
 from downpour.core.node.journal import JournalWriter, Line
 from downpour.core.node.manager import LOOK_SECONDS, STOOD_STILL_SECONDS, ManagerNode, Step
 from downpour.core.scheduler import Entry, Output, Scheduler

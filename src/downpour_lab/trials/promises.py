@@ -14,7 +14,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, get_args
 
-from downpour.base.family import Family
+from downpour.base.names import Family
 from downpour.base.states import ExperimentState, FailureKind
 from downpour.base.values import AttemptId
 from downpour.core import families
@@ -22,7 +22,8 @@ from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
 from downpour.core.spec import ResolvedSpec
-from downpour.network.rpc.services import kinds_of_refusals, messages
+from downpour.network.rpc.messages import messages
+from downpour.network.rpc.wire import kinds_of_refusals
 from downpour.record.record_lines import KINDS, RecordLine, kind_of
 from downpour.record.view import View
 from downpour_lab.simulated.disk import DAMAGES, ERRORS, OPERATIONS, Disk

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from downpour.base.errors import LaunchError
-from downpour.cluster.worker.options import WorkerOptions
+from downpour.cluster.options import WorkerOptions
 from downpour.launchers import Ended, LaunchPlan
 
 

@@ -20,8 +20,7 @@ import downpour
 from downpour import Client, Credentials, Spec
 from downpour.base.errors import LaunchError
 from downpour.cluster.launchers.cluster import KEPT, PAUSES_SECONDS, new_log
-from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.worker.options import WorkerOptions
+from downpour.cluster.options import ManagerOptions, WorkerOptions
 from downpour.launchers import Ended, InlineCluster, LaunchPlan, LocalCluster, PlacedCluster
 from downpour.network.rpc.messages import Status
 from tests.cluster.launchers.processes import Processes
@@ -198,7 +197,7 @@ PATIENCE_SECONDS = 30
 LAUNCH = """
 import sys, time
 from downpour.launchers import LaunchPlan, LocalCluster
-from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.options import ManagerOptions
 with LocalCluster(LaunchPlan(ManagerOptions(shared=sys.argv[1], port=0), workers=2)) as cluster:
     print(cluster.address, flush=True)
     time.sleep(600)

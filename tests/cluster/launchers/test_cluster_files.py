@@ -16,7 +16,7 @@ from downpour.cluster.launchers import kind_of
 from downpour.cluster.launchers.cluster_files import ClusterFiles, ClusterInfo, StopRequest
 from downpour.cluster.launchers.supervisor import SupervisedPlan, Supervisor, stop
 from downpour.cluster.launchers.tether import LocalEngine
-from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.options import ManagerOptions
 from downpour.launchers import Ended, InlineCluster, Launcher, LaunchPlan
 from tests.waiting import until
 

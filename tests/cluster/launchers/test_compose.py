@@ -10,7 +10,7 @@ import pytest
 
 from downpour.base.errors import LaunchError
 from downpour.cluster.launchers.compose import ComposeEngine, command, variables
-from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.options import ManagerOptions
 from downpour.host.paths import Credentials
 from downpour.launchers import ComposeOptions, LaunchPlan
 

@@ -13,7 +13,7 @@ import pytest
 import downpour
 from downpour import Result
 from downpour.base.errors import LaunchError
-from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.options import ManagerOptions
 from downpour.core.spec import Spec
 from downpour.experiments.running.surroundings import Surroundings
 from downpour.experiments.running.training import embed

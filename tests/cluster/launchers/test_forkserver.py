@@ -16,7 +16,7 @@ from typing import IO, Any
 import pytest
 
 from downpour.cluster.launchers import forkserver
-from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.options import ManagerOptions
 from downpour.core.spec import Spec
 from downpour.network.rpc import ManagerClient, parse_address
 

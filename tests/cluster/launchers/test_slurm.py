@@ -11,8 +11,7 @@ import pytest
 from downpour.base.errors import LaunchError, SpecError
 from downpour.cluster.launchers.slurm import SlurmEngine
 from downpour.cluster.launchers.slurm_script import ArrayTask, overriding, parse, script, seconds_of
-from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.worker.options import WorkerOptions
+from downpour.cluster.options import ManagerOptions, WorkerOptions
 from downpour.host.paths import Credentials
 from downpour.launchers import LaunchPlan, SlurmOptions
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from downpour.base import VERSION
 from downpour.base.errors import LaunchError, SpecError
-from downpour.base.version import VERSION
 from downpour.cluster.launchers.ssh import SshEngine, address_seen
 from downpour.cluster.launchers.ssh_script import (
     Host,
@@ -26,8 +26,7 @@ from downpour.cluster.launchers.ssh_script import (
     worker_script,
 )
 from downpour.cluster.launchers.tether import TetheredWorkers
-from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.worker.options import WorkerOptions
+from downpour.cluster.options import ManagerOptions, WorkerOptions
 from downpour.host.paths import Credentials
 from downpour.host.text import last_line
 from downpour.launchers import LaunchPlan, SshOptions

@@ -10,7 +10,7 @@ import pytest
 
 from downpour.base.errors import LaunchError, SpecError
 from downpour.cluster.launchers import systemd
-from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.options import ManagerOptions
 from downpour.host.paths import Credentials
 from downpour.launchers import LaunchPlan
 from tests.conftest import Allow

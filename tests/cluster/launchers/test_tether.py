@@ -11,11 +11,10 @@ from threading import Event
 
 import pytest
 
-from downpour.base.devices import Devices
+from downpour.base.names import Devices
 from downpour.cluster.launchers.tether import numbered, on_a_card
-from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import Manager, start_manager
-from downpour.cluster.worker.options import WorkerOptions
+from downpour.cluster.options import ManagerOptions, WorkerOptions
 from downpour.learning import accelerators, devices
 from downpour.network.rpc import ManagerClient
 from downpour.network.rpc.messages import Status

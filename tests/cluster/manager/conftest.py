@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from downpour.base import VERSION
 from downpour.base.states import ExperimentState
 from downpour.base.values import AttemptId, NumericClass, PublishedFile, SystemState, Update
-from downpour.base.version import VERSION
-from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import Manager, start_manager
+from downpour.cluster.options import ManagerOptions
 from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.files.store import SharedDirectory, decode, encode, layout

@@ -14,9 +14,9 @@ import pytest
 
 from downpour.base.states import ExperimentEvent
 from downpour.cluster.manager.observations import LOOK_SECONDS, ManagerAnnouncer
-from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.waiting import WAITING_SECONDS
-from downpour.host.event_command import checked_command
+from downpour.cluster.manager.status import WAITING_SECONDS
+from downpour.cluster.options import ManagerOptions
+from downpour.host.child import checked_command
 from downpour.network.rpc.messages import Status
 from tests.cluster.manager.conftest import options_of
 

@@ -18,12 +18,11 @@ import pytest
 from downpour.base.errors import DownpourError, Unreachable, UpdatesRefused
 from downpour.base.states import ExperimentState
 from downpour.base.values import AttemptId, NumericClass, PublishedFile, TrialSums
-from downpour.cluster.manager.archive import Archive
 from downpour.cluster.manager.command_runner import CommandRunner
 from downpour.cluster.manager.driver import ManagerSink
 from downpour.cluster.manager.observations import Observations
-from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.manager.roster import Roster
+from downpour.cluster.manager.status import Roster
+from downpour.cluster.manager.takeover import Archive
 from downpour.cluster.manager.work import prepare, prepare_after_rehearsal
 from downpour.cluster.manager.workspace import (
     Beginning,
@@ -32,6 +31,7 @@ from downpour.cluster.manager.workspace import (
     Workspaces,
     open_workspace,
 )
+from downpour.cluster.options import ManagerOptions
 from downpour.cluster.threads import Lanes
 from downpour.cluster.worker.attempt import ModelReader
 from downpour.core.scheduler import Output, Scheduler

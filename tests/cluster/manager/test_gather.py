@@ -17,9 +17,9 @@ from downpour.base.values import PublishedFile, Update
 from downpour.cluster.manager import work
 from downpour.cluster.manager.aggregation import Aggregation
 from downpour.cluster.manager.command_runner import CommandRunner
-from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.manager.roster import Roster
+from downpour.cluster.manager.status import Roster
 from downpour.cluster.manager.workspace import Workspace, Workspaces, open_workspace
+from downpour.cluster.options import ManagerOptions
 from downpour.cluster.threads import Lanes
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 
 from downpour.cluster.manager.command_runner import CommandRunner
-from downpour.cluster.manager.roster import Roster
+from downpour.cluster.manager.status import Roster
 from downpour.cluster.manager.workspace import Workspaces
 from downpour.cluster.threads import Job, Lanes, OrderedCalls
 from downpour.core.scheduler import outputs as out

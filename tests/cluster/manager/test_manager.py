@@ -21,8 +21,8 @@ from downpour.base.values import (
     PublishedFile,
     Snapshot,
 )
-from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
+from downpour.cluster.options import ManagerOptions
 from downpour.core.scheduler import events as on
 from downpour.files.store import decode, layout
 from downpour.network.rpc.messages import Heartbeat, TaskMessage

@@ -13,10 +13,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from downpour.base.errors import SpecError
 from downpour.base.states import Evaluation, FailureKind
 from downpour.base.values import AttemptId, PublishedFile, Snapshot
-from downpour.cluster.manager.metrics import _active as active_metrics
 from downpour.cluster.manager.observations import Counters
-from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
+from downpour.cluster.manager.service import _active as active_metrics
+from downpour.cluster.options import ManagerOptions
 from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler.experiment import Experiment
 from tests.cluster.manager.conftest import options_of

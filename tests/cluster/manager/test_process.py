@@ -19,7 +19,7 @@ import thrift
 
 from downpour.base.errors import DownpourError
 from downpour.host.paths import Credentials
-from downpour.network.discovery.waiting import awaiting
+from downpour.network.discovery import awaiting
 from downpour.network.rpc import Address, ManagerClient, Trust, parse_address
 
 TOKEN = "the token of these tests, which strangers lack"

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from downpour.base.states import ExperimentState
-from downpour.cluster.manager import roster as connection_monitor
-from downpour.cluster.manager.roster import ConnectionMonitor, Roster
+from downpour.cluster.manager import status as connection_monitor
+from downpour.cluster.manager.status import ConnectionMonitor, Roster
 from downpour.network.rpc import Address, ManagerClient, WorkerClient, parse_address
 from downpour.network.rpc.messages import Heartbeat, TaskMessage
 from tests.cluster.manager.conftest import CALM

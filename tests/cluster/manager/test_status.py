@@ -19,8 +19,7 @@ from downpour.base.values import (
     SystemState,
 )
 from downpour.cluster.manager.observations import SAMPLES_MAX, Phases, Usage
-from downpour.cluster.manager.roster import Roster
-from downpour.cluster.manager.status import KnownContributions, status, summary
+from downpour.cluster.manager.status import KnownContributions, Roster, status, summary
 from downpour.core.scheduler import Observed, Scheduler
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler.queue import Decision

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from torch import nn
 
-from downpour.base.devices import Devices
 from downpour.base.errors import OutOfMemory, SpecError
+from downpour.base.names import Devices
 from downpour.base.states import Evaluation, ExperimentState
 from downpour.cluster.manager import global_model, rehearsal
 from downpour.cluster.manager.global_model import GlobalModel

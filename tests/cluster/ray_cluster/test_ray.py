@@ -13,7 +13,7 @@ import downpour
 from downpour.base.errors import LaunchError, SpecError
 from downpour.cluster.launchers import kind_of
 from downpour.cluster.launchers.ray import on_ray
-from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.options import ManagerOptions
 from downpour.experiments.running.surroundings import Surroundings
 from downpour.experiments.running.training import embed
 from downpour.launchers import LaunchPlan, RayOptions

@@ -21,7 +21,7 @@ from downpour.experiments.running.training import embed
 from downpour.files.store import SharedDirectory
 from downpour.host.paths import Credentials
 from downpour.launchers import SlurmOptions, on_slurm
-from downpour.network.discovery.managers import Managers
+from downpour.network.discovery import Managers
 from downpour.network.rpc.messages import Status
 from downpour.network.rpc.trust import OPEN
 from tests.cluster.slurm.lab import NODES, Lab

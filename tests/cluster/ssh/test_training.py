@@ -15,7 +15,7 @@ import downpour
 from downpour.base.errors import LaunchError
 from downpour.cli import run_command
 from downpour.cluster.launchers.cluster_files import ClusterFiles
-from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.options import ManagerOptions
 from downpour.core.spec import Spec
 from downpour.launchers import LaunchPlan, SshOptions, on_ssh
 from downpour.network.rpc.messages import Status

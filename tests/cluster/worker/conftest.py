@@ -10,10 +10,10 @@ from queue import SimpleQueue
 import numpy as np
 import pytest
 
+from downpour.base import VERSION
 from downpour.base.errors import Refused
 from downpour.base.states import FailureKind
 from downpour.base.values import AttemptId, Snapshot, Update
-from downpour.base.version import VERSION
 from downpour.cluster.worker.attempt import TaskControl
 from downpour.cluster.worker.task_runner import TaskRunner
 from downpour.core.resolve import resolve

@@ -42,8 +42,8 @@ from downpour.base.values import (
 )
 from downpour.cluster.worker.agent import ShownWorker, WorkerAgent
 from downpour.cluster.worker.attempt import HandOverStop, TaskCancelled, TaskControl
-from downpour.cluster.worker.system import SystemSampler
 from downpour.files.store import SharedDirectory
+from downpour.host.machine import SystemSampler
 from downpour.network.rpc import WorkerClient, serve_worker
 from downpour.network.rpc.generated import ttypes
 from downpour.network.rpc.messages import TaskMessage

@@ -11,7 +11,7 @@ import torch
 from downpour.base.errors import NonFinite
 from downpour.base.values import PublishedFile, Snapshot, Update
 from downpour.cluster.worker.attempt import HandOverStop, TaskCancelled, TaskControl
-from downpour.cluster.worker.metrics import WorkerMetrics
+from downpour.cluster.worker.process import WorkerMetrics
 from downpour.cluster.worker.task_runner import TaskRunner
 from downpour.network.rpc.messages import TaskMessage
 from tests.specs import plain_update

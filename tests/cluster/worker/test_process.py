@@ -12,9 +12,9 @@ from threading import Event, Thread
 import pytest
 
 from downpour.base.errors import SpecError
-from downpour.cluster.worker.options import ONE_HASH_SEED, training_environment
+from downpour.cluster.options import ONE_HASH_SEED, training_environment
 from downpour.cluster.worker.process import advertised, listening_host
-from downpour.cluster.worker.system import SystemSampler
+from downpour.host.machine import SystemSampler
 from downpour.network.rpc import parse_address
 
 
@@ -58,7 +58,7 @@ def test_a_malformed_address_is_refused() -> None:
 REUSE = """
 import resource
 import numpy as np
-from downpour.cluster.worker.options import keep_memory
+from downpour.cluster.options import keep_memory
 keep_memory()
 def faults():
     for _ in range(20):

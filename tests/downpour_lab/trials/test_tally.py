@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from downpour.network.rpc.services import messages
+from downpour.network.rpc.messages import messages
 from downpour_lab.trials.faults import FaultKind
 from downpour_lab.trials.plan import plan_of
 from downpour_lab.trials.promises import Broken, Comparisons, Promise, catalogue

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import downpour
-from downpour.base.devices import Devices
 from downpour.base.errors import DownpourError, SpecError
+from downpour.base.names import Devices
 from downpour.core.modes import MODES
 from downpour.experiments.reproduction.history import Replay, past_of
 from downpour.experiments.reproduction.reproducing import device_for, replay

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from downpour.base.errors import SpecError, Unreachable
-from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.process import start_manager
+from downpour.cluster.options import ManagerOptions
 from downpour.experiments.client import Client
 from downpour.experiments.studies import Grid, read_folder
 from downpour.experiments.studies.backends import submitted

@@ -66,7 +66,7 @@ def main() -> None:
     spec_text, folder, key, *entrances = sys.argv[1:]
     for entrance in entrances:
         Path(entrance).write_text(str(os.getpid()))
-    from downpour.cluster.worker.options import keep_memory
+    from downpour.cluster.options import keep_memory
 
     keep_memory()
     try:

@@ -13,9 +13,8 @@ import psutil
 import pytest
 
 from downpour.base.errors import OutOfMemory
-from downpour.cluster.worker.system import SystemSampler
 from downpour.core.spec import Spec
-from downpour.host.machine import HELPER_PIDS
+from downpour.host.machine import HELPER_PIDS, SystemSampler
 from downpour.learning.intra_worker import helper_process
 from downpour.learning.intra_worker import team as own_team
 from downpour.learning.tasks import prepare_data

@@ -20,17 +20,18 @@ from downpour.base.errors import (
 )
 from downpour.base.states import FailureKind
 from downpour.base.values import BARE_NAME, AttemptId, NumericClass, PublishedFile, Update
-from downpour.network.rpc import PROTOCOL, ManagerClient, WorkerClient, serve_worker, services
+from downpour.network.rpc import PROTOCOL, ManagerClient, WorkerClient, serve_worker, wire
 from downpour.network.rpc.generated import Manager, Worker
 from downpour.network.rpc.messages import (
     Heartbeat,
     HeartbeatReply,
+    ManagerService,
     Registered,
     Registration,
     TaskMessage,
     WorkerInfo,
+    WorkerService,
 )
-from downpour.network.rpc.services import ManagerService, WorkerService
 
 if TYPE_CHECKING:
     from tests.network.rpc.conftest import Served
@@ -167,7 +168,7 @@ def methods(kind: type) -> dict[str, int]:
 def test_service_client_and_protocol_agree(service: type, client: type, generated: type) -> None:
     """The same methods with as many arguments, in all three."""
     assert methods(service) == methods(client)
-    named = {services.thrift_name(name): count for name, count in methods(service).items()}
+    named = {wire.thrift_name(name): count for name, count in methods(service).items()}
     assert named == methods(generated)
 
 

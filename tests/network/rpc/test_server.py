@@ -21,7 +21,7 @@ from thrift.Thrift import TApplicationException, TMessageType, TType
 from thrift.transport.TTransport import TMemoryBuffer
 
 from downpour.base.errors import SpecError, Unreachable
-from downpour.network.discovery.waiting import awaiting
+from downpour.network.discovery import awaiting
 from downpour.network.rpc import Address, ManagerClient, Trust, frames, serve_manager
 from downpour.network.rpc.frames import FRAME_BYTES_MAX
 from downpour.network.rpc.server import Limits, Sparing

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from downpour.base.family import Family, Member
+from downpour.base.names import Family, Member
 from downpour.cluster.launchers.base import Launcher
 from downpour.cluster.launchers.kinds import LauncherKind
 

@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from downpour.base import options
-from downpour.base.devices import AUTO
-from downpour.base.options import option
+from downpour.base.names import AUTO
+from downpour.base.options import checked_seconds, option
 from downpour.base.values import checked_labels
-from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.worker.options import WorkerOptions
+from downpour.cluster.options import ManagerOptions, WorkerOptions
 from downpour.host.paths import TOKEN_NAME, Credentials
-from downpour.network.discovery.waiting import checked_seconds
 
 ALONE_SECONDS = 60.0
 """The lease of a run's worker. The launcher replaces a dead manager within seconds. If one stays

@@ -25,7 +25,7 @@ from downpour.base.errors import LaunchError
 from downpour.cluster.launchers.base import Ended, Engine, LaunchPlan
 from downpour.cluster.launchers.forking import ForkEngine, ForkServerProcess
 from downpour.cluster.launchers.kinds import LauncherKind
-from downpour.cluster.worker.options import training_environment
+from downpour.cluster.options import training_environment
 from downpour.host.paths import Credentials, known_secrets
 from downpour.host.process import signal_group
 from downpour.learning import allowlist

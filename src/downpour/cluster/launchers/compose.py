@@ -17,15 +17,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from downpour.base.arguments import checked_calls
 from downpour.base.errors import LaunchError
+from downpour.base.names import checked_calls
 from downpour.base.options import option
 from downpour.cluster.launchers.base import Launcher, LaunchPlan
 from downpour.cluster.launchers.cluster import PlacedCluster
 from downpour.cluster.launchers.kinds import LauncherKind
 from downpour.cluster.launchers.ssh_script import SLOTS_MAX, Host, worker_script
 from downpour.cluster.launchers.tether import TetheredWorkers
-from downpour.cluster.worker.options import WorkerOptions, training_environment
+from downpour.cluster.options import WorkerOptions, training_environment
 from downpour.host.child import LastWill
 from downpour.host.paths import FILES
 from downpour.host.text import last_line

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from downpour.base.errors import LaunchError
 from downpour.cluster.launchers.base import Ended, LaunchPlan
-from downpour.cluster.worker.options import WorkerOptions
+from downpour.cluster.options import WorkerOptions
 from downpour.host.child import Child
 from downpour.host.process import end_session
 

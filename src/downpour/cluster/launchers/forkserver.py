@@ -27,10 +27,9 @@ from typing import Any, NoReturn
 from pydantic import TypeAdapter
 from setproctitle import setproctitle
 
-from downpour.base.devices import CPU
 from downpour.base.errors import DownpourError
-from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.worker.options import WorkerOptions
+from downpour.base.names import CPU
+from downpour.cluster.options import ManagerOptions, WorkerOptions
 from downpour.host.paths import without_credentials
 from downpour.host.process import end_session, end_with_parent
 from downpour.host.text import set_up_log

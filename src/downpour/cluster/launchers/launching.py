@@ -17,7 +17,7 @@ from downpour.base.options import option_words, options_of
 from downpour.base.values import merged, missing
 from downpour.cluster.launchers import LAUNCHERS, kind_of
 from downpour.cluster.launchers.base import Launcher, LaunchPlan
-from downpour.cluster.manager.options import ManagerOptions
+from downpour.cluster.options import ManagerOptions
 from downpour.core.spec import Spec
 from downpour.files.spec_file import read_launch
 

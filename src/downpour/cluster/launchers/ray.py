@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from downpour.base.devices import AUTO, CPU, Device
-from downpour.base.errors import LaunchError
+from downpour.base.errors import LaunchError, require
+from downpour.base.names import AUTO, CPU, Device
 from downpour.base.values import merged
 from downpour.cluster.launchers.base import Ended, Launcher, LaunchPlan
 from downpour.cluster.launchers.cluster import PlacedCluster
@@ -27,8 +27,7 @@ from downpour.cluster.launchers.ray_nodes import (
     reach,
     refuse_forgotten,
 )
-from downpour.cluster.worker.options import WorkerOptions
-from downpour.host.extras import require
+from downpour.cluster.options import WorkerOptions
 from downpour.host.process import kept_handlers
 
 _LOCAL = "local"

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from downpour.base.arguments import checked_calls
 from downpour.base.errors import SpecError
+from downpour.base.names import checked_calls
 from downpour.base.options import option
 from downpour.cluster.launchers.kinds import checked_place, place
 from downpour.host.paths import without_credentials

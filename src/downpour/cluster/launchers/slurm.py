@@ -28,7 +28,7 @@ from downpour.cluster.launchers.slurm_script import (
     number_of,
     script,
 )
-from downpour.cluster.worker.options import WorkerOptions, training_environment
+from downpour.cluster.options import WorkerOptions, training_environment
 from downpour.host.child import LastWill
 from downpour.host.text import last_line
 

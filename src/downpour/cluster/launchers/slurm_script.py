@@ -19,14 +19,13 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 
-from downpour.base.arguments import checked_calls
 from downpour.base.errors import LaunchError, SpecError
-from downpour.base.options import option
+from downpour.base.names import checked_calls
+from downpour.base.options import checked_seconds, option
 from downpour.base.values import merged
 from downpour.cluster.launchers.kinds import checked_place, manager_host, place
-from downpour.cluster.worker.options import WorkerOptions
+from downpour.cluster.options import WorkerOptions
 from downpour.host.paths import without_credentials
-from downpour.network.discovery.waiting import checked_seconds
 
 JOB_NAME = "downpour"
 SIGNALS = ("TERM", "USR1", "USR2")

@@ -24,7 +24,7 @@ from downpour.cluster.launchers.ssh_script import (
     worker_script,
 )
 from downpour.cluster.launchers.tether import TetheredWorkers
-from downpour.cluster.worker.options import training_environment
+from downpour.cluster.options import training_environment
 
 
 def on_ssh(options: SshOptions | None = None) -> Launcher:

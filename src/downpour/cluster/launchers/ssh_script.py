@@ -19,13 +19,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from uuid import uuid4
 
-from downpour.base.arguments import checked_calls
+from downpour.base import VERSION
 from downpour.base.errors import LaunchError, SpecError
+from downpour.base.names import checked_calls
 from downpour.base.options import option
 from downpour.base.values import checked_labels, merged, small_number
-from downpour.base.version import VERSION
 from downpour.cluster.launchers.kinds import manager_host
-from downpour.cluster.worker.options import WorkerOptions
+from downpour.cluster.options import WorkerOptions
 from downpour.host.paths import FILES, TOKEN, read_user_file
 from downpour.host.text import last_line, one_line
 
@@ -154,7 +154,7 @@ if os.path.isdir(folder):
     if not os.access(folder, os.W_OK):
         seen["folder"] = "read-only"
 try:
-    from downpour.base.version import VERSION
+    from downpour.base import VERSION
     import psutil
     seen["version"] = VERSION
     seen["memory_bytes"] = psutil.virtual_memory().available

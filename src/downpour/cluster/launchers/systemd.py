@@ -16,7 +16,7 @@ from pathlib import Path
 
 from downpour.base.errors import LaunchError, SpecError
 from downpour.cluster.launchers.base import LaunchPlan
-from downpour.cluster.worker.options import ONE_HASH_SEED, training_environment
+from downpour.cluster.options import ONE_HASH_SEED, training_environment
 from downpour.learning import allowlist
 
 RUNNING = Path("/run/systemd/system")

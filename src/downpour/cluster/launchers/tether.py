@@ -23,7 +23,7 @@ from downpour.cluster.launchers.ssh_script import (
     status_in,
     worker_script,
 )
-from downpour.cluster.worker.options import WorkerOptions
+from downpour.cluster.options import WorkerOptions
 from downpour.host.text import last_line, one_line
 from downpour.learning.devices import devices_for
 

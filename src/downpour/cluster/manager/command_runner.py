@@ -34,7 +34,7 @@ from downpour.base.errors import (
 from downpour.base.states import ExperimentState, FailureKind
 from downpour.base.values import AttemptId, PublishedFile
 from downpour.cluster.manager import work
-from downpour.cluster.manager.roster import Roster
+from downpour.cluster.manager.status import Roster
 from downpour.cluster.manager.work import ready
 from downpour.cluster.manager.workspace import PreparedExperiment, Workspace, Workspaces
 from downpour.cluster.threads import Job, Lanes

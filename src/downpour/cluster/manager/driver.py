@@ -24,10 +24,10 @@ from typing import Any, TypeVar
 
 from downpour.base.errors import DownpourError, FailStop, Refused, SharedDirectoryError, StoreError
 from downpour.cluster.manager import status
-from downpour.cluster.manager.archive import Archive
 from downpour.cluster.manager.command_runner import CommandRunner
 from downpour.cluster.manager.observations import ManagerAnnouncer, Observations
-from downpour.cluster.manager.roster import Roster
+from downpour.cluster.manager.status import Roster
+from downpour.cluster.manager.takeover import Archive
 from downpour.cluster.manager.workspace import Workspace
 from downpour.cluster.threads import THREADS, Threads
 from downpour.core.node.journal import CHECKPOINT_ROUNDS, Journaling, JournalWriter

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from downpour.base.devices import AUTO, CPU
 from downpour.base.errors import OutOfMemory
+from downpour.base.names import AUTO, CPU
 from downpour.base.states import Evaluation
 from downpour.base.values import TrialSums
 from downpour.core.spec import Spec

@@ -17,9 +17,8 @@ from typing import cast
 from downpour.base.errors import DownpourError
 from downpour.base.states import EventKind, ExperimentEvent, FailureKind
 from downpour.base.values import AttemptId, Progress
-from downpour.cluster.manager.roster import Roster, membership_log
+from downpour.cluster.manager.status import Roster, WaitingWatch, membership_log
 from downpour.cluster.manager.workspace import Workspace
-from downpour.cluster.waiting import WaitingWatch
 from downpour.core.scheduler import Observed, Output, Scheduler
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out

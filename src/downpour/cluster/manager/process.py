@@ -16,17 +16,15 @@ from threading import Event, Timer
 import psutil
 
 from downpour.base.errors import DownpourError
-from downpour.cluster.manager.archive import Archive
 from downpour.cluster.manager.command_runner import CommandRunner, OnDeath
 from downpour.cluster.manager.driver import Driver, ManagerSink
-from downpour.cluster.manager.metrics import manager_metrics
 from downpour.cluster.manager.observations import ManagerAnnouncer
-from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.manager.roster import Roster
-from downpour.cluster.manager.service import ManagerHandler
-from downpour.cluster.manager.takeover import RecoveredState, Takeover
+from downpour.cluster.manager.service import ManagerHandler, manager_metrics
+from downpour.cluster.manager.status import Roster
+from downpour.cluster.manager.takeover import Archive, RecoveredState, Takeover
 from downpour.cluster.manager.work import prepare_after_rehearsal
 from downpour.cluster.manager.workspace import Workspaces
+from downpour.cluster.options import ManagerOptions
 from downpour.cluster.threads import Lanes
 from downpour.core.node.manager import LOOK_SECONDS
 from downpour.core.scheduler import Scheduler
@@ -36,7 +34,7 @@ from downpour.files.process_log import kept_log
 from downpour.files.store import SharedDirectory
 from downpour.files.store.lease import Leader, Lease
 from downpour.files.store.shared_directory import open_location, seen_location
-from downpour.host.event_command import command_for
+from downpour.host.child import command_for
 from downpour.host.paths import known_secrets
 from downpour.host.process import (
     CONNECTIONS_OF_A_WORKER,

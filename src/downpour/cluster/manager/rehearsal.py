@@ -26,7 +26,7 @@ from tempfile import NamedTemporaryFile, TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from downpour.base.errors import SpecError
-from downpour.cluster.worker.options import HASH_SEED
+from downpour.cluster.options import HASH_SEED
 from downpour.core.spec import Spec
 from downpour.host.machine import fail_instead_of_dying, kills, let_be_killed_first, told_limit
 from downpour.host.process import end_session, end_with_parent

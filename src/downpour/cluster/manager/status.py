@@ -1,18 +1,30 @@
-"""Turns the core's state into the messages that clients see; runs in the driver's thread."""
+"""The registered workers, and what clients see of them and of the experiments.
+
+The roster has each worker's address, and a client to call it back. The end of a connection proves
+nothing, because living workers open new ones. So the manager calls the worker back. If the
+connection is refused, the worker is dead. If the call times out, the worker may be busy or the
+network down; then the heartbeat timeout decides.
+
+The driver's thread turns the core's state into a `Status`. A `WaitingWatch`, also a client's, tells
+from one whether an experiment waits for something that may never come.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from statistics import median
+from threading import Lock, local
 
-from downpour.base.devices import AUTO
-from downpour.base.states import ExperimentState
+from downpour.base.errors import DownpourError, Unreachable
+from downpour.base.names import AUTO
+from downpour.base.states import ExperimentEvent, ExperimentState, TaskState
 from downpour.base.values import Forecast, NumericClass
-from downpour.cluster.manager.roster import Roster
 from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.queue import SchedulerState
@@ -20,13 +32,166 @@ from downpour.core.scheduler.round import ShardTask
 from downpour.core.scheduler.round_view import contributions
 from downpour.core.scheduler.workers import Worker
 from downpour.core.stragglers.base import Saving
+from downpour.host.text import shortened
+from downpour.network.rpc import Address, WorkerClient
 from downpour.network.rpc.messages import (
     ExperimentSummary,
+    Registration,
     Status,
     TaskStatus,
     WorkerStatus,
     metrics_of,
 )
+
+log = logging.getLogger(__name__)
+
+_DIFFERENCES_MAX, _PHRASE_LETTERS_MAX = 50, 200
+
+membership_log = logging.getLogger("downpour.membership")
+"""Workers that join, leave and are lost; a manager in a terminal shows these lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class RosterEntry:
+    """One registered worker."""
+
+    registration: Registration
+    client: WorkerClient
+
+    @property
+    def process(self) -> tuple[str, int]:
+        """Its machine and process."""
+        return self.registration.hostname, self.registration.pid
+
+    @property
+    def address(self) -> Address:
+        """The address at which it answers."""
+        return Address(self.registration.host, self.registration.port)
+
+
+class Roster:
+    """The entries of all registered workers; safe to share between threads.
+
+    A name belongs to one process. A failed call, or a broken connection, only affects its own
+    registration, and not a new registration of the same worker.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[str, RosterEntry] = {}
+        self._differs: dict[str, tuple[str, ...]] = {}
+        self._lock = Lock()
+
+    def enter(self, registration: Registration, client: WorkerClient) -> str:
+        """Register a worker under its own name, or with a number added if another process has it.
+
+        A process that registers again keeps its name, and the new entry replaces the old one.
+        """
+        process = registration.hostname, registration.pid
+        with self._lock:
+            # Users may give workers equal names. Without a given name, a worker picks a random one.
+            name, copies = registration.name, 1
+            while name in self._entries and self._entries[name].process != process:
+                copies += 1
+                name = f"{registration.name}-{copies}"
+            former = self._entries.get(name)
+            self._entries[name] = RosterEntry(registration, client)
+        # The same process has registered again, maybe with another address. End calls in flight to
+        # the old address at once, rather than at their deadline.
+        if former is not None:
+            former.client.close()
+        return name
+
+    def get(self, name: str) -> RosterEntry | None:
+        """Return a worker's entry, or None if it is not registered."""
+        # This needs no lock, because reading one item of a dictionary is atomic.
+        return self._entries.get(name)
+
+    def note_differences(self, name: str, differs: tuple[str, ...]) -> None:
+        """Note in which packages a worker says that it differs; log each difference once."""
+        said = tuple(shortened(one, _PHRASE_LETTERS_MAX) for one in differs[:_DIFFERENCES_MAX])
+        if self.get(name) is None or said == self.differences(name):
+            return
+        for one in said:
+            if one not in self.differences(name):
+                log.warning("%s has %s", name, one)
+        self._differs[name] = said
+
+    def differences(self, name: str) -> tuple[str, ...]:
+        """Return the packages in which a worker differs, as it last reported."""
+        return self._differs.get(name, ())
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all workers, in the order of registration."""
+        return tuple(self._entries)
+
+    def is_dead(self, name: str, entry: RosterEntry) -> bool:
+        """Whether a failed call shows that a worker is dead: it has not registered again since."""
+        return self.get(name) is entry
+
+    def strike(self, name: str) -> None:
+        """Remove a worker."""
+        with self._lock:
+            entry = self._entries.pop(name, None)
+            self._differs.pop(name, None)
+        if entry is not None:
+            entry.client.close()
+
+    def close(self) -> None:
+        """Remove all workers."""
+        for name in self.names():
+            self.strike(name)
+
+
+_ANSWER_SECONDS = 3.0
+"""The timeout of a call back. It runs in the ended connection's thread, so nothing waits for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionMonitor:
+    """Remembers, for each connection's thread, which worker called over it.
+
+    `connect` makes the client of a call back. `lost` gets a dead worker's name, and the evidence.
+    """
+
+    roster: Roster
+    connect: Callable[..., WorkerClient]
+    lost: Callable[[str, str], None]
+    # Each connection has its thread, so thread-local data belongs to it; no message needs a field.
+    _connection: local = field(default_factory=local)
+
+    def heard(self, worker: str) -> None:
+        """Note that this thread's connection belongs to a worker."""
+        # Keep the worker's current entry. If the worker registers again, it gets another entry, and
+        # the end of this connection then says nothing about it.
+        self._connection.heard = worker, self.roster.get(worker)
+
+    def connection_ended(self) -> None:
+        """Check the worker of this thread's ended connection, unless it left or came again."""
+        heard: tuple[str, RosterEntry | None] = getattr(self._connection, "heard", ("", None))
+        worker, entry = heard
+        if entry is not None:
+            self.check(worker, entry)
+
+    def check(self, worker: str, entry: RosterEntry) -> None:
+        """Call a worker back, and lose it if the call is refused."""
+        if self._is_refused(entry.address) and self.roster.is_dead(worker, entry):
+            self.lost(worker, f"its connection ended and {entry.address} does not answer")
+
+    def _is_refused(self, address: Address) -> bool:
+        """Whether a connection to this address is refused."""
+        timeouts = {"timeout_seconds": _ANSWER_SECONDS, "connect_seconds": _ANSWER_SECONDS}
+        client = self.connect(address, **timeouts)
+        try:
+            client.ping()
+        except Unreachable as error:
+            # A timeout while connecting may mean a lost network as well as a dead machine.
+            return not isinstance(error.__cause__, TimeoutError)
+        except DownpourError as error:
+            log.info("%s answers badly: %s", address, error)
+        finally:
+            client.close()
+        return False
+
 
 _NONE: Mapping[str, Saving] = {}
 TASKS_SHOWN = 10_000
@@ -194,3 +359,54 @@ class KnownContributions:
             first = list(islice(state.workers.names, TOLD_MAX))
             self._known = {**self._known, **contributions(state, first)}
         return self._known
+
+
+WAITING_SECONDS = 60.0
+"""How long nothing may happen before we tell the user; restarts take less time."""
+
+
+class WaitingWatch:
+    """Reports once, each time that an experiment, or its manager, has waited for too long."""
+
+    def __init__(self, seconds: float = WAITING_SECONDS) -> None:
+        self._seconds = seconds
+        self._since: float | None = None
+        self._is_told = False
+
+    def take(self, status: Status, now_seconds: float) -> ExperimentEvent | None:
+        """Return an event if this status, at this time, makes the wait too long."""
+        why = why_waiting(status)
+        if not why:
+            self._since, self._is_told = None, False
+            return None
+        if self._since is None:
+            self._since = now_seconds
+        if self._is_told or now_seconds - self._since < self._seconds:
+            return None
+        self._is_told = True
+        reason, shown = f"{why}, for {now_seconds - self._since:.0f} s", status.experiment
+        if shown is None or shown.state.ended:
+            return ExperimentEvent(kind="waiting", reason=reason)
+        return ExperimentEvent(
+            kind="waiting",
+            experiment=shown.experiment,
+            name=shown.name,
+            state=shown.state,
+            reason=reason,
+        )
+
+
+def why_waiting(status: Status) -> str:
+    """Say what the experiment waits for; empty while work is in progress."""
+    shown = status.experiment
+    if shown is None or shown.state.ended:
+        return "nothing to do"
+    waits = any(task.state is TaskState.PENDING for task in status.tasks)
+    trains = any(task.state is TaskState.RUNNING for task in status.tasks)
+    if shown.state is not ExperimentState.RUNNING or not waits or trains:
+        return ""
+    if shown.reason:  # its folder is gone, or no worker fits
+        return shown.reason
+    if not status.workers:
+        return "no worker is there"
+    return "no worker has taken a task"

@@ -26,10 +26,10 @@ from downpour.base.options import loaders_of
 from downpour.base.states import Evaluation
 from downpour.base.values import PublishedFile
 from downpour.cluster.manager.aggregation import contribution
-from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.rehearsal import Rehearsal
 from downpour.cluster.manager.start_file import first_outer_state, handed_on, start_of
 from downpour.cluster.manager.workspace import Beginning, PreparedExperiment, Workspace
+from downpour.cluster.options import ManagerOptions
 from downpour.core.resolve import oddities
 from downpour.core.scheduler.outputs import Aggregate, Evaluate, Prepare, Publish
 from downpour.core.spec import Spec

@@ -16,6 +16,7 @@ from functools import partial
 from threading import Lock
 from typing import Any
 
+from downpour.base import VERSION
 from downpour.base.errors import (
     DownpourError,
     IncompatiblePeer,
@@ -33,11 +34,10 @@ from downpour.base.values import (
     Update,
     checked_labels,
 )
-from downpour.base.version import VERSION
 from downpour.cluster.manager.driver import Driver
-from downpour.cluster.manager.options import ManagerOptions
-from downpour.cluster.manager.roster import ConnectionMonitor, Roster, membership_log
+from downpour.cluster.manager.status import ConnectionMonitor, Roster, membership_log
 from downpour.cluster.manager.workspace import Workspaces, misses_dataset
+from downpour.cluster.options import ManagerOptions
 from downpour.core.node.manager import heartbeat_reply
 from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import events as on

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from downpour.base.devices import CPU
+from downpour.base import VERSION
 from downpour.base.errors import DownpourError, SharedDirectoryError
-from downpour.base.version import VERSION
+from downpour.base.names import CPU
 from downpour.cluster.launchers.ssh_script import Look
 from downpour.cluster.operations import probes
 from downpour.cluster.operations.probes import (

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 from threading import Lock, Timer
 
+from downpour.base import VERSION
 from downpour.base.errors import DownpourError, IncompatiblePeer, Unreachable, listed
 from downpour.base.states import Failure, FailureKind
 from downpour.base.values import (
@@ -28,7 +29,6 @@ from downpour.base.values import (
     SystemState,
     Update,
 )
-from downpour.base.version import VERSION
 from downpour.cluster.threads import THREADS, Threads
 from downpour.cluster.worker.attempt import (
     AcceptedTask,
@@ -39,7 +39,6 @@ from downpour.cluster.worker.attempt import (
     in_one_line,
     part_of,
 )
-from downpour.cluster.worker.system import Samples
 from downpour.core.node.worker import (
     Action,
     End,
@@ -51,8 +50,9 @@ from downpour.core.node.worker import (
     WorkerNode,
 )
 from downpour.files.store import SharedDirectory
+from downpour.host.machine import Samples
 from downpour.learning.blame import is_of_users_code, users_errors
-from downpour.network.discovery.waiting import manager_may_come
+from downpour.network.discovery import manager_may_come
 from downpour.network.rpc import PROTOCOL, Address, ManagerClient
 from downpour.network.rpc.messages import (
     BlockDigest,

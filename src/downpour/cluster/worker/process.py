@@ -1,4 +1,7 @@
-"""The worker as a process: opens the shared directory, registers, and works until a signal."""
+"""The worker as a process: it opens the shared directory, registers, and works until a signal.
+
+`WorkerMetrics` wraps the function that runs tasks, so it hears of all; it imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +10,37 @@ import math
 import os
 import secrets
 import socket
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
 
-from downpour.base.devices import CPU
 from downpour.base.errors import OtherDirectory, Untrusted
+from downpour.base.names import CPU
 from downpour.base.options import CACHE_VARIABLE, loaders_of
-from downpour.cluster.worker.agent import ShownWorker, WorkerAgent
-from downpour.cluster.worker.metrics import WorkerMetrics
-from downpour.cluster.worker.options import WorkerOptions, keep_memory, wait_passively
+from downpour.base.values import Update
+from downpour.cluster.options import WorkerOptions, keep_memory, wait_passively
+from downpour.cluster.worker.agent import RunTask, ShownWorker, WorkerAgent
+from downpour.cluster.worker.attempt import HandOverStop, TaskCancelled, TaskControl
 from downpour.files.process_log import kept_log
 from downpour.files.store import SharedDirectory
 from downpour.files.store.shared_directory import open_location
-from downpour.host.machine import fail_instead_of_dying
+from downpour.host.machine import SystemSampler, fail_instead_of_dying
 from downpour.host.paths import known_secrets
 from downpour.host.process import on_interrupt, on_leaving
 from downpour.learning.devices import devices_for
-from downpour.network.discovery.managers import Managers
-from downpour.network.discovery.waiting import awaiting, files_may_come
-from downpour.network.metrics import MetricsEndpoint
+from downpour.network.discovery import Managers, awaiting, files_may_come
+from downpour.network.metrics import MetricsEndpoint, Timing, counter, gauge, summary
 from downpour.network.rpc import Address, ManagerClient, Trust, listen, parse_address, serve_worker
+from downpour.network.rpc.messages import TaskMessage
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
 
 log = logging.getLogger(__name__)
 
@@ -203,3 +214,106 @@ def _announce(file: str, address: Address) -> Callable[[], None]:
     part.write_text(f"{address}\n")
     part.replace(path)  # so that no reader finds it empty
     return partial(path.unlink, missing_ok=True)
+
+
+TRAINED, FAILED, CANCELLED, HANDED_OVER = "trained", "failed", "cancelled", "handed_over"
+ENDS = (TRAINED, FAILED, CANCELLED, HANDED_OVER)
+
+
+class WorkerMetrics:
+    """Runs tasks as `run_task` does, and counts; tasks come from one thread, scrapes from any.
+
+    Steps and samples are this worker's own; the steps before a snapshot belong to another worker.
+    """
+
+    def __init__(self, run_task: RunTask) -> None:
+        self._run_task = run_task
+        self._lock = Lock()
+        self._running: TaskControl | None = None
+        self._ended: Counter[str] = Counter()
+        self._steps = 0
+        self._samples = 0.0
+        self._samples_per_second = 0.0
+        self._load, self._train, self._publish = Timing(), Timing(), Timing()
+        # A separate sampler: it averages since its last sample, and heartbeats take samples, too.
+        self._sampler = SystemSampler()
+
+    def run(self, task: TaskMessage, control: TaskControl) -> Update:
+        """Run a task; raises what `run_task` raises."""
+        with self._lock:
+            self._running = control
+        end, update = FAILED, None
+        try:
+            update = self._run_task(task, control)
+            end = TRAINED
+        except TaskCancelled:
+            end = CANCELLED
+            raise
+        except HandOverStop:
+            end = HANDED_OVER
+            raise
+        finally:
+            self._note(end, control, update)
+        return update
+
+    def __call__(self) -> Iterator[Metric]:
+        """Yield the current metrics; those of the machine are averages since the last scrape."""
+        # Hold the lock for all of them. When a task ends, its steps move from the running ones to
+        # the others, and a counter must neither fall nor count them twice.
+        with self._lock:
+            yield from self._work()
+            yield from self._machine()
+
+    def _note(self, end: str, control: TaskControl, update: Update | None) -> None:
+        with self._lock:
+            self._running = None
+            self._ended[end] += 1
+            steps = _own_steps(control)
+            self._steps += steps
+            if update is None:
+                return
+            samples = update.samples * steps / update.steps if update.steps else 0.0
+            self._samples += samples
+            if update.train_seconds > 0:
+                self._samples_per_second = samples / update.train_seconds
+            self._load.add(update.load_seconds)
+            self._train.add(update.train_seconds)
+            self._publish.add(update.publish_seconds)
+
+    def _work(self) -> Iterator[Metric]:
+        running = self._running
+        steps = self._steps + (_own_steps(running) if running else 0)
+        yield counter("downpour_worker_steps_total", "Optimizer steps made.", steps)
+        ended = {end: self._ended[end] for end in ENDS}
+        help_text = "Tasks that have ended on this worker, by how they ended."
+        yield counter("downpour_worker_tasks_total", help_text, ended, "end")
+        help_text = "Whether the worker has a task: 1 or 0."
+        yield gauge("downpour_worker_busy", help_text, running is not None)
+        help_text = "Share of the running task that is done; 0 without a task."
+        share = running.progress().share if running else 0.0
+        yield gauge("downpour_worker_task_done_ratio", help_text, share)
+        help_text = "Samples trained, of finished tasks."
+        yield counter("downpour_worker_samples_total", help_text, self._samples)
+        help_text = "Samples a second while training, of the last finished task."
+        yield gauge("downpour_worker_samples_per_second", help_text, self._samples_per_second)
+        help_text = "Loading the model, the shard and the dataset before training."
+        yield summary("downpour_worker_load_seconds", help_text, self._load)
+        help_text = "Training of a task, the part of this worker."
+        yield summary("downpour_worker_train_seconds", help_text, self._train)
+        help_text = "Publication of an update."
+        yield summary("downpour_worker_publish_seconds", help_text, self._publish)
+
+    def _machine(self) -> Iterator[Metric]:
+        state, _ = self._sampler.sample()
+        help_text = "Share of the machine's processors that other processes keep busy."
+        yield gauge("downpour_worker_cpu_others_ratio", help_text, state.cpu_others)
+        help_text = "The machine's load average over a minute."
+        yield gauge("downpour_worker_load_average", help_text, state.load_average)
+        help_text = "Share of the machine's memory that is used."
+        yield gauge("downpour_worker_memory_used_ratio", help_text, state.memory_used)
+        help_text = "Share of the processors' time spent waiting for disks."
+        yield gauge("downpour_worker_io_wait_ratio", help_text, state.io_wait)
+
+
+def _own_steps(control: TaskControl) -> int:
+    return control.steps_done - control.steps_before

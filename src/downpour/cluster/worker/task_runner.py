@@ -1,40 +1,290 @@
 """Loads the inputs of tasks and trains them with torch; `attempt.py` has the order of all.
 
-The runner keeps the common inputs of an experiment's tasks (spec, dataset, network) between them.
+The inputs are data, a network, a state to continue from, and indices. The runner keeps the common
+inputs of an experiment's tasks (spec, dataset, network) between them.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy.typing as npt
 import torch
+import xxhash
 
-from downpour.base.devices import trained_on
-from downpour.base.errors import UnfitWorker
-from downpour.cluster.worker.attempt import ModelReader, TaskFlow
-from downpour.cluster.worker.task_inputs import LoadedExperiment, built, opened, tensors_of
+from downpour.base.errors import OtherCode, OutOfMemory, SpecError, StoreError, UnfitWorker
+from downpour.base.names import trained_on
+from downpour.base.values import PublishedFile, TrialSums
+from downpour.cluster.worker.attempt import LoadedTasks, ModelReader, TaskFlow, unfit
 from downpour.core.node.attempt import PATIENCE_SECONDS
-from downpour.core.spec import ResolvedSpec
-from downpour.files.store import SharedDirectory
+from downpour.core.spec import ResolvedSpec, Spec
+from downpour.files.store import (
+    WHOLE,
+    Array,
+    SharedDirectory,
+    Start,
+    Store,
+    Work,
+    decode,
+    moved_by,
+    optimizer_part,
+    unsent_part,
+)
+from downpour.files.store.shared_directory import fetch_dataset
 from downpour.learning.accelerators import release
 from downpour.learning.shipping import settle_code
-from downpour.learning.tasks import Reading
-from downpour.learning.tasks.loaded import LoadedTask
+from downpour.learning.tasks import Data, Reading, open_data
+from downpour.learning.tasks.loaded import LoadedTask, load
+from downpour.learning.training.epoch_order import KeptArrays
 from downpour.learning.training.loaders import loaders_for
-from downpour.learning.training.parameters import load_frozen
+from downpour.learning.training.loop import LocalTask, ShardTraining
+from downpour.learning.training.numerics import lack_of_memory, numeric_class
+from downpour.learning.training.parameters import load_frozen, load_parameters
+from downpour.learning.training.repeating import (
+    RULE,
+    as_tried,
+    difference,
+    from_short,
+    in_short,
+    repeated,
+)
 from downpour.learning.training.step import Shortage
-from downpour.learning.user_code import differences
-from downpour.network.rpc.messages import TaskMessage
+from downpour.learning.training.trial import report
+from downpour.learning.user_code import check_code, differences
+from downpour.network.rpc.messages import IndexArray, IndicesFile, TaskMessage, unpack_indices
 
 if TYPE_CHECKING:
     from downpour.learning.intra_worker.team import Team
+    from downpour.learning.training.loaders import Loaders
 
 
 log = logging.getLogger(__name__)
+
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+class _Kept(NamedTuple):
+    """The last task's files, and its optimizer's arrays; the network still has its parameters."""
+
+    update: PublishedFile
+    optimizer_state: PublishedFile | None
+    arrays: Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedExperiment(LoadedTasks):
+    """The common inputs of an experiment's tasks, with its network.
+
+    `kept` holds the files of the last task; `indices` and `orders` are those of the last shards.
+    """
+
+    task: LoadedTask
+    model: torch.nn.Module
+    team: Team | None
+    loaders: Loaders | None
+    shortage: Shortage
+    kept: list[_Kept] = field(default_factory=list)
+    indices: KeptArrays = field(default_factory=KeptArrays)
+    orders: KeptArrays = field(default_factory=KeptArrays)
+
+    def keep(self, work: Work, file: PublishedFile, optimizer_state: PublishedFile | None) -> None:
+        """Keep the result of a task, if it is whole, so that the next one need not read it."""
+        if work.start is None and self.team is None:
+            self.kept[:] = [_Kept(file, optimizer_state, work.optimizer_state)]
+
+    def begin(self, task: TaskMessage) -> BegunTask:
+        """Begin a task where an earlier attempt's snapshot ends, or at the task's beginning."""
+        begun = _afresh(self, task)
+        if task.snapshot is not None:
+            try:
+                begun.training.restore({**tensors_of(self.snapshots, task.snapshot.file)})
+            except StoreError as error:
+                log.warning("%s begins at its beginning: %s", task.id, error)
+                # Begin a new training, because `restore` may have loaded part of the snapshot.
+                begun = _afresh(self, task)
+        begun.training.read_ahead()
+        return begun
+
+    def work_of(self, task: TaskMessage, begun: BegunTask) -> Work:
+        """Return the remaining work of a task."""
+        spec, training = self.spec, begun.training
+        # Copy nothing, because the next task begins only after we have written the files.
+        return Work(
+            parameters=training.parameters(copy=False),
+            optimizer_state=training.optimizer_state(copy=False)
+            if spec.optimizer_state == "keep"
+            else {},
+            samples=training.samples,
+            steps=training.steps_done,
+            loss=training.mean_loss,
+            start=_start_of(self, task, begun.start) if spec.update_codec != WHOLE else None,
+        )
+
+    @property
+    def processes(self) -> int:
+        """How many processes train a batch."""
+        return self.team.processes if self.team is not None else 1
+
+    @property
+    def shortages(self) -> int:
+        """How often memory ran out."""
+        return self.team.shortages if self.team is not None else self.shortage.count
+
+
+def opened(spec: Spec, shared: SharedDirectory, key: str) -> Data:
+    """Open the data of an experiment."""
+    fetch_dataset(shared, key)
+    return open_data(spec, shared.datasets, key)
+
+
+def built(
+    spec: Spec, data: Data, trial: TrialSums | None, remedy: str, differs: Sequence[str]
+) -> tuple[LoadedTask, torch.nn.Module, str]:
+    """Make the task and its network. The manager could, so a failure here is this machine's fault.
+
+    In between, the task repeats the steps of the `trial`, if there is one; this also returns their
+    checksum. An error ends with the `remedy`, and the packages in which this machine `differs`.
+    """
+    try:
+        # Check the code before `load` imports it, so that only the submitted code ever runs. A
+        # dataset's code does not matter here, because workers only read the data that it made.
+        for field, name in spec.factories.items():
+            if field != "dataset":
+                check_code(field, name, spec.code)
+        task = load(spec, data)
+        task.examples("train")
+        # Before the network is built, because the steps need the memory of another one.
+        checksum = "" if trial is None else _repeat(task, trial, differs)
+        return task, task.network(), checksum
+    except OtherCode as error:
+        raise OtherCode(error.file, remedy) from error
+    except SpecError as error:
+        if not spec.trains_own_code or isinstance(error, _DependsOnProcess):
+            raise
+        raise unfit(error, remedy, tuple(differs)) from error
+
+
+def _repeat(task: LoadedTask, trial: TrialSums, differs: Sequence[str]) -> str:
+    """Repeat the steps of a trial in this process; returns their checksum, or nothing."""
+    tried = copy(task)
+    tried.spec = as_tried(task.spec)
+    found = [(where, in_short(looks)) for where, looks in repeated(tried)]
+    if not found:
+        return ""
+    its = str(numeric_class(task.spec.device))
+    known = trial.looks if its == trial.numeric_class else found[0][1]
+    what = difference(from_short(known), [(where, from_short(looks)) for where, looks in found])
+    if what:
+        try:
+            report(task.spec, f"gives different bytes in another process: {what}; {RULE}")
+        except SpecError as error:
+            if differs:
+                raise
+            raise _DependsOnProcess(*task.spec.trained_code, error.accepted) from None
+    return found[0][1][-1]
+
+
+class _DependsOnProcess(SpecError):
+    """A user's code gives other bytes in another process, so no machine is to blame."""
+
+
+class BegunTask(NamedTuple):
+    """A task that has begun, and its first parameters; None if a file has them."""
+
+    training: ShardTraining
+    start: Mapping[str, Array] | None
+
+
+def _afresh(loaded: LoadedExperiment, task: TaskMessage) -> BegunTask:
+    loaded.task.look_again(task.id.round)
+    kept = loaded.kept.pop() if loaded.kept else None
+    start = None
+    # A round's only update is the next version, under another name.
+    if kept is None or task.step is not None or kept.update.checksum != task.model.checksum:
+        model = loaded.models.read(task.model, task.leading, task.whole)
+        if task.step is not None:
+            model = moved_by(model, decode(loaded.store.read(task.step), task.step.name))
+        start = model.tensors
+        load_parameters(loaded.model, start)
+    indices, checksum = _indices_of(loaded, task.indices)
+    part = LocalTask(
+        indices=indices,
+        checksum=checksum,
+        round=loaded.spec.rounds_before + task.id.round,
+        shard=task.id.shard,
+        share=task.share,
+    )
+    known = kept is not None and kept.optimizer_state == task.optimizer_state
+    arrays = kept.arrays if kept and known else _handed_on(loaded, task)
+    training = _placed(loaded, part, optimizer_part(arrays))
+    # Keep a computed start, which is in two files; one file costs little to read again.
+    return BegunTask(training, start if task.step is not None else None)
+
+
+def _placed(loaded: LoadedExperiment, part: LocalTask, state: Arrays) -> ShardTraining:
+    """Return a training with its network and optimizer already on the device."""
+    try:
+        with lack_of_memory():
+            return ShardTraining(
+                loaded.task,
+                loaded.model,
+                part,
+                optimizer_state=state,
+                helpers=loaded.team,
+                loaders=loaded.loaders,
+                spills=loaded.shortage.spills,
+                orders=loaded.orders,
+            )
+    except OutOfMemory as error:
+        wanted = "the network and its optimizer alone need too much: use a device with more memory"
+        raise OutOfMemory(f"{error}; {wanted}") from error
+
+
+def _start_of(
+    loaded: LoadedExperiment, task: TaskMessage, held: Mapping[str, Array] | None
+) -> Start:
+    """Read the model once more, so that neither training nor snapshots need to hold it."""
+    model = loaded.models.read(task.model, task.leading, task.whole)
+    return Start(
+        model=model,
+        file=task.model,
+        tensors=model.tensors if held is None else held,
+        compression=loaded.spec.update_codec,
+        unsent=unsent_part(_handed_on(loaded, task), model.tensors),
+    )
+
+
+def _handed_on(loaded: LoadedExperiment, task: TaskMessage) -> Mapping[str, npt.NDArray[Any]]:
+    """Return the optimizer state that the shard's previous task left for this one."""
+    state = task.optimizer_state
+    return tensors_of(loaded.store, state) if state is not None else {}
+
+
+def tensors_of(store: Store, file: PublishedFile) -> Mapping[str, npt.NDArray[Any]]:
+    """Read the tensors of a published file."""
+    return decode(store.read(file), file.name).tensors
+
+
+def _indices_of(loaded: LoadedExperiment, held: IndexArray | IndicesFile) -> tuple[IndexArray, str]:
+    """Return the indices of a task, from its message or from a file, and their checksum."""
+    if not isinstance(held, IndicesFile):
+        return held, xxhash.xxh3_128_hexdigest(held.data)
+    # Not the name, because a restarted manager publishes the content again. The width, because
+    # equal bytes could be other indices.
+    checksum = f"{held.width_bytes} {held.file.checksum}"
+
+    def read() -> IndexArray:
+        content = loaded.store.read(held.file)
+        return unpack_indices(held.width_bytes, held.count, content)
+
+    return loaded.indices.get(checksum, held.count, read), checksum
+
 
 _AWAY_SECONDS = 300.0
 """How long the shared directory may be gone, full or closed, at a patience of 1. That is long

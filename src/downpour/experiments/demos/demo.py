@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from downpour.base.errors import SpecError
+from downpour.base.errors import SpecError, is_installed
 from downpour.cluster.disturbances import Disturbances
 from downpour.core.spec import Spec
 from downpour.experiments.client import OnStatus
@@ -24,7 +24,6 @@ from downpour.experiments.running.surroundings import Surroundings
 from downpour.experiments.running.training import train
 from downpour.experiments.running.watching import Watching
 from downpour.files.store.layout import RECORD_NAME
-from downpour.host.extras import is_installed
 from downpour.record import Result
 from downpour.record.record import read_record
 from downpour.record.record_lines import AssignedLine, Dated

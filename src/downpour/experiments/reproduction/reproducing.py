@@ -15,11 +15,10 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from downpour.base.arguments import checked_call
-from downpour.base.devices import AUTO, CPU, Devices
+from downpour.base import VERSION
 from downpour.base.errors import SharedDirectoryError, SpecError, StoreError, UnfitWorker
+from downpour.base.names import AUTO, CPU, Devices, checked_call
 from downpour.base.values import PublishedFile, Update
-from downpour.base.version import VERSION
 from downpour.experiments.reproduction.history import (
     FIELD,
     Difference,

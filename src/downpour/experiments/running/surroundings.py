@@ -11,7 +11,7 @@ from downpour.base.errors import SpecError
 from downpour.base.values import DEFAULT_SHARED, is_bare_name
 from downpour.cluster.disturbances import UNDISTURBED, Disturbances
 from downpour.cluster.launchers.base import Launcher
-from downpour.cluster.manager.options import checked_patience
+from downpour.cluster.options import checked_patience
 from downpour.core.spec import Spec
 from downpour.files.spec_file import read_toml
 from downpour.files.store import SPEC_NAME, SharedDirectory

@@ -10,14 +10,14 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-from downpour.base.devices import AUTO
 from downpour.base.errors import ExperimentFailed, NotBegun, SpecError
+from downpour.base.names import AUTO
 from downpour.cluster.launchers import launcher_of
 from downpour.cluster.launchers.base import LaunchPlan, RunningCluster
 from downpour.cluster.launchers.cluster import START_SECONDS, PlacedCluster, fork_server
 from downpour.cluster.launchers.forking import ForkServerProcess
-from downpour.cluster.manager.options import ManagerOptions
 from downpour.cluster.manager.start_file import start_of
+from downpour.cluster.options import ManagerOptions
 from downpour.core.resolve import LocalOptimizer, resolve
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.experiments.client import Client

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from downpour.base.errors import SpecError
+from downpour.base.errors import SpecError, require
 from downpour.base.states import Goal
 from downpour.core.spec import TABLES, Spec
 from downpour.experiments.studies.study import Value, whole_number
-from downpour.host.extras import require
 from downpour.record.result_parts import Measure
 from downpour.record.study_result import SearchRun
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import nn
 
-from downpour.base.arguments import checked_call
 from downpour.base.errors import OtherCode, SpecError, StoreError
+from downpour.base.names import checked_call
 from downpour.base.values import DatasetFacts
 from downpour.core.spec import Spec
 from downpour.experiments.client import Asked, spec_of

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from downpour.base.arguments import checked_call
 from downpour.base.errors import SpecError, StoreError
+from downpour.base.names import checked_call
 from downpour.base.values import is_bare_name
 from downpour.cluster.manager.start_file import best_before, rounds_of_versions
 from downpour.core.spec import Spec, stored_fields

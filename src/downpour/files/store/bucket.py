@@ -20,10 +20,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from downpour.base.errors import FileMissing, SharedDirectoryError, SpecError, StoreError
+from downpour.base.errors import FileMissing, SharedDirectoryError, SpecError, StoreError, require
 from downpour.files.store.layout import Buffer, Moved, unnoticed
 from downpour.files.store.publish import RetryPolicy
-from downpour.host.extras import require
 from downpour.host.paths import checked_url
 
 if TYPE_CHECKING:

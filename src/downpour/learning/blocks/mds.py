@@ -17,9 +17,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from downpour.base.errors import FileCorrupt
+from downpour.base.errors import FileCorrupt, require
 from downpour.files.store.layout import Buffer
-from downpour.host.extras import require
 from downpour.learning.blocks import formats
 from downpour.learning.blocks.formats import KINDS, PICKLED, Block, OpenBlock, Row, Wanted, chosen
 from downpour.learning.blocks.places import BlockPlace, refusal

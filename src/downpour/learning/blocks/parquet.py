@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from downpour.base.errors import FileCorrupt
+from downpour.base.errors import FileCorrupt, require
 from downpour.files.store.layout import Buffer
-from downpour.host.extras import require
 from downpour.learning.blocks.formats import KINDS, Block, OpenBlock, Wanted, chosen
 from downpour.learning.blocks.places import BlockPlace, RangeFile, refusal
 

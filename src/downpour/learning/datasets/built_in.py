@@ -14,11 +14,10 @@ from urllib.request import BaseHandler, Request, build_opener, install_opener
 import numpy as np
 from numpy.typing import NDArray
 
-from downpour.base.errors import SpecError
+from downpour.base.errors import SpecError, is_installed
 from downpour.core.spec import Spec
 from downpour.files.store.directory import names_in
 from downpour.files.store.publish import writing
-from downpour.host.extras import is_installed
 from downpour.host.paths import FolderLock
 from downpour.learning.datasets.source import Arrays, SourceFiles, fingerprint, held_out
 

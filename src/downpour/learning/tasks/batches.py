@@ -18,7 +18,7 @@ from torch.nn import functional
 from torch.utils._pytree import tree_map
 from torch.utils.data import TensorDataset
 
-from downpour.base.devices import CPU
+from downpour.base.names import CPU
 from downpour.core.spec import Spec
 from downpour.learning import models
 from downpour.learning.accelerators import free_bytes, is_plain

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from downpour.base.devices import AUTO
 from downpour.base.errors import FileCorrupt, SpecError
+from downpour.base.names import AUTO
 from downpour.core.spec import Spec
 from downpour.learning import models
 from downpour.learning.accelerators import devices_here

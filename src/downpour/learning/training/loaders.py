@@ -31,7 +31,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data._utils import worker
 
-from downpour.base.devices import CPU
+from downpour.base.names import CPU
 from downpour.base.options import LOADERS_MAX
 from downpour.core.spec import Spec
 from downpour.host.machine import (

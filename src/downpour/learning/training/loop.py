@@ -21,8 +21,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from downpour.base.devices import CPU
 from downpour.base.errors import FileCorrupt, NonFinite, OutOfMemory, SpecError, listed
+from downpour.base.names import CPU
 from downpour.learning.accelerators import lacks_kernel
 from downpour.learning.tasks.batches import Indices
 from downpour.learning.tasks.loaded import LoadedTask

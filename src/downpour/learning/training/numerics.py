@@ -24,8 +24,8 @@ import torch
 import xxhash
 from torch import nn
 
-from downpour.base.devices import CPU, Device
 from downpour.base.errors import OutOfMemory
+from downpour.base.names import CPU, Device
 from downpour.base.values import NumericClass
 from downpour.core.spec import Spec
 from downpour.learning.accelerators import card_of, in_use, module_of, repeatable

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from downpour.base.devices import CPU
 from downpour.base.errors import listed
+from downpour.base.names import CPU
 from downpour.core.families import ARRANGEMENTS
 from downpour.core.spec import Spec
 from downpour.host.machine import free_memory, told_limit

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from downpour.base.devices import CPU
 from downpour.base.errors import (
     DownpourError,
     FileCorrupt,
@@ -27,6 +26,7 @@ from downpour.base.errors import (
     SpecError,
     UnfitWorker,
 )
+from downpour.base.names import CPU
 from downpour.base.states import unmeasured
 from downpour.core.spec import Spec
 from downpour.host.machine import told_limit

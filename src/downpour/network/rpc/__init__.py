@@ -8,8 +8,8 @@ implements `ManagerService` or `WorkerService` receives values and answers with 
 from downpour.network.rpc.connection import CALL_SECONDS, ManagerClient, WorkerClient
 from downpour.network.rpc.generated.constants import PROTOCOL
 from downpour.network.rpc.server import listen
-from downpour.network.rpc.services import serve_manager, serve_worker
 from downpour.network.rpc.trust import Address, Trust, parse_address
+from downpour.network.rpc.wire import serve_manager, serve_worker
 
 __all__ = [
     "CALL_SECONDS",

@@ -3,7 +3,7 @@
 A connection carries one call at a time. It returns to the pool only after a whole answer to that
 call. Otherwise we close it, because the next answer on it might belong to the last call. If the
 peer has closed a pooled connection meanwhile, we silently open a new one and repeat the call, which
-is safe for every call of this protocol. `services.py` declares the calls.
+is safe for every call of this protocol. `messages.py` declares the calls.
 The clients of managers and workers take and return values, and threads may share them.
 """
 
@@ -39,12 +39,13 @@ from downpour.network.rpc.generated.ttypes import Refusal, RefusalKind
 from downpour.network.rpc.messages import (
     PAGE_EXPERIMENTS_MAX,
     ExperimentSummary,
+    ManagerService,
     RecordPage,
     Status,
+    WorkerService,
 )
-from downpour.network.rpc.services import ManagerService, WorkerService, thrift_name, types_of
 from downpour.network.rpc.trust import OPEN, UNTRUSTED, Address, Trust, greet, refused_by_tls
-from downpour.network.rpc.wire import FieldError, Shown, from_wire, to_wire
+from downpour.network.rpc.wire import FieldError, Shown, from_wire, thrift_name, to_wire, types_of
 
 CALL_SECONDS = 10.0
 """The deadline of a call, unless a client has another."""

@@ -1,9 +1,12 @@
-"""The messages between a manager, its workers and its clients, as values.
+"""The messages between a manager, its workers and its clients, as values; and their services.
 
 They mirror `idl/downpour.thrift` name for name; `wire.py` turns them into Thrift structs and back,
 and nothing outside this folder ever sees a struct. The values that messages share with files and
 the scheduler (attempts, updates, published files) are in `base/values.py`. Counts and sizes are not
 negative and seconds are finite; `wire.py` refuses anything else.
+
+The implementation of a service knows nothing of Thrift. Its arguments arrive checked, and its
+answers are values. Many threads call.
 """
 
 from __future__ import annotations
@@ -11,15 +14,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from downpour.base.devices import CPU
 from downpour.base.errors import IncompatiblePeer
-from downpour.base.states import ExperimentState, TaskState, WorkerState
+from downpour.base.names import CPU
+from downpour.base.states import ExperimentState, FailureKind, TaskState, WorkerState
 from downpour.base.values import (
+    BARE_NAME,
     AttemptId,
     BareName,
     Checksum,
@@ -35,6 +39,8 @@ from downpour.base.values import (
     StepCount,
     SystemState,
     TrialSums,
+    Update,
+    is_bare_name,
 )
 from downpour.core.splitters import stretches
 from downpour.host.text import shortened
@@ -389,3 +395,93 @@ def _unpack_stretches(count: int, data: bytes | memoryview) -> IndexArray:
     indices = stretches(begins, ends)
     indices.flags.writeable = False
     return indices
+
+
+ExperimentName = Annotated[str, Rule(lambda name: not name or is_bare_name(name), BARE_NAME)]
+"""The name of an experiment, or nothing."""
+
+
+class ManagerService(Protocol):
+    """A manager's service; `SpecError`, `Refused` and `SharedDirectoryError` reach the caller.
+
+    Every call may come twice, because its answer may have been lost; both answers must be equal.
+    `describe`, `heartbeat`, `leave` and `list_experiments` never refuse.
+    """
+
+    def describe(self) -> ManagerInfo:
+        """Return the facts that a worker needs before it registers."""
+
+    def register_worker(self, registration: Registration) -> Registered:
+        """Register a worker; refuse another protocol, or the presence of another folder."""
+
+    def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
+        """Record that a worker is alive; the reply says whether it is registered."""
+
+    def report_update(self, worker: str, attempt: AttemptId, update: Update) -> None:
+        """Accept an update; it is durable when this returns."""
+
+    def report_failure(
+        self, worker: str, attempt: AttemptId, kind: FailureKind, reason: Reason
+    ) -> None:
+        """Record that an attempt failed."""
+
+    def report_hand_over(self, worker: str, attempt: AttemptId, snapshot: Snapshot) -> None:
+        """Accept the snapshot of a stopped attempt, so that another worker can continue it."""
+
+    def report_blocks(
+        self, worker: str, experiment: BareName, blocks: tuple[BlockDigest, ...]
+    ) -> tuple[Reason, ...]:
+        """Record which blocks a worker has read; returns the ones that are different elsewhere."""
+
+    def leave(self, worker: str, reason: Reason) -> None:
+        """Unregister a worker."""
+
+    def submit(self, spec: str, request: str) -> str:
+        """Accept an experiment, described in TOML; a repeated request returns the same one."""
+
+    def status(self, experiment: ExperimentName, after_change: int, wait_seconds: float) -> Status:
+        """Wait for a change after `after_change`; an empty `experiment` means the active one."""
+
+    def list_experiments(self, before: ExperimentName, limit: int) -> tuple[ExperimentSummary, ...]:
+        """Return the last experiments before `before`, or of all, in the order of submission."""
+
+    def cancel(self, experiment: ExperimentName) -> None:
+        """Cancel an experiment; one that has ended stays as it is."""
+
+    def disturbed(self, experiment: ExperimentName, who: str, what: str) -> None:
+        """Record that someone disturbs a process on purpose."""
+
+    def results(
+        self, experiment: ExperimentName, from_line: int, wait_seconds: float
+    ) -> RecordPage:
+        """Wait for a line of the record at or after `from_line`."""
+
+
+class WorkerService(Protocol):
+    """A worker's service for its manager; only `train` may refuse, for instance as busy."""
+
+    def ping(self) -> WorkerInfo:
+        """Return the worker's name, and what it runs."""
+
+    def train(self, task: TaskMessage) -> None:
+        """Accept a task and return at once; accept a repeated call, too."""
+
+    def cancel(self, attempt: AttemptId) -> None:
+        """Stop an attempt at its next step; do nothing if it is not running."""
+
+    def hand_over(self, attempt: AttemptId) -> None:
+        """Stop an attempt at its next step with a snapshot; do nothing if it is not running."""
+
+    def drain(self) -> None:
+        """Finish what is running, then leave."""
+
+
+def messages() -> list[str]:
+    """Return the names of all messages, such as "manager.heartbeat"."""
+    services = {"manager": ManagerService, "worker": WorkerService}
+    return [
+        f"{who}.{name}"
+        for who, service in services.items()
+        for name, method in vars(service).items()
+        if callable(method) and not name.startswith("_")
+    ]

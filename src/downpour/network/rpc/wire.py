@@ -1,36 +1,46 @@
-"""Values to Thrift structs and back, driven by the values' own annotations.
+"""Values to Thrift structs and back, by the values' own annotations; and a service for structs.
 
 A dataclass and the struct of the same name have fields of the same names, so the mapping needs only
 one rule for each kind of annotation. We compile the mapping once for each class. Reading is strict,
 because messages come from the network. A required field must be present, and a number finite and
 not negative. A name for the file system must be bare, and a peer's text about itself short and
 printable. We put a reason in one short line. An absent field takes the dataclass's default.
+
+An error of our tree that a service raises reaches the caller as the same error. Any other exception
+is a defect, logged once, and the caller gets "internal error".
 """
 
 from __future__ import annotations
 
 import math
 import operator
+import socket
 from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
-from types import NoneType, UnionType
+from types import ModuleType, NoneType, SimpleNamespace, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from thrift.Thrift import TType
 
-from downpour.base.errors import IncompatiblePeer
+from downpour.base.errors import IncompatiblePeer, Refused, SharedDirectoryError, SpecError
 from downpour.base.values import PublishedFile, Rule
-from downpour.network.rpc.generated import ttypes
+from downpour.host.text import shortened
+from downpour.network.rpc.generated import Manager, Worker, ttypes
+from downpour.network.rpc.generated.ttypes import Refusal, RefusalKind
 from downpour.network.rpc.messages import (
     PACKED_BYTES_MAX,
     STRETCH_BYTES,
     Indices,
     IndicesFile,
+    ManagerService,
+    WorkerService,
     pack_indices,
     unpack_indices,
 )
+from downpour.network.rpc.server import CallRejected, CallTurnedAway, Limits, Server
+from downpour.network.rpc.trust import OPEN, Trust
 
 
 class FieldError(IncompatiblePeer):
@@ -278,3 +288,102 @@ def _write_indices(indices: Indices) -> Any:
     if len(packed) > PACKED_BYTES_MAX:
         raise ValueError(f"{indices.size} indices are too many for a message: send a file")
     return ttypes.Indices(width_bytes=width, count=indices.size, packed=packed)
+
+
+def thrift_name(name: str) -> str:
+    """Return Thrift's name of a method: report_update is reportUpdate."""
+    first, *others = name.split("_")
+    return first + "".join(map(str.capitalize, others))
+
+
+@cache
+def types_of(declared: Callable[..., Any]) -> tuple[dict[str, Any], Any]:
+    """Return the annotations of a declared call: its arguments' by name, and its answer's."""
+    hints = get_type_hints(declared, include_extras=True)
+    answer = hints.pop("return")
+    return hints, answer
+
+
+def kinds_of_refusals() -> list[str]:
+    """Return the names of all kinds of refusals."""
+    return [kind.name for kind in RefusalKind]
+
+
+def serve_manager(
+    service: ManagerService,
+    host: str,
+    port: int,
+    limits: Limits | None = None,
+    trust: Trust = OPEN,
+    on_end: Callable[[], None] = lambda: None,
+    listener: socket.socket | None = None,
+) -> Server:
+    """Return the server of a manager, bound to its port; see `Server` and `listen`."""
+    processor = _processor(service, ManagerService, Manager)
+    return Server(processor, host, port, limits, trust, on_end, listener)
+
+
+def serve_worker(service: WorkerService, host: str, port: int, trust: Trust = OPEN) -> Server:
+    """Return the server of a worker, bound to its port; see `Server` and `listen`."""
+    return Server(_processor(service, WorkerService, Worker), host, port, trust=trust)
+
+
+def _processor(service: object, interface: type, module: ModuleType) -> Any:
+    """Adapt the methods that the interface declares, under Thrift's names for them."""
+    calls = {}
+    # We go through the interface, because no peer may call the service's other methods.
+    for name, declared in vars(interface).items():
+        if not name.startswith("_"):
+            method = thrift_name(name)
+            refuses = hasattr(getattr(module, f"{method}_result"), "refusal")
+            calls[method] = _adapted(getattr(service, name), declared, refuses=refuses)
+    return module.Processor(SimpleNamespace(**calls))
+
+
+def _adapted(
+    call: Callable[..., Any], declared: Callable[..., Any], *, refuses: bool
+) -> Callable[..., Any]:
+    """Wrap a method: structs → values, the call, its answer → struct, its errors → IDL's."""
+    hints, answer = types_of(declared)
+    write = writer(answer)
+    arguments = tuple((name, reader(hint)) for name, hint in hints.items())
+
+    def serve(*structs: Any) -> Any:
+        try:
+            values = [
+                read_field(name, read, struct)
+                for (name, read), struct in zip(arguments, structs, strict=True)
+            ]
+            return write(call(*values))
+        except (IncompatiblePeer, Refused, SharedDirectoryError, SpecError) as error:
+            if refuses:
+                raise _refusal(error) from None
+            # The IDL declares no refusal for this call, so the error goes as one of Thrift's own.
+            if isinstance(error, IncompatiblePeer):
+                raise CallRejected(message=shortened(str(error))) from None
+            # A replaced manager is stopping, but its workers go on sending heartbeats.
+            if isinstance(error, Refused) and error.busy:
+                raise CallTurnedAway(message=shortened(str(error))) from None
+            raise
+        except (SystemExit, KeyboardInterrupt) as error:
+            # Thrift's processor lets these pass, which would end this thread without an answer.
+            raise RuntimeError("a call tried to end the process that serves it") from error
+
+    return serve
+
+
+def _refusal(error: Exception) -> Refusal:
+    """Translate an error of our tree into a refusal; the inverse of `connection._refused`."""
+    match error:
+        case SpecError() | FieldError():
+            kind, field, value, reason = RefusalKind.ASKED, error.field, error.value, error.accepted
+        case SharedDirectoryError():
+            kind, field = RefusalKind.SHARED_DIRECTORY, "shared_dir"
+            value, reason = Shown(error.path), error.reason
+        case Refused():
+            kind = RefusalKind.BUSY if error.busy else RefusalKind.UNKNOWN
+            field, value, reason = error.field, Shown(error.value), error.reason
+        case _:
+            kind, field = RefusalKind.INCOMPATIBLE, ""
+            value, reason = Shown(), str(error)
+    return Refusal(kind, shortened(field), shortened(shown(value)), shortened(reason))

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from downpour.base.errors import SpecError
+from downpour.base.errors import SpecError, require
 from downpour.base.states import LOSS
 from downpour.files.store.publish import explain
-from downpour.host.extras import require
 from downpour.record.result import Result
 from downpour.record.result_parts import NOT_VERIFIED, Measure, first_of
 from downpour.record.study_result import StudyResult, label

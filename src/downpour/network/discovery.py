@@ -1,4 +1,4 @@
-"""Chooses the manager to call: one rule, for workers, all commands and `downpour.Client`.
+"""Chooses the manager to call, and waits for one: the rules for workers, commands and clients.
 
 1. An address that the user gave wins (`--manager`, `DOWNPOUR_MANAGER`).
 2. Without one, the shared directory or the bucket says who leads (`--shared`, `DOWNPOUR_SHARED`).
@@ -7,16 +7,37 @@
 If both an address and a directory are known, the manager must serve that directory. Otherwise a
 command would silently reach another cluster. A *presence file* proves that it does: the manager
 tells every caller its name, and the directory holds it. If a manager is silent, we call the leader.
+
+People and tools may start a manager, its workers and its clients in any order. So we wait for
+missing managers, folders and tokens, and say so once in the log.
 """
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
-from downpour.base.errors import DownpourError, OtherDirectory, SpecError, Unreachable, Untrusted
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    stop_after_delay,
+    wait_random_exponential,
+)
+
+from downpour.base.errors import (
+    DeadlineExceeded,
+    DownpourError,
+    OtherDirectory,
+    Refused,
+    SharedDirectoryError,
+    SpecError,
+    Unreachable,
+    Untrusted,
+)
 from downpour.base.values import DEFAULT_MANAGER, DEFAULT_SHARED
 from downpour.core.node.worker import next_address
 from downpour.files.store import SharedDirectory
@@ -129,3 +150,46 @@ def managers_for(
     if seen is None and address is None:
         seen, last = SharedDirectory(Path(DEFAULT_SHARED)), parse_address(DEFAULT_MANAGER)
     return Managers(seen, address, trust, last=last, timeout_seconds=timeout_seconds)
+
+
+log = logging.getLogger(__name__)
+
+
+def manager_may_come(error: BaseException) -> bool:
+    """Whether a call failed because no manager serves yet, or none any more."""
+    busy = isinstance(error, Refused) and error.busy
+    return busy or isinstance(error, DeadlineExceeded | Unreachable)
+
+
+def files_may_come(error: BaseException) -> bool:
+    """Whether the folder or its token is missing, which a manager creates when it starts."""
+    of_token = isinstance(error, SpecError) and error.field == "token_file"
+    of_a_file = isinstance(error, SharedDirectoryError) or of_token
+    return of_a_file and isinstance(error.__context__, FileNotFoundError)
+
+
+def awaiting(
+    seconds: float,
+    between: Callable[[], object] = lambda: None,
+    *,
+    when: Callable[[BaseException], bool] = manager_may_come,
+) -> Retrying:
+    """Return a retrying caller; after these `seconds` (0: one try), it raises the last error.
+
+    `between` is called before each further try; it may turn to another manager, or raise. `when`
+    says whether a call that failed with an error may succeed later.
+    """
+
+    def before_sleep(state: RetryCallState) -> None:
+        if state.attempt_number == 1 and state.outcome is not None:
+            log.warning("%s; waiting for up to %.0f s", state.outcome.exception(), seconds)
+        between()
+
+    return Retrying(
+        retry=retry_if_exception(when),
+        # Random, so that workers that wait for one manager do not all call it at the same moments.
+        wait=wait_random_exponential(multiplier=0.1, max=1),
+        stop=stop_after_delay(seconds),
+        before_sleep=before_sleep,
+        reraise=True,
+    )
