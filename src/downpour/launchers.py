@@ -8,11 +8,17 @@ cluster of it. A `LauncherKind` gives it a name and options (`downpour.extending
 from __future__ import annotations
 
 from downpour.base.options import option
-from downpour.cluster.launchers.base import Ended, Engine, Launcher, LaunchPlan, RunningCluster
+from downpour.cluster.launchers import (
+    Ended,
+    Engine,
+    Launcher,
+    LauncherKind,
+    LaunchPlan,
+    RunningCluster,
+)
 from downpour.cluster.launchers.cluster import LocalCluster, PlacedCluster
 from downpour.cluster.launchers.compose import ComposeOptions, on_compose
 from downpour.cluster.launchers.inline import InlineCluster
-from downpour.cluster.launchers.kinds import LauncherKind
 from downpour.cluster.launchers.ray import on_ray
 from downpour.cluster.launchers.ray_nodes import RayOptions
 from downpour.cluster.launchers.slurm import on_slurm

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from downpour.cluster.launchers.launching import Launching, checked_table
+from downpour.cluster.launchers import Launching, checked_table
 from downpour.experiments.studies import Grid
 from downpour.files.spec_file import read_spec
 

@@ -13,9 +13,8 @@ import pytest
 
 from downpour.base.names import Devices
 from downpour.cli import up_and_down
-from downpour.cluster.launchers import systemd
+from downpour.cluster.launchers import Launching, supervisor
 from downpour.cluster.launchers.cluster_files import ClusterFiles, ClusterInfo
-from downpour.cluster.launchers.launching import Launching
 from downpour.host.machine import usable_cores
 from downpour.learning import accelerators, devices
 from tests.chaos.line import free_port
@@ -103,7 +102,7 @@ def test_without_systemd_a_service_is_refused_in_a_line(
     refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is written."""
-    monkeypatch.setattr(systemd, "RUNNING", tmp_path / "none")
+    monkeypatch.setattr(supervisor, "RUNNING", tmp_path / "none")
     for command in ("up", "down"):
         line = refused(command, "--service", "--shared", tmp_path / "lab")
         assert line.startswith("systemd does not run here")

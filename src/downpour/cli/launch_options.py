@@ -11,9 +11,15 @@ import typer
 from downpour.base.options import OptionText, flag, option, options_of
 from downpour.cli.common import refuse_unused
 from downpour.cli.parameters import CommandPart, Values, parameter
-from downpour.cluster.launchers import LAUNCHERS, kind_of
-from downpour.cluster.launchers.base import LaunchPlan
-from downpour.cluster.launchers.launching import Launching, checked_table, owners, planning
+from downpour.cluster.launchers import (
+    LAUNCHERS,
+    Launching,
+    LaunchPlan,
+    checked_table,
+    kind_of,
+    owners,
+    planning,
+)
 from downpour.files.spec_file import read_launch
 from downpour.learning.allowlist import VARIABLE
 

@@ -184,7 +184,7 @@ def _run_several(options: WorkerOptions, log: Path | None) -> None:
         raise SpecError("count", options.count, f"must be from 1 to {_COUNT_MAX}")
     if options.advertise.rpartition(":")[2].isdigit():
         raise SpecError("advertise", options.advertise, "needs no port with --count")
-    from downpour.cluster.launchers.tether import run_group
+    from downpour.cluster.launchers.ssh import run_group
     from downpour.cluster.worker.process import default_name
 
     named = replace(options, name=options.name or default_name(os.environ))

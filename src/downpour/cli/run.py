@@ -16,8 +16,7 @@ from downpour.cli.parameters import command
 from downpour.cli.printing import SpecOnce, err, note, print_result, say
 from downpour.cli.spec_options import FoundSpec, SpecRequest
 from downpour.cluster.disturbances import Disturbances
-from downpour.cluster.launchers.base import LaunchPlan
-from downpour.cluster.launchers.launching import Launching
+from downpour.cluster.launchers import Launching, LaunchPlan
 from downpour.cluster.options import ManagerOptions
 from downpour.core.spec import Spec
 from downpour.host.paths import Credentials

@@ -19,7 +19,7 @@ from downpour.cli.common import RESULTS, allow_code, refuse_both
 from downpour.cli.launch_options import LaunchOptions, refuse_own_data
 from downpour.cli.parameters import command
 from downpour.cli.printing import err, note, out, print_json, say
-from downpour.cluster.launchers.launching import Launching
+from downpour.cluster.launchers import Launching
 from downpour.host.child import checked_command, command_for
 from downpour.host.paths import Credentials
 

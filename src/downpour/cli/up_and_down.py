@@ -20,9 +20,8 @@ from downpour.cli.dashboard import page_socket, page_url
 from downpour.cli.launch_options import LaunchOptions, dry_run, workers
 from downpour.cli.parameters import command
 from downpour.cli.printing import err, note, out, print_json, say
-from downpour.cluster.launchers.base import LaunchPlan
+from downpour.cluster.launchers import Launching, LaunchPlan
 from downpour.cluster.launchers.cluster_files import ClusterFiles, ClusterInfo
-from downpour.cluster.launchers.launching import Launching
 from downpour.cluster.launchers.ssh_script import SshOptions, read_hosts
 from downpour.cluster.options import ManagerOptions, checked_patience
 from downpour.host.child import checked_command
@@ -136,12 +135,12 @@ def down(options: DownOptions) -> None:
     that has the shared directory. Experiments keep their state. If no cluster is up, it does
     nothing, with exit status 0.
     """
-    from downpour.cluster.launchers import systemd
+    from downpour.cluster.launchers import supervisor
     from downpour.cluster.launchers.supervisor import stop
 
     shared = options.shared
     if options.service:
-        names = systemd.disable(str(shared.absolute()))
+        names = supervisor.disable(str(shared.absolute()))
         note(f"stopped {', '.join(names)}" if names else f"no service uses {shared}")
         return
     seconds = checked_seconds("drain_seconds", options.drain_seconds)
@@ -232,17 +231,17 @@ def _serve_page(plan: LaunchPlan, listener: socket.socket) -> None:
 
 def _serve(plan: LaunchPlan, *, with_manager: bool, dry_run: bool) -> None:
     """Hand a plan over to systemd, or print its units."""
-    from downpour.cluster.launchers import systemd
+    from downpour.cluster.launchers import supervisor
 
-    texts = systemd.units(plan, with_manager=with_manager)
+    texts = supervisor.units(plan, with_manager=with_manager)
     if dry_run:
         for name, text in texts.items():
             for line in (f"# {name}", *text.splitlines()):
                 say(line)
         return
-    for name in systemd.enable(plan, texts):
+    for name in supervisor.enable(plan, texts):
         say(name)
-    if not systemd.linger():
+    if not supervisor.linger():
         note("they end with your login until an administrator runs `loginctl enable-linger USER`")
 
 

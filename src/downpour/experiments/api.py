@@ -11,8 +11,7 @@ from functools import partial
 
 from downpour.base.names import checked_call
 from downpour.cluster.disturbances import Disturbances
-from downpour.cluster.launchers.base import Launcher
-from downpour.cluster.launchers.launching import launch_of, refuse_unmet
+from downpour.cluster.launchers import Launcher, launch_of, refuse_unmet
 from downpour.core.spec import Spec
 from downpour.experiments.client import Asked, OnStatus, spec_of
 from downpour.experiments.following import OnEvent, OnRound

@@ -22,8 +22,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Self
 
-import msgspec
-
 from downpour.base.errors import SpecError
 from downpour.base.states import TOLD, ExperimentEvent
 from downpour.host.text import last_line, shortened
@@ -109,6 +107,8 @@ class JsonLine:
     @classmethod
     def of(cls, line: str) -> Self:
         """Read it."""
+        import msgspec
+
         return msgspec.convert(json.loads(line), cls)
 
 

@@ -14,8 +14,8 @@ import pytest
 from downpour.base.errors import LaunchError, SharedDirectoryError
 from downpour.cluster.launchers import kind_of
 from downpour.cluster.launchers.cluster_files import ClusterFiles, ClusterInfo, StopRequest
+from downpour.cluster.launchers.ssh import LocalEngine
 from downpour.cluster.launchers.supervisor import SupervisedPlan, Supervisor, stop
-from downpour.cluster.launchers.tether import LocalEngine
 from downpour.cluster.options import ManagerOptions
 from downpour.launchers import Ended, InlineCluster, Launcher, LaunchPlan
 from tests.waiting import until

@@ -9,7 +9,7 @@ import pytest
 
 import downpour
 from downpour.base.errors import SpecError
-from downpour.cluster.launchers.launching import launch_of, owners
+from downpour.cluster.launchers import launch_of, owners
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from downpour.base import VERSION
 from downpour.base.errors import LaunchError, SpecError
-from downpour.cluster.launchers.ssh import SshEngine, address_seen
+from downpour.cluster.launchers.ssh import SshEngine, TetheredWorkers, address_seen
 from downpour.cluster.launchers.ssh_script import (
     Host,
     Look,
@@ -25,7 +25,6 @@ from downpour.cluster.launchers.ssh_script import (
     status_in,
     worker_script,
 )
-from downpour.cluster.launchers.tether import TetheredWorkers
 from downpour.cluster.options import ManagerOptions, WorkerOptions
 from downpour.host.paths import Credentials
 from downpour.host.text import last_line

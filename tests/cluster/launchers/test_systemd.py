@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from downpour.base.errors import LaunchError, SpecError
-from downpour.cluster.launchers import systemd
+from downpour.cluster.launchers import supervisor
 from downpour.cluster.options import ManagerOptions
 from downpour.host.paths import Credentials
 from downpour.launchers import LaunchPlan
@@ -70,7 +70,7 @@ def test_units_are_this_text(monkeypatch: pytest.MonkeyPatch) -> None:
     manager = ManagerOptions(
         shared="/our lab/100%", host="10.0.0.1", port=4000, data_dir='/d/"$x\\'
     )
-    texts = systemd.units(LaunchPlan(manager, 2, threads=2))
+    texts = supervisor.units(LaunchPlan(manager, 2, threads=2))
     assert list(texts.values()) == [MANAGER, WORKER]
     names = [re.sub("[0-9a-f]{6}", "SUM", name) for name in texts]
     assert names == [
@@ -81,7 +81,7 @@ def test_units_are_this_text(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_workers_alone_find_the_manager_through_the_directory() -> None:
     """And on loopback no token is needed."""
-    texts = systemd.units(LaunchPlan(ManagerOptions(shared="/lab"), 2), with_manager=False)
+    texts = supervisor.units(LaunchPlan(ManagerOptions(shared="/lab"), 2), with_manager=False)
     ((name, text),) = texts.items()
     assert name.endswith("-worker@.service")
     assert "--manager" not in text
@@ -92,7 +92,7 @@ def test_a_token_itself_is_never_in_a_unit() -> None:
     """Others may read it there; a file is named instead."""
     secret = ManagerOptions(shared="/lab", credentials=Credentials(token="secret"))
     with pytest.raises(SpecError, match="needs --token-file"):
-        systemd.units(LaunchPlan(secret, 1))
+        supervisor.units(LaunchPlan(secret, 1))
 
 
 @pytest.fixture
@@ -107,17 +107,17 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setattr(systemd, "RUNNING", tmp_path)
+    monkeypatch.setattr(supervisor, "RUNNING", tmp_path)
     return tmp_path / "asked"
 
 
 def test_units_are_written_enabled_and_removed_again(asked: Path, tmp_path: Path) -> None:
     """An instance of the template for each slot; workers stop before their manager."""
     plan = LaunchPlan(ManagerOptions(shared=str(tmp_path / "lab"), host="10.0.0.1"), 2)
-    texts = systemd.units(plan)
+    texts = supervisor.units(plan)
     manager, worker = texts
     slots = [worker.replace("@", "@1"), worker.replace("@", "@2")]
-    assert systemd.enable(plan, texts) == [manager, *slots]
+    assert supervisor.enable(plan, texts) == [manager, *slots]
     folder = tmp_path / "config" / "systemd" / "user"
     assert {path.name: path.read_text() for path in folder.iterdir()} == texts
     assert (tmp_path / "lab" / "token").stat().st_mode & 0o777 == 0o600
@@ -127,14 +127,14 @@ def test_units_are_written_enabled_and_removed_again(asked: Path, tmp_path: Path
     ]
     asked.unlink()
     all_slots = worker.replace("@", "@*")
-    assert systemd.disable(plan.manager.shared) == [all_slots, manager]
+    assert supervisor.disable(plan.manager.shared) == [all_slots, manager]
     assert not list(folder.iterdir())
     assert asked.read_text().splitlines() == [
         f"--user stop {all_slots} {manager}",
         f"--user disable {manager} {worker}",
         "--user daemon-reload",
     ]
-    assert systemd.disable(plan.manager.shared) == []
+    assert supervisor.disable(plan.manager.shared) == []
 
 
 def test_a_refusal_of_systemd_is_quoted(asked: Path, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_refusal_of_systemd_is_quoted(asked: Path, tmp_path: Path) -> None:
     (tmp_path / "refuse").touch()
     plan = LaunchPlan(ManagerOptions(shared=str(tmp_path / "lab")), 1)
     with pytest.raises(LaunchError, match="daemon-reload: Failed to connect") as told:
-        systemd.enable(plan, systemd.units(plan))
+        supervisor.enable(plan, supervisor.units(plan))
     assert told.value.exit_status == 2
     assert asked.exists()
 
@@ -151,11 +151,11 @@ def test_without_systemd_there_is_no_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The line says so, and nothing is written."""
-    monkeypatch.setattr(systemd, "RUNNING", tmp_path / "none")
+    monkeypatch.setattr(supervisor, "RUNNING", tmp_path / "none")
     plan = LaunchPlan(ManagerOptions(shared=str(tmp_path / "lab")), 1)
     with pytest.raises(LaunchError, match="systemd does not run here") as told:
-        systemd.enable(plan, {})
+        supervisor.enable(plan, {})
     assert told.value.exit_status == 2
     with pytest.raises(LaunchError, match="systemd does not run here"):
-        systemd.disable("/lab")
+        supervisor.disable("/lab")
     assert list(tmp_path.iterdir()) == []

@@ -12,7 +12,7 @@ from threading import Event
 import pytest
 
 from downpour.base.names import Devices
-from downpour.cluster.launchers.tether import numbered, on_a_card
+from downpour.cluster.launchers.ssh import numbered, on_a_card
 from downpour.cluster.manager.process import Manager, start_manager
 from downpour.cluster.options import ManagerOptions, WorkerOptions
 from downpour.learning import accelerators, devices

@@ -83,9 +83,12 @@ def test_a_manager_takes_up_no_experiment_of_a_run(
         manager.close()
     assert {path.name: contents(path) for path in run.shared.experiments.iterdir()} == runs
     looked: list[Path] = []
-    monkeypatch.setattr(
-        takeover, "names_in", lambda folder: looked.append(folder) or names_in(folder)
-    )
+
+    def look(folder: Path) -> list[str]:
+        looked.append(folder)
+        return names_in(folder)
+
+    monkeypatch.setattr(takeover, "names_in", look)
     start().close()
     assert set(looked) == {run.shared.root}, "the first manager noted that none need look at them"
 

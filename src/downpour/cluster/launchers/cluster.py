@@ -22,9 +22,8 @@ from typing import Self
 import psutil
 
 from downpour.base.errors import LaunchError
-from downpour.cluster.launchers.base import Ended, Engine, LaunchPlan
-from downpour.cluster.launchers.forking import ForkEngine, ForkServerProcess
-from downpour.cluster.launchers.kinds import LauncherKind
+from downpour.cluster.launchers import Ended, Engine, LauncherKind, LaunchPlan
+from downpour.cluster.launchers.forkserver import ForkEngine, ForkServerProcess
 from downpour.cluster.options import training_environment
 from downpour.host.paths import Credentials, known_secrets
 from downpour.host.process import signal_group

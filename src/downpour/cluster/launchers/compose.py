@@ -1,6 +1,6 @@
 """Runs workers as containers of a compose file, and the manager where the command runs.
 
-Each container is on a tether (`tether.py`): the `docker compose run` that started it holds its
+Each container is on a tether (`ssh.py`): the `docker compose run` that started it holds its
 shell's input open, so the container ends with the launcher. The compose file decides a worker's
 image, limits and volumes; the volume at /shared is this machine's shared directory.
 """
@@ -20,11 +20,10 @@ from pathlib import Path
 from downpour.base.errors import LaunchError
 from downpour.base.names import checked_calls
 from downpour.base.options import option
-from downpour.cluster.launchers.base import Launcher, LaunchPlan
+from downpour.cluster.launchers import Launcher, LauncherKind, LaunchPlan
 from downpour.cluster.launchers.cluster import PlacedCluster
-from downpour.cluster.launchers.kinds import LauncherKind
+from downpour.cluster.launchers.ssh import TetheredWorkers
 from downpour.cluster.launchers.ssh_script import SLOTS_MAX, Host, worker_script
-from downpour.cluster.launchers.tether import TetheredWorkers
 from downpour.cluster.options import WorkerOptions, training_environment
 from downpour.host.child import LastWill
 from downpour.host.paths import FILES

@@ -16,9 +16,8 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Self
 
 from downpour.base.errors import DownpourError, LaunchError, SpecError
-from downpour.cluster.launchers.base import LaunchPlan
+from downpour.cluster.launchers import LauncherKind, LaunchPlan
 from downpour.cluster.launchers.cluster import new_log
-from downpour.cluster.launchers.kinds import LauncherKind
 from downpour.cluster.threads import THREADS
 from downpour.host.paths import Credentials, known_secrets
 

@@ -17,9 +17,8 @@ from typing import Any
 from downpour.base.errors import LaunchError, require
 from downpour.base.names import AUTO, CPU, Device
 from downpour.base.values import merged
-from downpour.cluster.launchers.base import Ended, Launcher, LaunchPlan
+from downpour.cluster.launchers import Ended, Launcher, LauncherKind, LaunchPlan
 from downpour.cluster.launchers.cluster import PlacedCluster
-from downpour.cluster.launchers.kinds import LauncherKind
 from downpour.cluster.launchers.ray_nodes import (
     NodeWatch,
     RayOptions,

@@ -16,7 +16,7 @@ from typing import Any
 from downpour.base.errors import SpecError
 from downpour.base.names import checked_calls
 from downpour.base.options import option
-from downpour.cluster.launchers.kinds import checked_place, place
+from downpour.cluster.launchers import checked_place, place
 from downpour.host.paths import without_credentials
 from downpour.host.process import end_with_parent
 

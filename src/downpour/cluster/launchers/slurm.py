@@ -17,10 +17,8 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from downpour.base.errors import ComeAgain, LaunchError
-from downpour.cluster.launchers import slurm_script
-from downpour.cluster.launchers.base import Ended, Launcher, LaunchPlan
+from downpour.cluster.launchers import Ended, Launcher, LauncherKind, LaunchPlan, slurm_script
 from downpour.cluster.launchers.cluster import PlacedCluster
-from downpour.cluster.launchers.kinds import LauncherKind
 from downpour.cluster.launchers.slurm_script import (
     JOB_NAME,
     ArrayTask,

@@ -23,7 +23,7 @@ from downpour.base.errors import LaunchError, SpecError
 from downpour.base.names import checked_calls
 from downpour.base.options import checked_seconds, option
 from downpour.base.values import merged
-from downpour.cluster.launchers.kinds import checked_place, manager_host, place
+from downpour.cluster.launchers import checked_place, manager_host, place
 from downpour.cluster.options import WorkerOptions
 from downpour.host.paths import without_credentials
 

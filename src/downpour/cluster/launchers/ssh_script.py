@@ -24,7 +24,7 @@ from downpour.base.errors import LaunchError, SpecError
 from downpour.base.names import checked_calls
 from downpour.base.options import option
 from downpour.base.values import checked_labels, merged, small_number
-from downpour.cluster.launchers.kinds import manager_host
+from downpour.cluster.launchers import manager_host
 from downpour.cluster.options import WorkerOptions
 from downpour.host.paths import FILES, TOKEN, read_user_file
 from downpour.host.text import last_line, one_line

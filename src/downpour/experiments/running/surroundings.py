@@ -10,7 +10,7 @@ from typing import Any
 from downpour.base.errors import SpecError
 from downpour.base.values import DEFAULT_SHARED, is_bare_name
 from downpour.cluster.disturbances import UNDISTURBED, Disturbances
-from downpour.cluster.launchers.base import Launcher
+from downpour.cluster.launchers import Launcher
 from downpour.cluster.options import checked_patience
 from downpour.core.spec import Spec
 from downpour.files.spec_file import read_toml

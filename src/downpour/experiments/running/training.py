@@ -12,10 +12,9 @@ from typing import Any
 
 from downpour.base.errors import ExperimentFailed, NotBegun, SpecError
 from downpour.base.names import AUTO
-from downpour.cluster.launchers import launcher_of
-from downpour.cluster.launchers.base import LaunchPlan, RunningCluster
+from downpour.cluster.launchers import LaunchPlan, RunningCluster, launcher_of
 from downpour.cluster.launchers.cluster import START_SECONDS, PlacedCluster, fork_server
-from downpour.cluster.launchers.forking import ForkServerProcess
+from downpour.cluster.launchers.forkserver import ForkServerProcess
 from downpour.cluster.manager.start_file import start_of
 from downpour.cluster.options import ManagerOptions
 from downpour.core.resolve import LocalOptimizer, resolve

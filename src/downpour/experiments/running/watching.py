@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from downpour.base.errors import DownpourError, SpecError
 from downpour.base.states import ExperimentState
 from downpour.cluster.disturbances import Disturbances, Kill, Slow, Slowing
-from downpour.cluster.launchers.base import RunningCluster
+from downpour.cluster.launchers import RunningCluster
 from downpour.cluster.launchers.cluster import LocalCluster
 from downpour.core.spec import ResolvedSpec
 from downpour.experiments.client import OnStatus

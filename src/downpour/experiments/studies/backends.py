@@ -17,7 +17,7 @@ from typing import Protocol
 
 from downpour.base.errors import DownpourError, ExperimentFailed, SpecError
 from downpour.base.states import LOSS, ExperimentState
-from downpour.cluster.launchers.base import RunningCluster
+from downpour.cluster.launchers import RunningCluster
 from downpour.core.spec import Meetings, Spec
 from downpour.experiments.client import Client, OnStatus
 from downpour.experiments.following import Follower, OnEvent
