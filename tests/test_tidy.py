@@ -38,9 +38,7 @@ NO_TORCH = PURE | {"host", "files", "network", "cli"}
 LAZY = {module for modules in EXTRAS.values() for module in modules} - {"cryptography"}
 LAZY |= {"torchvision", "PIL"}
 # What only the page's process imports.
-PAGE_SERVER = {
-    f"experiments/page_server/{name}.py" for name in ("access", "connections", "server", "serving")
-}
+PAGE_SERVER = {f"experiments/page_server/{name}.py" for name in ("server", "viewers")}
 PICKLES = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 
 SOURCES = {".py", ".js", ".css", ".html"}

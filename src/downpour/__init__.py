@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from downpour.base.errors import DownpourError
     from downpour.core.spec import Spec
     from downpour.core.spec_fields import Inside, Outer
-    from downpour.experiments.api import run
     from downpour.experiments.client import Client
-    from downpour.experiments.reproduction.reproducing import replay
-    from downpour.experiments.trained_model.loading import load_model
-    from downpour.experiments.trained_model.locating import resumed
+    from downpour.experiments.locating import resumed
+    from downpour.experiments.replay import replay
+    from downpour.experiments.trained_model import load_model
+    from downpour.experiments.training import run
     from downpour.host.paths import Credentials
     from downpour.learning.allowlist import allow
     from downpour.learning.tasks.task import Task
@@ -56,10 +56,10 @@ _HOMES = {
     "Spec": "downpour.core.spec",
     "Task": "downpour.learning.tasks.task",
     "allow": "downpour.learning.allowlist",
-    "load_model": "downpour.experiments.trained_model.loading",
-    "replay": "downpour.experiments.reproduction.reproducing",
-    "resumed": "downpour.experiments.trained_model.locating",
-    "run": "downpour.experiments.api",
+    "load_model": "downpour.experiments.trained_model",
+    "replay": "downpour.experiments.replay",
+    "resumed": "downpour.experiments.locating",
+    "run": "downpour.experiments.training",
 }
 
 

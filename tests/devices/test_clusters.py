@@ -18,8 +18,8 @@ import pytest
 import downpour
 from downpour.base.errors import DownpourError
 from downpour.cluster.options import ManagerOptions
-from downpour.experiments.trained_model.locating import find
-from downpour.experiments.trained_model.predicting import predict
+from downpour.experiments.locating import find
+from downpour.experiments.trained_model import predict
 from downpour.launchers import LaunchPlan, LocalCluster
 from downpour.record.result_parts import mixture_of
 from downpour.show.tables.live import status_view

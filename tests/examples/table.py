@@ -26,8 +26,8 @@ from pathlib import Path
 import pytest
 
 from downpour import Spec
-from downpour.experiments.running.surroundings import Surroundings
-from downpour.experiments.running.training import embed
+from downpour.experiments.surroundings import Surroundings
+from downpour.experiments.training import embed
 from downpour.learning.tasks.own import own_task
 from downpour.record import Result
 from tests.chaos.test_hand_over import Cluster, mostly_stopped

@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from downpour import Client, Spec, run
-from downpour.experiments.running.surroundings import Surroundings
-from downpour.experiments.running.training import embed
+from downpour.experiments.surroundings import Surroundings
+from downpour.experiments.training import embed
 from downpour.launchers import LocalCluster
 from downpour.network.rpc.messages import Status
 from downpour.record import Result

@@ -18,10 +18,10 @@ from downpour.base.errors import DeadlineExceeded, ExperimentFailed, NotBegun, S
 from downpour.cluster.options import ManagerOptions
 from downpour.core.families import AGGREGATORS, CODECS, POLICIES
 from downpour.core.resolve import resolve
+from downpour.experiments import training
 from downpour.experiments.client import spec_of
-from downpour.experiments.running import training
-from downpour.experiments.running.surroundings import Surroundings
-from downpour.experiments.running.training import embed
+from downpour.experiments.surroundings import Surroundings
+from downpour.experiments.training import embed
 from downpour.launchers import LaunchPlan, LocalCluster
 from downpour.learning.accelerators import devices_here
 from downpour.network.rpc.messages import Status

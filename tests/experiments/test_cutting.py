@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from downpour.core.spec import Spec
-from downpour.experiments.running.cutting import cuts_of, shards_for
+from downpour.experiments.surroundings import cuts_of, shards_for
 from tests.cluster.manager.conftest import Cluster, cluster, options
 from tests.specs import plain_spec
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from downpour.base.states import ExperimentEvent, ExperimentState, WorkerState
-from downpour.experiments.reproduction.history import Replay
+from downpour.experiments.replay_history import Replay
 from downpour.network.rpc.messages import ExperimentSummary, Status, WorkerStatus
 from downpour.show.notebook import Result
 

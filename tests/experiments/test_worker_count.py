@@ -9,8 +9,8 @@ import pytest
 from downpour.base.errors import SpecError
 from downpour.base.names import Devices
 from downpour.core.spec import Spec
-from downpour.experiments.running import surroundings
-from downpour.experiments.running.surroundings import explained, workers_for
+from downpour.experiments import surroundings
+from downpour.experiments.surroundings import explained, workers_for
 from downpour.learning import accelerators, devices
 
 

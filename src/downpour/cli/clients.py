@@ -77,8 +77,7 @@ def submit(options: SubmitOptions, credentials: Credentials, request: AskedSpec)
         later = "needs --watch; `downpour results ID --tensorboard DIR` writes them later"
         raise SpecError("tensorboard", str(tensorboard), later)
     from downpour.core.resolve import explained
-    from downpour.experiments.following import Follower
-    from downpour.experiments.running.watching import event_files
+    from downpour.experiments.following import Follower, event_files
 
     with (
         client_of(options.manager, credentials, options.shared, options.connect_seconds) as client,

@@ -17,7 +17,7 @@ from downpour.cli.printing import err, note, out, say
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from downpour.experiments.demos.demo import Acted, Demo
+    from downpour.experiments.demos import Acted, Demo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ def demo(options: DemoOptions) -> None:
     A demo downloads nothing. It trains on scikit-learn's digits, or on synthetic data if that
     package is missing.
     """
-    from downpour.experiments.demos.lessons import DEMOS
+    from downpour.experiments.demos import DEMOS
 
     name = options.name
     if not name:
@@ -66,7 +66,7 @@ def demo(options: DemoOptions) -> None:
 
 
 def _play(demo: Demo, figure: Path, shared: Path, fewer: Mapping[str, Any]) -> None:
-    from downpour.experiments.demos.demo import data_in, play
+    from downpour.experiments.demos import data_in, play
     from downpour.show.tables.live import ProgressDisplay
 
     changes = {**data_in(RESULTS), **fewer}

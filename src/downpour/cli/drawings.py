@@ -216,7 +216,7 @@ def splits(options: SplitsOptions) -> None:
     if options.shards is not None:
         spec = spec.replace(shards=options.shards)
     allow_own_code(spec, options.file)
-    from downpour.experiments.running.cutting import cuts_of, shards_for
+    from downpour.experiments.surroundings import cuts_of, shards_for
     from downpour.show.tables.terminal_tables import split_table, split_values
 
     number = shards_for(spec)

@@ -22,7 +22,7 @@ from downpour.core.spec import Spec
 from downpour.host.paths import Credentials
 
 if TYPE_CHECKING:
-    from downpour.experiments.running.surroundings import Surroundings
+    from downpour.experiments.surroundings import Surroundings
     from downpour.record import Result
 
 
@@ -89,7 +89,7 @@ def run(options: RunOptions, request: FoundSpec, launching: LaunchOptions) -> No
     if options.dry_run:
         _show_plan(spec, str(options.shared.absolute()), launching)
         return
-    from downpour.experiments.running.surroundings import Surroundings
+    from downpour.experiments.surroundings import Surroundings
     from downpour.files.store import SharedDirectory
 
     place = Surroundings(
@@ -114,9 +114,9 @@ def _trained(
     request: SpecRequest, workers: int | None, place: Surroundings, options: RunOptions
 ) -> Result:
     """Train, and show the progress; leave out the spec if a program reads the output."""
-    from downpour.experiments.running.surroundings import explained
-    from downpour.experiments.running.training import train
-    from downpour.experiments.running.watching import Watching
+    from downpour.experiments.following import Watching
+    from downpour.experiments.surroundings import explained
+    from downpour.experiments.training import train
     from downpour.host.child import command_for
     from downpour.show.tables.live import LINE_SECONDS, ProgressDisplay
 
@@ -140,7 +140,7 @@ def _trained(
 def _show_plan(spec: Spec, shared: str, launching: Launching) -> None:
     """Print the commands that the launcher would submit or run."""
     from downpour.core.resolve import resolve
-    from downpour.experiments.running.surroundings import workers_for
+    from downpour.experiments.surroundings import workers_for
 
     number = workers_for(spec, launching.workers, is_here=False)  # other runs need no plan
     resolve(spec, number)  # refuses a spec that no run can train

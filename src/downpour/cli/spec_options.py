@@ -89,7 +89,7 @@ def read_spec_of(values: Values) -> SpecRequest:
     file, resume = values["file"], values.get("resume")
     fields = parse_fields({name: values[name] for name in Spec.model_fields})
     if resume is not None:
-        from downpour.experiments.trained_model.locating import resumed_spec
+        from downpour.experiments.locating import resumed_spec
 
         if file is not None:
             accepted = "continues with its own spec, so leave out FILE; options may change it"
@@ -121,7 +121,7 @@ def find_spec(values: Values) -> SpecRequest:
 def _refuse_options(files: Sequence[Path], values: Values) -> None:
     """Refuse options that are wrong with each of these files."""
     from downpour.cluster.launchers import kind_of
-    from downpour.experiments.running.surroundings import workers_for
+    from downpour.experiments.surroundings import workers_for
 
     kind_of(values["on"] or "local")
     workers_for(Spec(), values["workers"])

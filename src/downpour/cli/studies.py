@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from downpour.experiments.client import Client
     from downpour.experiments.studies import Grid, Search, Study, StudyFolder
-    from downpour.experiments.studies.runner import OnKept
+    from downpour.experiments.studies.running import OnKept
 
 
 StudyT = TypeVar("StudyT", bound="Study")
@@ -140,7 +140,7 @@ class StudyRun(Generic[StudyT]):
 
     def _detach(self, folder: StudyFolder[StudyT]) -> None:
         from downpour.experiments.studies.folder import LOG_NAME
-        from downpour.experiments.studies.runner import detach
+        from downpour.experiments.studies.running import detach
 
         options = replace(self.options, out_dir=None, allow=(), detach=False, as_json=False)
         words = [*words_of(options), *words_of(self.credentials)]
@@ -151,10 +151,10 @@ class StudyRun(Generic[StudyT]):
 
     def _run(self, folder: StudyFolder[StudyT]) -> bool:
         """Run the missing runs, and return whether the study succeeded."""
-        from downpour.experiments.running.surroundings import Surroundings
         from downpour.experiments.studies import Embedded, Remote, run_study
         from downpour.experiments.studies.folder import REQUEST_NAME
-        from downpour.experiments.studies.runner import StudyDisplay
+        from downpour.experiments.studies.running import StudyDisplay
+        from downpour.experiments.surroundings import Surroundings
 
         options, launching = self.options, self.launching
         on_kept, event_command = self._event_writer(folder.records()), command_for(options.on_event)

@@ -59,8 +59,8 @@ def evaluate(options: EvaluateOptions) -> None:
     """
     allow_code(options.allow)
     from downpour.cli.spec_options import parse_fields
-    from downpour.experiments.trained_model.locating import find
-    from downpour.experiments.trained_model.predicting import measure
+    from downpour.experiments.locating import find
+    from downpour.experiments.trained_model import measure
 
     fields = parse_fields({"task_options": [*options.task_options]})
     measured = measure(
@@ -103,8 +103,8 @@ def predict(options: PredictOptions) -> None:
     """
     refuse_both(json=options.as_json, csv=options.as_csv)
     allow_code(options.allow)
-    from downpour.experiments.trained_model.locating import find
-    from downpour.experiments.trained_model.predicting import predict as predicted
+    from downpour.experiments.locating import find
+    from downpour.experiments.trained_model import predict as predicted
 
     rows = predicted(find(options.model, options.shared), options.examples)
     if options.as_json:
@@ -147,8 +147,8 @@ def export(options: ExportOptions) -> None:
     DIR/pretrained. The command prints the paths of its files.
     """
     allow_code(options.allow)
-    from downpour.experiments.trained_model.loading import export as write
-    from downpour.experiments.trained_model.locating import find
+    from downpour.experiments.locating import find
+    from downpour.experiments.trained_model import export as write
 
     found = find(options.model, options.shared)
     for path in write(found, options.to or Path(f"{found.file.parent.name}-export")):
@@ -195,7 +195,7 @@ def replay(options: ReplayOptions) -> None:
     from downpour.cluster.options import wait_passively
 
     wait_passively()  # before torch is imported
-    from downpour.experiments.reproduction.reproducing import replay as made_again
+    from downpour.experiments.replay import replay as made_again
 
     with _bar() as on_progress:
         outcome = made_again(

@@ -11,8 +11,8 @@ import pytest
 
 from downpour.base.states import BLAMELESS
 from downpour.core.spec import Spec
-from downpour.experiments.running.surroundings import Surroundings
-from downpour.experiments.running.training import embed
+from downpour.experiments.surroundings import Surroundings
+from downpour.experiments.training import embed
 from downpour.launchers import ComposeOptions, on_compose
 from downpour.network.rpc.messages import Status
 from tests.cluster.docker.conftest import (

@@ -24,8 +24,8 @@ import pytest
 
 import downpour
 from downpour.core.spec import Spec
-from downpour.experiments.running.surroundings import Surroundings
-from downpour.experiments.running.training import embed
+from downpour.experiments.surroundings import Surroundings
+from downpour.experiments.training import embed
 from downpour.files.store import SharedDirectory
 from downpour.launchers import Launcher
 from downpour.network.rpc.messages import Status

@@ -15,8 +15,8 @@ from downpour import Result
 from downpour.base.errors import LaunchError
 from downpour.cluster.options import ManagerOptions
 from downpour.core.spec import Spec
-from downpour.experiments.running.surroundings import Surroundings
-from downpour.experiments.running.training import embed
+from downpour.experiments.surroundings import Surroundings
+from downpour.experiments.training import embed
 from downpour.launchers import (
     ComposeOptions,
     InlineCluster,

@@ -14,8 +14,8 @@ from downpour.base.errors import LaunchError, SpecError
 from downpour.cluster.launchers import kind_of
 from downpour.cluster.launchers.ray import on_ray
 from downpour.cluster.options import ManagerOptions
-from downpour.experiments.running.surroundings import Surroundings
-from downpour.experiments.running.training import embed
+from downpour.experiments.surroundings import Surroundings
+from downpour.experiments.training import embed
 from downpour.launchers import LaunchPlan, RayOptions
 from downpour.network.rpc.messages import Status
 from tests.cluster.ray_cluster.conftest import NEVER, SOON, Nodes

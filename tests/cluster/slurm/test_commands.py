@@ -16,8 +16,8 @@ import downpour
 from downpour import Client
 from downpour.base.errors import DownpourError, ProtocolError
 from downpour.core.spec import Spec
-from downpour.experiments.running.surroundings import Surroundings
-from downpour.experiments.running.training import embed
+from downpour.experiments.surroundings import Surroundings
+from downpour.experiments.training import embed
 from downpour.files.store import SharedDirectory
 from downpour.host.paths import Credentials
 from downpour.launchers import SlurmOptions, on_slurm

@@ -12,8 +12,8 @@ import pytest
 
 import downpour
 from downpour.core.modes import MODES
-from downpour.experiments.running.surroundings import Surroundings
-from downpour.experiments.running.training import embed
+from downpour.experiments.surroundings import Surroundings
+from downpour.experiments.training import embed
 from downpour.files.store import decode
 from downpour.record.record import read_record
 from downpour.record.record_lines import AggregatedLine

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from downpour.core.resolve import resolve
-from downpour.experiments.demos.demo import Act, clouds, times
-from downpour.experiments.demos.lessons import DEMOS
+from downpour.experiments.demos import DEMOS, Act, clouds, times
 from tests.cli.conftest import Downpour, downpour, own_signals
 
 __all__ = ["downpour", "own_signals"]

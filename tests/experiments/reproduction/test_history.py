@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from downpour.base.errors import FileCorrupt
-from downpour.experiments.reproduction.history import TrainedTask, history_of
+from downpour.experiments.replay_history import TrainedTask, history_of
 from downpour.record.record_lines import (
     CancelledLine,
     DroppedLine,

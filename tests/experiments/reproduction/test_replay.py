@@ -17,8 +17,8 @@ import downpour
 from downpour.base.errors import DownpourError, SpecError
 from downpour.base.names import Devices
 from downpour.core.modes import MODES
-from downpour.experiments.reproduction.history import Replay, past_of
-from downpour.experiments.reproduction.reproducing import device_for, replay
+from downpour.experiments.replay import device_for, replay
+from downpour.experiments.replay_history import Replay, past_of
 from downpour.record.record import line_text, read_record
 from downpour.record.record_lines import UpdatedLine
 from tests.cli.conftest import Downpour

@@ -9,7 +9,7 @@ import pytest
 
 from downpour.base.states import ExperimentState
 from downpour.cluster.disturbances import Disturbances
-from downpour.experiments.running.watching import Disturber
+from downpour.experiments.following import Disturber
 from downpour.launchers import LocalCluster
 from downpour.network.rpc.messages import ExperimentSummary, Status
 

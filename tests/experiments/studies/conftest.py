@@ -20,8 +20,7 @@ from rich.console import Console
 
 from downpour.experiments.client import OnStatus
 from downpour.experiments.studies import Grid, Run, Search, Study, StudyFolder
-from downpour.experiments.studies.backends import Train, measured_in
-from downpour.experiments.studies.runner import StudyDisplay
+from downpour.experiments.studies.running import StudyDisplay, Train, measured_in
 from downpour.experiments.studies.study import OnEpoch
 from downpour.network.rpc.messages import Status
 from downpour.record.record_lines import (

@@ -9,9 +9,8 @@ import pytest
 
 from downpour.base.errors import ExperimentFailed, SpecError
 from downpour.core.spec import Spec
-from downpour.experiments import api
+from downpour.experiments import training
 from downpour.experiments.client import Asked, Client
-from downpour.experiments.running.surroundings import Surroundings
 from downpour.experiments.studies import (
     Embedded,
     Grid,
@@ -27,6 +26,7 @@ from downpour.experiments.studies import (
 from downpour.experiments.studies.folder import BEST_NAME
 from downpour.experiments.studies.search import SearchPlan
 from downpour.experiments.studies.study import Measured
+from downpour.experiments.surroundings import Surroundings
 from downpour.network.rpc.messages import Status
 from downpour.record import Result
 from tests.experiments.studies.conftest import (
@@ -247,7 +247,7 @@ def test_a_search_is_trained_here(tmp_path: Path) -> None:
     best = result.best
     assert best is not None
     spec = Spec.from_toml((folder.path / BEST_NAME).read_text())
-    assert api.run(spec, shared=shared, progress=False, on="inline").accuracy == best.value
+    assert training.run(spec, shared=shared, progress=False, on="inline").accuracy == best.value
     run_study(folder, again := FakeBackend(), Silence())
     assert again.calls == 0
     assert read_folder(folder.path, Search).study == folder.study

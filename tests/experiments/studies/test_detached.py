@@ -14,7 +14,7 @@ import pytest
 from downpour.base.errors import SpecError
 from downpour.experiments.studies import Grid, StudyFolder
 from downpour.experiments.studies.folder import LOG_NAME, held, holder
-from downpour.experiments.studies.runner import detach
+from downpour.experiments.studies.running import detach
 from tests.experiments.studies.conftest import GRID
 from tests.waiting import until
 

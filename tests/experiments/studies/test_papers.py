@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from downpour.base.errors import SpecError
-from downpour.experiments.running.surroundings import Surroundings
 from downpour.experiments.studies import Embedded, Grid, StudyFolder, grid_results, run_study
+from downpour.experiments.surroundings import Surroundings
 from downpour.learning.datasets import open_prepared, prepare
 from tests.experiments.studies.conftest import FakeBackend, Silence
 

@@ -15,9 +15,8 @@ from downpour.base.states import Goal
 from downpour.core.resolve import resolve
 from downpour.core.spec import Spec
 from downpour.experiments.studies import Search, StudyFolder
-from downpour.experiments.studies.backends import measured_in
 from downpour.experiments.studies.folder import BEST_NAME
-from downpour.experiments.studies.runner import run_study
+from downpour.experiments.studies.running import measured_in, run_study
 from downpour.experiments.studies.search import SearchPlan
 from downpour.record.record import line_text
 from downpour.record.record_lines import EvaluatedLine, SubmittedLine

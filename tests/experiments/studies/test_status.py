@@ -11,7 +11,7 @@ from rich.console import Console
 
 from downpour.experiments.studies import run_study
 from downpour.experiments.studies.folder import held, holder, status_of
-from downpour.experiments.studies.runner import StudyDisplay
+from downpour.experiments.studies.running import StudyDisplay
 from downpour.experiments.studies.search import SearchPlan
 from downpour.experiments.studies.study import RunSummary, about, spoken
 from downpour.record import Result

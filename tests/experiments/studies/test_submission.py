@@ -15,8 +15,8 @@ from downpour.cluster.manager.process import start_manager
 from downpour.cluster.options import ManagerOptions
 from downpour.experiments.client import Client
 from downpour.experiments.studies import Grid, read_folder
-from downpour.experiments.studies.backends import submitted
 from downpour.experiments.studies.folder import holder
+from downpour.experiments.studies.running import submitted
 from downpour.launchers import LaunchPlan, LocalCluster
 from tests.experiments.studies.conftest import Interruption
 from tests.experiments.studies.test_detached import COMMAND

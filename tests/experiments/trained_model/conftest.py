@@ -12,8 +12,8 @@ import pytest
 
 import downpour
 from downpour.cli.init import write_template
-from downpour.experiments.trained_model.loading import data_key
-from downpour.experiments.trained_model.locating import TrainedModel, find
+from downpour.experiments.locating import TrainedModel, find
+from downpour.experiments.trained_model import data_key
 from downpour.learning.allowlist import FOLDERS, VARIABLE, allow_in
 from downpour.learning.datasets import open_prepared
 

@@ -17,9 +17,8 @@ from torch import nn
 
 import downpour
 from downpour.base.errors import SpecError
-from downpour.experiments.trained_model.loading import export, load_model
-from downpour.experiments.trained_model.locating import TrainedModel, find
-from downpour.experiments.trained_model.predicting import measure
+from downpour.experiments.locating import TrainedModel, find
+from downpour.experiments.trained_model import export, load_model, measure
 from tests.cli.conftest import Downpour, own_signals
 from tests.cli.conftest import downpour as command
 

@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 
 import downpour
 from downpour.base.errors import SpecError
-from downpour.experiments.trained_model.loading import export
-from downpour.experiments.trained_model.locating import find
+from downpour.experiments.locating import find
+from downpour.experiments.trained_model import export
 from downpour.files.store.model_files import read_model
 from downpour.learning.allowlist import FOLDERS, VARIABLE
 from tests.experiments.trained_model.conftest import run_here

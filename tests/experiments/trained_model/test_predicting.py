@@ -15,9 +15,8 @@ from PIL import Image
 
 import downpour
 from downpour.base.errors import SpecError
-from downpour.experiments.trained_model.loading import task_of
-from downpour.experiments.trained_model.locating import TrainedModel, find
-from downpour.experiments.trained_model.predicting import _columns, predict
+from downpour.experiments.locating import TrainedModel, find
+from downpour.experiments.trained_model import _columns, predict, task_of
 from tests.cli.conftest import Downpour, own_signals
 from tests.cli.conftest import downpour as command
 

@@ -14,7 +14,7 @@ import pytest
 
 import downpour
 from downpour.base.errors import ExperimentFailed, SpecError
-from downpour.experiments.trained_model.locating import resumed_spec
+from downpour.experiments.locating import resumed_spec
 from downpour.files.store import RECORD_NAME
 from tests.experiments.trained_model.conftest import run_here
 

@@ -14,7 +14,7 @@ import downpour
 from downpour.base.errors import ExperimentFailed, SpecError
 from downpour.core.modes import MODES
 from downpour.core.spec import REQUIRED, toml_fields
-from downpour.experiments.trained_model.locating import resumed_spec, spec_in
+from downpour.experiments.locating import resumed_spec, spec_in
 from downpour.files.store import RECORD_NAME, SPEC_NAME
 from tests.cli.conftest import Downpour, Served, own_signals, served
 from tests.cli.conftest import downpour as command

@@ -18,9 +18,8 @@ import pytest
 from downpour.base.errors import SpecError
 from downpour.cli.dashboard import listen_for_page
 from downpour.cluster.operations.certificates import issue
-from downpour.experiments.page_server import connections, event_stream
-from downpour.experiments.page_server.access import POLICY
-from downpour.experiments.page_server.event_stream import Chunk, EventStream
+from downpour.experiments.page_server import viewers
+from downpour.experiments.page_server.viewers import POLICY, Chunk, EventStream
 from downpour.host.paths import Credentials
 from downpour.network.rpc.trust import OPEN, Trust
 from tests.show.dashboard.served import HERE, Page, served
@@ -160,7 +159,7 @@ _TLS = {"tls_cert": "", "tls_key": "-key"}
 
 def test_a_viewer_that_takes_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a while, with one chunk in memory; what made the chunks is closed."""
-    monkeypatch.setattr(event_stream, "SEND_SECONDS", 0.01)
+    monkeypatch.setattr(viewers, "SEND_SECONDS", 0.01)
     made: list[int] = []
     closed: list[bool] = []
 
@@ -216,7 +215,7 @@ def test_half_a_request_ends_at_its_deadline(
     guarded: Page, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     """Whether its head or its body is missing."""
-    monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr(viewers, "REQUEST_SECONDS", 0.2)
     with stranger(guarded, sent) as silent:
         assert silent.recv(1) == b""
     assert is_served(guarded)
@@ -228,7 +227,7 @@ def test_a_second_request_has_a_deadline_as_well(
     """A connection that was answered once may not stay open for half a request."""
     with stranger(guarded, HEAD + b"\r\n") as silent:
         assert silent.recv(4096).startswith(b"HTTP/1.1 200")
-        monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.2)
+        monkeypatch.setattr(viewers, "REQUEST_SECONDS", 0.2)
         silent.sendall(HEAD)
         while silent.recv(4096):
             pass
@@ -239,7 +238,7 @@ def test_half_requests_make_room_for_whole_ones(
     guarded: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest ones end if there are more than this process can hold; a viewer goes on."""
-    monkeypatch.setattr(connections, "connections_allowed", lambda: 4)
+    monkeypatch.setattr(viewers, "connections_allowed", lambda: 4)
     bearer = {"authorization": f"Bearer {TOKEN}"}
     with guarded.events("handoff", headers=bearer) as events, ExitStack() as stack:
         assert next(events)
@@ -254,7 +253,7 @@ def test_half_a_handshake_ends_at_its_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Under TLS, too, before there is any request."""
-    monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr(viewers, "REQUEST_SECONDS", 0.2)
     issue([HERE], tmp_path, days=2)
     files = {"tls_cert": f"{HERE}.pem", "tls_key": f"{HERE}-key.pem", "tls_ca": "ca.pem"}
     trust = Trust.load(Credentials(**{name: str(tmp_path / file) for name, file in files.items()}))
@@ -264,7 +263,7 @@ def test_half_a_handshake_ends_at_its_deadline(
 
 def test_a_lack_of_descriptors_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
     """The loop waits for one; it reports other errors as before."""
-    loop = connections.PageLoop()
+    loop = viewers.PageLoop()
     error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     loop.call_exception_handler({"message": "socket.accept()", "exception": error})
     loop.call_exception_handler({"message": "another", "exception": KeyError("x")})

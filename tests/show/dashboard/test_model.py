@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.experiments.page_server.event_stream import event
+from downpour.experiments.page_server.viewers import event
 from downpour.record.record import line_text, read_record
 from downpour.record.record_lines import (
     AggregatedLine,

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.experiments.page_server import server as server_module
-from downpour.experiments.page_server.event_stream import Gzip, event
 from downpour.experiments.page_server.place import ResultsPlace
+from downpour.experiments.page_server.viewers import Gzip, event
 from tests.show.dashboard.records import fields_of, large_record, texts
 from tests.show.dashboard.served import Page, served
 from tests.show.dashboard.viewer import Viewer

@@ -88,7 +88,7 @@ def enable(plan: LaunchPlan, texts: Mapping[str, str]) -> list[str]:
     """Write units, start them now and at each boot, with a token if needed; returns their names."""
     # Import it here: help texts import this module, and must not wait for numpy.
     from downpour.files.store import SharedDirectory
-    from downpour.files.store.lease import make_token
+    from downpour.files.store.shared_directory import make_token
 
     _check_running()
     has_manager = any("-manager." in name for name in texts)

@@ -17,7 +17,7 @@ from threading import Lock
 from typing import Any
 
 from downpour.base.errors import FileCorrupt, StoreError
-from downpour.experiments.page_server.event_stream import Chunk, event
+from downpour.experiments.page_server.viewers import Chunk, event
 from downpour.files.log_places import LEVELS, LogLine, LogPlace
 from downpour.record.record import task_lines
 from downpour.record.stored_experiments import LogCursor, LogFilter, read_logs

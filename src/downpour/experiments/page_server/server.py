@@ -23,9 +23,6 @@ from starlette.types import ASGIApp
 
 from downpour.base.errors import SpecError, StoreError
 from downpour.base.values import is_bare_name, small_number
-from downpour.experiments.page_server.access import Door, Guard, names_here
-from downpour.experiments.page_server.connections import BACKLOG, PageConnection, PageLoop
-from downpour.experiments.page_server.event_stream import PING, Chunk, EventStream, event, log_query
 from downpour.experiments.page_server.feeds import Feeds, LogFeeds, RecordFeed
 from downpour.experiments.page_server.place import (
     FoundExperiment,
@@ -35,6 +32,19 @@ from downpour.experiments.page_server.place import (
     opened,
     study_table,
     summary_of,
+)
+from downpour.experiments.page_server.viewers import (
+    BACKLOG,
+    PING,
+    Chunk,
+    Door,
+    EventStream,
+    Guard,
+    PageConnection,
+    PageLoop,
+    event,
+    log_query,
+    names_here,
 )
 from downpour.files.log_places import LogPlace, logs_of
 from downpour.files.store.shared_directory import seen_location

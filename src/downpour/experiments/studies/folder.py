@@ -7,7 +7,7 @@
     search.png, .svg      the figure of a search (`search.py`)
     run.lock, run.pid     held by the process that runs the study, and its process ID
     log.txt               the output of a detached process
-    request.json          what a manager elsewhere is training (`backends.py`)
+    request.json          what a manager elsewhere is training (`running.py`)
 
 A run's folder appears whole, by renaming, after the run has ended. So a run has ended exactly if
 its folder exists. The study remembers nothing else, so an interruption costs at most one run. The

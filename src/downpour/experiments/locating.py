@@ -18,7 +18,7 @@ from downpour.base.names import checked_call
 from downpour.base.values import is_bare_name
 from downpour.cluster.manager.start_file import best_before, rounds_of_versions
 from downpour.core.spec import Spec, stored_fields
-from downpour.experiments.running.surroundings import shared_path
+from downpour.experiments.surroundings import shared_path
 from downpour.files.store import RECORD_NAME, SPEC_NAME, ModelName, SharedDirectory, parse_name
 from downpour.files.store.directory import read_regular
 from downpour.files.store.model_files import experiments_at, find_model

@@ -1,1 +1,0 @@
-"""Demos for teaching: two runs side by side, their results, and the lesson."""

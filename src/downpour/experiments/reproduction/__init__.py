@@ -1,1 +1,0 @@
-"""Retrains an experiment from its record, task by task, and compares the bytes."""

@@ -1,1 +1,0 @@
-"""Training with a manager and workers that end with the call."""

@@ -1,1 +1,0 @@
-"""Uses trained models: find, load, measure, export and continue them."""
