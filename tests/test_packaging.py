@@ -265,7 +265,7 @@ def test_a_wheel_is_built_outside_the_checkout(tmp_path: Path) -> None:
     [wheel] = wheels.iterdir()
     archive = zipfile.ZipFile(wheel)
     held = archive.namelist()
-    assert {"downpour/cli/__init__.py", "downpour/show/pages/page.html"} <= set(held)
+    assert {"downpour/cli/__init__.py", "downpour/show/report.html"} <= set(held)
     page = "downpour/show/dashboard/page"
     assert {f"{page}/index.html", f"{page}/main.js", f"{page}/uplot/uPlot.iife.min.js"} <= set(held)
     assert f"{page}/uplot/LICENSE" in held, "the library's licence goes where the library goes"

@@ -36,7 +36,7 @@ from downpour.learning.models import build
 from downpour.record.result_parts import Estimate
 from downpour.record.study_result import RunResult, StudyResult
 from downpour.show.figures.style import LIGHT, WIDTH_INCHES, series, styled, to_png, to_svg
-from downpour.show.tables.table import Cell, Column, Table
+from downpour.show.tables.report_tables import Cell, Column, Table
 from downpour_lab.capacity import Load, estimate_capacity
 from downpour_lab.simulated.disk import DiskTimings
 from downpour_lab.simulated.environment import Timings

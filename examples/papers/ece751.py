@@ -29,7 +29,7 @@ from downpour.record.result_parts import Estimate, Measure
 from downpour.record.study_result import RunResult, StudyResult, SubgridResult
 from downpour.show.figures.curves import classes_figure, learning_figure, outcome_figure
 from downpour.show.figures.style import LIGHT, series, styled, to_png, to_svg
-from downpour.show.tables.table import Cell, Column, Table
+from downpour.show.tables.report_tables import Cell, Column, Table
 
 EPOCHS = (1, 5)
 """After which the report prints an accuracy."""

@@ -113,7 +113,7 @@ def test_a_trace_that_cannot_be_finished_leaves_the_earlier_one(
     downpour: Downpour, shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And no part of a file."""
-    from downpour.show.tracing import trace as writing
+    from downpour.show import trace as writing
 
     words = "trace", "uneven-51c0", "--shared", shared, "--to", "one.json"
     assert downpour(*words).status == 0

@@ -12,8 +12,7 @@ from matplotlib.collections import PathCollection
 from downpour.base.states import Goal
 from downpour.record.study_result import SearchField, SearchResult, SearchRun
 from downpour.show.figures.result_figure import search_figure
-from downpour.show.tables.cells import shortened
-from downpour.show.tables.terminal_tables import search_table
+from downpour.show.tables.terminal_tables import search_table, shortened
 from tests.show.terminal import rendered
 
 FIELDS = (

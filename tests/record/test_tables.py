@@ -26,7 +26,7 @@ from downpour.record.study_result import read_one
 from downpour.record.tables import Tables
 from downpour.record.timeline import disturbed_seconds, resources, worker_changes
 from downpour.show.dashboard.model import RecordTables
-from downpour.show.pages.report import facts_of
+from downpour.show.report import facts_of
 from downpour.show.tables.terminal_tables import result_table
 from tests.record.lines import (
     aggregated,

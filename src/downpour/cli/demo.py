@@ -83,7 +83,7 @@ def _play(demo: Demo, figure: Path, shared: Path, fewer: Mapping[str, Any]) -> N
 
 
 def _print(demo: Demo, acted: Sequence[Acted]) -> None:
-    from downpour.show.tables.cells import text_table
+    from downpour.show.tables.terminal_tables import text_table
 
     table = demo.table(acted)
     texts = table.texts()

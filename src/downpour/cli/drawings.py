@@ -48,7 +48,7 @@ def report(options: ReportOptions) -> None:
     replaces an earlier report in DIR and leaves other files alone.
     """
     require("downpour report", "report")
-    from downpour.show.pages.report import write_report
+    from downpour.show.report import write_report
     from downpour.show.tables.terminal_tables import study_table
 
     study, usual = _study(options.folder)
@@ -128,7 +128,7 @@ def trace(options: TraceOptions, credentials: Credentials) -> None:
     decisions, loss and metrics. The command finds the experiment as `downpour results` does, and
     prints the file's path.
     """
-    from downpour.show.tracing.trace import TRACE_NAME, trace_lines, write_trace
+    from downpour.show.trace import TRACE_NAME, trace_lines, write_trace
 
     found = find(options.experiment, options.shared, options.manager, credentials)
     if options.to == _STANDARD_OUTPUT:

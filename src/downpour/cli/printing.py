@@ -29,7 +29,7 @@ _UNBOUNDED = 10_000
 @functools.cache
 def out() -> Console:
     """Return the console for results; it doesn't wrap tables in a file or a pipe."""
-    from downpour.show.tables.cells import SafeConsole
+    from downpour.show.tables.terminal_tables import SafeConsole
 
     console = SafeConsole()
     if console.is_terminal or "COLUMNS" in os.environ:
@@ -40,7 +40,7 @@ def out() -> Console:
 @functools.cache
 def err() -> Console:
     """Return the console for progress and notes."""
-    from downpour.show.tables.cells import SafeConsole
+    from downpour.show.tables.terminal_tables import SafeConsole
 
     return SafeConsole(stderr=True)
 

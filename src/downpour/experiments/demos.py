@@ -36,8 +36,7 @@ from downpour.record.record_lines import (
 )
 from downpour.show.figures.style import WIDTH_INCHES, keep_per_cent, new_figure, series, styled
 from downpour.show.figures.timeline_figure import timelines_figure
-from downpour.show.tables.report_tables import percent
-from downpour.show.tables.table import Cell, Column, Table
+from downpour.show.tables.report_tables import Cell, Column, Table, percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

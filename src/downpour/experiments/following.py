@@ -328,8 +328,8 @@ class Watching:
         if not (self.on_status is None if self.progress is None else self.progress):
             yield None
             return
-        from downpour.show.tables.cells import SafeConsole
         from downpour.show.tables.live import ProgressDisplay
+        from downpour.show.tables.terminal_tables import SafeConsole
 
         with ProgressDisplay(SafeConsole(stderr=True)) as display:
             yield display.show

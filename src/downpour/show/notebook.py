@@ -10,8 +10,7 @@ from downpour.record import Result
 from downpour.record.result import DRAWINGS, NotebookPage
 from downpour.show.figures.result_figure import result_figure
 from downpour.show.figures.timeline_figure import timeline_figure
-from downpour.show.tables.cells import SafeConsole
-from downpour.show.tables.terminal_tables import result_table
+from downpour.show.tables.terminal_tables import SafeConsole, result_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -197,7 +197,7 @@ def _at_least(field: str, value: int, least: int) -> int:
 
 
 def _table(rows: Sequence[Score | Coverage]) -> Table:
-    from downpour.show.tables.cells import text_table
+    from downpour.show.tables.terminal_tables import text_table
 
     cells = [_cells(row) for row in rows]
     columns = [(name, [row[name] for row in cells]) for name in cells[0]]

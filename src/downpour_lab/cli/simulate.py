@@ -106,7 +106,7 @@ def plan_capacity(load: Load, *, as_json: bool) -> None:
 
 
 def _table(load: Load, estimate: CapacityEstimate) -> Table:
-    from downpour.show.tables.cells import text_table
+    from downpour.show.tables.terminal_tables import text_table
     from downpour_lab.capacity import quantile
 
     stale = f"{fmean(estimate.staleness):.1f} and {quantile(estimate.staleness, 0.99)} versions"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from downpour.record.result_parts import Estimate
 from downpour.show.figures.style import LIGHT, new_figure, styled
-from downpour.show.tables.cells import text_table
+from downpour.show.tables.terminal_tables import text_table
 from downpour_lab.policylab.comparison import BASELINE, ORACLES, Trial
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from downpour.record.study_result import RunResult, StudyResult, read_one
-from downpour.show.pages import report as live_copy
-from downpour.show.pages.report import LIVE_NAME, facts_of, html_page, write_live_copy, write_report
+from downpour.show import report as live_copy
+from downpour.show.report import LIVE_NAME, facts_of, html_page, write_live_copy, write_report
 from downpour.show.tables.report_tables import tables_of
 from tests.show.conftest import Make
 

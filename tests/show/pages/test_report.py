@@ -14,9 +14,9 @@ from downpour.base.errors import SpecError
 from downpour.base.states import ExperimentState
 from downpour.record.study_result import StudyResult
 from downpour.show.figures.figures import Part
-from downpour.show.pages.report import Drawn, html_page, write_report
+from downpour.show.report import Drawn, html_page, write_report
 from downpour.show.tables.report_tables import tables_of
-from downpour.show.tracing.trace import TRACE_NAME
+from downpour.show.trace import TRACE_NAME
 from tests.show.conftest import Make
 
 HARM = "<script>alert('x')</script>"

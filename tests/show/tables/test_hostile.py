@@ -16,9 +16,8 @@ from downpour.base.states import ExperimentState, WorkerState
 from downpour.network.rpc.messages import ExperimentSummary, Status, WorkerStatus
 from downpour.record.result import Result
 from downpour.record.result_parts import FailureResult
-from downpour.show.tables.cells import SafeConsole
 from downpour.show.tables.live import experiments_table, status_view
-from downpour.show.tables.terminal_tables import result_table
+from downpour.show.tables.terminal_tables import SafeConsole, result_table
 from tests.show.terminal import rendered
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "gestures" / "record.jsonl"

@@ -16,14 +16,16 @@ from downpour.core.splitters import ShardCounts, SplitCut, cut
 from downpour.record.result_parts import Estimate
 from downpour.record.study_result import label, read_one
 from downpour.show.tables.report_tables import (
+    Column,
+    Table,
     classes,
     outcomes,
     resources,
     shards,
     tables_of,
     workers,
+    written,
 )
-from downpour.show.tables.table import Column, Table, written
 from downpour.show.tables.terminal_tables import CLASSES_MAX, SHARDS_MAX, split_table, split_values
 from tests.show.conftest import Make
 from tests.show.terminal import rendered

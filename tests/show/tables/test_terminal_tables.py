@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from downpour.record import Result
-from downpour.show.tables.cells import seconds
 from downpour.show.tables.terminal_tables import (
     EPOCHS_MAX,
     classes_table,
     result_table,
+    seconds,
     study_table,
 )
 from tests.show.conftest import Make

@@ -34,8 +34,8 @@ from downpour.record.record_lines import (
 )
 from downpour.record.tables import Tables
 from downpour.record.timeline import attempt_spans
-from downpour.show.tracing.trace import trace_lines
-from downpour.show.tracing.tracks import TraceEvent, Track, lanes
+from downpour.show.trace import trace_lines
+from downpour.show.tracks import TraceEvent, Track, lanes
 from tests.record.lines import (
     aggregated,
     assigned,

@@ -47,7 +47,7 @@ from downpour.experiments.studies.study import (
 )
 from downpour.files.spec_file import refuse_grid
 from downpour.record.study_result import SearchField, SearchResult, SearchRun, SearchRunState
-from downpour.show.tables.cells import shortened
+from downpour.show.tables.terminal_tables import shortened
 
 _SEARCH = "search"
 _ABOVE = ("name", "workers", _SEARCH)

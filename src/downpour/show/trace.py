@@ -28,7 +28,7 @@ from downpour.record.record_lines import (
 )
 from downpour.record.study_result import natural
 from downpour.record.tables import Tables
-from downpour.show.tracing.tracks import (
+from downpour.show.tracks import (
     FIRST_LANE,
     PROCESS,
     PlacedAttempt,

@@ -22,9 +22,8 @@ from downpour.record.study_result import StudyResult, label
 from downpour.show.dashboard.static_copy import static_page
 from downpour.show.figures.figures import Part, Plot, plots_of
 from downpour.show.figures.style import DARK, LIGHT, for_page, to_png, to_svg, variables
-from downpour.show.tables.report_tables import WORKERS_NAME, setting_of, tables_of
-from downpour.show.tables.table import Column, Table
-from downpour.show.tracing.trace import TRACE_NAME
+from downpour.show.tables.report_tables import WORKERS_NAME, Column, Table, setting_of, tables_of
+from downpour.show.trace import TRACE_NAME
 
 
 class Fact(NamedTuple):
@@ -122,7 +121,7 @@ def _folders(study: StudyResult) -> dict[str, Path]:
 
 _BESIDE = ("-epochs", "-shards")
 """The endings of the names of tables that stand next to a single experiment's figures."""
-_TEMPLATE = Path(__file__).with_name("page.html")
+_TEMPLATE = Path(__file__).with_suffix(".html")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,0 @@
-"""Results as a page, and as a folder of files."""
