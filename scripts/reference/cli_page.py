@@ -8,8 +8,7 @@ from typing import Any
 from typer import Context
 from typer.core import TyperGroup
 
-from downpour.cli.commands import build
-from downpour.cli.help import groups, sentence, titled_commands, words
+from downpour.cli.commands import build, groups, sentence, titled_commands, words
 
 _INTRODUCTION = """\
 # The command line

@@ -10,8 +10,7 @@ from typing import Any
 import tomli_w
 from typer import Context
 
-from downpour.cli.commands import build
-from downpour.cli.help import words
+from downpour.cli.commands import build, words
 from downpour.core.families import FAMILIES
 from downpour.core.spec import TABLES, Spec
 from downpour.core.spec_refusals import Fields, accepts

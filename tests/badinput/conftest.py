@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from downpour.cli.exit_status import LINE_CHARACTERS_MAX
+from downpour.cli.printing import LINE_CHARACTERS_MAX
 from tests.cli.conftest import Downpour, downpour, own_signals
 
 __all__ = ["downpour", "own_signals"]

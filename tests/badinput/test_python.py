@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import downpour
-from downpour.cli.exit_status import LINE_CHARACTERS_MAX
+from downpour.cli.printing import LINE_CHARACTERS_MAX
 
 d: Any = downpour  # calls that a type checker would refuse are what this is about
 Call = Callable[[], object]

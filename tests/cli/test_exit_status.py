@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from downpour.base.errors import DownpourError, SpecError
-from downpour.cli.exit_status import LINE_CHARACTERS_MAX, VARIABLE, report_error
+from downpour.cli.printing import LINE_CHARACTERS_MAX, VARIABLE, report_error
 
 COMMAND = [sys.executable, "-m", "downpour.cli"]
 
@@ -147,7 +147,7 @@ def test_no_encoding_is_too_small() -> None:
         [
             sys.executable,
             "-c",
-            "from downpour.cli import exit_status; exit_status.prepare(); print('±5·')",
+            "from downpour.cli import printing; printing.prepare(); print('±5·')",
         ],
         env=environment,
         capture_output=True,
@@ -160,7 +160,7 @@ def test_no_encoding_is_too_small() -> None:
 def test_a_warning_does_nothing_to_the_terminal() -> None:
     """A command without a log of its own prints warnings, which may quote a record."""
     code = (
-        "import logging; from downpour.cli import exit_status; exit_status.prepare();"
+        "import logging; from downpour.cli import printing; printing.prepare();"
         "logging.getLogger('any').warning('joined by %s', '\\x1b[2Jfirst\\nsecond')"
     )
     warned = subprocess.run(

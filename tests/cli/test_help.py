@@ -9,8 +9,17 @@ import pytest
 from typer import Context
 from typer.core import TyperGroup
 
-from downpour.cli.commands import COMMANDS, GROUPS, build
-from downpour.cli.help import FIRST, first_groups, groups, sentence, titled_commands, words
+from downpour.cli.commands import (
+    COMMANDS,
+    FIRST,
+    GROUPS,
+    build,
+    first_groups,
+    groups,
+    sentence,
+    titled_commands,
+    words,
+)
 
 MOST_ROWS = 22
 """How many arguments and options `--help` shows at most."""

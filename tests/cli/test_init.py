@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from downpour import load_model
-from downpour.cli.init import TEMPLATES
+from downpour.cli.starting import TEMPLATES
 from downpour.files.spec_file import read_toml
 from tests.cli.conftest import Downpour
 

@@ -13,7 +13,7 @@ import typer
 from downpour.base.errors import SpecError
 from downpour.base.options import option
 from downpour.base.values import DEFAULT_MANAGER, DEFAULT_PORT
-from downpour.cli.parameters import Values, command
+from downpour.cli.common import Values, command
 from downpour.cli.spec_options import AskedSpec, find_spec, parse_fields
 from downpour.core.spec import Spec
 from downpour.core.spec_fields import Option

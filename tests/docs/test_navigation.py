@@ -8,8 +8,7 @@ from typing import Any
 import yaml
 from typer import Context
 
-from downpour.cli.commands import build
-from downpour.cli.help import titled_commands
+from downpour.cli.commands import build, titled_commands
 from tests.docs.pages import DOCS, ROOT, SITE
 
 

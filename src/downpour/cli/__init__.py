@@ -24,13 +24,13 @@ def main() -> None:
     heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if heard:  # an interrupted import leaves half a module and prints a traceback
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from downpour.cli import exit_status
+    from downpour.cli import printing
 
-    exit_status.prepare()
+    printing.prepare()
     status = run_command(sys.argv[1:], interruptible=heard)
     if heard:  # a late Ctrl-C must not add a traceback after the command ended
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    exit_status.abandon_broken()
+    printing.abandon_broken()
     sys.exit(status)
 
 
@@ -41,7 +41,7 @@ def run_command(words: Sequence[str], *, interruptible: bool | None = None) -> i
     imported. None leaves all handlers alone, because the process belongs to someone else.
     """
     from downpour.cli.commands import command_line
-    from downpour.cli.exit_status import final_status, report_error
+    from downpour.cli.printing import final_status, report_error
     from downpour.host.process import stop_at_signals
 
     try:

@@ -1,4 +1,7 @@
-"""Finds the manager that a command calls, and the experiment that the user means."""
+"""Finds the manager that a command calls, and the experiment that the user means.
+
+`downpour ping` only says whether a manager or a worker answers, for people and for health checks.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from downpour.base.errors import Refused, SpecError, StoreError, Unreachable
-from downpour.cli.common import SHARED
-from downpour.cli.printing import note
+from downpour.base.options import argument, flag
+from downpour.cli import common
+from downpour.cli.common import SHARED, command
+from downpour.cli.printing import note, say
 from downpour.host.paths import Credentials
 
 if TYPE_CHECKING:
@@ -150,3 +155,49 @@ def _whole(experiment: str, names: Iterable[str]) -> str:
         several = f"{len(begin_so)} experiments begin like this, such as {begin_so[0]}"
         raise SpecError("ID", experiment, f"{several}; give more characters")
     return begin_so[0] if begin_so else experiment
+
+
+_TIMEOUT_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PingOptions:
+    """The options of `downpour ping`."""
+
+    address: str = argument(
+        "The address to call.",
+        "HOST:PORT",
+        "",
+        variable="DOWNPOUR_MANAGER",
+        default="that of the leader in the shared directory",
+    )
+    shared: Path | str | None = common.shared_if_seen()
+    worker: bool = flag("Call a worker, not a manager.")
+
+
+@command
+def ping(options: PingOptions, credentials: Credentials) -> None:
+    """Check whether a manager, or a worker, answers.
+
+    Prints who answers. Without an answer, it prints the reason in one line and exits with a status
+    other than 0.
+    """
+    from downpour.network.discovery import managers_for
+    from downpour.network.rpc import Trust, WorkerClient, parse_address
+
+    trust = Trust.load(credentials)
+    address = options.address
+    if options.worker:
+        if not address:
+            raise SpecError("HOST:PORT", address, "must be the worker's address with --worker")
+        where = parse_address(address)
+        with WorkerClient(where, trust=trust, timeout_seconds=_TIMEOUT_SECONDS) as client:
+            info = client.ping()
+            doing = f", training {info.running}" if info.running else ""
+            line = f"worker {info.name} at {where}, downpour {info.version}{doing}"
+    else:
+        managers = managers_for(address, options.shared, trust, timeout_seconds=_TIMEOUT_SECONDS)
+        with managers.first() as manager:
+            managers.check(manager)
+            line = f"manager at {manager.address}, downpour {manager.describe().version}"
+    say(line)

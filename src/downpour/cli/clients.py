@@ -12,8 +12,7 @@ from downpour.base.errors import SpecError, Unreachable
 from downpour.base.options import argument, flag, option
 from downpour.cli import common
 from downpour.cli.asking import client_of, find, stored
-from downpour.cli.common import SHARED, refuse_both
-from downpour.cli.parameters import command
+from downpour.cli.common import SHARED, command, refuse_both
 from downpour.cli.printing import (
     SpecOnce,
     err,

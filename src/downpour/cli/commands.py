@@ -1,7 +1,12 @@
-"""The commands by name: ours, then those of installed packages.
+"""The commands by name, and their help: ours, then those of installed packages.
 
 We import only the command that the user named. Importing all takes 0.4 s of processor time, which
 every health check, manager and worker would pay at its start.
+
+The help is plain text in groups, each option with its value and default. If a command has many
+options, `--help` shows those in `FIRST`, and `--help-all` shows all. The same functions write
+`docs/reference/cli.md`, so it cannot differ from the screen. Parameters have the type `Any` because
+Typer's classes for them are private.
 """
 
 from __future__ import annotations
@@ -12,37 +17,246 @@ from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.exceptions import TyperException
 from typer.main import get_command
 
 from downpour.base import VERSION
 from downpour.base.errors import SpecError
-from downpour.base.names import Family, Member
-from downpour.cli.help import Command, Group
+from downpour.base.names import Family, Member, meant
 
 if TYPE_CHECKING:  # for the rules of layers and tests, which read imports
     from downpour.cli import (  # noqa: F401
+        asking,
         clients,
-        dashboard,
-        demo,
         doctor,
         drawings,
-        init,
         logs,
-        ping,
-        process_commands,
-        run,
-        studies,
+        runs,
+        serving,
+        starting,
         trained,
         up_and_down,
     )
+
+
+_TRAINING = ("--dataset", "--model", "--epochs", "--batch-size", "--learning-rate", "--optimizer")
+_SHARDS = ("--shards", "--split", "--mode", "--policy", "--device", "--name", "--seed")
+_STUDY = ("--out", "--on", "--manager", "--shared", "--data-dir", "--detach", "--status", "--json")
+
+# Commands that are missing here show all their options with `--help`.
+FIRST: dict[str, tuple[str, ...]] = {
+    "run": (*_TRAINING, "--workers", *_SHARDS, *("--on", "--shared", "--resume", "--dashboard")),
+    "submit": ("--manager", "--shared", "--watch", *_TRAINING, *_SHARDS, "--resume"),
+    "grid": _STUDY,
+    "tune": _STUDY,
+    "compare-policies": (
+        *("--policies", "--scenario", "--jobs", "--rounds", "--standbys", "--figure", "--spec"),
+        *("--shared", "--json"),
+    ),
+    "simulate": (
+        *("--seeds", "--seed", "--faults", "--story", "--keep", "--json"),
+        *("--workers", "--shards", "--rounds", "--mode", "--policy", "--deaths-an-hour"),
+    ),
+    "up": (
+        *("--workers", "--on", "--hosts", "--device", "--shared", "--data-dir", "--host", "--port"),
+        *("--dashboard", "--service"),
+    ),
+    "manager": (
+        *("--shared", "--host", "--port", "--data-dir", "--successor", "--dashboard"),
+        *("--make-token", "--token-file", "--log", "--verbose"),
+    ),
+    "worker": (
+        *("--manager", "--shared", "--name", "--device", "--loaders", "--host", "--port"),
+        *("--label", "--accept-code", "--token-file", "--log", "--verbose"),
+    ),
+}
+"""By command, most needed first."""
+
+
+_COLUMN_MAX = 27
+_ALL = "downpour.help_all"
+
+
+class Group(TyperGroup):
+    """A group of commands, listed under titles; without a command it shows its help."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words of the command line."""
+        return super().parse_args(ctx, args or ["--help"])
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a list of commands for each title; all have the same width."""
+        column = max(map(len, self.commands))
+        limit = formatter.width - 6 - column
+        for title, commands in titled_commands(self, ctx):
+            with formatter.section(title):
+                rows = [(one.name.ljust(column), one.get_short_help_str(limit)) for one in commands]
+                formatter.write_dl(rows)
+
+
+class Command(TyperCommand):
+    """A command whose help lists options by group, or the first options only."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words of the command line."""
+        try:
+            return super().parse_args(ctx, args)
+        except TyperException as error:
+            # The parser would suggest options that share a few letters, such as --log for --lr.
+            typed = getattr(error, "option_name", "")
+            if getattr(error, "possibilities", None) is not None and typed.startswith("--"):
+                names = (opt for one in self.get_params(ctx) for opt in one.opts)
+                known = {name[2:].replace("-", "_"): name for name in names if name[:2] == "--"}
+                found = meant(typed[2:].replace("-", "_"), known)
+                error.possibilities = [known[found]] if found else []  # type: ignore[attr-defined]
+            raise
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return all parameters; the last two are `--help-all` and `--help`."""
+        *own, short = super().get_params(ctx)
+        return [*own, _help_all(), short]
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the words of the usage line."""
+        arguments = [p for p in self.get_params(ctx) if _is_argument(p)]
+        return ["[OPTIONS]", *(words(p) if p.required else f"[{words(p)}]" for p in arguments)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write a definition list for each group; all have the same width."""
+        every = groups(self, ctx)
+        shown = every if ctx.meta.get(_ALL) or not _first(ctx) else first_groups(self, ctx)
+        column = min(_COLUMN_MAX, max(len(words(p)) for _, params in shown for p in params))
+        for title, params in shown:
+            with formatter.section(title):
+                rows = [(words(param).ljust(column), sentence(param)) for param in params]
+                formatter.write_dl(rows, col_max=_COLUMN_MAX)
+        if more := _count(every) - _count(shown):
+            formatter.write_paragraph()
+            formatter.write_text(f"{ctx.command_path} --help-all shows {more} more options.")
+
+
+def titled_commands(group: Any, ctx: Any) -> list[tuple[str, list[Any]]]:
+    """Sort a group's commands by their titles, without hidden ones."""
+    by_title: dict[str, list[Any]] = {}
+    for command in (group.get_command(ctx, name) for name in group.list_commands(ctx)):
+        if not command.hidden:
+            by_title.setdefault(command.rich_help_panel or "Commands", []).append(command)
+    return list(by_title.items())
+
+
+def groups(command: Any, ctx: Any) -> list[tuple[str, list[Any]]]:
+    """Sort parameters into groups: arguments, the command's own options, then the named ones.
+
+    In each group the first options come first. `--help-all` is absent if `--help` shows the same.
+    """
+    first = _first(ctx)
+    by_title: dict[str, list[Any]] = {"Arguments": [], "Options": []}
+    for param in command.get_params(ctx):
+        own = "Arguments" if _is_argument(param) else "Options"
+        if first or param is not _help_all():
+            by_title.setdefault(param.rich_help_panel or own, []).append(param)
+    ranked = {title: sorted(params, key=_rank(first)) for title, params in by_title.items()}
+    return [(title, params) for title, params in ranked.items() if params]
+
+
+def first_groups(command: Any, ctx: Any) -> list[tuple[str, list[Any]]]:
+    """Return the arguments, then one list of the first options and the help options."""
+    first = _first(ctx)
+    *own, all_option, help_option = command.get_params(ctx)
+    arguments = [param for param in own if _is_argument(param)]
+    options = [param for param in own if set(param.opts) & set(first)]
+    options = [*sorted(options, key=_rank(first)), all_option, help_option]
+    return [*([("Arguments", arguments)] if arguments else []), ("Options", options)]
+
+
+def words(param: Any) -> str:
+    """Write a parameter as it is typed: "ID", "--port N", "--flip/--no-flip"."""
+    if _is_argument(param):
+        return str(param.metavar)
+    names = ", ".join(sorted(param.opts, key=len))
+    return "/".join([names, *param.secondary_opts]) if param.is_flag else f"{names} {param.metavar}"
+
+
+def sentence(param: Any, code: str = "") -> str:
+    """Describe a parameter: its purpose, its default, and the variable that sets it.
+
+    `code` is put around literal values.
+    """
+    facts = [f"default: {default}"] if (default := _default(param, code)) else []
+    facts += [f"environment: {code}{param.envvar}{code}"] if param.envvar else []
+    return f"{param.help} [{'; '.join(facts)}]" if facts else str(param.help)
+
+
+def _default(param: Any, code: str) -> str:
+    """Format a default: a value as it is typed, or a phrase if it is computed."""
+    if isinstance(param.show_default, str):
+        return str(param.show_default)
+    if not param.show_default or param.default in (None, "", False):
+        return ""
+    return f"{code}{param.default}{code}"
+
+
+def _is_argument(param: Any) -> bool:
+    return bool(param.param_type_name == "argument")
+
+
+def _first(ctx: Any) -> tuple[str, ...]:
+    """Return a command's first options; () if its `--help` shows all."""
+    return FIRST.get(ctx.command_path.partition(" ")[2], ())
+
+
+def _rank(first: tuple[str, ...]) -> Callable[[Any], int]:
+    """Return a key that sorts first options before others, in their own order."""
+
+    def rank(param: Any) -> int:
+        return min((first.index(name) for name in param.opts if name in first), default=len(first))
+
+    return rank
+
+
+def _count(found: list[tuple[str, list[Any]]]) -> int:
+    return sum(len(params) for _, params in found)
+
+
+def _show_all(ctx: typer.Context, wanted: bool) -> None:  # noqa: FBT001 - an option's callback
+    if wanted and not ctx.resilient_parsing:
+        ctx.meta[_ALL] = True
+        typer.echo(ctx.get_help())
+        raise typer.Exit
+
+
+@cache
+def _help_all() -> Any:
+    """Make the option `--help-all` by way of a command, because Typer's classes are private."""
+    app = typer.Typer(add_completion=False)
+    app.command()(_with_help_all)
+    return get_command(app).params[0]
+
+
+def _with_help_all(
+    *,
+    help_all: Annotated[
+        bool,
+        typer.Option(
+            "--help-all",
+            callback=_show_all,
+            is_eager=True,
+            expose_value=False,
+            help="Show all options and exit.",
+        ),
+    ] = False,
+) -> None:
+    """Take the option."""
+
 
 COMPARE = "Compare settings, policies and predictors"
 
 GROUPS = {
     "Train a model": {
-        "init": "init.init",
-        "demo": "demo.demo",
-        "run": "run.run",
+        "init": "starting.init",
+        "demo": "starting.demo",
+        "run": "runs.run",
         "submit": "clients.submit",
         "cancel": "clients.cancel",
         "splits": "drawings.splits",
@@ -50,7 +264,7 @@ GROUPS = {
     "Watch an experiment": {
         "status": "clients.status",
         "watch": "clients.watch",
-        "dashboard": "dashboard.dashboard",
+        "dashboard": "serving.dashboard",
         "list": "clients.list_experiments",
         "results": "clients.results",
         "logs": "logs.logs",
@@ -62,17 +276,17 @@ GROUPS = {
         "export": "trained.export",
         "replay": "trained.replay",
     },
-    COMPARE: {"grid": "studies.grid", "tune": "studies.tune", "report": "drawings.report"},
+    COMPARE: {"grid": "runs.grid", "tune": "runs.tune", "report": "drawings.report"},
     "Run a cluster": {
         "up": "up_and_down.up",
         "ps": "up_and_down.ps",
         "down": "up_and_down.down",
-        "manager": "process_commands.manager",
-        "worker": "process_commands.worker",
+        "manager": "serving.manager",
+        "worker": "serving.worker",
     },
     "Check and secure machines": {
         "doctor": "doctor.doctor",
-        "ping": "ping.ping",
+        "ping": "asking.ping",
         "certs": "doctor.certs",
     },
 }

@@ -1,23 +1,34 @@
-"""The options that several commands share; each call of one makes a field of a dataclass."""
+"""How a command gets its options: the shared ones, and parameters from the dataclasses it takes.
+
+A command is a function whose arguments are dataclasses with options (`base/options.py`), or values
+that a `CommandPart` makes. Typer sees a function that takes the single options. Each call of a
+shared option makes a field of a dataclass.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, dataclass
 from functools import partial
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
 from downpour.base.errors import SpecError
-from downpour.base.options import argument, flag, option
+from downpour.base.options import OptionText, argument, flag, option, options_of
 from downpour.base.values import DEFAULT_SHARED, PAGE_PORT
+from downpour.host.paths import Credentials, checked_url, is_object_store, path_of
 from downpour.learning.allowlist import allow_beside, allow_in
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from downpour.core.spec import Spec
+
 
 SHARED = Path(DEFAULT_SHARED)
 RESULTS = Path("results")
@@ -109,3 +120,131 @@ def refuse_both(**flags: bool) -> None:
     given = [f"--{name.replace('_', '-')}" for name, flag in flags.items() if flag]
     if len(given) > 1:
         raise SpecError("options", " ".join(given), "cannot be combined; give one of them")
+
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CommandPart:
+    """Parameters of a command, and the function that makes one value from all typed values."""
+
+    parameters: Sequence[Parameter]
+    make: Callable[[Values], Any]
+
+
+def command(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the parameters of each dataclass, and each `CommandPart`, that it takes."""
+    hints = get_type_hints(function, include_extras=True)
+    parts = {name: _part(hint) for name, hint in hints.items() if name != "return"}
+
+    @functools.wraps(function)
+    def wrapped(**values: Any) -> Any:
+        return function(**{name: part.make(values) for name, part in parts.items()})
+
+    parameters = [parameter for part in parts.values() for parameter in part.parameters]
+    wrapped.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {made.name: made.annotation for made in parameters}
+    return wrapped
+
+
+def _part(hint: Any) -> CommandPart:
+    for part in getattr(hint, "__metadata__", ()):
+        if isinstance(part, CommandPart):
+            return part
+    if hint is typer.Context:
+        return CommandPart(
+            [typed("context", hint, Parameter.empty)], lambda values: values["context"]
+        )
+
+    def made(values: Values) -> Any:
+        given = {name: values[name] for name in options_of(hint)}
+        if hint is Credentials:
+            files = {name: path for name, path in given.items() if path}
+            return Credentials.from_environment().with_files(files)
+        hints = get_type_hints(hint)
+        return hint(**{name: _value(hints[name], value) for name, value in given.items()})
+
+    return CommandPart(_parameters(hint), made)
+
+
+def _value(hint: Any, value: Any) -> Any:
+    """Return a typed value as the dataclass has it."""
+    if get_origin(hint) is tuple:
+        return tuple(value or ())
+    return str(value or "") if hint is str else value
+
+
+def _parameters(kind: type) -> list[Parameter]:
+    hints = get_type_hints(kind)
+    return [
+        parameter(name, hints[name], declared.default, text)
+        for name, (declared, text) in options_of(kind).items()
+    ]
+
+
+def parameter(name: str, hint: Any, default: Any, text: OptionText) -> Parameter:
+    """Return the parameter of an option, with its default."""
+    kind, reading = _reading(name, hint, text)
+    declare = typer.Argument if text.is_argument else typer.Option
+    declared = declare(
+        *([] if text.is_argument else text.flags(name)),
+        metavar=text.metavar or None,
+        envvar=text.variable or None,
+        help=text.help,
+        show_default=True if text.default is None else text.default,
+        rich_help_panel=text.title,
+        **reading,
+    )
+    if default is MISSING:
+        return typed(name, Annotated[kind, declared], Parameter.empty)
+    if default in (None, ()) or (default == "" and kind is not str):
+        return typed(name, Annotated[kind | None, declared])
+    return typed(name, Annotated[kind, declared], default)
+
+
+def _reading(name: str, hint: Any, text: OptionText) -> tuple[Any, dict[str, Any]]:
+    """Return the type that Typer sees, and how it reads a word of the command line."""
+    kinds = set(get_args(hint)) - {NoneType} if isinstance(hint, UnionType) else {hint}
+    if text.reads == "folder":
+        return Path, {"exists": True, "file_okay": False}
+    if text.reads == "location":
+        return Path, {"parser": location}  # or a URL as text: Typer accepts no union
+    if text.reads == "path" or Path in kinds:
+        field = text.metavar if text.is_argument else text.key(name)
+        # Typer's own parser calls stat on the path. If the file server doesn't answer, that call
+        # blocks, and even Ctrl-C has no effect.
+        return Path, {"parser": lambda word: path_of(field, word)}
+    [kind] = kinds
+    if get_origin(kind) is tuple:
+        return list[str], {}
+    return kind, {"parser": _PARSERS[kind]} if kind in _PARSERS else {}
+
+
+def typed(name: str, annotation: Any, default: Any = None) -> Parameter:
+    """Return a parameter that is given by its name."""
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def whole_number(text: str) -> int:
+    """Read a whole number; raises `typer.BadParameter` for any other text."""
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text[:80]!r} is not a whole number") from None
+
+
+def number(text: str) -> float:
+    """Read a number; raises `typer.BadParameter` for any other text."""
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text[:80]!r} is not a number") from None
+
+
+def location(text: str) -> Path | str:
+    """Read a shared directory's location: an object store's URL stays text, all else is a path."""
+    return checked_url("shared", text) if is_object_store(text) else path_of("shared", text)
+
+
+_PARSERS: dict[Any, Callable[[str], Any]] = {int: whole_number, float: number}

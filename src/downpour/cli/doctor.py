@@ -15,7 +15,7 @@ from downpour.base import options as base
 from downpour.base.errors import SpecError, require
 from downpour.base.options import argument, option
 from downpour.cli import common
-from downpour.cli.parameters import command
+from downpour.cli.common import command
 from downpour.cli.printing import err, out, print_json, say
 from downpour.cluster.launchers.ssh_script import SshOptions, look_at, read_hosts
 from downpour.host.paths import Credentials

@@ -12,8 +12,7 @@ from downpour.base.errors import FileCorrupt, FileMissing, SpecError, require
 from downpour.base.options import argument, option
 from downpour.cli import common
 from downpour.cli.asking import find
-from downpour.cli.common import RESULTS, allow_code, allow_own_code
-from downpour.cli.parameters import command
+from downpour.cli.common import RESULTS, allow_code, allow_own_code, command
 from downpour.cli.printing import note, out, print_json, progress_bar, say
 from downpour.files.spec_file import read_spec
 from downpour.host.paths import Credentials

@@ -9,8 +9,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from downpour.base.options import OptionText, flag, option, options_of
-from downpour.cli.common import refuse_unused
-from downpour.cli.parameters import CommandPart, Values, parameter
+from downpour.cli.common import CommandPart, Values, parameter, refuse_unused
 from downpour.cluster.launchers import (
     LAUNCHERS,
     Launching,

@@ -15,8 +15,7 @@ from downpour.base.errors import SpecError, did_you_mean
 from downpour.base.options import argument, flag, option
 from downpour.cli import common
 from downpour.cli.asking import find
-from downpour.cli.common import SHARED
-from downpour.cli.parameters import command
+from downpour.cli.common import SHARED, command
 from downpour.cli.printing import note, out
 from downpour.host.paths import Credentials
 from downpour.host.text import one_line

@@ -1,19 +1,52 @@
-"""Prints for the commands: results on standard output, progress and notes on standard error."""
+"""Prints for the commands, and ends them: an exit status, and streams that close quietly.
+
+Results go to standard output, progress and notes to standard error.
+
+    0    everything went well
+    2    the request is invalid: the user can correct it
+    75   a worker found no manager: the same command may succeed later
+    1    any other failure
+    130  Ctrl-C
+    129  SIGHUP: the terminal was closed
+    143  SIGTERM: another process ended the command and everything that it had started
+    141  the reader closed the pipe (`downpour list | head -1`): prints nothing
+
+An unexpected exception is also one line, which names a file with the traceback.
+DOWNPOUR_TRACEBACK=1 prints the traceback of any error.
+
+If the caller has closed a stream, we give its descriptor to the null device, so that no file of a
+command can get it. We write a similar character, or a number, for each character that the encoding
+lacks. A command without a log shows warnings through logging's handler of last resort. We make that
+handler write each warning in one line, because warnings may quote text from other machines.
+"""
 
 from __future__ import annotations
 
+import codecs
 import csv
+import errno
 import functools
+import io
 import json
+import logging
 import math
 import os
+import signal
 import sys
+import tempfile
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+from typer.exceptions import TyperException
+
+from downpour.base.errors import DownpourError
 from downpour.base.names import AUTO
-from downpour.host.text import one_line
+from downpour.host.process import Terminated
+from downpour.host.text import LogFormatter, one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,6 +54,7 @@ if TYPE_CHECKING:
     from downpour.core.spec import ResolvedSpec, Spec
     from downpour.network.rpc.messages import Status
     from downpour.record import Result
+
 
 _UNBOUNDED = 10_000
 """The width, in columns, of an output that is not a terminal."""
@@ -145,3 +179,160 @@ def print_result(result: Result, *, as_json: bool = False, as_csv: bool = False)
         out().print(result_table(result))
         if result.model_file:
             say(f"model {result.model_file}")
+
+
+VARIABLE = "DOWNPOUR_TRACEBACK"
+LINE_CHARACTERS_MAX = 1000
+_FAILED = 1
+_ASKED_WRONGLY = 2
+SIGNALLED = 128  # shells add a signal's number to this
+_INTERRUPTED = SIGNALLED + signal.SIGINT
+_HUNG_UP = 141  # 128 + SIGPIPE: shells report a program that writes into a closed pipe like this
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def report_error(error: BaseException) -> int:
+    """Print an error in one line, and return the exit status."""
+    if os.environ.get(VARIABLE):
+        _print("".join(traceback.format_exception(error)))
+    line, status = _line_and_status(error)
+    if line:
+        _print(f"downpour: {_in_one_line(line)}\n")
+    return status
+
+
+def final_status(status: int) -> int:
+    """Return the status of a command that raised nothing; Typer turns Ctrl-C into a status."""
+    return report_error(KeyboardInterrupt()) if status == _INTERRUPTED else status
+
+
+def _line_and_status(error: BaseException) -> tuple[str, int]:
+    match error:
+        case DownpourError():
+            return str(error), error.exit_status
+        case TyperException():
+            return error.format_message(), error.exit_code
+        case SystemExit():
+            # Rich and Typer exit with 1 if the reader has left; a signal handler exits with its
+            # own.
+            return "", error.code if isinstance(error.code, int) and error.code != 1 else _HUNG_UP
+        case KeyboardInterrupt() | typer.Abort():
+            number = signal.Signals(Terminated.last)
+            by = "" if number is signal.SIGINT else f" by {number.name}"
+            return f"stopped{by}", SIGNALLED + number
+        case OSError():
+            return _line_and_status_of_os(error)
+    return "out of memory" if isinstance(error, MemoryError) else _internal_error(error), _FAILED
+
+
+def _line_and_status_of_os(error: OSError) -> tuple[str, int]:
+    """Describe an error of the operating system; one without a file name concerns a stream."""
+    if error.filename is not None:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}", _FAILED
+    if isinstance(error, BrokenPipeError):
+        return "", _HUNG_UP
+    if error.errno in _FULL:
+        return f"output: {error.strerror}", _FAILED
+    if isinstance(error, FileNotFoundError) and not _has_working_directory():
+        return "the working directory is gone; change to one that exists", _ASKED_WRONGLY
+    return _internal_error(error), _FAILED
+
+
+def _internal_error(error: BaseException) -> str:
+    """Write the traceback to a file, and return a line that names it."""
+    line = f"internal error: {type(error).__name__}: {error}"
+    try:
+        descriptor, path = tempfile.mkstemp(prefix="downpour-", suffix=".txt", text=True)
+        with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.writelines(traceback.format_exception(error))
+    except OSError:
+        return f"{line} ({VARIABLE}=1 shows where)"
+    return f"{_in_one_line(line, LINE_CHARACTERS_MAX // 2)} (its traceback is in {path})"
+
+
+def _in_one_line(text: str, most: int = LINE_CHARACTERS_MAX) -> str:
+    """Return text as one short line; control characters from other processes are escaped."""
+    line = one_line(" ".join(text.split()))
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def _has_working_directory() -> bool:
+    try:
+        return Path.cwd().is_dir()
+    except OSError:
+        return False
+
+
+def _print(text: str) -> None:
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except OSError:  # standard error is closed, so we cannot print at all
+        return
+
+
+_FALLBACK = "downpour"
+_SIMILAR = ("-", "-", "-", "...", "x", "<=", ">=", "->", "u", "+-", '"', '"')
+_LOOKS_LIKE = dict(zip("·–−…×≤≥→µ±“”", _SIMILAR, strict=True))
+
+
+def prepare() -> None:
+    """Replace closed streams, and make every character printable, in logs as well."""
+    codecs.register_error(_FALLBACK, _similar)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_FALLBACK)
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(LogFormatter())
+
+
+def outlive_readers() -> None:
+    """Let this process, a server, go on if the reader of its output goes away."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if isinstance(getattr(getattr(stream, "buffer", None), "raw", None), io.FileIO):
+            stream.flush()
+            lasting = io.BufferedWriter(_Lasting(stream.fileno(), "w", closefd=False))
+            text = io.TextIOWrapper(
+                lasting, encoding=stream.encoding, errors=stream.errors, line_buffering=True
+            )
+            setattr(sys, name, text)
+
+
+class _Lasting(io.FileIO):
+    """A stream that writes to the null device once its reader, or its terminal, is gone."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in {errno.EPIPE, errno.EIO}:
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            return len(data)
+
+
+def abandon_broken() -> None:
+    """Redirect streams that can no longer be written to the null device.
+
+    Otherwise the interpreter prints an error when it flushes them at its end.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            # Replace the descriptor, because the interpreter flushes its buffers once more when it
+            # ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _similar(error: UnicodeError) -> tuple[str | bytes, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    beyond = error.object[error.start : error.end]
+    codec = "unicode_escape"
+    similar = [_LOOKS_LIKE.get(one) or one.encode(codec).decode("ascii") for one in beyond]
+    return "".join(similar), error.end

@@ -17,8 +17,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from downpour.base.errors import SpecError
 from downpour.base.names import DEVICE_NAMES
 from downpour.base.options import OptionText
-from downpour.cli.common import SHARED
-from downpour.cli.parameters import CommandPart, Values, parameter
+from downpour.cli.common import SHARED, CommandPart, Values, parameter
 from downpour.core.families import FAMILIES
 from downpour.core.spec import TABLES, Spec
 from downpour.files.spec_file import read_spec, specs_in

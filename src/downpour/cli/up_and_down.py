@@ -16,10 +16,10 @@ from downpour.base.errors import DownpourError, SpecError, require
 from downpour.base.names import check_device
 from downpour.base.options import checked_seconds, flag, option
 from downpour.cli import common
-from downpour.cli.dashboard import page_socket, page_url
+from downpour.cli.common import command
 from downpour.cli.launch_options import LaunchOptions, dry_run, workers
-from downpour.cli.parameters import command
 from downpour.cli.printing import err, note, out, print_json, say
+from downpour.cli.serving import page_socket, page_url
 from downpour.cluster.launchers import Launching, LaunchPlan
 from downpour.cluster.launchers.cluster_files import ClusterFiles, ClusterInfo
 from downpour.cluster.launchers.ssh_script import SshOptions, read_hosts

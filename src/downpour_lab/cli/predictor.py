@@ -16,10 +16,8 @@ import typer
 from downpour.base.errors import SpecError, did_you_mean, require
 from downpour.base.options import argument, flag, option
 from downpour.cli import common
-from downpour.cli.commands import COMPARE, CommandKind
-from downpour.cli.common import refuse_unused
-from downpour.cli.help import Command, Group
-from downpour.cli.parameters import command
+from downpour.cli.commands import COMPARE, Command, CommandKind, Group
+from downpour.cli.common import command, refuse_unused
 from downpour.cli.printing import note, out, print_json, progress_bar
 
 if TYPE_CHECKING:

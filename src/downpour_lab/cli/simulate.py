@@ -16,8 +16,7 @@ from downpour.base.options import flag, option
 from downpour.base.values import small_number
 from downpour.cli import common
 from downpour.cli.commands import COMPARE, CommandKind
-from downpour.cli.common import refuse_unused
-from downpour.cli.parameters import command
+from downpour.cli.common import command, refuse_unused
 from downpour.cli.printing import note, out, print_json, progress_bar, say
 
 if TYPE_CHECKING:

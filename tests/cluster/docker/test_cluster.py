@@ -129,7 +129,7 @@ def test_health_checks_turn_healthy(cluster: Project, undisturbed: Outcome) -> N
 def test_a_process_of_the_image_compiles_nothing(image: str) -> None:
     """The user of the image cannot keep bytecode, so each process would compile it once more."""
     code = (
-        "import sys, os, torch, downpour.cli.process_commands, downpour.cluster.manager.process;"
+        "import sys, os, torch, downpour.cli.serving, downpour.cluster.manager.process;"
         "caches = [getattr(one, '__cached__', None) for one in list(sys.modules.values())];"
         "print(*(name for name in caches if isinstance(name, str) and not os.path.exists(name)))"
     )

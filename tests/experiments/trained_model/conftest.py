@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import downpour
-from downpour.cli.init import write_template
+from downpour.cli.starting import write_template
 from downpour.experiments.locating import TrainedModel, find
 from downpour.experiments.trained_model import data_key
 from downpour.learning.allowlist import FOLDERS, VARIABLE, allow_in

@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 import pytest
 
 from downpour.base.errors import SpecError
-from downpour.cli.dashboard import listen_for_page
+from downpour.cli.serving import listen_for_page
 from downpour.cluster.operations.certificates import issue
 from downpour.experiments.page_server import viewers
 from downpour.experiments.page_server.viewers import POLICY, Chunk, EventStream
