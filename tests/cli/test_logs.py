@@ -142,7 +142,7 @@ def test_following_shows_what_is_added(
             raise KeyboardInterrupt
         write(FolderLogs(shared / FOLDER), line)
 
-    monkeypatch.setattr("downpour.cli.logs.time.sleep", pass_by)
+    monkeypatch.setattr("downpour.cli.showing.time.sleep", pass_by)
     outcome = downpour("logs", "--shared", shared, "--follow", "--worker", "worker-1")
     assert outcome.status == 130
     assert [line.split()[-1] for line in outcome.out.splitlines()] == ["hello", "later", "still"]

@@ -39,7 +39,7 @@ from downpour.record.record_lines import (
     to_fields,
 )
 from downpour.record.view import observed
-from downpour.show.dashboard.sources import RecordSource
+from downpour.show.dashboard.page_data import RecordSource
 from tests.record.test_journal import CHECKPOINT, ONE_OF_EACH
 
 FIRST = AssignedLine(round=0, shard=1, attempt=0, worker="w-1", reason="the only idle worker")

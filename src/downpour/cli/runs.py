@@ -16,10 +16,10 @@ from downpour.base.errors import require
 from downpour.base.options import argument, flag, option, words_of
 from downpour.cli import common
 from downpour.cli.common import RESULTS, allow_code, allow_own_code, command, refuse_both
-from downpour.cli.launch_options import LaunchOptions, dry_run, refuse_own_data, workers
 from downpour.cli.printing import SpecOnce, err, note, out, print_json, print_result, say
 from downpour.cli.serving import page_on, page_socket
 from downpour.cli.spec_options import FoundSpec, SpecRequest
+from downpour.cli.up_and_down import LaunchOptions, dry_run, refuse_own_data, workers
 from downpour.cluster.disturbances import Disturbances
 from downpour.cluster.launchers import Launching, LaunchPlan
 from downpour.cluster.options import ManagerOptions

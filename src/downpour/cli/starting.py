@@ -12,8 +12,8 @@ from downpour.base.errors import MissingPackage, SpecError, did_you_mean, is_ins
 from downpour.base.options import argument, option
 from downpour.cli import common
 from downpour.cli.common import RESULTS, SHARED, command
-from downpour.cli.drawings import check_figure, figure_option, write_figure
 from downpour.cli.printing import err, note, out, say
+from downpour.cli.showing import check_figure, figure_option, write_figure
 from downpour.files.spec_file import specs_in
 
 if TYPE_CHECKING:

@@ -135,7 +135,7 @@ def times(seconds: float, other: float) -> str:
     return f"{seconds / other:.1f} times" if other > 0 else "many times"
 
 
-def lines_figure(lines: Mapping[str, Sequence[tuple[float, float]]], along: str) -> Figure:
+def _lines_figure(lines: Mapping[str, Sequence[tuple[float, float]]], along: str) -> Figure:
     """Draw accuracy in percent by epochs or seconds, a line of points for each title."""
     with styled():
         figure = new_figure(WIDTH_INCHES, 3.0)
@@ -302,7 +302,7 @@ def _splits_figure(acted: Sequence[Acted]) -> Figure:
         act.act.title: [(each.epoch, 100 * (each.accuracy or 0.0)) for each in act.result.epochs]
         for act in acted
     }
-    return lines_figure(lines, "epoch")
+    return _lines_figure(lines, "epoch")
 
 
 SPLITS = Demo(
@@ -394,7 +394,7 @@ def _asynchrony_figure(acted: Sequence[Acted]) -> Figure:
         for act in acted
         if (measured := act.moments(EvaluatedLine))
     }
-    return lines_figure(lines, "seconds since the first assignment")
+    return _lines_figure(lines, "seconds since the first assignment")
 
 
 ASYNCHRONY = Demo(

@@ -26,13 +26,7 @@ from downpour.base.states import Evaluation
 from downpour.base.values import DatasetFacts
 from downpour.core.spec import Spec
 from downpour.experiments.client import Asked, spec_of
-from downpour.experiments.locating import (
-    FIELD,
-    Source,
-    TrainedModel,
-    find,
-    own_datasets,
-)
+from downpour.experiments.locating import FIELD, Source, TrainedModel, find, own_datasets
 from downpour.experiments.surroundings import shared_path
 from downpour.files.store import FINAL_NAME, SPEC_NAME, encode
 from downpour.files.store.directory import read_regular
@@ -67,7 +61,7 @@ from downpour.learning.user_code import check_code
 
 log = logging.getLogger(__name__)
 
-NO_DATA = TaskData(
+_NO_DATA = TaskData(
     facts=DatasetFacts(
         train_samples=0, test_samples=0, sample_shape=(), classes=0, targets_per_sample=0
     ),
@@ -102,7 +96,7 @@ def load_model(
 
 def load(trained: TrainedModel) -> nn.Module:
     """Return the network of a model that `find` returned; see `load_model`."""
-    warn_of_other_code(trained.spec)
+    _warn_of_other_code(trained.spec)
     model = task_of(trained).network()
     fill(model, trained)
     return model.eval()
@@ -121,11 +115,11 @@ def task_of(trained: TrainedModel, data: Data | None = None) -> LoadedTask:
     """Make the task of a trained model, on this machine; by default without any examples."""
     spec = trained.spec.replace(device=devices_here().nearest(trained.spec.device))
     if data is None:
-        data = known_data(trained) if spec.task is None else NO_DATA
+        data = _known_data(trained) if spec.task is None else _NO_DATA
     return load_task(spec, data)
 
 
-def warn_of_other_code(spec: Spec) -> None:
+def _warn_of_other_code(spec: Spec) -> None:
     """Log which files of the user's code have changed since the model's training."""
     for field, name in spec.factories.items():
         try:
@@ -134,15 +128,15 @@ def warn_of_other_code(spec: Spec) -> None:
             log.warning("%s: the code has changed since this model was trained: %s", name, error)
 
 
-def known_data(trained: TrainedModel) -> PreparedDataset:
+def _known_data(trained: TrainedModel) -> PreparedDataset:
     """Return the dataset that a model was trained on, with its facts but without its examples."""
     try:
-        return without_examples(stated_facts(trained), trained.name)
+        return without_examples(_stated_facts(trained), trained.name)
     except StoreError as error:
         raise SpecError(FIELD, trained.name, f"its data cannot be read: {error}") from None
 
 
-def stated_facts(trained: TrainedModel) -> Mapping[str, Any]:
+def _stated_facts(trained: TrainedModel) -> Mapping[str, Any]:
     """Return what `facts.json` says about the data that a model was trained on."""
     beside = trained.file.parent / FACTS_FILE
     if not beside.is_file():
@@ -173,7 +167,7 @@ def export(trained: TrainedModel, folder: Path) -> list[Path]:
     """
     model = load(trained)
     # Read this before writing anything: if the file is unreadable, no part of a folder stays.
-    facts = None if trained.spec.task is not None else json.dumps(stated_facts(trained))
+    facts = None if trained.spec.task is not None else json.dumps(_stated_facts(trained))
     empty_folder("to", folder)
     try:
         with (folder / FINAL_NAME).open("wb") as file:
@@ -216,7 +210,7 @@ def read_labelled(path: Path, dataset: PreparedDataset, spec: Spec, *, field: st
         return Examples(x=examples_like(x, dataset, given), y=targets_like(y, dataset, given))
 
 
-def read_inputs(
+def _read_inputs(
     path: Path, dataset: PreparedDataset, spec: Spec
 ) -> tuple[NDArray[Any], tuple[str, ...]]:
     """Read examples to predict: an .npz or .npy file, an image, or a folder of images.
@@ -318,10 +312,10 @@ Row = dict[str, Any]
 def predict(trained: TrainedModel, given: str) -> list[Row]:
     """Return a model's predictions for examples, a row each; its first column names the example.
 
-    `given` is a file or folder for a built-in model (see `read_inputs`), and a part of the examples
-    of a task, such as "test".
+    `given` is a file or folder for a built-in model (see `_read_inputs`), and a part of the
+    examples of a task, such as "test".
     """
-    warn_of_other_code(trained.spec)
+    _warn_of_other_code(trained.spec)
     if trained.spec.task is None:
         task, names = _built_in(trained, given)
         part = "test"
@@ -337,8 +331,8 @@ def predict(trained: TrainedModel, given: str) -> list[Row]:
 
 
 def _built_in(trained: TrainedModel, given: str) -> tuple[LoadedTask, tuple[str, ...]]:
-    dataset: PreparedDataset = known_data(trained)
-    x, names = read_inputs(path_of(INPUT, given), dataset, trained.spec)
+    dataset: PreparedDataset = _known_data(trained)
+    x, names = _read_inputs(path_of(INPUT, given), dataset, trained.spec)
     known = dataset.train.y
     test = Examples(x=x, y=np.zeros((len(x), *known.shape[1:]), known.dtype))
     facts = replace(dataset.facts, test_samples=len(x))
@@ -393,7 +387,7 @@ def measure(
     files of datasets, if Downpour must prepare them again. `options` are `task_options` that differ
     from the training's, such as the place of a task's examples.
     """
-    warn_of_other_code(trained.spec)
+    _warn_of_other_code(trained.spec)
     if trained.spec.task is None:
         task = _classification(trained, data, data_dir, options or {})
     else:
@@ -409,7 +403,7 @@ def _classification(
     if options:
         raise SpecError("task_options", dict(options), "only a task has them")
     if data is not None:
-        known = known_data(trained)
+        known = _known_data(trained)
         examples = read_labelled(data, known, trained.spec, field="data")
         facts = replace(known.facts, test_samples=len(examples))
         return task_of(trained, replace(known, facts=facts, test=examples))
@@ -427,5 +421,5 @@ def _own(trained: TrainedModel, data: Path | None, options: Mapping[str, Any]) -
     spec = spec.replace(task_options={**spec.task_options, **options})
     with theirs(spec, 'examples("test") fails'):
         samples = limited(len(own_task(spec).examples("test")), spec, "test")
-    facts = replace(NO_DATA.facts, test_samples=samples)
-    return task_of(replace(trained, spec=spec), replace(NO_DATA, facts=facts))
+    facts = replace(_NO_DATA.facts, test_samples=samples)
+    return task_of(replace(trained, spec=spec), replace(_NO_DATA, facts=facts))

@@ -43,7 +43,7 @@ def _timeline(result: Result) -> Figure:
 
 
 def _page(result: Result) -> NotebookPage:
-    from downpour.show.dashboard.static_copy import static_page
+    from downpour.show.dashboard.page_data import static_page
 
     if result.folder is None:
         accepted = "needs the experiment's folder; read the result with Result.read(FOLDER)"

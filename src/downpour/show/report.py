@@ -19,7 +19,7 @@ from downpour.files.store.publish import explain
 from downpour.record.result import Result
 from downpour.record.result_parts import NOT_VERIFIED, Measure, first_of
 from downpour.record.study_result import StudyResult, label
-from downpour.show.dashboard.static_copy import static_page
+from downpour.show.dashboard.page_data import static_page
 from downpour.show.figures.figures import Part, Plot, plots_of
 from downpour.show.figures.style import DARK, LIGHT, for_page, to_png, to_svg, variables
 from downpour.show.tables.report_tables import WORKERS_NAME, Column, Table, setting_of, tables_of

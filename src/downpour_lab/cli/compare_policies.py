@@ -21,8 +21,8 @@ from downpour.cli import common
 from downpour.cli.asking import find
 from downpour.cli.commands import COMPARE, CommandKind
 from downpour.cli.common import allow_code, command, refuse_both, refuse_unused
-from downpour.cli.drawings import check_figure, write_figure
 from downpour.cli.printing import note, out, print_csv, print_json, progress_bar
+from downpour.cli.showing import check_figure, write_figure
 from downpour.host.paths import Credentials
 from downpour.host.text import one_line
 

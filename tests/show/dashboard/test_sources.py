@@ -24,7 +24,7 @@ from downpour.record.record_lines import (
 )
 from downpour.record.view import observed
 from downpour.show.dashboard.model import RecordTables
-from downpour.show.dashboard.sources import NOT_A_LINE, RecordSource
+from downpour.show.dashboard.page_data import NOT_A_LINE, RecordSource
 
 ASSIGNED = AssignedLine(round=0, shard=1, attempt=0, worker="a", reason="the only idle worker")
 FAILED = AttemptFailedLine(round=0, shard=1, attempt=0, worker="a", failure="lost", reason="gone")

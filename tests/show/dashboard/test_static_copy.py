@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from downpour.experiments.page_server import place
-from downpour.show.dashboard import static_copy
-from downpour.show.dashboard.static_copy import static_page
+from downpour.show.dashboard import page_data
+from downpour.show.dashboard.page_data import static_page
 from tests.files.objects.cloud import URL, Cloud
 from tests.files.objects.test_mirror import DROPPED, begun
 from tests.show.dashboard.records import write_large
@@ -109,7 +109,7 @@ def test_a_copy_of_a_large_record_says_what_it_leaves_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Histories of tasks, which would be most of it."""
-    monkeypatch.setattr(static_copy, "HISTORY_LINES_MAX", 50)
+    monkeypatch.setattr(page_data, "HISTORY_LINES_MAX", 50)
     write_large(tmp_path, 4, 4)
     data = data_of(static_page([tmp_path, FOLDERS[1]], "large"))
     assert data["tasks"].keys() == {"gestures-7f3a"}

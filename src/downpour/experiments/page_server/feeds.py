@@ -23,8 +23,8 @@ from downpour.record.record import task_lines
 from downpour.record.stored_experiments import LogCursor, LogFilter, read_logs
 from downpour.show.dashboard.columns import Fields
 from downpour.show.dashboard.model import RecordTables
+from downpour.show.dashboard.page_data import RecordSource
 from downpour.show.dashboard.results import Told, histories
-from downpour.show.dashboard.sources import RecordSource
 
 TICK_SECONDS = 0.5
 """The time between two looks at an idle record, so a viewer gets two frames a second."""

@@ -31,7 +31,7 @@ from downpour.record.mirror import MirrorCopy
 from downpour.record.record import is_exported
 from downpour.show.dashboard.columns import Fields
 from downpour.show.dashboard.model import RecordTables
-from downpour.show.dashboard.sources import NOT_A_LINE, parsed_line
+from downpour.show.dashboard.page_data import NOT_A_LINE, parsed_line
 
 _STUDIES = {kind.file_name: kind.runs_folder for kind in (Grid, Search)}
 _OF_STUDY = ":"

@@ -50,7 +50,7 @@ from downpour.files.log_places import LogPlace, logs_of
 from downpour.files.store.shared_directory import seen_location
 from downpour.network.rpc.trust import Trust
 from downpour.record.stored_experiments import exported_seconds
-from downpour.show.dashboard.static_copy import PAGE, theme_css
+from downpour.show.dashboard.page_data import PAGE, theme_css
 
 STREAMS_MAX = 64
 PING_SECONDS = 15.0

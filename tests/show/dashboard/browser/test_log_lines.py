@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from downpour.files.log_places import FOLDER
-from downpour.show.dashboard.static_copy import static_page
+from downpour.show.dashboard.page_data import static_page
 from tests.show.dashboard.browser.conftest import Visit, until
 from tests.show.dashboard.kept_logs import EXPERIMENT, logged, recorded_at
 from tests.show.dashboard.served import served

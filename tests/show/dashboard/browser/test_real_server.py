@@ -21,7 +21,7 @@ from downpour.network.rpc.trust import Trust
 from downpour.record.journal import Journal
 from downpour.record.record_lines import DisturbedLine, RecordLine
 from downpour.record.view import observed
-from downpour.show.dashboard.static_copy import PAGE, static_page
+from downpour.show.dashboard.page_data import PAGE, static_page
 from tests.show.dashboard.browser.conftest import Visit, until
 from tests.show.dashboard.records import large_record, texts
 from tests.show.dashboard.served import served
