@@ -19,7 +19,7 @@ from downpour.experiments.studies.folder import holder
 from downpour.experiments.studies.running import submitted
 from downpour.launchers import LaunchPlan, LocalCluster
 from tests.experiments.studies.conftest import Interruption
-from tests.experiments.studies.test_detached import COMMAND
+from tests.experiments.studies.test_status import COMMAND
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("forked_clusters")

@@ -1,4 +1,4 @@
-"""The page as a user starts it: alone, and beside a run or a manager, with which it ends."""
+"""The page, and `--metrics-port`, as a user starts them, with a real manager and worker."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 RECORDED = Path(__file__).parents[1] / "recorded"
 COMMAND = [sys.executable, "-m", "downpour.cli"]
@@ -139,3 +140,73 @@ def test_a_simulation_leaves_records_for_the_page(
     assert frame["attempts"]
     assert frame["versions"]
     assert "has a record of" in refused(*words)
+
+
+SERVING = re.compile(r"(?:manager|worker) at ([^\s,]+), ")
+METRICS = re.compile(r"metrics at (http://127\.0\.0\.1:\d+/metrics)\n")
+
+
+@pytest.mark.parametrize("command", ["manager", "worker"])
+def test_a_port_that_cannot_be_had_is_named(
+    refused: Callable[..., str], tmp_path: Path, command: str
+) -> None:
+    """Before a manager becomes the leader, and before a worker looks for one."""
+    at = command, "--port", 0, "--shared", tmp_path, "--metrics-port"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert refused(*at, port) == f"metrics_port = {port}: is in use on 127.0.0.1"
+    assert refused(*at, 99999).startswith("metrics_port = 99999: a port from 0 to 65535")
+    assert not list((tmp_path / "terms").glob("*"))
+
+
+@contextmanager
+def measured(*words: str) -> Iterator[tuple[str, str]]:
+    """Start a command that serves; gives its address and the URL of its metrics."""
+    with subprocess.Popen([*COMMAND, *words], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            said, told = SERVING.match(process.stderr.readline()), process.stderr.readline()
+            metrics = METRICS.fullmatch(told)
+            assert said
+            assert metrics, told
+            yield said[1], metrics[1]
+        finally:
+            process.kill()
+
+
+def names(url: str) -> set[str]:
+    """Fetch; return the names of our own metrics, as the page of docs has them."""
+    with urlopen(url, timeout=10) as answer:  # noqa: S310
+        told = re.findall(r"^# TYPE (downpour_\w+) ", answer.read().decode(), re.MULTILINE)
+    return set(told)
+
+
+def scraped(url: str) -> dict[tuple[str, ...], float]:
+    """Fetch and parse; returns each sample by its name and the values of its labels."""
+    with urlopen(url, timeout=10) as answer:  # noqa: S310
+        families = list(text_string_to_metric_families(answer.read().decode()))
+    samples = (sample for family in families for sample in family.samples)
+    return {(sample.name, *sample.labels.values()): sample.value for sample in samples}
+
+
+@pytest.mark.slow
+def test_a_cluster_that_trains_can_be_watched(tmp_path: Path) -> None:
+    """Both say where; manager and worker agree about what was done."""
+    common = "--shared", str(tmp_path), "--metrics-port", "0"
+    with (
+        measured("manager", "--port", "0", *common) as (manager, its),
+        measured("worker", "--manager", manager, *common) as (_, theirs),
+    ):
+        submit = ["submit", "--manager", manager, "--watch", "--shards", "2", "--epochs", "3"]
+        subprocess.run([*COMMAND, *submit], capture_output=True, check=True)
+        of_manager, of_worker = scraped(its), scraped(theirs)
+        told = names(its) | names(theirs)
+    assert of_manager["downpour_experiments", "finished"] == 1
+    assert of_manager["downpour_rounds_total",] == 3
+    assert of_manager["downpour_attempts_ended_total", "counted"] == 6
+    assert of_worker["downpour_worker_tasks_total", "trained"] == 6
+    assert of_worker["downpour_worker_steps_total",] > 0
+    assert of_worker["downpour_worker_samples_per_second",] > 0
+    assert of_worker["downpour_worker_train_seconds_count",] == 6
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "monitoring.md").read_text("utf-8")
+    assert set(re.findall(r"`(downpour_\w+)`", page)) == told

@@ -1,13 +1,18 @@
-"""`downpour ping`: who answers, and who does not."""
+"""Every command calls the manager that its user means, and `downpour ping` says who answers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from downpour.base import VERSION
 from downpour.network.rpc import serve_worker
 from downpour.network.rpc.messages import WorkerInfo
+from tests.cli.addresses import matrix, why_not
+from tests.files.objects import lab
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Served
@@ -49,3 +54,16 @@ def test_a_worker_is_no_manager(downpour: Callable[..., Any], served: Served) ->
     assert outcome.status == 2
     assert outcome.err.count("\n") == 1
     assert "does not understand ping" in outcome.err
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "which-cluster.md"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_every_command_reaches_the_cluster_that_is_meant() -> None:
+    """Real processes, beside an unrelated cluster; the page shows what they did."""
+    if reason := why_not() or lab.why_not():
+        pytest.skip(reason)
+    made = matrix()
+    assert made in PAGE.read_text("utf-8"), f"write it anew: python -m tests.cli.addresses\n{made}"
