@@ -1,4 +1,4 @@
-"""The interface of a predictor, the features that it may use, and the past that it remembers.
+"""The interface of a predictor, its features, the past that it remembers, and statistics of it.
 
 A caller uses a `Predictor`, which takes names and features by name and returns seconds. Members of
 the family are `Model`s, which answer the same questions in batches of rows (`task_rows`) and
@@ -11,9 +11,9 @@ adds `pNN_elapsed_s` and the state at that moment as `pNN_cpu_util` and so on. I
 reports, the latest counts, and the one before it gives the pace between the two. We ignore other
 names. A value that is absent, NaN or impossible (a negative time) becomes NaN.
 
-`Histories` keeps statistics of every worker's past, from which learned predictors make inputs. Its
-times are logarithms of seconds per sample, relative to the worker's own running rate (its *base*).
-We handle rows in batches, because a batch costs little more than a single row.
+Learned predictors make their inputs from every worker's past (`Histories`). There, all times are
+logarithms of seconds per sample, relative to the worker's own running rate (its *base*). We handle
+rows in batches, because a batch costs little more than a single row.
 """
 
 from __future__ import annotations
