@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.host.text import LogFormatter, one_line, size_in_words
+from downpour.base.errors import one_line, size_in_words
+from downpour.host.process import LogFormatter
 
 
 @pytest.mark.parametrize(

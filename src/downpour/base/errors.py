@@ -1,4 +1,4 @@
-"""The one tree of errors, and the packages whose absence is one; everything may import it.
+"""The one tree of errors, which packages their users lack, and text in one line, as errors have it.
 
 Every error reads as one line. `exit_status` is the command line's exit status: 2 if the user can
 fix the cause by changing the request, 75 if the same request may succeed later, else 1.
@@ -6,11 +6,16 @@ fix the cause by changing the request, 75 if the same request may succeed later,
 Only some commands need certain libraries, which an extra of the installation (`downpour-sgd[tune]`)
 brings. Everything else, above all a worker, must run without them, so only the functions that need
 them import them.
+
+Names, reasons and decisions come from other processes, from files and from users' code. Code that
+shows one to a person on a terminal, in a table or in a log passes it through `one_line`; output for
+programs stays unchanged.
 """
 
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 
@@ -327,3 +332,38 @@ def is_installed(module: str) -> bool:
         return find_spec(module) is not None
     except (ImportError, ValueError):
         return False
+
+
+def one_line(text: str) -> str:
+    r"""Return the text in one line: line breaks as spaces, other control characters as `\x1b`."""
+    return text if text.isprintable() else "".join(map(_visible, text))
+
+
+def shortened(text: str, limit: int = 2000) -> str:
+    """Return the text in one line of a limited length."""
+    line = one_line(text)
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def last_line(text: str) -> str:
+    """Return a program's last words: one line, without the program's name."""
+    lines = text.strip().splitlines()
+    return one_line(lines[-1].strip().removeprefix("downpour: ")) if lines else ""
+
+
+_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
+
+
+def size_in_words(count_bytes: int, of_bytes: int = 0) -> str:
+    """Return a number of bytes as "1.2 MB", or, as a part of more, as "1.2 of 4 MB"."""
+    # Three digits of a little less than a unit are a whole one.
+    most_bytes = max(1.0005 * max(count_bytes, of_bytes), 1.0)
+    power = min(int(math.log(most_bytes, 1000)), len(_UNITS) - 1)
+    whole = f" of {of_bytes / 1000**power:.3g}" if of_bytes > count_bytes else ""
+    return f"{count_bytes / 1000**power:.3g}{whole} {_UNITS[power]}"
+
+
+def _visible(character: str) -> str:
+    if character.isprintable():
+        return character
+    return " " if character.isspace() else character.encode("unicode_escape").decode("ascii")

@@ -43,10 +43,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.exceptions import TyperException
 
-from downpour.base.errors import DownpourError
+from downpour.base.errors import DownpourError, one_line
 from downpour.base.names import AUTO
-from downpour.host.process import Terminated
-from downpour.host.text import LogFormatter, one_line
+from downpour.host.process import LogFormatter, Terminated
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -26,8 +26,7 @@ from downpour.cli.printing import SIGNALLED, note, outlive_readers
 from downpour.cluster.options import ManagerOptions, WorkerOptions, checked_patience
 from downpour.host.child import checked_command
 from downpour.host.paths import TOKEN_NAME, Credentials, is_object_store
-from downpour.host.process import on_leaving, waiting_for_leave
-from downpour.host.text import set_up_log
+from downpour.host.process import on_leaving, set_up_log, waiting_for_leave
 
 if TYPE_CHECKING:
     from downpour.experiments.page_server.server import PageServer

@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from downpour.base import options as base
-from downpour.base.errors import FileCorrupt, FileMissing, SpecError, did_you_mean, require
+from downpour.base.errors import (
+    FileCorrupt,
+    FileMissing,
+    SpecError,
+    did_you_mean,
+    one_line,
+    require,
+)
 from downpour.base.options import argument, flag, option
 from downpour.cli import common
 from downpour.cli.asking import find
@@ -19,7 +26,6 @@ from downpour.cli.common import RESULTS, SHARED, allow_code, allow_own_code, com
 from downpour.cli.printing import note, out, print_json, progress_bar, say
 from downpour.files.spec_file import read_spec
 from downpour.host.paths import Credentials
-from downpour.host.text import one_line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,11 +12,11 @@ from typing import Any
 import typer
 
 from downpour.base import options as base
+from downpour.base.errors import one_line
 from downpour.base.options import argument, flag, option
 from downpour.cli import common
 from downpour.cli.common import allow_code, command, refuse_both
 from downpour.cli.printing import out, print_csv, print_json, progress_bar, say
-from downpour.host.text import one_line
 
 _model = partial(
     argument,

@@ -385,7 +385,7 @@ def _table(rows: Sequence[ClusterProcess]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from downpour.host.text import one_line
+    from downpour.base.errors import one_line
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("process", no_wrap=True)

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from downpour.base.errors import FileCorrupt, SpecError, StoreError
+from downpour.base.errors import FileCorrupt, SpecError, StoreError, one_line
 from downpour.base.values import is_bare_name
 from downpour.core.spec import ResolvedSpec
 from downpour.files.aggregators.passes import ORDER
 from downpour.files.store import RECORD_NAME, SPEC_NAME, SharedDirectory
 from downpour.files.store.directory import names_in, read_regular
 from downpour.files.store.shared_directory import RUN_LOCK_NAME, is_abandoned
-from downpour.host.text import one_line
 from downpour.record.record import read_record
 from downpour.record.record_lines import (
     AggregatedLine,

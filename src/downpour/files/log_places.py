@@ -194,7 +194,7 @@ class LogLine:
 
     `at` is in seconds since 1970, by the host's clock. `source` is the logger's name, or `stdout`
     or `stderr` for text that was printed. `trace` is a traceback, in lines. All text is unchanged,
-    so pass it through `host/text.py` before a terminal shows it.
+    so pass it through `one_line` before a terminal shows it.
     """
 
     at: Annotated[float, Field(ge=0, le=_LAST_SECOND, allow_inf_nan=False)]

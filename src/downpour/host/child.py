@@ -22,9 +22,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Self
 
-from downpour.base.errors import SpecError
+from downpour.base.errors import SpecError, last_line, shortened
 from downpour.base.states import TOLD, ExperimentEvent
-from downpour.host.text import last_line, shortened
 
 
 class Child:

@@ -14,10 +14,10 @@ from typing import Annotated, Any, NamedTuple, get_args
 
 import msgspec
 
+from downpour.base.errors import size_in_words
 from downpour.base.names import CPU
 from downpour.base.values import Part
 from downpour.core.spec import REQUIRED
-from downpour.host.text import size_in_words
 
 SHARD_CLASSES_MAX = 5_000
 """The most counts in a line, a few bytes each: a record has one such line, and people read it."""

@@ -21,13 +21,12 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from downpour.base.errors import FileCorrupt, SpecError, require
+from downpour.base.errors import FileCorrupt, SpecError, one_line, require
 from downpour.base.states import LOSS, ExperimentState
 from downpour.base.values import Part
 from downpour.files.store.layout import RECORD_NAME
 from downpour.files.store.publish import explain
 from downpour.host.paths import path_of
-from downpour.host.text import one_line
 from downpour.record.record import stream_lines, stream_record
 from downpour.record.record_lines import Dated, FailedLine, FinishedLine, PreparedLine
 from downpour.record.result_parts import (

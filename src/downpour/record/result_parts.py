@@ -15,11 +15,10 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from downpour.base.errors import listed
+from downpour.base.errors import listed, one_line
 from downpour.base.states import BLAMELESS, LOSS
 from downpour.base.values import Part
 from downpour.core.splitters import ShardCounts
-from downpour.host.text import one_line
 from downpour.network.rpc.messages import Status
 from downpour.record.tables import MANAGER, Tables
 from downpour.record.timeline import Stragglers

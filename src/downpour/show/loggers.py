@@ -12,12 +12,11 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from downpour.base.errors import SpecError, require
+from downpour.base.errors import SpecError, require, shortened
 from downpour.base.names import Family, Member
 from downpour.base.states import ExperimentState
 from downpour.files.store.publish import explain
 from downpour.host.paths import path_of
-from downpour.host.text import shortened
 from downpour.record.result import Result
 from downpour.record.result_parts import RoundResult
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
+from downpour.base.errors import one_line
 from downpour.base.states import LOSS
-from downpour.host.text import one_line
 from downpour.record.record_lines import AggregatedLine, Dated, EvaluatedLine, RecordLine
 from downpour.record.result_parts import Measure
 from downpour.record.tables import RecordedAttempt, Tables

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from downpour.base import options as base
-from downpour.base.errors import SpecError, did_you_mean, require
+from downpour.base.errors import SpecError, did_you_mean, one_line, require
 from downpour.base.options import argument, flag, option
 from downpour.base.values import small_number
 from downpour.cli import common
@@ -24,7 +24,6 @@ from downpour.cli.common import allow_code, command, refuse_both, refuse_unused
 from downpour.cli.printing import note, out, print_csv, print_json, progress_bar
 from downpour.cli.showing import check_figure, write_figure
 from downpour.host.paths import Credentials
-from downpour.host.text import one_line
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -24,7 +24,7 @@ import xxhash
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from downpour.base.errors import DeadlineExceeded, DownpourError, Refused, Unreachable
-from downpour.cluster.threads import Threads
+from downpour.host.process import Threads
 
 Action = Callable[..., object]
 

@@ -22,12 +22,12 @@ from downpour.base.states import Evaluation
 from downpour.base.values import PublishedFile
 from downpour.cluster.manager.aggregation import Aggregation
 from downpour.cluster.manager.workspace import Beginning, PreparedExperiment, Workspace
-from downpour.cluster.threads import Job, Lanes
 from downpour.core.scheduler import outputs as out
 from downpour.core.spec import ResolvedSpec
 from downpour.files.aggregators import Contribution, Move
 from downpour.files.store import SPEC_NAME, Array, SharedDirectory, encode, layout
 from downpour.files.store.publish import RetryPolicy
+from downpour.host.process import Job, Lanes
 from downpour.record.record import RecordReader
 from downpour_lab.simulated import digests
 from downpour_lab.simulated.disk import SimulatedStore

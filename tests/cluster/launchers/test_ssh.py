@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from downpour.base import VERSION
-from downpour.base.errors import LaunchError, SpecError
+from downpour.base.errors import LaunchError, SpecError, last_line
 from downpour.cluster.launchers.ssh import SshEngine, TetheredWorkers, address_seen
 from downpour.cluster.launchers.ssh_script import (
     Host,
@@ -27,7 +27,6 @@ from downpour.cluster.launchers.ssh_script import (
 )
 from downpour.cluster.options import ManagerOptions, WorkerOptions
 from downpour.host.paths import Credentials
-from downpour.host.text import last_line
 from downpour.launchers import LaunchPlan, SshOptions
 
 HOST = Host("n1", python="/venv/bin/python", shared="/mnt/our lab", environment=(("A", "b c"),))

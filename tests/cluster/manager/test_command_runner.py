@@ -32,12 +32,12 @@ from downpour.cluster.manager.workspace import (
     open_workspace,
 )
 from downpour.cluster.options import ManagerOptions
-from downpour.cluster.threads import Lanes
 from downpour.cluster.worker.attempt import ModelReader
 from downpour.core.scheduler import Output, Scheduler
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
 from downpour.files.store import DirectoryStore, SharedDirectory, Work, lease, publish_work, step_to
+from downpour.host.process import Lanes
 from downpour.network.rpc.messages import IndicesFile, Registration, TaskMessage
 from downpour.predictor import pretrained
 from downpour.predictor.forecaster import Forecaster

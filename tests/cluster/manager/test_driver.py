@@ -12,7 +12,6 @@ import pytest
 
 from downpour.base.errors import DownpourError, Refused, SharedDirectoryError
 from downpour.cluster.manager.driver import Driver, ManagerSink
-from downpour.cluster.threads import Threads
 from downpour.core.node.manager import STOOD_STILL_SECONDS, TICK_SECONDS, ManagerNode
 from downpour.core.scheduler import Entry, Output, Scheduler
 from downpour.core.scheduler.events import (
@@ -24,6 +23,7 @@ from downpour.core.scheduler.events import (
     WorkerLeft,
 )
 from downpour.core.scheduler.outputs import Command
+from downpour.host.process import Threads
 from tests.core.node.manager_defects import ForecastsAfterwards, JudgesAfterAStandstill
 from tests.specs import plain_spec
 

@@ -20,13 +20,13 @@ from downpour.cluster.manager.command_runner import CommandRunner
 from downpour.cluster.manager.status import Roster
 from downpour.cluster.manager.workspace import Workspace, Workspaces, open_workspace
 from downpour.cluster.options import ManagerOptions
-from downpour.cluster.threads import Lanes
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
 from downpour.core.spec_fields import Outer
 from downpour.files.aggregators import first_state
 from downpour.files.store import DirectoryStore, SharedDirectory, decode, encode, model_metadata
 from downpour.files.store.publish import RetryPolicy
+from downpour.host.process import Lanes
 from tests.cluster.manager.conftest import Queue
 from tests.specs import plain_spec, plain_update
 

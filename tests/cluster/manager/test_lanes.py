@@ -11,8 +11,8 @@ import pytest
 from downpour.cluster.manager.command_runner import CommandRunner
 from downpour.cluster.manager.status import Roster
 from downpour.cluster.manager.workspace import Workspaces
-from downpour.cluster.threads import Job, Lanes, OrderedCalls
 from downpour.core.scheduler import outputs as out
+from downpour.host.process import Job, Lanes, OrderedCalls
 from tests.cluster.manager.conftest import Queue
 from tests.cluster.manager.test_command_runner import ASSIGN, CONCLUDE, FILE, PREPARE
 from tests.specs import plain_update

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from downpour.base.errors import LaunchError
+from downpour.base.errors import LaunchError, last_line
 from downpour.base.names import checked_calls
 from downpour.base.options import option
 from downpour.cluster.launchers import Launcher, LauncherKind, LaunchPlan
@@ -27,7 +27,6 @@ from downpour.cluster.launchers.ssh_script import SLOTS_MAX, Host, worker_script
 from downpour.cluster.options import WorkerOptions, training_environment
 from downpour.host.child import LastWill
 from downpour.host.paths import FILES
-from downpour.host.text import last_line
 
 SERVICE = "worker"
 DEFAULT_FILE, DEFAULT_IMAGE = "docker/compose.yaml", "downpour"

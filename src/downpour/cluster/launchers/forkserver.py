@@ -37,8 +37,7 @@ from downpour.cluster.launchers import Ended, LaunchPlan
 from downpour.cluster.options import ManagerOptions, WorkerOptions
 from downpour.host.child import Child
 from downpour.host.paths import without_credentials
-from downpour.host.process import end_session, end_with_parent
-from downpour.host.text import set_up_log
+from downpour.host.process import end_session, end_with_parent, set_up_log
 from downpour.learning.blame import ending_told
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Self
 from downpour.base.errors import DownpourError, LaunchError, SpecError
 from downpour.cluster.launchers import LauncherKind, LaunchPlan
 from downpour.cluster.launchers.cluster import new_log
-from downpour.cluster.threads import THREADS
 from downpour.host.paths import Credentials, known_secrets
+from downpour.host.process import THREADS
 
 if TYPE_CHECKING:
     from downpour.cluster.manager.process import Manager

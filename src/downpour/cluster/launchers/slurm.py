@@ -16,7 +16,7 @@ from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 
-from downpour.base.errors import ComeAgain, LaunchError
+from downpour.base.errors import ComeAgain, LaunchError, last_line
 from downpour.cluster.launchers import Ended, Launcher, LauncherKind, LaunchPlan, slurm_script
 from downpour.cluster.launchers.cluster import PlacedCluster
 from downpour.cluster.launchers.slurm_script import (
@@ -28,7 +28,6 @@ from downpour.cluster.launchers.slurm_script import (
 )
 from downpour.cluster.options import WorkerOptions, training_environment
 from downpour.host.child import LastWill
-from downpour.host.text import last_line
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from itertools import count
 from pathlib import Path
 from threading import Lock, Thread
 
-from downpour.base.errors import LaunchError
+from downpour.base.errors import LaunchError, last_line, one_line
 from downpour.base.values import merged, missing
 from downpour.cluster.launchers import Ended, Launcher, LauncherKind, LaunchPlan
 from downpour.cluster.launchers.cluster import PlacedCluster
@@ -35,7 +35,6 @@ from downpour.cluster.launchers.ssh_script import (
     worker_script,
 )
 from downpour.cluster.options import WorkerOptions, training_environment
-from downpour.host.text import last_line, one_line
 from downpour.learning.devices import devices_for
 
 _CLOSE_SECONDS = 60.0

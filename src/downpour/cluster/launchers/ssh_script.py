@@ -20,14 +20,13 @@ from pathlib import Path, PurePath
 from uuid import uuid4
 
 from downpour.base import VERSION
-from downpour.base.errors import LaunchError, SpecError
+from downpour.base.errors import LaunchError, SpecError, last_line, one_line
 from downpour.base.names import checked_calls
 from downpour.base.options import option
 from downpour.base.values import checked_labels, merged, small_number
 from downpour.cluster.launchers import manager_host
 from downpour.cluster.options import WorkerOptions
 from downpour.host.paths import FILES, TOKEN, read_user_file
-from downpour.host.text import last_line, one_line
 
 SLOTS_MAX = 1000
 _HOST = re.compile(r"[A-Za-z0-9_@.:%\[\]][A-Za-z0-9_@.:%\[\]-]*")

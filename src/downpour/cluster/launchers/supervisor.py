@@ -34,8 +34,7 @@ from downpour.cluster.launchers.cluster_files import ClusterFiles, ClusterInfo, 
 from downpour.cluster.launchers.ssh import LocalEngine
 from downpour.cluster.options import ONE_HASH_SEED, training_environment
 from downpour.host.child import Child
-from downpour.host.process import waiting_for_leave
-from downpour.host.text import set_up_log
+from downpour.host.process import set_up_log, waiting_for_leave
 from downpour.learning import allowlist
 from downpour.network.rpc import ManagerClient, Trust, WorkerClient, parse_address
 from downpour.network.rpc.messages import Status

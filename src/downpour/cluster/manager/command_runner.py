@@ -1,7 +1,7 @@
 """Carries out the core's commands, and posts each result as an event.
 
 `CommandRunner.start` says which commands wait for each other. A manager's lanes are threads
-(`cluster/threads.py`). The simulator's take virtual time, and it runs this file as it is. So if
+(`host/process.py`). The simulator's take virtual time, and it runs this file as it is. So if
 commands can overtake each other in the manager, they can do so in the simulator.
 
 Failures come back as events, too. If a call to a worker fails, the worker is lost. If work fails,
@@ -37,10 +37,10 @@ from downpour.cluster.manager import work
 from downpour.cluster.manager.status import Roster
 from downpour.cluster.manager.work import ready
 from downpour.cluster.manager.workspace import PreparedExperiment, Workspace, Workspaces
-from downpour.cluster.threads import Job, Lanes
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
 from downpour.files.store import find_updates, layout
+from downpour.host.process import Job, Lanes
 from downpour.learning.blame import describe_error, is_of_users_code, users_errors
 from downpour.network.rpc.messages import (
     PACKED_BYTES_MAX,

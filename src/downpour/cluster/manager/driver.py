@@ -29,13 +29,13 @@ from downpour.cluster.manager.observations import ManagerAnnouncer, Observations
 from downpour.cluster.manager.status import Roster
 from downpour.cluster.manager.takeover import Archive
 from downpour.cluster.manager.workspace import Workspace
-from downpour.cluster.threads import THREADS, Threads
 from downpour.core.node.journal import CHECKPOINT_ROUNDS, Journaling, JournalWriter
 from downpour.core.node.manager import BATCH_MAX_EVENTS, Asked, ManagerNode, Posted, Step
 from downpour.core.scheduler import Entry, Output, Scheduler
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
 from downpour.files.store.publish import RetryPolicy
+from downpour.host.process import THREADS, Threads
 from downpour.predictor.forecaster import Forecaster
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,6 @@ from downpour.cluster.manager.takeover import Archive, RecoveredState, Takeover
 from downpour.cluster.manager.work import prepare_after_rehearsal
 from downpour.cluster.manager.workspace import Workspaces
 from downpour.cluster.options import ManagerOptions
-from downpour.cluster.threads import Lanes
 from downpour.core.node.manager import LOOK_SECONDS
 from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import events as on
@@ -38,6 +37,7 @@ from downpour.host.child import command_for
 from downpour.host.paths import known_secrets
 from downpour.host.process import (
     CONNECTIONS_OF_A_WORKER,
+    Lanes,
     allow_many_descriptors,
     connections_allowed,
     descriptors_allowed,

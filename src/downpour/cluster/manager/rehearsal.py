@@ -25,12 +25,11 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryFile
 from typing import TYPE_CHECKING, Any
 
-from downpour.base.errors import SpecError
+from downpour.base.errors import SpecError, one_line
 from downpour.cluster.options import HASH_SEED
 from downpour.core.spec import Spec
 from downpour.host.machine import fail_instead_of_dying, kills, let_be_killed_first, told_limit
 from downpour.host.process import end_session, end_with_parent
-from downpour.host.text import one_line
 from downpour.learning import tasks
 from downpour.learning.blame import ending_told, place_of
 

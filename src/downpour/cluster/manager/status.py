@@ -21,7 +21,7 @@ from itertools import islice
 from statistics import median
 from threading import Lock, local
 
-from downpour.base.errors import DownpourError, Unreachable
+from downpour.base.errors import DownpourError, Unreachable, shortened
 from downpour.base.names import AUTO
 from downpour.base.states import ExperimentEvent, ExperimentState, TaskState
 from downpour.base.values import Forecast, NumericClass
@@ -32,7 +32,6 @@ from downpour.core.scheduler.round import ShardTask
 from downpour.core.scheduler.round_view import contributions
 from downpour.core.scheduler.workers import Worker
 from downpour.core.stragglers.base import Saving
-from downpour.host.text import shortened
 from downpour.network.rpc import Address, WorkerClient
 from downpour.network.rpc.messages import (
     ExperimentSummary,

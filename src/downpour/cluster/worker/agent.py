@@ -29,7 +29,6 @@ from downpour.base.values import (
     SystemState,
     Update,
 )
-from downpour.cluster.threads import THREADS, Threads
 from downpour.cluster.worker.attempt import (
     AcceptedTask,
     HandOverStop,
@@ -51,6 +50,7 @@ from downpour.core.node.worker import (
 )
 from downpour.files.store import SharedDirectory
 from downpour.host.machine import Samples
+from downpour.host.process import THREADS, Threads
 from downpour.learning.blame import is_of_users_code, users_errors
 from downpour.network.discovery import manager_may_come
 from downpour.network.rpc import PROTOCOL, Address, ManagerClient

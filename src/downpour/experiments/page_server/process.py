@@ -22,13 +22,12 @@ from threading import Thread
 from pydantic import TypeAdapter
 from setproctitle import setproctitle
 
-from downpour.base.errors import DownpourError
+from downpour.base.errors import DownpourError, one_line
 from downpour.cluster.launchers.cluster_files import ClusterFiles
 from downpour.experiments.page_server.server import PageServer, serve
 from downpour.host.child import Child
 from downpour.host.paths import Credentials
 from downpour.host.process import allow_many_descriptors
-from downpour.host.text import one_line
 from downpour.network.rpc.trust import Trust
 
 _LOOK_SECONDS = 1.0

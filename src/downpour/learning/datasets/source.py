@@ -26,14 +26,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from downpour.base.errors import SpecError, StoreError, require
+from downpour.base.errors import SpecError, StoreError, require, size_in_words
 from downpour.core.spec import Spec
 from downpour.files.store.bucket import Bucket, Found
 from downpour.files.store.layout import Buffer
 from downpour.files.store.publish import TEMPORARY_PREFIX
 from downpour.files.store.shared_directory import folder_of, own_folder
 from downpour.host.paths import FolderLock, checked_url, is_object_store, path_of
-from downpour.host.text import size_in_words
 
 _FETCHES = 16
 _TAGS = ".tags.json"

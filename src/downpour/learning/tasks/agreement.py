@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from downpour.base.errors import FileCorrupt, SpecError, UnfitWorker
+from downpour.base.errors import FileCorrupt, SpecError, UnfitWorker, size_in_words
 from downpour.base.values import DatasetFacts
 from downpour.core.spec import Spec
 from downpour.files.store.publish import writing
 from downpour.host.machine import free_memory
-from downpour.host.text import size_in_words
 from downpour.learning.datasets.array_folder import damage, open_array_folder, write_array_folder
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import Annotated, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from downpour.base.errors import IncompatiblePeer
+from downpour.base.errors import IncompatiblePeer, shortened
 from downpour.base.names import CPU
 from downpour.base.states import ExperimentState, FailureKind, TaskState, WorkerState
 from downpour.base.values import (
@@ -43,7 +43,6 @@ from downpour.base.values import (
     is_bare_name,
 )
 from downpour.core.splitters import stretches
-from downpour.host.text import shortened
 
 Finite = Annotated[float, Rule(math.isfinite, "a finite number")]
 Share = Annotated[float, Rule(lambda share: 0 < share <= 1, "above 0 and at most 1")]

@@ -23,9 +23,8 @@ from typing import Any, Self
 from thrift.Thrift import TApplicationException, TMessageType
 from thrift.transport.TTransport import TTransportException
 
-from downpour.base.errors import SpecError
+from downpour.base.errors import SpecError, shortened
 from downpour.host.process import connections_allowed
-from downpour.host.text import shortened
 from downpour.network.rpc import frames
 from downpour.network.rpc.trust import (
     OPEN,

@@ -24,9 +24,14 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from thrift.Thrift import TType
 
-from downpour.base.errors import IncompatiblePeer, Refused, SharedDirectoryError, SpecError
+from downpour.base.errors import (
+    IncompatiblePeer,
+    Refused,
+    SharedDirectoryError,
+    SpecError,
+    shortened,
+)
 from downpour.base.values import PublishedFile, Rule
-from downpour.host.text import shortened
 from downpour.network.rpc.generated import Manager, Worker, ttypes
 from downpour.network.rpc.generated.ttypes import Refusal, RefusalKind
 from downpour.network.rpc.messages import (

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Literal
 
+from downpour.base.errors import size_in_words
 from downpour.base.states import BLAMELESS, LOSS, Goal
-from downpour.host.text import size_in_words
 from downpour.record.record_lines import (
     AggregatedLine,
     AssignedLine,

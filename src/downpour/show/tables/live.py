@@ -26,8 +26,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from downpour.base.errors import one_line, size_in_words
 from downpour.base.states import ExperimentState, TaskState
-from downpour.host.text import one_line, size_in_words
 from downpour.network.rpc.messages import ExperimentSummary, Status, TaskStatus, WorkerStatus
 from downpour.record.result_parts import first_of, in_words, mixture_now
 

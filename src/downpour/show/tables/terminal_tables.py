@@ -21,10 +21,10 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from downpour.base.errors import one_line
 from downpour.base.states import LOSS
 from downpour.core.spec import Meetings
 from downpour.core.splitters import ShardCounts
-from downpour.host.text import one_line
 from downpour.record.result import Result
 from downpour.record.result_parts import (
     NOT_VERIFIED,
