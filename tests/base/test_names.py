@@ -1,0 +1,450 @@
+"""Names that users give: of arguments, of devices, and of a family's members."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import downpour as public
+from downpour import launchers
+from downpour.base.errors import SpecError
+from downpour.base.names import Devices, Family, check_device, checked_call, nearest, trained_on
+from downpour.cluster.launchers import LAUNCHERS
+from downpour.core.families import FAMILIES, SPLITTERS
+from downpour.core.modes import MODES, ModeKind
+from downpour.core.spec import Spec
+from downpour.core.stragglers.base import POLICIES, Policy
+from downpour.files.aggregators import AGGREGATORS
+from downpour.files.compression import CODECS
+from downpour.launchers import LauncherKind
+
+SPEC = {"epochs": 1}
+# Without types, as in a notebook: a type checker tells of all these.
+API: Any = public
+OPTIONS: Any = launchers
+
+
+@checked_call(["epochs"])
+def train(spec: object, *, workers: int = 1, shared: str = "") -> object:
+    """Stand for a function of ours."""
+    return spec, workers, shared
+
+
+TRAIN: Any = train
+
+
+@pytest.mark.parametrize(
+    ("call", "line"),
+    [
+        (lambda: TRAIN(SPEC, worker=2), "worker = 2: … train(); did you mean workers?"),
+        (
+            lambda: TRAIN(SPEC, epochs=2),
+            "epochs = 2: is a field of the spec, not an argument of train()",
+        ),
+        (TRAIN, "spec = None: is required by train()"),
+        (
+            lambda: TRAIN(SPEC, 2),
+            "train = 2: too many positional arguments; name each argument after",
+        ),
+        (lambda: API.run(SPEC, worker=2), "worker = 2: … run(); did you mean workers?"),
+        (lambda: API.run(epochs=3), "epochs = 3: is a field of the spec, not an argument of run()"),
+        (lambda: API.run(SPEC, 2), "run = 2: too many positional arguments"),
+        (lambda: API.Client(share="x"), "share = 'x': … Client(); did you mean shared?"),
+        (lambda: API.Credentials(tokn="x"), "tokn = 'x': … Credentials(); did you mean token?"),
+        (
+            lambda: API.load_model(sources="x"),
+            "sources = 'x': … load_model(); did you mean source?",
+        ),
+        (API.replay, "experiment = None: is required by replay()"),
+        (lambda: API.replay("x", util=3), "util = 3: … replay(); did you mean until?"),
+        (lambda: API.resumed(epochs=3), "experiment = None: is required by resumed()"),
+        (
+            lambda: OPTIONS.RayOptions(gpu_per_worker=1),
+            "gpu_per_worker = 1: … RayOptions(); did you mean gpus_per_worker?",
+        ),
+        (
+            lambda: OPTIONS.SlurmOptions(partitions="gpu"),
+            "partitions = 'gpu': … SlurmOptions(); did you mean partition?",
+        ),
+        (lambda: OPTIONS.SshOptions(host="x"), "host = 'x': … SshOptions(); did you mean hosts?"),
+        (
+            lambda: OPTIONS.ComposeOptions(imag="x"),
+            "imag = 'x': … ComposeOptions(); did you mean image?",
+        ),
+    ],
+)
+def test_a_wrong_argument_is_an_error_of_ours(call: Callable[[], Any], line: str) -> None:
+    """It names the argument, its value, and what was probably meant."""
+    with pytest.raises(SpecError) as refused:
+        call()
+    assert str(refused.value).startswith(line.replace("…", "no such argument of"))
+
+
+def test_a_clients_methods_name_their_arguments_too() -> None:
+    """Nothing is asked of a manager for them."""
+    with API.Client("127.0.0.1:1") as client:
+        with pytest.raises(SpecError, match=r"experiments = 'x': no such .* Client.wait\("):
+            client.wait(experiments="x")
+        with pytest.raises(SpecError, match=r"spec = None: is required by Client.submit\(\)"):
+            client.submit()
+
+
+def test_a_right_call_is_the_functions_own() -> None:
+    """By place or by name, and with its defaults."""
+    assert train(SPEC, workers=2) == train(spec=SPEC, workers=2) == (SPEC, 2, "")
+
+
+def test_a_type_error_inside_is_not_taken_for_the_calls() -> None:
+    """Only the arguments are judged."""
+
+    @checked_call()
+    def fails(number: int) -> int:
+        return number + "1"  # type: ignore[operator]
+
+    with pytest.raises(TypeError, match="unsupported operand"):
+        fails(1)
+
+
+@pytest.mark.parametrize(
+    ("unknown", "line"),
+    [
+        ("epoch", "did you mean epochs?"),
+        ("lr", "did you mean learning_rate?"),
+        ("num_train_epochs", "did you mean epochs?"),
+        ("zzz", "the nearest are "),
+    ],
+)
+def test_a_close_name_is_proposed(unknown: str, line: str) -> None:
+    """By its letters, or by its initials."""
+    assert nearest(unknown, ["epochs", "learning_rate", "seed"]).startswith(line)
+
+
+BARE = Devices()
+TWO_CARDS = Devices({"cuda": 2})
+APPLE = Devices({"mps": 1})
+
+
+@pytest.mark.parametrize(
+    "name", ["cpu", "cuda", "cuda:0", "cuda:12", "mps", "xpu", "xpu:1", "auto"]
+)
+def test_a_spec_and_a_worker_take_what_people_type(name: str) -> None:
+    """The names are torch's, and `auto`."""
+    check_device(name)
+    assert Spec.from_toml(Spec(device=name).to_toml()).device == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "gpu", "CUDA", "cuda:", "cuda:01", "cuda:-1", "cuda:100", "cpu:0", "mps:0", "auto:1"],
+)
+def test_an_unknown_device_is_refused_alike_everywhere(name: str) -> None:
+    """A spec and a worker's option say the same."""
+    with pytest.raises(SpecError) as of_option:
+        check_device(name)
+    with pytest.raises(SpecError) as of_spec:
+        Spec(device=name)
+    assert str(of_option.value) == str(of_spec.value)
+    assert "must be cpu, cuda, mps, xpu or auto" in str(of_option.value)
+
+
+@pytest.mark.parametrize(
+    ("here", "best"), [(BARE, "cpu"), (TWO_CARDS, "cuda"), (APPLE, "mps")], ids=str
+)
+def test_auto_is_the_best_that_a_machine_has(here: Devices, best: str) -> None:
+    """An accelerator where there is one."""
+    assert here.chosen("auto") == here.nearest("auto") == best
+
+
+@pytest.mark.parametrize(
+    ("here", "asked"),
+    [(BARE, "cpu"), (TWO_CARDS, "cpu"), (TWO_CARDS, "cuda"), (TWO_CARDS, "cuda:1"), (APPLE, "mps")],
+    ids=str,
+)
+def test_a_machine_gives_what_it_has(here: Devices, asked: str) -> None:
+    """Under the name that was asked for."""
+    assert here.chosen(asked) == here.nearest(asked) == asked
+
+
+@pytest.mark.parametrize(
+    ("here", "asked", "has", "instead"),
+    [
+        (BARE, "cuda", "cpu", "cpu"),
+        (BARE, "cuda:1", "cpu", "cpu"),
+        (TWO_CARDS, "cuda:2", "cpu, cuda:0, cuda:1", "cuda"),
+        (TWO_CARDS, "mps", "cpu, cuda:0, cuda:1", "cpu"),
+        (APPLE, "xpu:0", "cpu, mps", "cpu"),
+    ],
+    ids=str,
+)
+def test_a_machine_names_what_it_has_instead(
+    here: Devices, asked: str, has: str, instead: str
+) -> None:
+    """In one line; where any device will do, it is another of the kind, or the CPU."""
+    with pytest.raises(SpecError) as refused:
+        here.chosen(asked)
+    line = f"device = '{asked}': torch finds no such device here, only {has}"
+    assert str(refused.value) == line
+    assert here.nearest(asked) == instead
+    with pytest.raises(SpecError):
+        here.spread(asked, 1)
+
+
+@pytest.mark.parametrize(
+    ("here", "asked", "taken"),
+    [
+        (TWO_CARDS, "cuda", ["cuda:0", "cuda:1", "cuda:0"]),
+        (TWO_CARDS, "auto", ["cuda:0", "cuda:1", "cuda:0"]),
+        (TWO_CARDS, "cuda:1", ["cuda:1"] * 3),
+        (TWO_CARDS, "cpu", ["cpu"] * 3),
+        (Devices({"cuda": 1}), "cuda", ["cuda"] * 3),
+        (APPLE, "auto", ["mps"] * 3),
+        (BARE, "auto", ["cpu"] * 3),
+    ],
+    ids=str,
+)
+def test_workers_of_one_machine_take_its_cards_in_turn(
+    here: Devices, asked: str, taken: list[str]
+) -> None:
+    """Unless one is asked for; what they train is what a spec of the kind asks for."""
+    assert [here.spread(asked, place) for place in range(3)] == taken
+    assert all(trained_on(asked, one) == one for one in taken)
+
+
+@pytest.mark.parametrize(
+    ("here", "asked", "cards"),
+    [
+        (BARE, "auto", 0),
+        (BARE, "cuda", 0),
+        (TWO_CARDS, "auto", 2),
+        (TWO_CARDS, "cuda", 2),
+        (TWO_CARDS, "cuda:1", 1),
+        (TWO_CARDS, "cpu", 0),
+        (APPLE, "auto", 1),
+        (Devices({"cuda": 1, "xpu": 3}), "auto", 1),
+    ],
+    ids=str,
+)
+def test_a_machine_counts_the_cards_that_serve(here: Devices, asked: str, cards: int) -> None:
+    """Each can have a worker; without any, the cores decide."""
+    assert here.cards(asked) == cards
+
+
+@pytest.mark.parametrize(
+    ("asked", "own", "there"),
+    [
+        ("cpu", "cpu", "cpu"),
+        ("cpu", "cuda:1", "cpu"),
+        ("cuda", "cuda", "cuda"),
+        ("cuda", "cuda:1", "cuda:1"),
+        ("cuda:0", "cuda", "cuda"),
+        ("cuda:1", "cuda:1", "cuda:1"),
+        ("auto", "cpu", "cpu"),
+        ("auto", "mps", "mps"),
+        ("auto", "xpu:1", "xpu:1"),
+        ("cuda", "cpu", None),
+        ("cuda:1", "cuda", None),
+        ("cuda:1", "cuda:0", None),
+        ("mps", "cuda", None),
+        ("xpu", "cuda:1", None),
+    ],
+)
+def test_a_worker_trains_on_its_own_device_or_not_at_all(
+    asked: str, own: str, there: str | None
+) -> None:
+    """The one who starts a worker decides on its card; a spec may leave that open."""
+    assert trained_on(asked, own) == there
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:1", "mps"])
+def test_processes_that_share_a_batch_need_the_cpu(device: str) -> None:
+    """They share its cores; auto is resolved to it."""
+    assert Spec.make({"inside": {"processes": 2}}).device == "auto"
+    with pytest.raises(SpecError, match=r"inside.processes = 2: needs device = 'cpu'"):
+        Spec.make({"device": device, "inside": {"processes": 2}})
+
+
+ALL = [*FAMILIES.values(), SPLITTERS, LAUNCHERS]
+
+ENTRY_POINTS = """
+[downpour.policies]
+latest-first = others:LATEST_FIRST
+gone = no_such_module:GONE
+
+[downpour.codecs]
+halves = others:HALVES
+
+[downpour.launchers]
+here = others:HERE
+
+[downpour.commands]
+hello = others:HELLO
+gone = no_such_module:GONE
+"""
+
+CODE = '''
+"""A policy, a codec, a launcher and a command that Downpour does not bring."""
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+
+from downpour.extending import Assignment, Policy
+from downpour.launchers import InlineCluster, LauncherKind, option
+
+
+def latest_first(view):
+    pairs = zip(sorted(view.idle), [task.shard for task in reversed(view.pending)])
+    return [Assignment(shard=shard, worker=name, reason="latest first") for name, shard in pairs]
+
+
+LATEST_FIRST = Policy(decide=latest_first)
+
+
+class Halves:
+    """Half-precision numbers."""
+
+    feedback = None
+
+    def size(self, count):
+        return 2 * count
+
+    def encode(self, numbers):
+        return numbers.astype("<f2").view(np.uint8)
+
+    def decode(self, encoded, out):
+        out[:] = encoded.view("<f2")
+
+
+HALVES = Halves()
+
+
+@dataclass(frozen=True)
+class HereOptions:
+    greeting: str = option("", "What it says first.", "TEXT")
+    times: int = option(1, "How often.", "N")
+
+
+def make(options):
+    print("\\n".join([options.greeting] * options.times), flush=True)
+    return InlineCluster
+
+
+HERE = LauncherKind(title="Here", options=HereOptions, make=make)
+
+
+def hello():
+    """Say hello."""
+    print("hello")
+
+
+HELLO = hello
+'''
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def downpour(tmp_path: Path) -> Command:
+    """Run a command where a package is installed that Downpour knows nothing of."""
+    package = tmp_path / "site"
+    (package / "others-1.0.dist-info").mkdir(parents=True)
+    (package / "others-1.0.dist-info" / "METADATA").write_text("Name: others\nVersion: 1.0\n")
+    (package / "others-1.0.dist-info" / "entry_points.txt").write_text(ENTRY_POINTS)
+    (package / "others.py").write_text(CODE)
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "downpour.cli", *words]
+        environment = {**os.environ, "PYTHONPATH": str(package), "COLUMNS": "200"}
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path
+        )
+
+    return run
+
+
+@pytest.mark.parametrize("family", ALL, ids=lambda family: family.field)
+def test_a_name_is_all_that_a_member_needs(family: Family) -> None:
+    """Each can be imported, and is what its family is made of."""
+    kinds = {id(MODES): ModeKind, id(POLICIES): Policy, id(LAUNCHERS): LauncherKind}
+    for name in family.built_in:
+        assert family.check(name) == name
+        assert isinstance(family[name], kinds.get(id(family), object))
+    assert "nothing" not in family
+    with pytest.raises(KeyError):
+        family["nothing"]
+
+
+def test_a_close_member_is_suggested() -> None:
+    """One line says what the field accepts."""
+    with pytest.raises(
+        SpecError, match=r"^policy = 'wiat': must be wait, .*; did you mean wait\?$"
+    ):
+        FAMILIES["policy"].check("wiat")
+
+
+def test_names_are_known_before_anything_is_imported() -> None:
+    """Help and a spec's checks must not import numpy codecs, or launchers' libraries."""
+    code = "import sys; from downpour.core import families; list(families.CODECS); "
+    code += "print('downpour.files.compression' in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout == "False\n"
+
+
+@pytest.mark.slow
+def test_a_package_brings_a_policy_a_codec_and_a_launcher(
+    downpour: Command, tmp_path: Path
+) -> None:
+    """Named like Downpour's own, with options on the command line, in a training to its end."""
+    words = ("--epochs", "1", "--policy", "latest-first", "--compression", "halves")
+    ran = downpour("run", *words, "--on", "here", "--greeting", "hello", "--times", "2", "--json")
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("hello\nhello\n")
+    assert '"policy": "latest-first"' in ran.stdout
+    assert "updates (halves): " in ran.stdout
+    (record,) = tmp_path.rglob("record.jsonl")
+    assert '"reason":"latest first"' in record.read_text().replace('": ', '":')
+
+
+@pytest.mark.slow
+def test_help_and_errors_name_what_a_package_brings(downpour: Command) -> None:
+    """As they name all other members."""
+    told = downpour("run", "--help-all").stdout
+    assert "compose (containers of a compose file) or here" in " ".join(told.split())
+    assert "--greeting TEXT" in " ".join(told.split())
+    wrong = downpour("run", "--policy", "latest-frist")
+    assert wrong.stderr.rstrip().endswith("or latest-first; did you mean latest-first?")
+
+
+def test_a_package_that_cannot_be_imported_costs_one_line(downpour: Command) -> None:
+    """It says which module, and why."""
+    wrong = downpour("run", "--policy", "gone")
+    assert wrong.returncode == 2
+    reason = "(ModuleNotFoundError: No module named 'no_such_module')"
+    gone = f"policy = 'gone': cannot be imported from no_such_module:GONE {reason}"
+    assert wrong.stderr == f"downpour: {gone}\n"
+
+
+@pytest.mark.slow
+def test_a_package_brings_a_command(downpour: Command) -> None:
+    """The help lists it, and a command that cannot be imported with the reason; others work."""
+    assert downpour("hello").stdout == "hello\n"
+    listed = " ".join(downpour("--help").stdout.split())
+    assert "hello Say hello." in listed
+    assert "gone cannot be imported from no_such_module:GONE" in listed
+    assert downpour("gone").returncode == 2
+    assert downpour("gone").stderr.startswith("downpour: command = 'gone': cannot be imported")
+
+
+def test_families_are_also_what_their_rooms_hand_out() -> None:
+    """One mapping for all who ask."""
+    assert FAMILIES["policy"] is POLICIES
+    assert FAMILIES["mode"] is MODES
+    assert FAMILIES["aggregate"] is AGGREGATORS
+    assert FAMILIES["compression"] is CODECS
