@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from downpour.base.errors import SpecError
+from downpour.base.errors import FileCorrupt, SpecError
 from downpour.learning.blame import describe_error
 
 
@@ -29,6 +29,7 @@ def test_an_error_of_downpour_stays_unchanged() -> None:
     """It names field and value already."""
     error = SpecError("model", "lab:Net", "is none")
     assert describe_error(error) == str(error)
+    assert describe_error(FileCorrupt("a\nb\udcff", "is cut")) == r"a b\udcff: is cut"
 
 
 def test_a_long_error_is_one_line() -> None:

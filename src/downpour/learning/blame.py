@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from downpour.base.errors import DownpourError, SpecError
+from downpour.host.text import one_line
 
 _LACKING = re.compile(
     r"can't allocate memory|not enough memory|out[ _]of[ _]memory|out_of_\w*memory"
@@ -52,7 +53,7 @@ def describe_error(error: BaseException, called: Any = None) -> str:
     torch, numpy and Python's own library. If no such place exists, it is that of the user's
     function that was `called`, if any.
     """
-    message = " ".join(str(error).split())
+    message = one_line(" ".join(str(error).split()))
     if isinstance(error, DownpourError):
         return message
     if len(message) > _LETTERS_MAX:

@@ -265,7 +265,8 @@ def _counted(limit: int) -> Convert:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"must be text, not {value!r}")
-    return value
+    # Of a file's name that is not UTF-8, Python makes text that no message can carry.
+    return value.encode(errors="backslashreplace").decode()
 
 
 def _read_indices(struct: Any) -> Indices:
