@@ -18,8 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from downpour.base.errors import DownpourError, SpecError
-from downpour.host.text import one_line
+from downpour.base.errors import DownpourError, SpecError, one_line
 
 _LACKING = re.compile(
     r"can't allocate memory|not enough memory|out[ _]of[ _]memory|out_of_\w*memory"

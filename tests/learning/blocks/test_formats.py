@@ -9,10 +9,12 @@ import io
 import json
 import os
 import shutil
+import tarfile
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +25,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch.utils.data import default_collate
 
-from downpour.base.errors import DownpourError, FileCorrupt, SpecError
+from downpour.base.errors import DownpourError, FileCorrupt, SpecError, StoreError
 from downpour.data import TokenWindows
 from downpour.learning.blocks.examples import Blocks
 
@@ -149,6 +151,8 @@ def test_members_of_a_tar_with_one_key_are_an_example(tmp_path: Path) -> None:
     assert json.loads(note.read_text())["blocks"][0][2] == 5
     shutil.copy(WRITTEN / "tars" / "00.tar", tmp_path / "tars" / "01.tar")
     assert len(Blocks(tmp_path / "tars")) == 14
+    with pytest.raises(SpecError, match=r"00\.tar, block 0, row 2'?: columns = 'jpg': there are"):
+        Blocks(tmp_path / "tars", columns=["jpg"])[2]
 
 
 def test_large_tars_are_cut_between_examples(tmp_path: Path, monkeypatch: Any) -> None:
@@ -217,9 +221,23 @@ def undecodable(folder: Path) -> None:
     pq.write_table(pa.Table.from_pylist(rows, schema=table().schema), folder / "train-0.parquet")
 
 
-def overstated(index: Path) -> None:
-    """Let it promise more examples than a shard has words."""
-    index.write_text(index.read_text().replace('"samples": 4', '"samples": 4000'))
+def edit(index: Path, old: str, new: str) -> None:
+    """Let it say something else of each shard."""
+    index.write_text(index.read_text().replace(old, new))
+
+
+def member(tar: Path, number: int) -> tarfile.TarInfo:
+    """Return a member of a tar."""
+    with tarfile.open(tar) as opened:
+        return opened.getmembers()[number]
+
+
+def append(tar: Path, kind: bytes) -> None:
+    """Repeat a tar's last member, perhaps as a link."""
+    last = member(tar, -1)
+    last.type, last.size = kind, 0
+    with tarfile.open(tar, "a") as opened:
+        opened.addfile(last)
 
 
 BAD: list[tuple[str, Callable[[Path], object], str]] = [
@@ -230,9 +248,23 @@ BAD: list[tuple[str, Callable[[Path], object], str]] = [
     ("mds", lambda at: cut(at / "shard.00001.mds"), "but index.json says 4402"),
     ("mds", lambda at: cut(at / "index.json"), "is no index of MDS"),
     ("mds", lambda at: overwrite(at / "shard.00001.mds", 0), "does not hold 4 examples"),
-    ("mds", lambda at: overstated(at / "index.json"), "does not hold 4000 examples"),
+    ("mds", lambda at: edit(at / "index.json", ": 4,", ": 4000,"), "does not hold 4000 examples"),
+    ("mds", lambda at: edit(at / "index.json", ": 4,", ": 50,"), "does not hold 50 examples"),
+    ("mds", lambda at: edit(at / "index.json", ": 4,", ": -4,"), "does not hold -4 examples"),
+    (
+        "mds",
+        lambda at: edit(at / "index.json", "_sizes", ""),
+        "no index of MDS: KeyError 'column_s",
+    ),
     ("mds", lambda at: overwrite(at / "shard.00001.mds", first_example(at)), "its columns have"),
     ("tars", lambda at: cut(at / "01.tar"), r"01\.tar'?: is cut"),
+    (
+        "tars",
+        lambda at: overwrite(at / "01.tar", member(at / "01.tar", 7).offset),
+        r"01\.tar'?: is damaged: no member begins at byte \d+$",
+    ),
+    ("tars", lambda at: append(at / "01.tar", tarfile.REGTYPE), r"01\.tar'?: has \S+ twice"),
+    ("tars", lambda at: append(at / "01.tar", tarfile.LNKTYPE), r"01\.tar'?: \S+ is sparse or a"),
     ("pickled", lambda _: None, "column x is encoded as pkl, which is pickled"),
     (
         "tars",
@@ -339,3 +371,27 @@ def test_a_block_that_differs_from_its_first_reading_is_named(tmp_path: Path) ->
     os.utime(tmp_path / "a", ns=(was.st_atime_ns, was.st_mtime_ns))
     with pytest.raises(FileCorrupt, match="a, block 0: has changed since it was first read"):
         blocks[0]
+
+
+def test_a_file_that_is_written_while_it_is_read_is_named(tmp_path: Path, monkeypatch: Any) -> None:
+    """What was read may be parts of two versions."""
+
+    class Shared(io.FileIO):
+        def read(self, size: int | None = -1) -> bytes:
+            content = super().read(size)
+            os.truncate(tmp_path / "a", 9)
+            return content
+
+    (tmp_path / "a").write_bytes(b"1234")
+    blocks = Blocks(tmp_path)
+    monkeypatch.setattr(Path, "open", lambda path, _: Shared(path))
+    with pytest.raises(FileCorrupt, match="a: has changed since it was opened"):
+        blocks[0]
+
+
+def test_a_folder_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch: Any) -> None:
+    """Its files would be missing, unseen."""
+    (tmp_path / "a").write_bytes(b"1234")
+    monkeypatch.setattr("os.scandir", Mock(side_effect=PermissionError(13, "denied", "inside")))
+    with pytest.raises(StoreError, match="inside: cannot be listed: denied"):
+        Blocks(tmp_path)

@@ -13,7 +13,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from downpour.base.errors import DownpourError, FileCorrupt, SpecError
+from downpour.base.errors import FileCorrupt, SpecError
 from downpour.learning.blocks.ahead import Need, Pace, ReadAhead
 from downpour.learning.blocks.formats import KINDS, BlockFormat, OpenBlock, Wanted, suffix_of
 from downpour.learning.blocks.mds import Mds
@@ -185,13 +185,15 @@ class Blocks:
     def _row(self, number: int, opened: OpenBlock, index: int) -> Any:
         block = self._blocks[number]
         row = index - int(self.block_ends[number]) + block.count
+        where = f"{block.key}, block {number}, row {row}"
         try:
             return opened.row(row)
-        except (DownpourError, MemoryError):
+        except MemoryError:
             raise
+        except SpecError as error:
+            raise refusal(where, str(error)) from None
         except Exception as error:  # noqa: BLE001 - decoders raise anything about damage
             reason = " ".join(str(error).split()) or type(error).__name__
-            where = f"{block.key}, block {number}, row {row}"
             raise FileCorrupt(where, f"cannot be decoded: {reason}") from None
 
     def _open(self, numbers: list[int]) -> Iterator[tuple[int, OpenBlock]]:

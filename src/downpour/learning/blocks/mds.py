@@ -26,7 +26,7 @@ from downpour.learning.blocks.places import BlockPlace, refusal
 _CODECS = {"gz": "gzip", "br": "brotli", "zstd": "zstd", "bz2": "bz2"}
 _VERSION = 2
 _WORD = 4
-_COLUMNS = "column_names", "column_encodings"
+_COLUMNS = "column_names", "column_encodings", "column_sizes"
 _OF_BYTES = ("bytes", "image", "text", "json")
 """The kinds that are made of a value as it is in the file."""
 
@@ -40,20 +40,18 @@ class Mds:
     def __init__(self, place: BlockPlace, wanted: Wanted) -> None:
         self.blocks: list[Block] = []
         self._shards: dict[str, Mapping[str, Any]] = {}
+        self._declared: list[tuple[str, str, int | None]] = []
         for key in place.files:
             if PurePosixPath(key).name == "index.json":
                 self._read_index(place, key)
-        first_key, first = next(iter(self._shards.items()))
-        for key, shard in self._shards.items():
-            if any(shard.get(part) != first.get(part) for part in _COLUMNS):
-                raise refusal(key, f"its columns differ from those of {first_key}")
-        self._encodings = dict(zip(first["column_names"], first["column_encodings"], strict=True))
+        self._encodings = {name: encoding for name, encoding, _ in self._declared}
         self._columns = chosen(wanted, dict.fromkeys(self._encodings, ""))
         for name in self._columns:
             if self._encodings[name].partition(":")[0] not in _READERS:
                 accepted = f"column {name} is encoded as {self._encodings[name]}"
                 is_pickled = self._encodings[name] == "pkl"
-                raise refusal(first_key, f"{accepted}, which {PICKLED}" if is_pickled else accepted)
+                accepted += f", which {PICKLED}" if is_pickled else ""
+                raise refusal(self.blocks[0].key, accepted)
 
     def _read_index(self, place: BlockPlace, key: str) -> None:
         folder = PurePosixPath(key).parent
@@ -74,6 +72,12 @@ class Mds:
                     raise refusal(name, f"has {size} bytes, but {key} says {block.end}")
                 if name not in self._shards:  # a merged index names those of others again
                     self.blocks.append(block)
+                if not 0 <= block.count <= opened_bytes // _WORD:
+                    raise refusal(name, f"does not hold {block.count} examples, as {key} says")
+                columns = list(zip(*(shard[part] for part in _COLUMNS), strict=True))
+                self._declared = self._declared or columns
+                if columns != self._declared:
+                    raise refusal(name, f"its columns differ from those of {self.blocks[0].key}")
                 self._shards[name] = shard
         except (ValueError, KeyError, TypeError) as error:
             raise refusal(key, f"is no index of MDS: {type(error).__name__} {error}") from None
@@ -97,10 +101,7 @@ class Mds:
         )
         if not is_sound:
             raise FileCorrupt(block.key, f"does not hold {block.count} examples, as its index says")
-        columns = [
-            (name, size or 0, self._reading(name))
-            for name, size in zip(shard["column_names"], shard["column_sizes"], strict=True)
-        ]
+        columns = [(name, size or 0, self._reading(name)) for name, _, size in self._declared]
         view = memoryview(content)
         return OpenBlock(len(view), lambda number: _row(view, ends[number : number + 2], columns))
 

@@ -100,7 +100,9 @@ class _Folder:
         self.address = str(path)
         self._folder = path if path.is_dir() else path.parent
         walk = (
-            os.walk(path, followlinks=True) if path.is_dir() else [(path.parent, (), [path.name])]
+            os.walk(path, onerror=_refuse, followlinks=True)
+            if path.is_dir()
+            else [(path.parent, (), [path.name])]
         )
         # Without `Path`, which took most of the time of 100,000 files.
         join = os.path.join
@@ -116,10 +118,12 @@ class _Folder:
     def read(self, key: str, begin: int, end: int) -> Buffer:
         try:
             with (self._folder / key).open("rb") as file:
+                file.seek(begin)
+                # No more than there is, because an index may promise any number of bytes.
+                content = file.read(max(0, min(end, self.files[key].size_bytes) - begin))
+                # Last, because somebody may write it meanwhile.
                 if _described(os.fstat(file.fileno())) != self.files[key]:
                     raise FileCorrupt(key, "has changed since it was opened")
-                file.seek(begin)
-                content = file.read(end - begin)
         except OSError as error:
             raise StoreError(f"{key}: cannot be read: {error.strerror}") from None
         return _whole(key, content, begin, end)
@@ -176,9 +180,14 @@ class _Store:
         tag = self.files[key].tag.rpartition(" ")[0]
         if begin == end:  # of which S3 has no range
             return b""
-        content = _RETRIES.call(
-            lambda: self._bucket.get_range(f"{self._prefix}{key}", begin, end, tag)
-        )
+        # No error of the shared directory, because a manager without that one ends.
+        try:
+            content = _RETRIES.call(
+                lambda: self._bucket.get_range(f"{self._prefix}{key}", begin, end, tag)
+            )
+        except StoreError as error:
+            reason = getattr(error, "reason", "no such object")
+            raise StoreError(f"{key}: cannot be fetched: {reason}") from None
         if content is None:
             raise FileCorrupt(key, "has changed since it was opened")
         return bytes(_whole(key, content, begin, end))
@@ -209,6 +218,10 @@ def _listed(url: str) -> tuple[Bucket, str, list[Found]]:
 def cache_bytes() -> int:
     """Return how much of buckets' blocks this machine keeps: `worker --cache` sets it."""
     return cache_of(os.environ.get(CACHE_VARIABLE, ""))
+
+
+def _refuse(error: OSError) -> None:
+    raise StoreError(f"{error.filename}: cannot be listed: {error.strerror}") from None
 
 
 def _described(status: os.stat_result) -> File:
@@ -257,7 +270,8 @@ class BlockCache(FileCache):
             content, digest = view[:-_DIGEST_BYTES], view[-_DIGEST_BYTES:]
             if xxhash.xxh3_128_digest(content) == digest:
                 if os.fstat(held.fileno()).st_mtime < time.time():
-                    os.utime(self._folder / name)
+                    with suppress(OSError):  # another user's cache
+                        os.utime(self._folder / name)
                 return content
         return None
 

@@ -109,10 +109,10 @@ def _examples(
         with tarfile.open(fileobj=file, mode="r:") as opened:
             while member := opened.next():
                 opened.members = []  # type: ignore[attr-defined] # it would remember all of them
+                if member.issparse() or member.islnk() or member.issym():
+                    raise refusal(key, f"{member.name} is sparse or a link: write whole files")
                 if not member.isfile():
                     continue
-                if member.issparse():
-                    raise refusal(key, f"{member.name} is sparse: write the tar without holes")
                 folder, _, last = member.name.rpartition("/")
                 stem, _, column = last.partition(".")
                 if members and (folder, stem) != known:
@@ -120,9 +120,15 @@ def _examples(
                     members = {}
                 if not members:
                     begin, known = member.offset, (folder, stem)
+                if column.lower() in members:
+                    raise refusal(key, f"has {member.name} twice")
                 kind_of_file(f"{key}/{last}")
                 data = member.offset_data
                 members[column.lower()] = data, data + member.size
+            # It takes a damaged header for the tar's end.
+            file.seek(opened.offset)
+            if any(map(any, iter(partial(file.read, _BLOCK_BYTES), b""))):
+                raise refusal(key, f"is damaged: no member begins at byte {opened.offset}")
     except tarfile.TarError as error:
         raise refusal(key, f"is no tar file: {error}") from None
     if members:

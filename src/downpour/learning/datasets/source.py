@@ -26,7 +26,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from downpour.base.errors import SpecError, StoreError, require, size_in_words
+from downpour.base.errors import SharedDirectoryError, SpecError, StoreError, require, size_in_words
 from downpour.core.spec import Spec
 from downpour.files.store.bucket import Bucket, Found
 from downpour.files.store.layout import Buffer
@@ -90,7 +90,8 @@ def naming(field: str, url: str) -> Iterator[None]:
     try:
         yield
     except StoreError as error:
-        raise SpecError(field, url, f"cannot be fetched: {error}") from error
+        reason = error.reason if isinstance(error, SharedDirectoryError) else error
+        raise SpecError(field, url, f"cannot be fetched: {reason}") from error
     except OSError as error:
         raise SpecError(field, url, f"cannot be kept here: {error.strerror or error}") from None
 
