@@ -234,7 +234,11 @@ def task_lines(folder: Path, round_number: int, shard: int) -> Iterator[Dated]:
         with reading(folder, path.name), open(open_regular(path), "rb") as record:
             yield from _known(stream_lines((text for text in record if words in text), path.name))
         return
-    words = f'"round":{round_number},"shard":{shard},'.encode()
+    yield from journaled_lines(folder, f'"round":{round_number},"shard":{shard},'.encode())
+
+
+def journaled_lines(folder: Path, words: bytes) -> Iterator[Dated]:
+    """Yield the record's lines from the entries of a journal that have these words."""
     files = segments(folder)
     first = {file: number for file in files if (number := first_number(file)) is not None}
     last = 0

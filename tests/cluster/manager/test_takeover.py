@@ -24,7 +24,7 @@ from downpour.core.node.journal import Line
 from downpour.files.store import SharedDirectory, layout
 from downpour.files.store.layout import MemoryStore
 from downpour.files.store.lease import Lease, highest_term, term_name
-from downpour.network.rpc.messages import TaskMessage
+from downpour.network.rpc.messages import BlockDigest, TaskMessage
 from downpour.record import Result
 from downpour.record.journal import read_journal, segments
 from downpour.record.record import parse_lines
@@ -79,6 +79,21 @@ def test_another_manager_finishes_an_experiment(
     second.close()
     left = [path.name for path in second.shared.experiment_path(experiment).iterdir()]
     assert not [name for name in left if name.startswith(("update", ".tmp"))]
+
+
+def test_blocks_that_were_read_before_are_compared(tmp_path: Path) -> None:
+    """However the workers come back, it is the same one whose data are different."""
+    good, bad = (BlockDigest("a", digit * 32) for digit in "01")
+    first = started_in(tmp_path)
+    first.join("one", diligent_until(0, Event()))
+    experiment = first.submit()
+    assert first.client.report_blocks("one", experiment, (good,)) == ()
+    first.close()
+    second = started_in(tmp_path)
+    assert second.client.report_blocks("two", experiment, (bad,)) == ("a, which one read first",)
+    assert second.client.report_blocks("one", experiment, (good,)) == ()
+    assert sum('"blocks-read"' in line for line in second.record(experiment)) == 1
+    second.close()
 
 
 def before_the_first_model(journal: bytes) -> bytes:

@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -55,6 +56,8 @@ from downpour.network.rpc.messages import (
     Registered,
     Registration,
 )
+from downpour.record.record import journaled_lines
+from downpour.record.record_lines import BlocksReadLine
 
 log = logging.getLogger(__name__)
 
@@ -109,6 +112,17 @@ def _is_of(attempt: AttemptId, kind: AttemptKind, file: PublishedFile) -> bool:
     # We don't compare the experiment: a bare name refers to the folder of the attempt's own.
     numbers = parsed.round, parsed.shard, parsed.attempt
     return (parsed.kind, *numbers) == (kind, attempt.round, attempt.shard, attempt.attempt)
+
+
+def _blocks_read(folder: Path) -> dict[str, tuple[str, str]]:
+    """Return the digests of blocks that earlier managers have journaled, and who read each."""
+    told = [line for _, line in journaled_lines(folder, b'"kind":"blocks-read"')]
+    return {
+        block: (digest, line.worker)
+        for line in reversed(told)
+        if isinstance(line, BlocksReadLine)
+        for block, digest in line.digests.items()
+    }
 
 
 _NAME_CHARACTERS_MAX = 64
@@ -243,15 +257,13 @@ class WorkerCalls:
     def report_blocks(
         self, worker: str, experiment: str, blocks: tuple[BlockDigest, ...]
     ) -> tuple[str, ...]:
-        """Record which blocks a worker has read; returns the ones that another read differently.
-
-        A worker tells it again to the next manager, so this is kept in memory.
-        """
-        if self.spaces.get(experiment) is None:
+        """Record which blocks a worker has read; returns the ones that another read differently."""
+        space = self.spaces.get(experiment)
+        if space is None or space.concluded:
             return ()
         with self._blocks_lock:
             if experiment not in self._blocks:
-                self._blocks = {experiment: {}}
+                self._blocks = {experiment: _blocks_read(space.folder)}
             first = self._blocks[experiment]
             fresh = {one.block: one.digest for one in blocks if one.block not in first}
             first |= {block: (digest, worker) for block, digest in fresh.items()}
