@@ -335,11 +335,12 @@ class WorkerAgent:
             other: tuple[str, ...] = ()
             with suppress(IncompatiblePeer):  # an older manager, which compares none
                 other = self._manager.report_blocks(self.name, experiment, blocks)
-            self._told_blocks = experiment, count + len(some)
             if other:
                 reason = f"the data are different here: {listed(other, _BLOCKS_NAMED)}"
                 self._other_blocks[experiment] = reason
                 log.warning("%s: %s", experiment, reason)
+            # Last, because the other thread then finds nothing to tell, and may send its report.
+            self._told_blocks = experiment, count + len(some)
 
     # The heartbeat, in a separate thread
 
