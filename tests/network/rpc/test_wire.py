@@ -198,8 +198,8 @@ def test_a_reason_is_heard_however_it_is_written() -> None:
     heard = reader(messages.Reason)("\x1b[2Jfirst\nsecond" + "x" * 5000)
     assert heard.startswith(r"\x1b[2Jfirst second")
     assert len(heard) == 2000
-    block = messages.BlockDigest("no \udcff UTF-8", "0" * 32)
-    assert through_bytes(to_wire(block)).block == r"no \udcff UTF-8"
+    [block] = to_wire((messages.BlockDigest("no \udcff UTF-8", "0" * 32),))
+    assert through_bytes(block).block == r"no \udcff UTF-8"
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,9 @@ _NUMBERS: dict[Any, Rule] = {
 
 
 def to_wire(value: object) -> Any:
-    """Return the struct of a value; raises as `writer` says."""
+    """Return the struct of a value, or a list of them; raises as `writer` says."""
+    if isinstance(value, tuple):
+        return list(map(to_wire, value))
     kind: Any = type(value)
     return writer(kind)(value)
 
