@@ -320,7 +320,7 @@ def test_an_update_from_other_data_is_a_failure(
 ) -> None:
     """The manager hears of all blocks before a report or a snapshot; a new one hears of all again.
 
-    No heartbeat mentions a snapshot, once a block was different elsewhere.
+    Once a block was different elsewhere, no heartbeat mentions a snapshot, and training stops.
     """
     monkeypatch.setattr("downpour.cluster.worker.agent._BLOCKS_TOLD", 2)
     names, seen = ["first", "second", "third"], Event()
@@ -335,7 +335,7 @@ def test_an_update_from_other_data_is_a_failure(
         control.snapshot = SNAPSHOT
         desk.digests["other-4"] = "1" * 32
         assert seen.wait(PATIENCE_SECONDS)
-        return UPDATE
+        return until_cancelled(control)
 
     office.work.act = damaged
     office.client.train(task(1))
@@ -349,6 +349,8 @@ def test_an_update_from_other_data_is_a_failure(
     failure = FailureKind.OTHER_CODE, "the data are different here: other-4"
     assert desk.manager.reports.get(timeout=PATIENCE_SECONDS) == (task(1).id, failure)
     assert {*desk.manager.blocks} == {*names, "other-4"}
+    office.client.train(task(2))
+    assert desk.manager.reports.get(timeout=PATIENCE_SECONDS) == (task(2).id, failure)
 
 
 def test_a_worker_at_a_short_task_is_heard_more_often_than_the_manager_asks(desk: Any) -> None:

@@ -282,6 +282,8 @@ class WorkerAgent:
 
     def _end_of(self, accepted: AcceptedTask) -> End:
         """Run a task; return how it ended."""
+        if accepted.attempt.experiment in self._other_blocks:
+            accepted.stop()
         try:
             return self._run_task(accepted.task, accepted)
         except TaskCancelled:
@@ -313,7 +315,7 @@ class WorkerAgent:
 
     def _report(self, attempt: AttemptId, report: Report) -> None:
         self._tell_blocks()
-        if attempt.experiment in self._other_blocks and not isinstance(report, Failure):
+        if attempt.experiment in self._other_blocks:
             report = Failure(FailureKind.OTHER_CODE, self._other_blocks[attempt.experiment])
         match report:
             case Update():
@@ -339,6 +341,9 @@ class WorkerAgent:
                 reason = f"the data are different here: {listed(other, _BLOCKS_NAMED)}"
                 self._other_blocks[experiment] = reason
                 log.warning("%s: %s", experiment, reason)
+                for held in self._node.held:
+                    if held.attempt.experiment == experiment:
+                        held.stop()
             # Last, because the other thread then finds nothing to tell, and may send its report.
             self._told_blocks = experiment, count + len(some)
 
