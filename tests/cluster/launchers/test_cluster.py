@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from queue import SimpleQueue
 from socket import create_server
+from unittest.mock import MagicMock
 
 import psutil
 import pytest
@@ -19,7 +20,14 @@ import pytest
 import downpour
 from downpour import Client, Credentials, Spec
 from downpour.base.errors import LaunchError
-from downpour.cluster.launchers.cluster import KEPT, PAUSES_SECONDS, new_log
+from downpour.cluster.launchers.cluster import (
+    KEPT,
+    LASTING_SECONDS,
+    PAUSES_SECONDS,
+    RESTARTS_MAX,
+    ManagerHost,
+    new_log,
+)
 from downpour.cluster.options import ManagerOptions, WorkerOptions
 from downpour.launchers import Ended, InlineCluster, LaunchPlan, LocalCluster, PlacedCluster
 from downpour.network.rpc.messages import Status
@@ -393,6 +401,25 @@ def test_a_cluster_without_workers_of_its_own_is_whole(
     scripted(monkeypatch, tmp_path, MANAGER_IS_UP)
     with LocalCluster(LaunchPlan(options(tmp_path), workers=0)) as cluster:
         cluster.check()
+
+
+def test_a_manager_that_keeps_dying_early_is_not_said_to_restart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After ten restarts; one that has run for a minute counts afresh."""
+    server, seconds = MagicMock(log=tmp_path, is_over=False), [0.0]
+    server.exit_status.return_value = -9
+    server.answer_of.return_value = "127.0.0.1:1"
+    server.error_of.return_value = LaunchError("it died")
+    host = ManagerHost(plan(tmp_path), lambda: seconds[0], server)
+    for pause in (LASTING_SECONDS, 0.0):
+        for _ in range(RESTARTS_MAX):
+            host.check()
+        seconds[0] += pause
+    with pytest.raises(LaunchError, match="it died"):
+        host.check()
+    assert caplog.text.count("restarting it") == 2 * RESTARTS_MAX
+    host.close()
 
 
 NO_PROCESS = 999_999_999

@@ -125,17 +125,20 @@ class ManagerHost:
     def check(self) -> None:
         """Restart what a signal has ended: the manager, or the fork server with its processes."""
         if self.server.is_over:
-            log.warning("the fork server died; restarting all processes; see %s", self.log)
-            self.server.close()
-            self.server = ForkServerProcess(self.log, self._environment)
+            line = f"the fork server died; restarting all processes; see {self.log}"
         elif (status := self.server.exit_status(MANAGER)) is None:
             return
         elif status >= 0:
             raise self.server.error_of(MANAGER)
         else:
-            log.warning("the manager died from signal %d; restarting it", -status)
+            line = f"the manager died from signal {-status}; restarting it"
+        self._restarts.is_due()  # after a long run, all restarts count from zero
         if self._restarts.count >= RESTARTS_MAX:
             raise self.server.error_of(MANAGER)
+        log.warning("%s", line)
+        if self.server.is_over:
+            self.server.close()
+            self.server = ForkServerProcess(self.log, self._environment)
         # At the dead one's address, it continues where the dead one ended.
         self._restarts.begin()
         port = int(self.address.rpartition(":")[2])
