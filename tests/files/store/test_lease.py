@@ -53,6 +53,16 @@ def test_terms_rise_and_the_highest_says_who_is_in_office(shared: SharedDirector
     assert highest_term(shared.terms) == 3
 
 
+@pytest.mark.parametrize("content", [b"\xff", b'{"cluster": "\\udcff"}', b'{"cluster": []}'])
+def test_a_damaged_term_is_no_cluster(shared: SharedDirectory, content: bytes) -> None:
+    """A manager that took its identity over could be read by nobody."""
+    first = Lease(shared).claim("host:1")
+    (shared.terms / "000002").write_bytes(content)
+    assert current_leader(shared.terms) is None
+    assert Lease(shared).claim("host:3").cluster == first.cluster
+    assert current_leader(shared.terms) is not None
+
+
 def test_a_holder_that_lost_its_lock_learns_of_the_later_term(shared: SharedDirectory) -> None:
     """As where a network file system has given it to somebody else."""
     first = Lease(shared)

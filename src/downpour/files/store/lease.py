@@ -176,8 +176,10 @@ def cluster_of(terms: Path) -> str:
     """Return the identity of the cluster; empty if no term has one."""
     # The latest readable file suffices, because all of them hold the same identity.
     for term in range(highest_term(terms), 0, -1):
-        with suppress(StoreError, ValueError, KeyError, TypeError, RecursionError):
-            return str(json.loads(read_regular(terms / term_name(term)))["cluster"])
+        with suppress(StoreError):
+            leader = leader_in(term, read_regular(terms / term_name(term)))
+            if leader is not None and leader.cluster:
+                return leader.cluster
     return ""
 
 
