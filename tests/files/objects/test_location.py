@@ -12,7 +12,13 @@ import numpy as np
 import pytest
 from obstore.store import MemoryStore
 
-from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError, SpecError
+from downpour.base.errors import (
+    FileCorrupt,
+    FileMissing,
+    SharedDirectoryError,
+    SpecError,
+    StoreError,
+)
 from downpour.base.values import PublishedFile
 from downpour.files.store import lease
 from downpour.files.store.bucket import Bucket
@@ -96,8 +102,23 @@ def test_a_dataset_travels_once(cloud: Cloud) -> None:
     held = {path.name: path.read_text() for path in (worker.datasets / "digits-1").iterdir()}
     assert held.pop("origin") == f"{URL}\ndatasets/digits-1"
     assert held == {"facts.json": "facts.json", "train_x.npy": "train_x.npy"}
+    send_dataset(worker, "digits-1")  # as a manager's successor on this machine
+    fetch_dataset(cloud.on("another", create=True), "digits-1")
     for name in held:
         Bucket(URL, cloud.objects).remove(f"datasets/digits-1/{name}")
+    fetch_dataset(worker, "digits-1")
+    with pytest.raises(FileMissing):
+        send_dataset(worker, "digits-1")
+
+
+def test_a_full_disk_is_not_the_buckets(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one line names this machine's folder, and the variable that can name another."""
+    worker = cloud.on("worker")
+    Bucket(URL, cloud.objects).put_new("datasets/digits-1/facts.json", b"x")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", lambda *_: os.fdopen(os.open("/dev/full", os.O_WRONLY), "wb"))
+        with pytest.raises(StoreError, match=r"worker \(DOWNPOUR_LOCAL\): full"):
+            fetch_dataset(worker, "digits-1")
     fetch_dataset(worker, "digits-1")
 
 

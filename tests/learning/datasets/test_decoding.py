@@ -107,7 +107,7 @@ def test_amounts_are_not_taken_for_classes(dtype: type) -> None:
 @pytest.mark.parametrize(
     ("labels", "classes"),
     [
-        (np.arange(100.0) % 3, 3),
+        (np.arange(100.0, dtype=np.float16) % 3, 3),
         (np.arange(100) % 10 * 2, 19),
         (np.arange(6), 6),
         (np.array([True, False] * 4), 2),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.base.errors import FileCorrupt, StoreError
+from downpour.base.errors import FileCorrupt, FileMissing, StoreError
 from downpour.core.spec import Spec
 from downpour.core.splitters import divide
 from downpour.learning.datasets import array_folder, digests, open_prepared, prepare, prepared
@@ -30,6 +30,7 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spec:
     """The spec of 64 training and 16 test examples, which count as large."""
     monkeypatch.setattr(array_folder, "WHOLE_BYTES", BLOCK)
     monkeypatch.setattr(digests, "BLOCK_BYTES", BLOCK)
+    monkeypatch.setattr(digests, "_AT_ONCE", 3)
     monkeypatch.setattr(prepared, "_STRETCH_BYTES", BLOCK)
     x = np.random.default_rng(0).random((80, ONE // 4), np.float32)
     np.savez(tmp_path / "set.npz", x=x, y=np.arange(80) % 2)
@@ -114,6 +115,9 @@ def test_a_file_that_was_replaced_verifies_nothing(tmp_path: Path, key: str) -> 
     copy.write_bytes(path.read_bytes())
     copy.replace(path)
     with pytest.raises(FileCorrupt, match="has been replaced"):
+        dataset.train.verify(np.array([0]))
+    path.unlink()
+    with pytest.raises(FileMissing, match=r"train_x\.npy"):
         dataset.train.verify(np.array([0]))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from downpour.base.errors import SpecError
+from downpour.base.errors import SpecError, StoreError
 from downpour.core.spec import Spec
 from downpour.learning.datasets import PreparedDataset, check_source, open_prepared, prepare, source
 
@@ -98,6 +98,8 @@ def test_targets_of_zeros_and_ones_are_no_classes(tmp_path: Path) -> None:
         ({"x": np.ones((5, 2)), "y": np.full((5, 2), 2)}, "zeros and ones"),
         ({"x": np.array(["a"] * 5), "y": np.zeros(5)}, "not numeric"),
         ({"x": np.ones((0, 2)), "y": np.zeros(0)}, "no training"),
+        ({"x": np.ones((5, 0)), "y": np.zeros(5)}, "or empty ones"),
+        ({"x": np.ones((5, 2)), "y": np.zeros((5, 0))}, "or empty ones"),
         ({"x": np.zeros((5, 7, 7, 7), np.uint8), "y": np.zeros(5)}, "1, 3 or 4 channels"),
         ({"x": np.ones((5, 2)), "y": np.zeros(5), "x_test": np.ones((2, 2))}, "has only x_test"),
         ({"x": np.ones((5, 2)), "y": np.zeros(5), "y_test": np.ones(2)}, "has only y_test"),
@@ -195,12 +197,16 @@ def test_a_head_that_cannot_be_true_is_refused_before_anything_is_read(
 def test_arrays_larger_than_the_disk_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A small file may hold more than any machine has, for zeros pack well."""
-    monkeypatch.setattr(source, "IN_MEMORY_BYTES", 10**6)
+    """A small file may hold more than any machine has, for zeros pack well; others fill it, too."""
+    monkeypatch.setattr(source, "IN_MEMORY_BYTES", 0)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10**6))
     x = np.zeros((100_000, 2))
     with pytest.raises(SpecError, match=r"needs 1\.6 MB, but only 1 MB are free"):
         prepared(tmp_path, x=x, y=np.zeros(100_000))
+    full = os.fdopen(os.open("/dev/full", os.O_RDWR), "w+b")
+    monkeypatch.setattr(source, "TemporaryFile", lambda **_: full)
+    with pytest.raises(StoreError, match=r"\(DOWNPOUR_LOCAL\): full \(No space left on device\)"):
+        source.stored([b"x"], 1)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from downpour.base.errors import FileCorrupt, FileMissing
-from downpour.learning.datasets import array_folder
+from downpour.base.errors import FileCorrupt, FileMissing, StoreError
+from downpour.files.store.directory import Mount
+from downpour.learning.datasets import array_folder, digests
 from downpour.learning.datasets.array_folder import (
     open_array_folder,
     pays,
@@ -100,16 +104,58 @@ def test_a_machine_unpacks_the_blocks_that_it_uses_once(tmp_path: Path, key: str
         second.blocks["sparse"].verify(np.array([128]), 1024)
 
 
+@pytest.mark.parametrize("kind", ["ext4", "tmpfs"])
 def test_blocks_without_room_on_the_disk_stay_in_memory(
-    tmp_path: Path, key: str, own: Path
+    tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Each process then has its own."""
+    """Each process then has its own. In a full tmpfs, to touch the copy ends it (SIGBUS)."""
+    monkeypatch.setattr(os, "pwrite", lambda *_: 0)
+    monkeypatch.setattr(digests, "find_mount", lambda path: Mount(path, kind, ()))
+    opened = open_array_folder(tmp_path, key, ("sparse",), by_block=("sparse",))
+    if kind == "tmpfs":
+        with pytest.raises(StoreError, match=r"own \(DOWNPOUR_LOCAL\): full"):
+            opened.blocks["sparse"].verify_all()
+    else:
+        opened.blocks["sparse"].verify_all()
+        assert (opened.arrays["sparse"] == SPARSE).all()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells which pages are in use")
+def test_a_verified_copy_takes_no_memory(tmp_path: Path, key: str, own: Path) -> None:
+    """Of a larger one than memory, each page at random would have the kernel read what follows."""
+    opened = open_array_folder(tmp_path, key, ("sparse",))
+    (copy,) = own.glob(COPIES)
+    maps = Path("/proc/self/smaps").read_text()
+    assert re.findall(rf"{copy}\n.*?Rss:\s+(\d+)", maps, re.DOTALL) == ["0"]
+    assert (opened.arrays["sparse"] == SPARSE).all()
+
+
+HOLDER = """
+import fcntl, sys
+with open(sys.argv[1], "r+b") as copy:
+    fcntl.lockf(copy, fcntl.LOCK_EX, 2**17, 2**17)
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_processes_wait_for_each_others_blocks_and_no_others(
+    tmp_path: Path, key: str, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And at most a minute, as one that holds a block may stand still."""
+    waits: list[float] = []
+    monkeypatch.setattr(time, "sleep", waits.append)
     opened = open_array_folder(tmp_path, key, ("sparse",), by_block=("sparse",))
     (copy,) = own.glob(COPIES)
-    copy.unlink()
-    copy.mkdir()
-    opened.blocks["sparse"].verify_all()
-    assert (opened.arrays["sparse"] == SPARSE).all()
+    command, pipe = [sys.executable, "-c", HOLDER, str(copy)], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        for row, seconds in ((0, 0.0), (128, 60.0)):
+            opened.blocks["sparse"].verify(np.array([row]), 1024)
+            assert sum(waits) == pytest.approx(seconds)
+            assert (opened.arrays["sparse"][row] == SPARSE[row]).all()
+        holder.kill()
 
 
 @pytest.mark.parametrize("kept", [0, 100, -1])

@@ -181,15 +181,18 @@ class Bucket:
 
     def get(self, key: str, moved: Moved = unnoticed) -> bytes:
         """Return an object's bytes."""
-        with self._speaking(key):
-            return b"".join(self._pieces(key, self.objects.get(key), moved))
+        return b"".join(self._pieces(key, moved))
 
     def fetch(self, key: str, path: Path) -> None:
-        """Write an object's bytes to a new file, without holding them in memory; as `get`."""
-        with self._speaking(key):
-            found = self.objects.get(key)  # before there is a file
-            with path.open("xb") as file:
-                file.writelines(self._pieces(key, found))
+        """Write an object's bytes to a new file, without holding them in memory; as `get`.
+
+        An OSError is the file's.
+        """
+        pieces = self._pieces(key)
+        first = next(pieces)  # before there is a file
+        with path.open("xb") as file:
+            file.write(first)
+            file.writelines(pieces)
 
     def get_range(self, key: str, begin: int, end: int, tag: str = "") -> bytes | None:
         """Return the bytes [begin, end) of an object; None if it has another entity tag now."""
@@ -202,17 +205,19 @@ class Bucket:
         except PreconditionError:
             return None
 
-    def _pieces(self, key: str, found: Any, moved: Moved = unnoticed) -> Iterator[Buffer]:
-        size_bytes = found.meta["size"]
-        if size_bytes <= PIECE_BYTES:
-            yield memoryview(found.bytes())
-            moved(size_bytes)
-            return
-        for begin in range(0, size_bytes, PIECE_BYTES):
-            end = min(begin + PIECE_BYTES, size_bytes)
-            only: Any = {"range": (begin, end), "if_match": found.meta["e_tag"]}
-            yield memoryview(self.objects.get(key, options=only).bytes())
-            moved(end - begin)
+    def _pieces(self, key: str, moved: Moved = unnoticed) -> Iterator[Buffer]:
+        with self._speaking(key):
+            found = self.objects.get(key)
+            size_bytes = found.meta["size"]
+            if size_bytes <= PIECE_BYTES:
+                yield memoryview(found.bytes())
+                moved(size_bytes)
+                return
+            for begin in range(0, size_bytes, PIECE_BYTES):
+                end = min(begin + PIECE_BYTES, size_bytes)
+                only: Any = {"range": (begin, end), "if_match": found.meta["e_tag"]}
+                yield memoryview(self.objects.get(key, options=only).bytes())
+                moved(end - begin)
 
     def names(self, folder: str) -> list[str]:
         """Return the names of the objects directly under a folder, sorted."""

@@ -31,7 +31,7 @@ from downpour.files.store.layout import Buffer, Moved, check_bare_name, named, u
 
 log = logging.getLogger(__name__)
 
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _OF_ONE_NAME = frozenset(
     {errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EFBIG, errno.ENXIO}
 )
@@ -47,7 +47,7 @@ def explain(error: OSError, *, reading: bool = False) -> str:
         return "not a folder"
     if isinstance(error, PermissionError) or error.errno == errno.EROFS:
         return f"not {'readable' if reading else 'writable'} ({error.strerror})"
-    if error.errno in _FULL:
+    if error.errno in FULL:
         return f"full ({error.strerror})"
     return error.strerror or type(error).__name__
 

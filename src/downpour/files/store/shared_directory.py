@@ -19,8 +19,8 @@ import secrets
 import shutil
 import time
 import uuid
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
@@ -344,6 +344,20 @@ def folder_of(url: str) -> Path:
     return own_folder() / f"{readable}-{sha256(url.encode()).hexdigest()[:8]}"
 
 
+def not_kept(reason: str) -> StoreError:
+    """Return the error of this machine's folder, which is not the shared directory's."""
+    return StoreError(f"{own_folder()} ({LOCAL_VARIABLE}): {reason}")
+
+
+@contextmanager
+def keeping_here() -> Iterator[None]:
+    """Translate an OSError of a block that writes to this machine's folder."""
+    try:
+        yield
+    except OSError as error:
+        raise not_kept(explain(error)) from error
+
+
 _LAST = "facts.json"
 _ORIGIN = "origin"
 """A fetched dataset's file with the bucket's URL, and the folder there."""
@@ -356,9 +370,11 @@ def send_dataset(shared: SharedDirectory, key: str) -> None:
     if shared.bucket is None:
         return
     folder, place = shared.datasets / key, _place(shared, key)
-    there = set(shared.bucket.names(place))
-    for name in sorted(names_in(folder), key=lambda name: (name == _LAST, name)):
-        if name not in there:
+    there, held = set(shared.bucket.names(place)), names_in(folder)
+    if _ORIGIN in held and _LAST not in there:  # a fetched folder lacks the large arrays
+        raise FileMissing(f"{key}/{_LAST}")
+    for name in sorted(held, key=lambda name: (name == _LAST, name)):
+        if name not in there | {_ORIGIN}:
             # Another experiment may have prepared it: the key determines all bytes.
             with suppress(KeyTakenError):
                 shared.bucket.put_new(f"{place}/{name}", folder / name)
@@ -380,18 +396,16 @@ def fetch_dataset(shared: SharedDirectory, key: str) -> None:
     names = shared.bucket.names(place)
     if _LAST not in names:
         raise FileMissing(f"{key}/{_LAST}")
+    arrays = {name.removesuffix(".digests") for name in names if name.endswith(".digests")}
     part = shared.datasets / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
     try:
-        part.mkdir()
-        (part / _ORIGIN).write_text(f"{shared.bucket.url}\n{place}")
-        arrays = {name.removesuffix(".digests") for name in names if name.endswith(".digests")}
-        for name in names:
-            if ".npy" in name and name.partition(".")[0] in arrays:
-                continue
-            shared.bucket.fetch(f"{place}/{check_bare_name(name)}", part / name)
-        _give_name(part, shared.datasets / key)
-    except OSError as error:
-        raise SharedDirectoryError(shared.datasets, explain(error)) from error
+        with keeping_here():
+            part.mkdir()
+            for name in names:
+                if ".npy" not in name or name.partition(".")[0] not in arrays:
+                    shared.bucket.fetch(f"{place}/{check_bare_name(name)}", part / name)
+            (part / _ORIGIN).write_text(f"{shared.bucket.url}\n{place}", "utf-8")
+            _give_name(part, shared.datasets / key)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
@@ -409,9 +423,9 @@ def range_reader(folder: Path, name: str) -> Callable[[int, int], bytes]:
                 return file.read(end - begin)
 
         return read
-    url, place = (folder / _ORIGIN).read_text().split("\n")
+    url, place = (folder / _ORIGIN).read_text("utf-8").split("\n")
     get = partial(Bucket.at(url).get_range, f"{place}/{name}")
-    return lambda begin, end: _RETRIES.call(partial(get, begin, end)) or b""
+    return lambda begin, end: _RETRIES.call_through_outage(partial(get, begin, end)) or b""
 
 
 def _place(shared: SharedDirectory, key: str) -> str:

@@ -17,17 +17,16 @@ import io
 import json
 import logging
 import math
-import mmap
 import os
 import shutil
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import xxhash
@@ -36,9 +35,9 @@ from numpy.typing import NDArray
 from downpour.base.errors import FileCorrupt, FileMissing
 from downpour.base.values import is_bare_name
 from downpour.files.store.directory import names_in, open_regular, read_regular
-from downpour.files.store.publish import RetryPolicy, reading, sync_directory
+from downpour.files.store.publish import RetryPolicy, sync_directory
 from downpour.files.store.shared_directory import own_folder, range_reader
-from downpour.host.machine import expect_random_reads, note_use, raise_limit, remove_unused
+from downpour.host.machine import expect_random_reads, raise_limit, remove_unused
 from downpour.host.paths import FolderLock
 from downpour.learning.datasets.digests import (
     BLOCK_BYTES,
@@ -50,6 +49,7 @@ from downpour.learning.datasets.digests import (
     blocks_in,
     blocks_of,
     checksum_of,
+    found,
     identity,
     in_blocks,
 )
@@ -77,28 +77,29 @@ def pays(content: NDArray[np.uint8]) -> bool:
     return len(zlib.compress(sample, _LEVEL)) * _TIMES_MIN < len(sample)
 
 
-def own_copy(checksum: str, size_bytes: int) -> tuple[Path, NDArray[np.uint8]]:
-    """Map this machine's copy [n] of an array, which has holes for blocks that it misses.
+def own_copy(checksum: str, size_bytes: int) -> tuple[IO[bytes] | None, NDArray[np.uint8]]:
+    """Open and map this machine's copy [n] of an array, with holes for blocks that it misses.
 
     `checksum` names it, and is 32 hexadecimal digits. On a machine without room for copies, the
     memory of this process takes its place.
     """
     folder = own_folder() / "arrays"
-    copy = folder / checksum
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with copy.open("ab") as file:
-            if file.tell() != size_bytes:  # it is new, or was cut
-                remove_unused(folder.iterdir())
-                file.truncate(size_bytes)
-        note_use(copy)
+        (folder / checksum).touch()  # a use keeps it for another month
+        file = (folder / checksum).open("r+b", buffering=0)
+        if file.seek(0, os.SEEK_END) != size_bytes:  # it is new, or was cut
+            remove_unused(folder.iterdir())
+            file.truncate(size_bytes)
         raise_limit(size_bytes)
         # Mode c: torch wants writable memory, and writes to it never reach the file.
-        return copy, np.memmap(copy, np.uint8, "c")
+        content = np.memmap(file, np.uint8, "c")
     except OSError as error:
         reason = error.strerror or str(error)
         log.warning("no copy on this machine, %s; an array is in memory", reason)
-        return copy, np.zeros(size_bytes, np.uint8)
+        return None, np.zeros(size_bytes, np.uint8)
+    expect_random_reads(content.base)
+    return file, content
 
 
 FACTS_FILE = "facts.json"
@@ -244,7 +245,7 @@ def flush(path: Path) -> None:
 def read_facts(folder: Path) -> dict[str, Any]:
     """Read the `facts.json` of a prepared folder."""
     name = f"{folder.name}/{FACTS_FILE}"
-    with _found(folder, FACTS_FILE), open(open_regular(folder / FACTS_FILE), "rb") as file:
+    with found(folder, FACTS_FILE), open(open_regular(folder / FACTS_FILE), "rb") as file:
         text = file.read()
     if not folder.name.endswith(f"-{xxhash.xxh3_64_hexdigest(text)}"):
         raise FileCorrupt(name, "has changed since the dataset was prepared")
@@ -286,7 +287,7 @@ def _opened(folder: Path, there: Collection[str], name: str, stated: dict[str, A
     is_packed = bool({f"{name}{_ENDS}", f"{name}.npy{ENDING}"} & set(there))
     file = folder / f"{name}.npy{ENDING * is_packed}"
     try:
-        with _found(folder, file.name):
+        with found(folder, file.name):
             if file.name in there and not is_packed:
                 opened = _mapped(file, digests)
             else:
@@ -320,7 +321,7 @@ def _copied(
     read = range_reader(file.parent, file.name)
 
     def fetched(block: int) -> bytes:
-        with _found(file.parent, file.name):
+        with found(file.parent, file.name):
             stored = read(int(ends[block]), int(ends[block + 1]))
         with suppress(zlib.error):
             unpack = zlib.decompressobj(_GZIP).decompress
@@ -342,21 +343,6 @@ def _mapped(path: Path, digests: Path | None = None) -> _Mapped:
         array: np.memmap[Any, Any] = np.load(path, mmap_mode="c", allow_pickle=False)
     blocks = blocks_of(path, array.offset, same)
     checksum = blocks.checksum(digests)
-    memory: object = array.base
-    if isinstance(memory, mmap.mmap):
-        expect_random_reads(memory)
+    expect_random_reads(array.base)
     described = {"dtype": array.dtype.str, "shape": list(array.shape), "checksum": checksum}
     return _Mapped(array, described, blocks if digests is not None else None)
-
-
-@contextmanager
-def _found(folder: Path, name: str) -> Iterator[None]:
-    """Raise what goes wrong with a file of a prepared folder; see `files/store/publish.py`."""
-    with reading(folder, name):
-        try:
-            yield
-        except FileNotFoundError:
-            # An NFS client caches that a file was missing, until it lists the folder.
-            if folder.name in names_in(folder.parent):
-                names_in(folder)
-            raise FileMissing(f"{folder.name}/{name}") from None

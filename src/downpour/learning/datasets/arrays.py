@@ -85,8 +85,8 @@ def _checked_parts(
         if part.dtype.kind not in "biuf" or part.ndim == 0:
             kind = "no array" if part.ndim == 0 else f"not numeric ({part.dtype})"
             raise SpecError(field, value, f"must hold {ACCEPTED}; {name} is {kind}")
-    if any(len(part) == 0 for part in parts):
-        raise SpecError(field, value, "has no training or no test examples")
+    if any(part.size == 0 for part in parts):
+        raise SpecError(field, value, "has no training or no test examples, or empty ones")
     if any(len(x) != len(y) for x, y in zip(parts[::2], parts[1::2], strict=True)):
         raise SpecError(field, value, "the numbers of labels and examples must be equal")
     return parts

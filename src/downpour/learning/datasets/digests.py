@@ -7,10 +7,13 @@ mapped page it would be a fault.
 
 from __future__ import annotations
 
+import fcntl
 import os
+import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
@@ -19,11 +22,11 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from downpour.base.errors import FileCorrupt
-from downpour.files.store.directory import open_regular, read_regular
+from downpour.base.errors import FileCorrupt, FileMissing
+from downpour.files.store.directory import find_mount, names_in, open_regular, read_regular
 from downpour.files.store.layout import Buffer
 from downpour.files.store.publish import reading
-from downpour.host.paths import FolderLock
+from downpour.files.store.shared_directory import not_kept
 
 BLOCK_BYTES = 2**17
 """Small enough that a random photograph brings little else; 1 TB has 128 MB of digests."""
@@ -31,8 +34,10 @@ BLOCK_BYTES = 2**17
 WHOLE_BYTES = 2**26
 """A smaller array has no digests beside it: to read all of it takes under a second."""
 
-_LOCK_SECONDS = 60.0
+_LOOKS, _LOOK_SECONDS = 2400, 0.025
 _FETCHES = 16
+_AT_ONCE = 1024
+"""Each block that waits for its fetch takes memory."""
 
 CHANGED = "has changed since the dataset was prepared"
 
@@ -71,6 +76,19 @@ def _identity_in(file: IO[bytes]) -> Identity:
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
+@contextmanager
+def found(folder: Path, name: str) -> Iterator[None]:
+    """Raise what goes wrong with a file of a prepared folder; see `files/store/publish.py`."""
+    with reading(folder, name):
+        try:
+            yield
+        except FileNotFoundError:
+            # An NFS client caches that a file was missing, until it lists the folder.
+            if folder.name in names_in(folder.parent):
+                names_in(folder)
+            raise FileMissing(f"{folder.name}/{name}") from None
+
+
 class VerifiedBlocks:
     """The blocks of a file from `offset` on, and which of them this process has verified.
 
@@ -102,6 +120,7 @@ class VerifiedBlocks:
 
         Raises:
             FileCorrupt: a block has changed.
+            FileMissing: the file has been removed.
             StoreError: the file cannot be read.
         """
         if not self._left or not len(rows) or not row_bytes:
@@ -112,13 +131,14 @@ class VerifiedBlocks:
 
     def verify_all(self) -> None:
         """Verify all blocks."""
-        self._verify(np.arange(self._count))
+        for begin in range(0, self._count, _AT_ONCE):
+            self._verify(np.arange(begin, min(begin + _AT_ONCE, self._count)))
 
     def _verify(self, blocks: NDArray[np.int64]) -> None:
         unverified = blocks[self._unverified[blocks]]
         if not len(unverified):
             return
-        with reading(self._path.parent, self._path.name):
+        with found(self._path.parent, self._path.name):
             for block, digest in zip(unverified, self._read(unverified), strict=True):
                 if digest != self._digests[16 * block : 16 * block + 16]:
                     raise FileCorrupt(self._shown, f"block {block} {CHANGED}")
@@ -142,20 +162,22 @@ class VerifiedBlocks:
 class CopiedBlocks(VerifiedBlocks):
     """The blocks of this machine's copy of a file, which are fetched when they are first used.
 
-    A block that the copy misses does not have its digest. `content` [n] maps the copy, or is this
-    process's own; it also takes the blocks for which the disk has no room.
+    A block that the copy misses does not have its digest. `content` [n] maps the file `copy`, or
+    without one is this process's own; it also takes the blocks for which the disk has no room.
     """
 
     def __init__(
         self,
         path: Path,
-        copy: Path,
+        copy: IO[bytes] | None,
         content: NDArray[np.uint8],
         digests: bytes,
         fetched: Callable[[int], bytes],
     ) -> None:
         super().__init__(path, 0, (0, len(content), 0))
         self._copy = copy
+        if copy is not None:
+            weakref.finalize(self, copy.close)
         self._content = content
         self._digests = digests
         self._fetched = fetched
@@ -164,33 +186,57 @@ class CopiedBlocks(VerifiedBlocks):
         unverified = blocks[self._unverified[blocks]]
         missing = [one for one in unverified.tolist() if not self._is_there(one)]
         if missing:
-            with ExitStack() as held, ThreadPoolExecutor(_FETCHES) as fetching:
-                # Without the lock, another process fetches some of them, too.
-                with suppress(OSError):
-                    lock = self._copy.with_name(f".{self._copy.name}.lock")
-                    held.enter_context(FolderLock(lock, timeout=_LOCK_SECONDS))
+            with ThreadPoolExecutor(_FETCHES) as fetching:
                 list(fetching.map(self._fill, missing))
         self._note(unverified)
 
     def _is_there(self, block: int) -> bool:
-        return self._is_right(block, self._content[block * BLOCK_BYTES :][:BLOCK_BYTES].data)
+        if self._copy is not None:
+            with suppress(OSError):
+                held = os.pread(self._copy.fileno(), BLOCK_BYTES, block * BLOCK_BYTES)
+                return self._is_right(block, held)
+        return False
 
     def _is_right(self, block: int, content: Buffer) -> bool:
         digest = self._digests[16 * block : 16 * block + 16]
         return xxhash.xxh3_128_digest(content) == digest
 
     def _fill(self, block: int) -> None:
-        if self._is_there(block):  # another process has fetched it meanwhile
-            return
-        content = self._fetched(block)
-        if not self._is_right(block, content):
-            raise FileCorrupt(self._shown, f"block {block} {CHANGED}")
         begin = block * BLOCK_BYTES
-        with suppress(OSError), self._copy.open("r+b", buffering=0) as copy:
-            copy.seek(begin)
-            copy.write(content)
-        if not self._is_there(block):
-            self._content[begin : begin + len(content)] = np.frombuffer(content, np.uint8)
+        with _alone(self._copy, begin):
+            if self._is_there(block):  # another process has fetched it meanwhile
+                return
+            content = self._fetched(block)
+            if not self._is_right(block, content):
+                raise FileCorrupt(self._shown, f"block {block} {CHANGED}")
+            if self._copy is not None:
+                with suppress(OSError):
+                    os.pwrite(self._copy.fileno(), content, begin)
+        if self._is_there(block):
+            return
+        mount = find_mount(Path(self._copy.name)) if self._copy is not None else None
+        if mount is not None and mount.kind == "tmpfs":  # to touch a hole would be a fault (SIGBUS)
+            raise not_kept("full")
+        self._content[begin : begin + len(content)] = np.frombuffer(content, np.uint8)
+
+
+@contextmanager
+def _alone(copy: IO[bytes] | None, begin: int) -> Iterator[None]:
+    """Keep other processes from a block for at most a minute; then they fetch it, too."""
+    if copy is None:
+        yield
+        return
+    with suppress(OSError):  # on a file system without locks
+        for _ in range(_LOOKS):
+            with suppress(BlockingIOError):
+                fcntl.lockf(copy, fcntl.LOCK_EX | fcntl.LOCK_NB, BLOCK_BYTES, begin)
+                break
+            time.sleep(_LOOK_SECONDS)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            fcntl.lockf(copy, fcntl.LOCK_UN, BLOCK_BYTES, begin)
 
 
 def _filled(file: Any, window: bytearray) -> int:

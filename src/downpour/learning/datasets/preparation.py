@@ -190,7 +190,7 @@ def _targets(y: NDArray[Any], spec: Spec) -> NDArray[Any]:
 
 def _class_numbers(y: NDArray[Any], spec: Spec) -> NDArray[np.int64]:
     whole = y.dtype.kind in "biu" or (np.isfinite(y).all() and (y == np.floor(y)).all())
-    if not whole or (len(y) and (y.min() < 0 or y.max() >= CLASSES_MAX)):
+    if not whole or (len(y) and (y.min() < 0 or int(y.max()) >= CLASSES_MAX)):
         raise SpecError("dataset", spec.dataset, "labels must be class numbers, 0 or above")
     return np.ascontiguousarray(y, dtype=np.int64)
 

@@ -30,8 +30,8 @@ from downpour.base.errors import SharedDirectoryError, SpecError, StoreError, re
 from downpour.core.spec import Spec
 from downpour.files.store.bucket import Bucket, Found
 from downpour.files.store.layout import Buffer
-from downpour.files.store.publish import TEMPORARY_PREFIX
-from downpour.files.store.shared_directory import folder_of, own_folder
+from downpour.files.store.publish import FULL, TEMPORARY_PREFIX, explain
+from downpour.files.store.shared_directory import folder_of, keeping_here, not_kept, own_folder
 from downpour.host.paths import FolderLock, checked_url, is_object_store, path_of
 
 _FETCHES = 16
@@ -93,7 +93,7 @@ def naming(field: str, url: str) -> Iterator[None]:
         reason = error.reason if isinstance(error, SharedDirectoryError) else error
         raise SpecError(field, url, f"cannot be fetched: {reason}") from error
     except OSError as error:
-        raise SpecError(field, url, f"cannot be kept here: {error.strerror or error}") from None
+        raise SpecError(field, url, str(not_kept(explain(error)))) from None
 
 
 def _fetch(bucket: Bucket, found: list[Found], folder: Path) -> None:
@@ -198,15 +198,22 @@ def stored(chunks: Iterable[Buffer], size_bytes: int) -> NDArray[np.uint8]:
     if size_bytes <= IN_MEMORY_BYTES:
         return np.frombuffer(bytearray(b"".join(chunks)), np.uint8)
     folder = own_folder()  # as a folder for temporary files may be in memory
-    folder.mkdir(parents=True, exist_ok=True)
-    free_bytes = shutil.disk_usage(folder).free
-    if size_bytes > free_bytes:
-        free = f"only {size_in_words(free_bytes)} are free"
-        raise OSError(errno.ENOSPC, f"needs {size_in_words(size_bytes)}, but {free}", str(folder))
-    with TemporaryFile(dir=folder) as file:
-        file.writelines(chunks)
-        file.flush()
-        return np.memmap(file, np.uint8, "r")
+    with keeping_here():
+        folder.mkdir(parents=True, exist_ok=True)
+        free_bytes = shutil.disk_usage(folder).free
+        if size_bytes > free_bytes:
+            free = f"only {size_in_words(free_bytes)} are free"
+            raise OSError(errno.ENOSPC, f"needs {size_in_words(size_bytes)}, but {free}")
+        file = TemporaryFile(dir=folder)  # noqa: SIM115 - below, errors may be the source's
+    try:
+        with file:
+            file.writelines(chunks)
+            file.flush()
+            return np.memmap(file, np.uint8, "r")
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise not_kept(explain(error)) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
