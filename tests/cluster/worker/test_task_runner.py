@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -43,6 +44,7 @@ from downpour.files.store import (
     model_metadata,
     unsent_part,
 )
+from downpour.learning.datasets import array_folder, digests, prepare
 from downpour.learning.intra_worker import helper_process
 from downpour.network.rpc.messages import Indices, IndicesFile, TaskMessage, pack_indices
 from tests.conftest import Allow
@@ -90,6 +92,30 @@ def test_equal_tasks_publish_equal_bytes(
     other = TaskRunner(shared, "cpu").run(again, TaskControl(again.id))
     assert other.file.name != whole.file.name
     assert other.file.checksum == whole.file.checksum
+
+
+def test_a_dataset_that_was_made_again_is_opened_again(
+    shared: SharedDirectory, task: TaskMessage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """After one failure: a restarted manager replaces one that is damaged, while workers map it."""
+    monkeypatch.setattr(array_folder, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(digests, "BLOCK_BYTES", 1024)
+    shared = replace(shared, datasets_at=tmp_path)
+    key = prepare(Spec.from_toml(content(shared, task.spec).decode()), tmp_path)
+    runner = TaskRunner(shared, "cpu")
+
+    def trained(number: int) -> int:
+        indices = np.arange(100) + number * 100
+        asked = replace(task, id=replace(task.id, attempt=number), dataset=key, indices=indices)
+        return runner.run(asked, TaskControl(asked.id)).samples
+
+    assert trained(2) == 100
+    shutil.copytree(tmp_path / key, tmp_path / "again")
+    shutil.rmtree(tmp_path / key)
+    (tmp_path / "again").rename(tmp_path / key)
+    with pytest.raises(FileCorrupt, match="has been replaced"):
+        trained(3)
+    assert trained(4) == 100
 
 
 def sharing(shared: SharedDirectory, task: TaskMessage) -> TaskMessage:

@@ -94,7 +94,7 @@ def test_targets_of_zeros_and_ones_are_no_classes(tmp_path: Path) -> None:
         ({"x": np.ones((5, 2), complex), "y": np.zeros(5)}, "not numeric"),
         ({"x": np.ones((5, 2), "datetime64[s]"), "y": np.zeros(5)}, "not numeric"),
         ({"x": np.full((5, 2), np.nan), "y": np.zeros(5)}, "finite"),
-        ({"x": np.full((5, 2), np.inf), "y": np.zeros(5)}, "finite"),
+        ({"x": np.full((5, 2), 1e300), "y": np.zeros(5)}, "finite"),
         ({"x": np.ones((5, 2)), "y": np.full((5, 2), 2)}, "zeros and ones"),
         ({"x": np.array(["a"] * 5), "y": np.zeros(5)}, "not numeric"),
         ({"x": np.ones((0, 2)), "y": np.zeros(0)}, "no training"),

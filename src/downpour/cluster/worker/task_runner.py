@@ -17,10 +17,18 @@ import numpy.typing as npt
 import torch
 import xxhash
 
-from downpour.base.errors import OtherCode, OutOfMemory, SpecError, StoreError, UnfitWorker
+from downpour.base.errors import (
+    FileCorrupt,
+    FileMissing,
+    OtherCode,
+    OutOfMemory,
+    SpecError,
+    StoreError,
+    UnfitWorker,
+)
 from downpour.base.names import trained_on
-from downpour.base.values import PublishedFile, TrialSums
-from downpour.cluster.worker.attempt import LoadedTasks, ModelReader, TaskFlow, unfit
+from downpour.base.values import PublishedFile, TrialSums, Update
+from downpour.cluster.worker.attempt import LoadedTasks, ModelReader, TaskControl, TaskFlow, unfit
 from downpour.core.node.attempt import PATIENCE_SECONDS
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.files.store import (
@@ -324,6 +332,15 @@ class TaskRunner(TaskFlow):
         if self._loaded is None:
             return "", {}
         return self._loaded.experiment, self._loaded.task.block_digests
+
+    def run(self, task: TaskMessage, control: TaskControl) -> Update:
+        """Train a task and publish its update; see `TaskFlow`."""
+        try:
+            return super().run(task, control)
+        except (FileCorrupt, FileMissing):
+            if self._loaded is not None and self._loaded.spec.task is None:
+                self.close()  # the manager may have replaced the dataset
+            raise
 
     def _load(self, task: TaskMessage, patience: float) -> LoadedExperiment:
         if self._loaded is not None and self._loaded.experiment == task.id.experiment:

@@ -141,7 +141,8 @@ def _examples(x: NDArray[Any], normalize: bool | None, spec: Spec) -> NDArray[An
         raise SpecError("image_size", spec.image_size, f"dataset '{spec.dataset}' has no images")
     if x.dtype.kind in "iu":
         _check_integers(x, spec, normalize=normalize)
-    numbers = _contiguous(x, np.float32)
+    with np.errstate(over="ignore"):  # an infinite number is refused below
+        numbers = _contiguous(x, np.float32)
     if numbers.ndim < 2:
         numbers = numbers.reshape(-1, 1)
     if not all(np.isfinite(numbers[rows]).all() for rows in row_blocks(numbers)):
