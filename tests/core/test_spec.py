@@ -211,6 +211,10 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"nesterov": True, "optimizer": "adam"}, "nesterov = True: is an option of sgd, not of adam"),
     ({"data_path": "x"}, "data_path = 'x': dataset 'digits' has no path; npz and folder do"),
     (
+        {"data_path": "\udcff"},
+        "data_path = '\\udcff': must be UTF-8, because other machines read it",
+    ),
+    (
         {"epochs": 0, "seed": -1},
         (
             "seed = -1: must be a whole number of at least 0 and below 9223372036854775808 "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, ClassVar, Self
@@ -49,6 +50,9 @@ _LIMITS = {
     "maximum": "at most",
     "exclusiveMaximum": "below",
 }
+
+_BYTES = re.compile("[\ud800-\udfff]")
+"""Python's stand-ins for bytes of a command line that are no UTF-8."""
 
 
 class InvalidField(ValueError):
@@ -166,6 +170,9 @@ class Fields(BaseModel):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
+        for name, value in self:
+            if isinstance(value, str) and _BYTES.search(value):
+                raise refusal(name, value, "must be UTF-8, because other machines read it")
         self._check_together()
         return self
 
