@@ -35,6 +35,7 @@ from downpour.files.store.lease import (
 from downpour.files.store.publish import RetryPolicy
 from downpour.files.store.shared_directory import (
     fetch_dataset,
+    is_sent,
     open_location,
     seen_location,
     send_dataset,
@@ -141,6 +142,11 @@ def test_a_machine_fetches_only_the_blocks_that_it_uses(
         assert not opened.arrays[name][[0, 6]].any()
     assert (opened.arrays["small"] == noise[0]).all()
     assert not {"noise.npy", "packed.npy.gz"} & set(names_in(worker.datasets / key))
+    assert is_sent(manager, key)
+    Bucket(URL, cloud.objects).remove(f"datasets/{key}/noise.npy")
+    assert not is_sent(manager, key)
+    with pytest.raises(FileMissing, match=f"{key}/noise.npy"):
+        opened.blocks["noise"].verify(np.array([2, 3]), BLOCK_BYTES)
 
 
 def test_a_dataset_that_is_half_sent_is_not_there(cloud: Cloud) -> None:

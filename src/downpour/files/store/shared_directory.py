@@ -369,20 +369,23 @@ def send_dataset(shared: SharedDirectory, key: str) -> None:
     """Send a prepared dataset to the object store, unless it is there."""
     if shared.bucket is None:
         return
-    folder, place = shared.datasets / key, _place(shared, key)
-    there, held = set(shared.bucket.names(place)), names_in(folder)
-    if _ORIGIN in held and _LAST not in there:  # a fetched folder lacks the large arrays
-        raise FileMissing(f"{key}/{_LAST}")
-    for name in sorted(held, key=lambda name: (name == _LAST, name)):
-        if name not in there | {_ORIGIN}:
-            # Another experiment may have prepared it: the key determines all bytes.
-            with suppress(KeyTakenError):
-                shared.bucket.put_new(f"{place}/{name}", folder / name)
+    for name in _unsent(shared, shared.bucket, key):
+        # Another experiment may have prepared it: the key determines all bytes.
+        with suppress(KeyTakenError):
+            shared.bucket.put_new(f"{_place(shared, key)}/{name}", shared.datasets / key / name)
 
 
 def is_sent(shared: SharedDirectory, key: str) -> bool:
     """Whether workers find a prepared dataset in the object store, if there is one."""
-    return shared.bucket is None or _LAST in shared.bucket.names(_place(shared, key))
+    return shared.bucket is None or not _unsent(shared, shared.bucket, key)
+
+
+def _unsent(shared: SharedDirectory, bucket: Bucket, key: str) -> list[str]:
+    """Return the names of the files that the object store lacks, in the order to send them."""
+    held, there = names_in(shared.datasets / key), bucket.names(_place(shared, key))
+    if _ORIGIN in held and _LAST not in there:  # a fetched folder lacks the large arrays
+        raise FileMissing(f"{key}/{_LAST}")
+    return sorted(set(held) - {*there, _ORIGIN}, key=lambda name: (name == _LAST, name))
 
 
 def fetch_dataset(shared: SharedDirectory, key: str) -> None:
@@ -425,7 +428,13 @@ def range_reader(folder: Path, name: str) -> Callable[[int, int], bytes]:
         return read
     url, place = (folder / _ORIGIN).read_text("utf-8").split("\n")
     get = partial(Bucket.at(url).get_range, f"{place}/{name}")
-    return lambda begin, end: _RETRIES.call_through_outage(partial(get, begin, end)) or b""
+
+    def fetch(begin: int, end: int) -> bytes:
+        with suppress(FileMissing):
+            return _RETRIES.call_through_outage(partial(get, begin, end)) or b""
+        raise FileMissing(f"{folder.name}/{name}")  # with the key, so that the manager sends it
+
+    return fetch
 
 
 def _place(shared: SharedDirectory, key: str) -> str:
