@@ -77,8 +77,8 @@ def test_a_published_file_is_read_on_another_machine(cloud: Cloud) -> None:
 
 
 def test_every_machine_sees_who_leads(cloud: Cloud) -> None:
-    """The managers' machine by its folder, and all others by the object store."""
-    manager, worker = cloud.on("manager", create=True), cloud.on("worker")
+    """The managers' machine by its folder, of any name, and all others by the object store."""
+    manager, worker = cloud.on("manager\udcff", create=True), cloud.on("worker")
     assert leader_of(worker) is None
     for port in (1, 2):
         leader = Lease(manager).claim(f"there:{port}")

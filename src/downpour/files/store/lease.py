@@ -222,7 +222,8 @@ class Lease:
         self._shared = shared
         self._terms = shared.terms
         self._bucket = shared.bucket
-        self._home = str(shared.root) if shared.bucket is not None else ""
+        root = str(shared.root).encode(errors="backslashreplace").decode()  # JSON has no bytes
+        self._home = root if shared.bucket is not None else ""
         self._pulse: Pulse | None = None
         self.root = shared.root
         # Otherwise only the thread that took the lock would know it, but another may close the
