@@ -214,6 +214,23 @@ def other_columns(folder: Path) -> None:
     pq.write_table(table(8).drop_columns(["ids"]), folder / "train-1.parquet")
 
 
+def flipped(folder: Path) -> None:
+    """Change labels of a file whose writer has added checksums."""
+    path = folder / "train-1.parquet"
+    pq.write_table(
+        table(8), path, use_dictionary=False, compression="none", write_page_checksum=True
+    )
+    labels = pq.read_metadata(path).row_group(0).column(2)
+    overwrite(path, labels.data_page_offset + labels.total_compressed_size - 8)
+
+
+def misnamed(folder: Path) -> None:
+    """Let the name of a column be no text."""
+    content = bytearray((folder / "train-1.parquet").read_bytes())
+    content[content.rindex(b"matrix")] = 0xFF
+    (folder / "train-1.parquet").write_bytes(content)
+
+
 def undecodable(folder: Path) -> None:
     """Let the third picture be no picture."""
     rows = table().to_pylist()
@@ -243,6 +260,8 @@ def append(tar: Path, kind: bytes) -> None:
 BAD: list[tuple[str, Callable[[Path], object], str]] = [
     ("pq", lambda at: cut(at / "train-1.parquet"), r"train-1\.parquet'?: is no Parquet file"),
     ("pq", other_columns, r"train-1\.parquet'?: its columns differ from those of train-0"),
+    ("pq", flipped, r"train-1\.parquet'?: row group 0: .*checksum"),
+    ("pq", misnamed, r"train-1\.parquet'?: is no Parquet file: 'utf-8'"),
     ("pq", undecodable, r"train-0\.parquet, block 0, row 2: cannot be decoded"),
     ("mds", lambda at: (at / "shard.00001.mds").unlink(), r"names shard\.00001\.mds, which is m"),
     ("mds", lambda at: cut(at / "shard.00001.mds"), "but index.json says 4402"),

@@ -116,10 +116,9 @@ def _is_of(attempt: AttemptId, kind: AttemptKind, file: PublishedFile) -> bool:
 
 def _blocks_read(folder: Path) -> dict[str, tuple[str, str]]:
     """Return the digests of blocks that earlier managers have journaled, and who read each."""
-    told = [line for _, line in journaled_lines(folder, b'"kind":"blocks-read"')]
     return {
         block: (digest, line.worker)
-        for line in reversed(told)
+        for _, line in journaled_lines(folder, b'"kind":"blocks-read"')
         if isinstance(line, BlocksReadLine)
         for block, digest in line.digests.items()
     }

@@ -121,7 +121,7 @@ def _decompressed(key: str, shard: Mapping[str, Any], content: Buffer) -> Buffer
     require("compressed MDS", "blocks")
     from pyarrow import ArrowException, BufferReader, CompressedInputStream
 
-    name = str(shard["compression"]).partition(":")[0]
+    name = str(shard.get("compression")).partition(":")[0]
     if name not in _CODECS:
         raise refusal(key, f"is compressed with {name}; known are {', '.join(sorted(_CODECS))}")
     try:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -32,17 +34,19 @@ class Parquet:
         with ThreadPoolExecutor(_READERS) as readers:
             footers = list(readers.map(lambda key: _footer(place, key), keys))
         self._footers = dict(zip(keys, footers, strict=True))
-        self._schema = footers[0].schema.to_arrow_schema()
-        self._columns = chosen(wanted, _kinds(self._schema))
+        with _reading(keys[0]):
+            schema = footers[0].schema.to_arrow_schema()
+            self._columns = chosen(wanted, _kinds(schema))
         self.blocks: list[Block] = []
         self._groups: dict[Block, int] = {}
         for key, footer in self._footers.items():
-            if not footer.schema.to_arrow_schema().equals(self._schema):
-                raise refusal(key, f"its columns differ from those of {keys[0]}")
-            for number in range(footer.num_row_groups):
-                block = self._block(key, footer.row_group(number))
-                self._groups[block] = number
-                self.blocks.append(block)
+            with _reading(key):
+                if not footer.schema.to_arrow_schema().equals(schema):
+                    raise refusal(key, f"its columns differ from those of {keys[0]}")
+                for number in range(footer.num_row_groups):
+                    block = self._block(key, footer.row_group(number))
+                    self._groups[block] = number
+                    self.blocks.append(block)
 
     def _block(self, key: str, group: Any) -> Block:
         """Return the bytes from the first column that is read to the last one."""
@@ -67,7 +71,8 @@ class Parquet:
 
         file = PythonFile(RangeFile(read, block.end), "r")
         try:
-            opened = ParquetFile(file, metadata=self._footers[block.key])
+            footer = self._footers[block.key]
+            opened = ParquetFile(file, metadata=footer, page_checksum_verification=True)
             table = opened.read_row_group(
                 self._groups[block], columns=list(self._columns), use_threads=False
             ).combine_chunks()
@@ -86,7 +91,6 @@ class Parquet:
 
 
 def _footer(place: BlockPlace, key: str) -> Any:
-    from pyarrow import ArrowException
     from pyarrow.parquet import read_metadata
 
     size = place.files[key].size_bytes
@@ -96,9 +100,18 @@ def _footer(place: BlockPlace, key: str) -> Any:
         needed = int.from_bytes(tail[-8:-4], "little") + 12
         if needed > len(tail) and needed <= size:
             tail = place.read(key, size - needed, size)
-    try:
+    with _reading(key):
         return read_metadata(io.BytesIO(b"PAR1" + bytes(tail)))
-    except (ArrowException, OSError) as error:
+
+
+@contextmanager
+def _reading(key: str) -> Iterator[None]:
+    """Name the file whose footer is damaged; names and notes in it may be no text or no JSON."""
+    from pyarrow import ArrowException
+
+    try:
+        yield
+    except (ArrowException, AttributeError, OSError, ValueError) as error:
         raise refusal(key, f"is no Parquet file: {' '.join(str(error).split())}") from None
 
 
