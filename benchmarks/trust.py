@@ -22,7 +22,7 @@ from coordination import Case, median_round, spec
 
 import downpour
 from downpour import Credentials
-from downpour.cluster.operations.certificates import issue
+from downpour.cluster.certificates import issue
 from downpour.cluster.options import ManagerOptions
 from downpour.launchers import LaunchPlan, LocalCluster
 from downpour.network.rpc import ManagerClient, Trust, parse_address

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import downpour as public
+import downpour as api
 from downpour import launchers
 from downpour.base.errors import SpecError
 from downpour.base.names import Devices, Family, check_device, checked_call, nearest, trained_on
@@ -26,7 +26,7 @@ from downpour.launchers import LauncherKind
 
 SPEC = {"epochs": 1}
 # Without types, as in a notebook: a type checker tells of all these.
-API: Any = public
+API: Any = api
 OPTIONS: Any = launchers
 
 

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 
+from downpour.cluster.certificates import issue
 from downpour.cluster.manager.process import Manager, start_manager
-from downpour.cluster.operations.certificates import issue
 from downpour.cluster.options import ManagerOptions
 from downpour.host.paths import Credentials
 

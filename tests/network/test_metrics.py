@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from downpour.base import VERSION
 from downpour.base.errors import Refused, SpecError
-from downpour.cluster.operations.certificates import issue
+from downpour.cluster.certificates import issue
 from downpour.host.paths import Credentials
 from downpour.network import metrics
 from downpour.network.metrics import MetricsEndpoint, Source, Timing, counter, gauge, summary

@@ -21,10 +21,10 @@ from downpour.cluster.launchers.ssh_script import SshOptions, look_at, read_host
 from downpour.host.paths import Credentials
 
 if TYPE_CHECKING:
+    from downpour.cluster.certificates import Certified, Issued
+    from downpour.cluster.doctor import HostReport
     from downpour.cluster.launchers.ssh_script import Look
-    from downpour.cluster.operations.certificates import Certified, Issued
-    from downpour.cluster.operations.doctor import HostReport
-    from downpour.cluster.operations.probes import Finding
+    from downpour.cluster.probes import Finding
 
 
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "red", "not checked": "dim"}
@@ -65,7 +65,7 @@ def doctor(options: DoctorOptions, credentials: Credentials) -> None:
     shows the version, the clock's offset, and the free processors and memory. It also compares the
     hosts' shared folders and numeric classes.
     """
-    from downpour.cluster.operations.doctor import is_healthy
+    from downpour.cluster.doctor import is_healthy
 
     reports = _reports(options.hosts, options.ssh_config, options.shared)
     findings = _findings(options.shared, options.manager, credentials)
@@ -89,7 +89,7 @@ def _reports(file: str | None, ssh_config: str | None, shared: Path | str) -> li
     hosts = read_hosts(file)
     if not isinstance(shared, Path) or not shared.is_dir():
         raise SpecError("hosts", file, f"cannot be compared, because {shared} is no folder here")
-    from downpour.cluster.operations.doctor import judge
+    from downpour.cluster.doctor import judge
 
     with err().status(f"checking {len(hosts)} hosts"):
         options = SshOptions(ssh_config=ssh_config or "")
@@ -97,7 +97,7 @@ def _reports(file: str | None, ssh_config: str | None, shared: Path | str) -> li
 
 
 def _findings(shared: Path | str, manager: str, credentials: Credentials) -> Mapping[str, Finding]:
-    from downpour.cluster.operations.doctor import diagnose
+    from downpour.cluster.doctor import diagnose
     from downpour.network.rpc import ManagerClient, Trust, parse_address
 
     with ExitStack() as stack:
@@ -174,7 +174,7 @@ def certs(options: CertsOptions) -> None:
     command never overwrites a file.
     """
     require("downpour certs", "certs")
-    from downpour.cluster.operations.certificates import issue
+    from downpour.cluster.certificates import issue
 
     issued = issue(options.names, options.folder, days=options.days)
     for line in _report(issued):

@@ -102,7 +102,7 @@ def test_a_manager_answers_without_the_c_extension_of_thrift(
         assert said.count(b"thrift lacks its C extension") == 1
         assert b"pip install --force-reinstall --no-binary thrift thrift" in said
         assert answers(address)
-    looks = "import downpour.cluster.operations.doctor as d; print(d._thrift().verdict)"
+    looks = "import downpour.cluster.doctor as d; print(d._thrift().verdict)"
     for environment, verdict in ((pure, b"warning\n"), ({}, b"ok\n")):
         words = [sys.executable, "-c", looks]
         found = subprocess.run(words, env=environment, capture_output=True, check=True)

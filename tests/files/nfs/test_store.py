@@ -151,7 +151,7 @@ out = doctor.wait(30)
 
 def test_the_doctor_tells_of_a_server_that_stands_still(lab: Lab, anna: Guest) -> None:
     """In time, or ends at Ctrl-C, which does not arrive where one waits for such a server."""
-    anna.python("from downpour.cluster.operations.doctor import diagnose")
+    anna.python("from downpour.cluster.doctor import diagnose")
     look = "findings = diagnose(shared.root, None, limit_seconds=2)\n"
     with lab.server_paused():
         found = anna.python(look + "out = [[f.verdict, f.seen] for f in findings.values()]")

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from downpour.base.errors import DeadlineExceeded, ProtocolError, Unreachable, Untrusted
-from downpour.cluster.operations.certificates import issue
+from downpour.cluster.certificates import issue
 from downpour.host.paths import Credentials
 from downpour.network.rpc import Address, ManagerClient, Trust
 from downpour.network.rpc.frames import Channel, Closed

@@ -17,7 +17,7 @@ import pytest
 
 from downpour.base.errors import SpecError
 from downpour.cli.serving import listen_for_page
-from downpour.cluster.operations.certificates import issue
+from downpour.cluster.certificates import issue
 from downpour.experiments.page_server import viewers
 from downpour.experiments.page_server.viewers import POLICY, Chunk, EventStream
 from downpour.host.paths import Credentials

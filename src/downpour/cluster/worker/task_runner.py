@@ -86,7 +86,7 @@ class _Kept(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedExperiment(LoadedTasks):
+class _LoadedExperiment(LoadedTasks):
     """The common inputs of an experiment's tasks, with its network.
 
     `kept` holds the files of the last task; `indices` and `orders` are those of the last shards.
@@ -106,12 +106,12 @@ class LoadedExperiment(LoadedTasks):
         if work.start is None and self.team is None:
             self.kept[:] = [_Kept(file, optimizer_state, work.optimizer_state)]
 
-    def begin(self, task: TaskMessage) -> BegunTask:
+    def begin(self, task: TaskMessage) -> _BegunTask:
         """Begin a task where an earlier attempt's snapshot ends, or at the task's beginning."""
         begun = _afresh(self, task)
         if task.snapshot is not None:
             try:
-                begun.training.restore({**tensors_of(self.snapshots, task.snapshot.file)})
+                begun.training.restore({**_tensors_of(self.snapshots, task.snapshot.file)})
             except StoreError as error:
                 log.warning("%s begins at its beginning: %s", task.id, error)
                 # Begin a new training, because `restore` may have loaded part of the snapshot.
@@ -119,7 +119,7 @@ class LoadedExperiment(LoadedTasks):
         begun.training.read_ahead()
         return begun
 
-    def work_of(self, task: TaskMessage, begun: BegunTask) -> Work:
+    def work_of(self, task: TaskMessage, begun: _BegunTask) -> Work:
         """Return the remaining work of a task."""
         spec, training = self.spec, begun.training
         # Copy nothing, because the next task begins only after we have written the files.
@@ -145,13 +145,13 @@ class LoadedExperiment(LoadedTasks):
         return self.team.shortages if self.team is not None else self.shortage.count
 
 
-def opened(spec: Spec, shared: SharedDirectory, key: str) -> Data:
+def _opened(spec: Spec, shared: SharedDirectory, key: str) -> Data:
     """Open the data of an experiment."""
     fetch_dataset(shared, key)
     return open_data(spec, shared.datasets, key)
 
 
-def built(
+def _built(
     spec: Spec, data: Data, trial: TrialSums | None, remedy: str, differs: Sequence[str]
 ) -> tuple[LoadedTask, torch.nn.Module, str]:
     """Make the task and its network. The manager could, so a failure here is this machine's fault.
@@ -202,14 +202,14 @@ class _DependsOnProcess(SpecError):
     """A user's code gives other bytes in another process, so no machine is to blame."""
 
 
-class BegunTask(NamedTuple):
+class _BegunTask(NamedTuple):
     """A task that has begun, and its first parameters; None if a file has them."""
 
     training: ShardTraining
     start: Mapping[str, Array] | None
 
 
-def _afresh(loaded: LoadedExperiment, task: TaskMessage) -> BegunTask:
+def _afresh(loaded: _LoadedExperiment, task: TaskMessage) -> _BegunTask:
     loaded.task.look_again(task.id.round)
     kept = loaded.kept.pop() if loaded.kept else None
     start = None
@@ -232,10 +232,10 @@ def _afresh(loaded: LoadedExperiment, task: TaskMessage) -> BegunTask:
     arrays = kept.arrays if kept and known else _handed_on(loaded, task)
     training = _placed(loaded, part, optimizer_part(arrays))
     # Keep a computed start, which is in two files; one file costs little to read again.
-    return BegunTask(training, start if task.step is not None else None)
+    return _BegunTask(training, start if task.step is not None else None)
 
 
-def _placed(loaded: LoadedExperiment, part: LocalTask, state: Arrays) -> ShardTraining:
+def _placed(loaded: _LoadedExperiment, part: LocalTask, state: Arrays) -> ShardTraining:
     """Return a training with its network and optimizer already on the device."""
     try:
         with lack_of_memory():
@@ -255,7 +255,7 @@ def _placed(loaded: LoadedExperiment, part: LocalTask, state: Arrays) -> ShardTr
 
 
 def _start_of(
-    loaded: LoadedExperiment, task: TaskMessage, held: Mapping[str, Array] | None
+    loaded: _LoadedExperiment, task: TaskMessage, held: Mapping[str, Array] | None
 ) -> Start:
     """Read the model once more, so that neither training nor snapshots need to hold it."""
     model = loaded.models.read(task.model, task.leading, task.whole)
@@ -268,18 +268,20 @@ def _start_of(
     )
 
 
-def _handed_on(loaded: LoadedExperiment, task: TaskMessage) -> Mapping[str, npt.NDArray[Any]]:
+def _handed_on(loaded: _LoadedExperiment, task: TaskMessage) -> Mapping[str, npt.NDArray[Any]]:
     """Return the optimizer state that the shard's previous task left for this one."""
     state = task.optimizer_state
-    return tensors_of(loaded.store, state) if state is not None else {}
+    return _tensors_of(loaded.store, state) if state is not None else {}
 
 
-def tensors_of(store: Store, file: PublishedFile) -> Mapping[str, npt.NDArray[Any]]:
+def _tensors_of(store: Store, file: PublishedFile) -> Mapping[str, npt.NDArray[Any]]:
     """Read the tensors of a published file."""
     return decode(store.read(file), file.name).tensors
 
 
-def _indices_of(loaded: LoadedExperiment, held: IndexArray | IndicesFile) -> tuple[IndexArray, str]:
+def _indices_of(
+    loaded: _LoadedExperiment, held: IndexArray | IndicesFile
+) -> tuple[IndexArray, str]:
     """Return the indices of a task, from its message or from a file, and their checksum."""
     if not isinstance(held, IndicesFile):
         return held, xxhash.xxh3_128_hexdigest(held.data)
@@ -324,7 +326,7 @@ class TaskRunner(TaskFlow):
         self._device = device
         self._processes = processes
         self._loaders = loaders
-        self._loaded: LoadedExperiment | None = None
+        self._loaded: _LoadedExperiment | None = None
 
     @property
     def blocks(self) -> tuple[str, Mapping[str, str]]:
@@ -342,7 +344,7 @@ class TaskRunner(TaskFlow):
                 self.close()  # the manager may have replaced the dataset
             raise
 
-    def _load(self, task: TaskMessage, patience: float) -> LoadedExperiment:
+    def _load(self, task: TaskMessage, patience: float) -> _LoadedExperiment:
         if self._loaded is not None and self._loaded.experiment == task.id.experiment:
             if self._loaded.team is not None:
                 self._loaded.team.mend()
@@ -365,12 +367,12 @@ class TaskRunner(TaskFlow):
         self.differs = differences(spec.packages)
         for one in self.differs:
             log.warning("this worker has %s", one)
-        data = shared.retry_policy.call(partial(opened, spec, shared, task.dataset))
-        loaded, model, trial = built(spec, data, task.trial, remedy, self.differs)
+        data = shared.retry_policy.call(partial(_opened, spec, shared, task.dataset))
+        loaded, model, trial = _built(spec, data, task.trial, remedy, self.differs)
         release(device)  # what the trial has used
         if task.frozen is not None:
-            load_frozen(model, tensors_of(store, task.frozen))
-        self._loaded = LoadedExperiment(
+            load_frozen(model, _tensors_of(store, task.frozen))
+        self._loaded = _LoadedExperiment(
             experiment=task.id.experiment,
             spec=spec,
             store=store,

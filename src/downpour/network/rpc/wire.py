@@ -92,11 +92,11 @@ _NUMBERS: dict[Any, Rule] = {
 
 
 def to_wire(value: object) -> Any:
-    """Return the struct of a value, or a list of them; raises as `writer` says."""
+    """Return the struct of a value, or a list of them; raises as `_writer` says."""
     if isinstance(value, tuple):
         return list(map(to_wire, value))
     kind: Any = type(value)
-    return writer(kind)(value)
+    return _writer(kind)(value)
 
 
 def from_wire(annotation: Any, received: Any) -> Any:
@@ -123,7 +123,7 @@ def reader(annotation: Any) -> Convert:
     return _checked(rule) if isinstance(rule, Rule) else rule
 
 
-def read_field(name: str, convert: Convert, received: Any) -> Any:
+def _read_field(name: str, convert: Convert, received: Any) -> Any:
     """Convert a part that a message must have; an error names it."""
     if received is None:
         raise FieldError(name, None, "required")
@@ -134,13 +134,13 @@ def read_field(name: str, convert: Convert, received: Any) -> Any:
 
 
 @cache
-def writer(annotation: Any, thrift_type: int = TType.I64) -> Convert:
+def _writer(annotation: Any, thrift_type: int = TType.I64) -> Convert:
     """Return a function that writes a value; its TypeError or ValueError is our bug."""
     if annotation == Indices:
         return _write_indices
     kind, _ = _unwrapped(annotation)
     if get_origin(kind) is tuple:
-        write = writer(get_args(kind)[0])
+        write = _writer(get_args(kind)[0])
         return lambda values: [write(value) for value in values]
     if isinstance(kind, type) and is_dataclass(kind):
         return _struct_writer(kind)
@@ -173,7 +173,7 @@ def _struct_reader(value_type: type) -> Convert:
         for name, convert, optional in rows:
             received = getattr(struct, name)
             if received is not None or not optional:
-                values[name] = read_field(name, convert, received)
+                values[name] = _read_field(name, convert, received)
         return value_type(**values)
 
     return read
@@ -184,7 +184,7 @@ def _struct_writer(value_type: type) -> Convert:
     struct_type = getattr(ttypes, value_type.__name__)
     thrift_types = {row[2]: row[1] for row in struct_type.thrift_spec if row}
     rows = [
-        (field.name, writer(hint, thrift_types[field.name]), field.default is not MISSING)
+        (field.name, _writer(hint, thrift_types[field.name]), field.default is not MISSING)
         for field, hint in _annotated(value_type)
     ]
 
@@ -248,7 +248,7 @@ def _member_writer(kind: type[Enum], thrift_type: int) -> Convert:
 
 def _each(read: Convert) -> Convert:
     def read_all(structs: list[Any]) -> tuple[Any, ...]:
-        return tuple(read_field(f"[{n}]", read, struct) for n, struct in enumerate(structs))
+        return tuple(_read_field(f"[{n}]", read, struct) for n, struct in enumerate(structs))
 
     return read_all
 
@@ -281,7 +281,7 @@ def _read_indices(struct: Any) -> Indices:
             return unpack_indices(width, count, struct.packed)
         except IncompatiblePeer as error:
             raise FieldError("", count, str(error)) from None
-    file: PublishedFile = read_field("file", reader(PublishedFile), struct.file)
+    file: PublishedFile = _read_field("file", reader(PublishedFile), struct.file)
     fits = width * count == file.size_bytes if width in (2, 4, 8) else width == STRETCH_BYTES
     if count < 0 or not fits:
         raise FieldError("file.size_bytes", file.size_bytes, f"{count} indices of {width} bytes")
@@ -290,7 +290,7 @@ def _read_indices(struct: Any) -> Indices:
 
 def _write_indices(indices: Indices) -> Any:
     if isinstance(indices, IndicesFile):
-        file = writer(PublishedFile)(indices.file)
+        file = _writer(PublishedFile)(indices.file)
         return ttypes.Indices(width_bytes=indices.width_bytes, count=indices.count, file=file)
     width, packed = pack_indices(indices)
     if len(packed) > PACKED_BYTES_MAX:
@@ -353,13 +353,13 @@ def _adapted(
 ) -> Callable[..., Any]:
     """Wrap a method: structs → values, the call, its answer → struct, its errors → IDL's."""
     hints, answer = types_of(declared)
-    write = writer(answer)
+    write = _writer(answer)
     arguments = tuple((name, reader(hint)) for name, hint in hints.items())
 
     def serve(*structs: Any) -> Any:
         try:
             values = [
-                read_field(name, read, struct)
+                _read_field(name, read, struct)
                 for (name, read), struct in zip(arguments, structs, strict=True)
             ]
             return write(call(*values))

@@ -14,11 +14,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from downpour.cluster import doctor, probes
+from downpour.cluster.doctor import DeviceCheck, diagnose, is_healthy
 from downpour.cluster.manager.process import start_manager
-from downpour.cluster.operations import doctor, probes
-from downpour.cluster.operations.doctor import DeviceCheck, diagnose, is_healthy
-from downpour.cluster.operations.probes import Attempts, Finding, Verdict, good
 from downpour.cluster.options import ManagerOptions
+from downpour.cluster.probes import Attempts, Finding, Verdict, good
 from downpour.files.store.directory import Mount
 from downpour.network.rpc import Address, ManagerClient
 

@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.base.errors import SpecError
-from downpour.cluster.operations.certificates import DAYS_MAX, Issued, issue, parse_machine
+from downpour.cluster.certificates import DAYS_MAX, Issued, issue, parse_machine
 
 Sides = tuple[ssl.SSLContext, ssl.SSLContext]
 

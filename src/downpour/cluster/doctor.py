@@ -19,9 +19,9 @@ from pathlib import Path
 from downpour.base import VERSION
 from downpour.base.errors import DownpourError, SharedDirectoryError
 from downpour.base.names import CPU
+from downpour.cluster import probes
 from downpour.cluster.launchers.ssh_script import Look
-from downpour.cluster.operations import probes
-from downpour.cluster.operations.probes import (
+from downpour.cluster.probes import (
     SKEW_WARN_SECONDS,
     Attempts,
     Finding,

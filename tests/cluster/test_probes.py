@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from downpour.cluster.operations import probes
-from downpour.cluster.operations.probes import Verdict
+from downpour.cluster import probes
+from downpour.cluster.probes import Verdict
 
 Patch = pytest.MonkeyPatch
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from downpour.base.states import WorkerState
 from downpour.base.values import AttemptId
+from downpour.cluster.doctor import judge
 from downpour.cluster.launchers.cluster_files import ClusterInfo, cluster_processes
 from downpour.cluster.launchers.ssh_script import Host, Look
-from downpour.cluster.operations.doctor import judge
 from downpour.files.store.lease import Leader
 from downpour.network.rpc.messages import Status, WorkerStatus
 

@@ -1,1 +1,0 @@
-"""Operations other than training: tokens, certificates, and checks of the shared directory."""
