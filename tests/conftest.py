@@ -61,7 +61,7 @@ _LONG = (
     "docker",
     "cluster/launchers/test_leftovers.py",
     "examples/test_real_processes.py",
-    "experiments/reproduction",
+    "experiments/replay",
     "cluster/launchers/test_cluster.py",
     "slurm",
     "ray",

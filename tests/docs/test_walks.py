@@ -82,7 +82,7 @@ ANOTHER_CLUSTER = "kill $(jobs -p) && wait; "
 HERE = {"/mnt/shared": "$HOME/shared", "/lab/shared": "$HOME/shared"}
 FIRST = {"--manager first": "--manager localhost", "first:9090": "localhost:9090"}
 HAS_A_MANAGER = {"downpour manager": "the reader has one already"}
-DEMOS = {"downpour demo stragglers": "tests/experiments/demos runs it"}
+DEMOS = {"downpour demo stragglers": "tests/experiments/test_demos.py runs it"}
 
 WALKS = {
     "docs/start/first-run.md": Walk(
@@ -110,7 +110,7 @@ WALKS = {
         stands_for=HERE
         | {"^downpour list": ANOTHER_CLUSTER + "downpour list", "resume ID": "resume $stopped"},
         left_out={
-            "downpour demo": "tests/experiments/demos runs it",
+            "downpour demo": "tests/experiments/test_demos.py runs it",
             "downpour manager --shared /mnt/shared --host 0.0.0.0 --make-token --successor": (
                 "waits for the death of the other; tests/chaos kills it"
             ),

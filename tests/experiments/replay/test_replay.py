@@ -22,7 +22,7 @@ from downpour.experiments.replay_history import Replay, past_of
 from downpour.record.record import line_text, read_record
 from downpour.record.record_lines import UpdatedLine
 from tests.cli.conftest import Downpour
-from tests.experiments.reproduction.conftest import Trained
+from tests.experiments.replay.conftest import Trained
 
 Lines = list[dict[str, Any]]
 NESTEROV = {"optimizer": "nesterov", "learning_rate": 0.7, "momentum": 0.6}

@@ -251,7 +251,7 @@ def test_figures_are_counted_as_they_are_drawn(make: Make, tmp_path: Path) -> No
     assert seen == [(done, 6) for done in range(7)]
 
 
-RECORDED = Path(__file__).parents[2] / "recorded" / "handoff"
+RECORDED = Path(__file__).parents[1] / "recorded" / "handoff"
 
 
 @pytest.fixture

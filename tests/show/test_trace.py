@@ -48,7 +48,7 @@ from tests.record.lines import (
     updated,
 )
 
-RECORDED = Path(__file__).parents[2] / "recorded"
+RECORDED = Path(__file__).parents[1] / "recorded"
 Record = Sequence[Dated]
 Event = dict[str, Any]
 
