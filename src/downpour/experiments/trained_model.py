@@ -98,11 +98,11 @@ def load(trained: TrainedModel) -> nn.Module:
     """Return the network of a model that `find` returned; see `load_model`."""
     _warn_of_other_code(trained.spec)
     model = task_of(trained).network()
-    fill(model, trained)
+    _fill(model, trained)
     return model.eval()
 
 
-def fill(model: nn.Module, trained: TrainedModel) -> None:
+def _fill(model: nn.Module, trained: TrainedModel) -> None:
     """Copy a trained model's parameters into its network."""
     tensors = read_model(trained.file, trained.name, None, field=FIELD).tensors
     for remark in begin_from(model, tensors, trained.name, field=FIELD):
@@ -326,7 +326,7 @@ def predict(trained: TrainedModel, given: str) -> list[Row]:
     if not names:
         raise SpecError(INPUT, given, "has no examples")
     model = task.network()
-    fill(model, trained)
+    _fill(model, trained)
     return list(_rows(model, task, part, names))
 
 
@@ -393,7 +393,7 @@ def measure(
     else:
         task = _own(trained, data, options or {})
     model = task.network()
-    fill(model, trained)
+    _fill(model, trained)
     return evaluate(model, task)
 
 

@@ -39,7 +39,7 @@ from downpour.record.study_result import SearchResult, SubgridResult, label
 from downpour.record.timeline import Stragglers
 from downpour.show.tables import report_tables
 
-STATE_STYLES = {"finished": "green", "failed": "red", "cancelled": "yellow"}
+_STATE_STYLES = {"finished": "green", "failed": "red", "cancelled": "yellow"}
 NOTHING = "-"
 Column = tuple[str, Sequence[str | None]]
 
@@ -51,24 +51,24 @@ def shortened(value: Any) -> str:
     return re.sub(r"e([+-])0*", lambda e: "e" + e[1].strip("+"), f"{value:.2g}")
 
 
-def percents(shares: Sequence[float | None], decimals: int = 2) -> list[str | None]:
+def _percents(shares: Sequence[float | None], decimals: int = 2) -> list[str | None]:
     """Write shares in 0..1 in percent."""
     return [None if share is None else f"{100 * share:.{decimals}f}" for share in shares]
 
 
-def losses(values: Sequence[float | None]) -> list[str | None]:
+def _losses(values: Sequence[float | None]) -> list[str | None]:
     """Write losses with four decimals, or large ones with four digits."""
     return [None if v is None else number(v) for v in values]
 
 
-def measurements(measure: Measure, values: Sequence[float | None]) -> Column:
+def _measurements(measure: Measure, values: Sequence[float | None]) -> Column:
     """Return a column of a metric or of the loss, with its header."""
     if measure.name == LOSS:
-        return "test\nloss", losses(values)
+        return "test\nloss", _losses(values)
     name = one_line(measure.name)  # on one line, as the task spells it, for readers who search
     if measure.is_share:
-        return f"{name}\n%", percents(values)
-    return name, losses(values)
+        return f"{name}\n%", _percents(values)
+    return name, _losses(values)
 
 
 def seconds(values: Sequence[float | None]) -> list[str | None]:
@@ -140,8 +140,8 @@ def result_table(result: Result) -> RenderableType:
     columns: list[Column] = [
         ("epoch", [str(r.epoch) for r in rounds]),
         *_metrics_columns(rounds),
-        ("train\nloss", losses([r.train_loss for r in rounds])),
-        (f"{result.part}\nloss", losses([r.test_loss for r in rounds])),
+        ("train\nloss", _losses([r.train_loss for r in rounds])),
+        (f"{result.part}\nloss", _losses([r.test_loss for r in rounds])),
         ("training\ns", seconds([r.train_seconds for r in rounds])),
         ("aggregation\ns", seconds([r.aggregate_seconds for r in rounds])),
         ("evaluation\ns", seconds([r.evaluate_seconds or None for r in rounds])),
@@ -180,7 +180,7 @@ def classes_table(result: Result) -> RenderableType:
     chosen = sorted({round(step * last / steps) for step in range(steps + 1)} if measured else ())
     classes = range(len(measured[-1].class_accuracy) if measured else 0)
     epochs = [measured[place] for place in chosen]
-    columns = [(f"epoch {each.epoch}\n%", percents(each.class_accuracy)) for each in epochs]
+    columns = [(f"epoch {each.epoch}\n%", _percents(each.class_accuracy)) for each in epochs]
     return text_table([("class", [str(label) for label in classes]), *columns])
 
 
@@ -199,9 +199,9 @@ def stragglers_table(result: Result) -> RenderableType:
             ("took\ns", shown[:count]),
             ("ideal\ns", shown[count:-count]),
             ("unaided\ns, est.", shown[-count:]),
-            ("mitigated\n%, est.", percents([cost.mitigation for cost in costs], 1)),
-            ("extra\nwork %", percents([cost.extra_work or None for cost in costs], 1)),
-            ("gradient\nlost %", percents([cost.gradient_lost or None for cost in costs], 1)),
+            ("mitigated\n%, est.", _percents([cost.mitigation for cost in costs], 1)),
+            ("extra\nwork %", _percents([cost.extra_work or None for cost in costs], 1)),
+            ("gradient\nlost %", _percents([cost.gradient_lost or None for cost in costs], 1)),
             ("moves", [str(cost.moves) if cost.moves else None for cost in costs]),
         ]
     )
@@ -220,7 +220,7 @@ def _metrics_columns(epochs: Sequence[RoundResult]) -> list[Column]:
     columns: list[Column] = []
     room = _METRICS_WIDTH
     for name in names_of(epoch.metrics for epoch in epochs):
-        column = measurements(Measure(name), [epoch.metrics.get(name) for epoch in epochs])
+        column = _measurements(Measure(name), [epoch.metrics.get(name) for epoch in epochs])
         room -= 2 + max(map(len, (*column[0].split("\n"), "0.1234")))
         if room < 0 and columns:
             break
@@ -246,7 +246,7 @@ def _closing(result: Result) -> Text:
     (total,) = seconds([result.total_seconds])
     word = "in" if result.state == "finished" else "after"
     line = Text.assemble(
-        (one_line(result.state), STATE_STYLES.get(result.state, "")), f" {word} {total} s"
+        (one_line(result.state), _STATE_STYLES.get(result.state, "")), f" {word} {total} s"
     )
     if result.reason:
         line.append(f": {one_line(result.reason)}")
@@ -324,7 +324,7 @@ def search_table(search: SearchResult) -> RenderableType:
         columns.append((field.words.replace(" ", "\n"), values))
     marks = ["best " if run is best else _MARKS.get(run.state, "") for run in runs]
     epochs = [f"{mark}{len(r.epoch_values)}" for mark, r in zip(marks, runs, strict=True)]
-    columns += [measurements(search.measure, [run.value for run in runs]), ("epochs", epochs)]
+    columns += [_measurements(search.measure, [run.value for run in runs]), ("epochs", epochs)]
     is_tight = len(search.fields) > _ROOMY_FIELDS
     return Group(Text(one_line(search.name), style="bold"), text_table(columns, is_tight=is_tight))
 
@@ -348,7 +348,7 @@ def split_table(cut: ShardCounts, width: int) -> RenderableType:
     if cut.classes:
         columns += [
             ("classes", _texts(cut.classes_held)),
-            ("top\n%", percents([float(share) for share in cut.largest_shares[:SHARDS_MAX]], 1)),
+            ("top\n%", _percents([float(share) for share in cut.largest_shares[:SHARDS_MAX]], 1)),
         ]
         taken = _EDGE + sum(map(_width, columns))
         columns += _class_columns(cut, width - taken)
