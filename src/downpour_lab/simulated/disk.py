@@ -1,8 +1,8 @@
 """The shared directory, in memory: slow and stale, refuses operations, forgets unsynced data.
 
 A file appears whole, or not at all if its writer died first. Other hosts may see it late. Written
-journal lines outlive their writer, but only synced lines outlive its machine. Nothing here decides
-what to write.
+journal lines outlive their writer, but only synced lines outlive its machine. A file of parameters
+holds a short digest as its only tensor. Nothing here decides what to write.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,16 +18,19 @@ from pathlib import Path
 from random import Random
 from typing import Literal, get_args
 
+import numpy as np
+
 from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError
 from downpour.base.values import PublishedFile
 from downpour.core.node.journal import Line, Segment, in_order, since_checkpoint
+from downpour.files.store import Array, decode
 from downpour.files.store.layout import Buffer, MemoryStore, Moved, described, unnoticed
 from downpour.files.store.publish import RetryPolicy, reading, writing
 from downpour.record.journal import belongs_elsewhere
-from downpour_lab.simulated.digests import digest_in
 from downpour_lab.simulated.threads import Clock, Process
 
 _FOLDER = Path("shared")
+_TENSOR = "digest"
 Operation = Literal["publish", "read", "list", "delete", "lock", "claim", "append", "sync"]
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 _READS = {"read", "list"}
@@ -443,3 +446,18 @@ class MemorySegments:
     def append(self, segment: Segment, lines: Sequence[Line], *, durably: bool) -> None:
         """Append to a segment; if the directory fails, some of the lines may be written."""
         self._disk.write_lines(self._writer, self._experiment, segment, list(lines), sync=durably)
+
+
+def tensors_of(digest: bytes) -> dict[str, Array]:
+    """Return a digest as the tensors of a file; callers may change them."""
+    return {_TENSOR: np.frombuffer(bytearray(digest), np.uint8)}
+
+
+def digest_of(tensors: Mapping[str, Array]) -> bytes:
+    """Return the digest in the tensors of a file."""
+    return tensors[_TENSOR].tobytes()
+
+
+def digest_in(content: Buffer) -> bytes:
+    """Return the digest in the content of a file."""
+    return digest_of(decode(content, _TENSOR).tensors)

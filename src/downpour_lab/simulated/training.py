@@ -31,8 +31,8 @@ from downpour.core.spec import ResolvedSpec
 from downpour.files.store import Array, Work, decode
 from downpour.files.store.publish import RetryPolicy
 from downpour.network.rpc.messages import IndicesFile, TaskMessage
-from downpour_lab.simulated import digests
-from downpour_lab.simulated.disk import SimulatedStore
+from downpour_lab.simulated import work as digests
+from downpour_lab.simulated.disk import SimulatedStore, digest_in, digest_of, tensors_of
 from downpour_lab.simulated.environment import Course, Environment, What
 from downpour_lab.simulated.threads import Process, Wait
 
@@ -95,11 +95,11 @@ class SimulatedTraining:
         """Return the whole state; training pauses until it is published."""
         self._share, self._course = self._share_now, None
         self._flow.save(self.attempt)
-        return {**digests.tensors_of(self.update), _STEPS: np.array(self.steps_done)}
+        return {**tensors_of(self.update), _STEPS: np.array(self.steps_done)}
 
     def restore(self, tensors: Mapping[str, Array]) -> None:
         """Continue from a snapshot."""
-        self.update, self.steps_done = digests.digest_of(tensors), int(tensors[_STEPS])
+        self.update, self.steps_done = digest_of(tensors), int(tensors[_STEPS])
         self._share = self.steps_done / self.steps_total
 
     def advance(self, _: int, goes_on: Callable[[], bool]) -> None:
@@ -184,7 +184,7 @@ class _SimulatedTasks(LoadedTasks):
 
     def begin(self, task: TaskMessage) -> _Begun:
         model = self.models.read(task.model, task.leading, task.whole)
-        start, state = digests.digest_of(model.tensors), b""
+        start, state = digest_of(model.tensors), b""
         if task.step is not None:
             start = digests.moved_by(start, self._digest(task.step))
         if task.optimizer_state is not None:
@@ -203,9 +203,9 @@ class _SimulatedTasks(LoadedTasks):
         """Return the result of a task; a fault may let it fail."""
         training = begun.training
         self.flow.trained(training)
-        state = digests.tensors_of(digests.state_after(training.update))
+        state = tensors_of(digests.state_after(training.update))
         return Work(
-            parameters=digests.tensors_of(training.update),
+            parameters=tensors_of(training.update),
             optimizer_state=state if self.spec.hands_on else {},
             samples=training.samples,
             steps=training.steps_total,
@@ -213,7 +213,7 @@ class _SimulatedTasks(LoadedTasks):
         )
 
     def _digest(self, file: PublishedFile) -> bytes:
-        return digests.digest_in(self.store.read(file))
+        return digest_in(self.store.read(file))
 
 
 class SimulatedTaskFlow(TaskFlow):

@@ -22,9 +22,9 @@ from downpour.files.store import layout
 from downpour.record.journal import replay
 from downpour.record.record_lines import AggregatedLine, RecordLine
 from downpour.record.view import View
-from downpour_lab.simulated.digests import loss_of
 from downpour_lab.simulated.disk import Disk
 from downpour_lab.simulated.environment import Observation, Observer, Stories
+from downpour_lab.simulated.work import loss_of
 from downpour_lab.trials.counting_check import CountingCheck, PushCheck
 from downpour_lab.trials.promises import Comparisons, Expect, Promise
 

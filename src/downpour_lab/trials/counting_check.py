@@ -26,10 +26,10 @@ from downpour.core.spec import ResolvedSpec
 from downpour.core.stragglers.base import POLICIES
 from downpour.files.aggregators import AGGREGATORS
 from downpour.files.store import layout
-from downpour_lab.simulated import digests
-from downpour_lab.simulated.digests import WHOLE, Cut, Version, first_version
+from downpour_lab.simulated import work as digests
 from downpour_lab.simulated.disk import Disk
 from downpour_lab.simulated.environment import Observation, Observer, Stories
+from downpour_lab.simulated.work import WHOLE, Cut, Version, first_version
 from downpour_lab.trials.promises import Broken, Comparisons, Promise
 
 

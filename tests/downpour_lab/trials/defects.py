@@ -20,7 +20,8 @@ from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.queue import SchedulerState
 from downpour.core.spec import ResolvedSpec
 from downpour.files.store import Array
-from downpour_lab.simulated import digests
+from downpour_lab.simulated import work as digests
+from downpour_lab.simulated.disk import tensors_of
 from downpour_lab.simulated.environment import Stories
 from downpour_lab.simulated.manager import SimulatedDriver, SimulatedManager, SimulatedSink
 from downpour_lab.simulated.work import DigestAggregation
@@ -253,7 +254,7 @@ class _StepsAnew(DigestAggregation):
     ) -> Mapping[str, Array]:
         if self.is_new:
             assert isinstance(self._spec, ResolvedSpec)
-            state = digests.tensors_of(digests.first_outer(self._spec))
+            state = tensors_of(digests.first_outer(self._spec))
         self.is_new = False
         return super().outer_step(base, arrays, state)
 
