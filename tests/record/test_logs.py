@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.files.log_places import FolderLogs, LogLine
+from downpour.record.logs import LogFilter, read_logs, span_of
 from downpour.record.record import read_record
-from downpour.record.stored_experiments import LogFilter, read_logs, span_of
 from tests.files.logs.test_log_writer import Memory
 
 RECORDED = Path(__file__).parents[1] / "recorded"
