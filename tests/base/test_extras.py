@@ -199,7 +199,7 @@ def test_the_package_imports_without_any_of_them(bare: dict[str, str]) -> None:
     """All but those that make certificates, and the simulator; the libraries really are hidden."""
     code = (
         "import downpour, downpour.cli.commands, downpour.cluster.manager.process,"
-        " downpour.cluster.worker.process, downpour.show.figures.figures,"
+        " downpour.cluster.worker.process, downpour.show.report,"
         " downpour_lab.fitting.scoring, downpour_lab.inside.hybrid, downpour.learning.datasets,"
         " downpour.learning.models"
     )

@@ -17,7 +17,7 @@ from downpour.base.states import ExperimentState
 from downpour.network.rpc.messages import ExperimentSummary, Metric, Status
 from downpour.record import Result
 from downpour.record.result_parts import BestModel, Estimate, Measure, in_words, t_quantile
-from downpour.show.figures.figures import plots_of
+from downpour.show.report import plots_of
 from downpour.show.tables.live import experiments_table, status_view
 from downpour.show.tables.report_tables import tables_of
 from downpour.show.tables.terminal_tables import result_table, study_table

@@ -16,10 +16,10 @@ from downpour.base.errors import SpecError
 from downpour.base.states import ExperimentState
 from downpour.record.study_result import RunResult, StudyResult, read_one
 from downpour.show import report as live_copy
-from downpour.show.figures.figures import Part
 from downpour.show.report import (
     LIVE_NAME,
     Drawn,
+    Part,
     facts_of,
     html_page,
     write_live_copy,

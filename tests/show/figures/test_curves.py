@@ -10,7 +10,7 @@ import pytest
 
 from downpour.record.study_result import RunResult
 from downpour.show.figures.curves import loss_figure, pace_figure
-from downpour.show.figures.figures import plots_of
+from downpour.show.report import plots_of
 from tests.show.conftest import Make
 
 

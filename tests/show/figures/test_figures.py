@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from downpour.core.splitters import ShardCounts
 from downpour.record.result_parts import Measure
 from downpour.show.figures.curves import classes_figure, learning_figure, outcome_figure
-from downpour.show.figures.figures import plots_of
 from downpour.show.figures.result_figure import resource_figure
 from downpour.show.figures.style import LIGHT, for_page, to_png, to_svg
 from downpour.show.figures.timeline_figure import (
@@ -21,6 +20,7 @@ from downpour.show.figures.timeline_figure import (
     timeline_figure,
     timelines_figure,
 )
+from downpour.show.report import plots_of
 from tests.show.conftest import Make
 
 ACCURACY = Measure("accuracy")

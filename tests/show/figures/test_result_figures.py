@@ -22,9 +22,9 @@ from downpour.core.spec import Spec
 from downpour.core.splitters import SplitCut, cut
 from downpour.record.study_result import RunResult
 from downpour.show.figures.curves import class_course_figure, has_class_course
-from downpour.show.figures.figures import plots_of
 from downpour.show.figures.result_figure import CLASSES_MAX, SHARDS_MAX, split_figure
 from downpour.show.figures.style import LIGHT, new_figure, to_svg
+from downpour.show.report import plots_of
 from tests.show.conftest import Make
 
 RESULT = downpour.Result.read(Path(__file__).parents[2] / "recorded" / "gestures")
