@@ -42,7 +42,6 @@ from downpour.base.values import (
     Update,
     is_bare_name,
 )
-from downpour.core.splitters import stretches
 
 Finite = Annotated[float, Rule(math.isfinite, "a finite number")]
 Share = Annotated[float, Rule(lambda share: 0 < share <= 1, "above 0 and at most 1")]
@@ -385,6 +384,8 @@ def unpack_indices(width_bytes: int, count: int, data: bytes | memoryview) -> In
 
 
 def _unpack_stretches(count: int, data: bytes | memoryview) -> IndexArray:
+    from downpour.core.splitters import stretches  # with the spec, which a health check spares
+
     whole = data[: len(data) // STRETCH_BYTES * STRETCH_BYTES]
     begins, ends = np.frombuffer(whole, "<i8").reshape(-1, 2).T
     # Each at most `count`, because a sum of huge ones could wrap around.
