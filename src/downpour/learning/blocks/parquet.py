@@ -57,9 +57,8 @@ class Parquet:
         begins = [one.dictionary_page_offset or one.data_page_offset for one in read]
         ends = [begin + one.total_compressed_size for begin, one in zip(begins, read, strict=True)]
         opened_bytes = sum(one.total_uncompressed_size for one in read)
-        return Block(
-            key, min(begins, default=0), max(ends, default=0), group.num_rows, opened_bytes
-        )
+        begin, end = min(begins, default=0), max(ends, default=0)
+        return Block(key, begin, end, group.num_rows, opened_bytes)
 
     def open(self, block: Block, content: Buffer) -> OpenBlock:
         """Decode a row group to columns."""
