@@ -118,7 +118,10 @@ def test_the_cache_stays_within_its_bound(
 def test_a_task_fetches_ahead_in_its_order_within_a_bound(
     url: str, fetched: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A part of the cache lies before the step, nothing behind; threads end with the examples."""
+    """A part of the cache lies before the step, nothing behind, and then what comes after it.
+
+    Threads end with the examples.
+    """
     monkeypatch.setattr("downpour.learning.blocks.ahead._FETCHERS", 1)
     monkeypatch.setenv("DOWNPOUR_CACHE", str(8 * 3 * BLOCK))
     blocks = Blocks(url, length=8)
@@ -136,6 +139,9 @@ def test_a_task_fetches_ahead_in_its_order_within_a_bound(
     blocks.reach(4)
     _until(lambda: len(fetched) == 9)
     assert fetched[8:] == [("set/a", 8 * 16)]
+    blocks.expect(np.array([2, 3]), np.array([2, 6]))
+    _until(lambda: len(fetched) == 11)
+    assert fetched[9:] == [("set/a", 2 * 16), ("set/a", 6 * 16)]
     del blocks
     _until(lambda: all(one.name != "read ahead" for one in threading.enumerate()))
 
