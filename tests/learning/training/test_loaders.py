@@ -119,10 +119,9 @@ def test_a_loader_tells_which_blocks_it_has_read(tmp_path: Path, helped: Helped)
     task = loaded(tmp_path, "reading_tasks:Digested")
     loaders = helped(task, 1)
     begin(task, loaders=loaders).advance(2)
-    assert 32 <= len(task.block_digests) < 50  # with the examples that it has looked at
-    begin(task, loaders=loaders).advance(6)  # the loader has read further, for dropped batches
-    assert len(task.block_digests) == task.count("train") == 60
-    task.block_digests |= dict.fromkeys(task.block_digests, "another")
+    told = dict(task.block_digests)
+    assert 32 <= len(told) < 50  # with the examples that the loader has looked at
+    task.block_digests |= {f"row {row}": "another" for row in range(task.count("train"))} | told
     with pytest.raises(FileCorrupt, match=r"row .* has changed since it was first read"):
         begin(task, loaders=loaders).advance(6)
 

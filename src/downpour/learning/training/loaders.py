@@ -16,7 +16,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import cache, partial
-from itertools import chain, islice
 from math import ceil
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -156,14 +155,12 @@ class _Batches(Dataset[_Prepared | None]):
 
     def __getitem__(self, request: BatchRequest | str) -> _Prepared | None:
         try:
-            if isinstance(request, str):  # to get ready: batches before may be lost
+            if isinstance(request, str):  # to get ready
                 self._task().examples(request)
-                self._told_blocks = 0
                 return None
             prepared = _prepared(self._task(), request).sendable()
-            digests = self._task().block_digests
-            fresh = tuple(islice(digests.items(), self._told_blocks, None))
-            prepared = prepared._replace(digests=fresh)
+            digests = tuple(self._task().block_digests.items())
+            prepared = prepared._replace(digests=digests[self._told_blocks :])
             if not self._can_be_sent:  # torch's queue would drop it, and leave the worker waiting
                 ForkingPickler.dumps(prepared)
                 self._can_be_sent = True
@@ -276,6 +273,7 @@ class Loaders:
             if self._cost is not None:
                 self._cost.reading_seconds += perf_counter() - began
             return batch
+        self._loaded.note_blocks(prepared.digests)
         if prepared.drawn is not None:
             prepared.drawn.restore()
         if not prepared.is_shared and not self._is_short:
@@ -311,8 +309,6 @@ class Loaders:
         except (RuntimeError, OSError, EOFError) as error:  # a loader ended, or does not answer
             self._fail(str(error))
             return None
-        if prepared is not None:  # even if it is not used, because a loader tells it once
-            self._loaded.note_blocks(prepared.digests)
         if not np.array_equal(request.indices, indices):
             self._batches = None
             return None
@@ -321,9 +317,8 @@ class Loaders:
         return prepared if is_known else None
 
     def _ahead(self, loader: DataLoader[Any]) -> Iterator[tuple[BatchRequest, _Prepared | None]]:
-        count, asked = loader.num_workers, self._asked
-        self._requests.remaining = chain([self._examples] * count, asked(self._step))
-        return zip(asked(self._step), islice(loader, count, None), strict=True)
+        self._requests.remaining = self._asked(self._step)
+        return zip(self._asked(self._step), loader, strict=True)
 
     def _start(self, count: int) -> None:
         most = max(1, free_memory() // max(1, own_memory()))
