@@ -126,6 +126,23 @@ def test_a_loader_tells_which_blocks_it_has_read(tmp_path: Path, helped: Helped)
         begin(task, loaders=loaders).advance(6)
 
 
+def test_a_loader_tells_digests_again_if_batches_may_be_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that was stopped drops them: another one follows, or the same from an earlier step."""
+    monkeypatch.setattr("multiprocessing.parent_process", lambda: "the worker")
+    batches = _Batches(source(loaded(tmp_path, "reading_tasks:Digested"), tmp_path))
+
+    def told(asked: BatchRequest) -> int:
+        prepared = batches[asked]
+        return 0 if prepared is None else len(prepared.digests)
+
+    first = told(request(40, 41))
+    assert told(request(42, step=4)) == 1
+    assert told(request(42, step=3)) == first + 1
+    assert told(request(42, step=5)._replace(seed=SEED + 1)) == first + 1
+
+
 def test_generators_that_nothing_draws_from_are_not_sent(tmp_path: Path) -> None:
     """Their states would be twelve kilobytes with each batch."""
     prepared = _Batches(source(loaded(tmp_path, "Plane"), tmp_path))[request(1)]

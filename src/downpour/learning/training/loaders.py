@@ -148,7 +148,7 @@ class _Batches(Dataset[_Prepared | None]):
         self._source = source
         self._task = cache(source)
         self._can_be_sent = False
-        self._told_blocks = 0
+        self._told = 0, -1, 0  # the last request's seed and step, and how many digests went with it
 
     def __reduce__(self) -> Any:
         return _Batches, (self._source,)
@@ -160,13 +160,16 @@ class _Batches(Dataset[_Prepared | None]):
                 return None
             prepared = _prepared(self._task(), request).sendable()
             digests = tuple(self._task().block_digests.items())
-            prepared = prepared._replace(digests=digests[self._told_blocks :])
+            seed, step, told = self._told
+            # The worker may have dropped the last task's batches, and the digests with them.
+            first = told if seed == request.seed and step <= request.step else 0
+            prepared = prepared._replace(digests=digests[first:])
             if not self._can_be_sent:  # torch's queue would drop it, and leave the worker waiting
                 ForkingPickler.dumps(prepared)
                 self._can_be_sent = True
         except users_errors():
             return None
-        self._told_blocks = len(digests)
+        self._told = request.seed, request.step, len(digests)
         return prepared
 
 
@@ -273,7 +276,6 @@ class Loaders:
             if self._cost is not None:
                 self._cost.reading_seconds += perf_counter() - began
             return batch
-        self._loaded.note_blocks(prepared.digests)
         if prepared.drawn is not None:
             prepared.drawn.restore()
         if not prepared.is_shared and not self._is_short:
@@ -309,6 +311,8 @@ class Loaders:
         except (RuntimeError, OSError, EOFError) as error:  # a loader ended, or does not answer
             self._fail(str(error))
             return None
+        if prepared is not None:
+            self._loaded.note_blocks(prepared.digests)
         if not np.array_equal(request.indices, indices):
             self._batches = None
             return None
