@@ -157,8 +157,11 @@ class Forks:
         pass_fds: Sequence[int] = (),
         start_new_session: bool = False,
         text: bool = False,
-    ) -> Forked:
-        """Fork it; its standard input and output may be nothing or pipes."""
+    ) -> Any:
+        """Fork it; its standard input and output may be nothing or pipes. A user's is started."""
+        if command[1] != "-m":
+            own: Any = {"env": env, "start_new_session": start_new_session}
+            return subprocess.Popen(command, stdin=stdin, stdout=stdout, **own)
         _, _, module, *words = command
         environment = os.environ if env is None else env
         files = {file: file for file in pass_fds}
