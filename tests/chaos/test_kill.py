@@ -78,7 +78,8 @@ def test_a_killed_worker_is_missed_when_its_connection_ends(stage: Stage, tmp_pa
         client.kill()
         client.communicate()
     assert left.worker == given.worker
-    assert left.reason.startswith("its connection ended and ")
+    # The call that brings the task may still be on its way.
+    assert left.reason.startswith(("its connection ended and ", "the call failed: "))
 
 
 Kind = TypeVar("Kind", AssignedLine, WorkerLeftLine)
