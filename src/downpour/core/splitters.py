@@ -88,11 +88,7 @@ def stretches(begins: Indices, ends: Indices) -> Indices:
 
 
 def whole_blocks(ends: Indices, shards: int, generator: np.random.Generator) -> list[Indices]:
-    """Cut a permutation of the blocks into shards of one size, so that two share at most a block.
-
-    Returns the sorted indices of each. This takes a second for fifty million examples, because it
-    looks at blocks alone.
-    """
+    """Return sorted shards of one size, cut from a permutation of blocks; two share one at most."""
     order = generator.permutation(len(ends))
     begins = np.concatenate([[0], ends[:-1]])[order]
     stops, count = np.cumsum(ends[order] - begins), int(ends[-1])

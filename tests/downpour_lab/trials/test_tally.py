@@ -15,6 +15,7 @@ from downpour_lab.trials.simulation import Outcome, RunsTally, check_compared, d
 
 # Nobody watches a run.
 UNSIMULATED = {"manager.disturbed", "manager.status", "manager.list_experiments", "manager.results"}
+UNSIMULATED |= {"manager.report_blocks"}
 
 
 @pytest.fixture(scope="module")

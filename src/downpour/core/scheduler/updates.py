@@ -16,6 +16,7 @@ from downpour.core.scheduler import queue
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.queue import SchedulerState, TaskContext, is_whole
 from downpour.core.scheduler.round import Round, ShardTask, TaskKey, files_of
+from downpour.core.scheduler.round_view import may_train
 from downpour.core.scheduler.workers import Worker
 
 # Measured without a wait: when the shared directory was gone for a few seconds, a task used up four
@@ -323,7 +324,9 @@ def fail_if_hopeless(state: SchedulerState, context: TaskContext, reason: str) -
     failures = context.task.failures
     alike = failed_alike(context.task.failed, context.task.offer.failed_on)
     # A single machine may be at fault. If two fail with exactly the same words, the task is.
-    enough = 1 if len(state.workers) == 1 else 2
+    shard = context.task.shard
+    able = sum(may_train(state, context.experiment, one.name, shard) for one in state.workers)
+    enough = 1 if able == 1 else 2
     if len(alike) > 1 and len(set(alike)) >= enough:
         queue.fail(state, context.experiment, _as_everywhere(context, alike, reason))
         return
@@ -331,7 +334,7 @@ def fail_if_hopeless(state: SchedulerState, context: TaskContext, reason: str) -
         workers = ", ".join(dict.fromkeys(context.task.offer.failed_on))
         times = f"{failures} times" if failures > 1 else "once"
         times += " without progress" if context.task.excused else ""
-        story = f"shard {context.task.shard} of round {context.round.number + 1} failed {times}"
+        story = f"shard {shard} of round {context.round.number + 1} failed {times}"
         queue.fail(state, context.experiment, f"{story} (on {workers}), last: {reason}")
 
 
