@@ -227,7 +227,7 @@ def main() -> None:
     parser.add_argument("--cache-gigabytes", type=float, default=2.0)
     parser.add_argument("--profile", default="switch")
     parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=3000, help="of a shard in an epoch")
+    parser.add_argument("--steps", type=int, default=2500, help="of a shard in an epoch")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--step-seconds", type=float, default=0.025)
     parser.add_argument("--settle-seconds", type=float, default=20.0, help="before the command")

@@ -328,7 +328,7 @@ def test_in_the_whole_help_first_options_come_first(name: str) -> None:
 
 
 def test_choices_defaults_and_variables_are_shown(downpour: Callable[..., Any]) -> None:
-    """What is accepted stands beside the option, the default at the end of its sentence."""
+    """An option's help shows the accepted values beside its name, and ends with the default."""
     said = " ".join(downpour("run", "--help-all").out.split())
     assert "--aggregate average|weighted|samples|first How updates" in said
     assert "--flip/--no-flip Mirror each" in said

@@ -179,7 +179,7 @@ def test_a_signals_own_status_is_kept() -> None:
 def raised() -> Exception:
     """Make an error that has a traceback."""
     try:
-        dict[str, int]()["nobody\nforesaw this"]
+        dict[str, int]()["an error\nof two lines"]
     except KeyError as error:
         return error
     raise AssertionError
@@ -197,7 +197,7 @@ def test_an_unexpected_exception_is_one_line_and_its_traceback_is_kept(
     assert said.startswith("downpour: internal error: KeyError: ")
     assert said.endswith(f"(its traceback is in {kept})\n")
     assert said.count("\n") == 1
-    assert '["nobody' in kept.read_text("utf-8")
+    assert '["an error' in kept.read_text("utf-8")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
     report_error(raised())
     assert capsys.readouterr().err.endswith(f"({VARIABLE}=1 shows where)\n")

@@ -1,4 +1,4 @@
-"""`downpour splits` and `trace` as a user types them: what they tell, and what is refused."""
+"""A user types `downpour splits` and `trace`: what the commands print, and what they refuse."""
 
 from __future__ import annotations
 

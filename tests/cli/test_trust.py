@@ -1,4 +1,4 @@
-"""Token and certificates, as users give them: what is refused, and a cluster that has both."""
+"""Users pass a token and certificates: what commands refuse, and a cluster that uses both."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ class Door:
         return f"{'__Host-' if self.is_secure else ''}downpour-{self.port}"
 
     def is_known(self, connection: HTTPConnection) -> bool:
-        """Whether a request comes from somebody who knows the token."""
+        """Whether the sender of a request knows the token."""
         if self.token is None:
             return True
         scheme, _, given = connection.headers.get("authorization", "").partition(" ")

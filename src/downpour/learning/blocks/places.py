@@ -121,7 +121,7 @@ class _Folder:
                 file.seek(begin)
                 # No more than there is, because an index may promise any number of bytes.
                 content = file.read(max(0, min(end, self.files[key].size_bytes) - begin))
-                # Last, because somebody may write it meanwhile.
+                # We look after reading, because another program may write the file meanwhile.
                 if _described(os.fstat(file.fileno())) != self.files[key]:
                     raise FileCorrupt(key, "has changed since it was opened")
         except OSError as error:
