@@ -94,7 +94,7 @@ def test_a_report_needs_results(
 
 @pytest.fixture
 def search_file(tmp_path: Path) -> Path:
-    """A search_file that asks for the small search."""
+    """A file that asks for the small search."""
     path = tmp_path / "small.toml"
     path.write_text(SEARCH)
     return path
@@ -102,7 +102,7 @@ def search_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def searched(tmp_path: Path) -> Path:
-    """The folder of the small search, all searched."""
+    """The folder of the small search, all done."""
     folder = StudyFolder(tmp_path / "results", Search.from_toml(SEARCH))
     run_study(folder, FakeBackend(), Silence())
     return folder.path

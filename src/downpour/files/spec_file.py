@@ -1,4 +1,4 @@
-"""Reads spec files; only this module does, so that `core/spec/` stays pure.
+"""Reads spec files; only this module does, so that `core/spec.py` stays pure.
 
 It does not decide what a spec may contain. We refuse an unreadable file in one line, like an
 invalid field.

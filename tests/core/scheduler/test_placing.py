@@ -56,13 +56,19 @@ class Office:
 
     def refuse(self, worker: str, reason: str, shard: int = 0, attempt: int = 0) -> None:
         """Let a worker find that it cannot train the experiment."""
-        self.happen(
-            on.AttemptFailed,
-            worker=worker,
-            attempt=self.make.attempt("one", 0, shard, attempt),
-            failure=FailureKind.OTHER_CODE,
-            reason=reason,
-        )
+        self.fail(worker, reason, shard, attempt, FailureKind.OTHER_CODE)
+
+    def fail(
+        self,
+        worker: str,
+        reason: str,
+        shard: int = 0,
+        attempt: int = 0,
+        kind: FailureKind = FailureKind.TASK,
+    ) -> None:
+        """Let an attempt fail."""
+        failed = self.make.attempt("one", 0, shard, attempt)
+        self.happen(on.AttemptFailed, worker=worker, attempt=failed, failure=kind, reason=reason)
 
     def tick(self, seconds: int) -> None:
         """Let time pass."""
@@ -190,6 +196,17 @@ def test_a_shard_goes_to_where_its_data_lie(make: Make) -> None:
     assert office.publish("here", 1) == {2: "here"}
     assert office.publish("here", 2) == {}
     assert office.join("there", "site=b") == {0: "there"}
+
+
+def test_a_shard_that_one_worker_may_train_fails_there_twice(make: Make) -> None:
+    """The workers without its labels cannot show whether that worker is at fault."""
+    office = Office(make, shard_needs={"0": ["site=b"]})
+    office.join("here", "site=a")
+    office.join("there", "site=b")
+    office.fail("there", "KeyError", attempt=0)
+    assert office.core.state.active is not None
+    office.fail("there", "KeyError", attempt=1)
+    assert office.core.state.active is None
 
 
 @pytest.mark.parametrize("policy", ["wait", "handoff", "late", "clone", "replace", "mantri"])

@@ -323,19 +323,19 @@ def fail_if_hopeless(state: SchedulerState, context: TaskContext, reason: str) -
     """End the experiment if a task has failed too often or would fail on every worker."""
     failures = context.task.failures
     alike = failed_alike(context.task.failed, context.task.offer.failed_on)
-    # A single machine may be at fault. If two fail with exactly the same words, the task is.
-    shard = context.task.shard
-    able = sum(may_train(state, context.experiment, one.name, shard) for one in state.workers)
-    enough = 1 if able == 1 else 2
-    if len(alike) > 1 and len(set(alike)) >= enough:
+    shard, workers = context.task.shard, state.workers.able
+    able = {name for name in workers if may_train(state, context.experiment, name, shard)}
+    # A single machine may be at fault. If two fail with exactly the same words, or if no other
+    # machine can show who is at fault, the task is.
+    if len(set(alike)) > 1 or (len(alike) > 1 and able == set(alike)):
         queue.fail(state, context.experiment, _as_everywhere(context, alike, reason))
         return
     if failures > context.experiment.spec.retries:
-        workers = ", ".join(dict.fromkeys(context.task.offer.failed_on))
+        failed_on = ", ".join(dict.fromkeys(context.task.offer.failed_on))
         times = f"{failures} times" if failures > 1 else "once"
         times += " without progress" if context.task.excused else ""
         story = f"shard {shard} of round {context.round.number + 1} failed {times}"
-        queue.fail(state, context.experiment, f"{story} (on {workers}), last: {reason}")
+        queue.fail(state, context.experiment, f"{story} (on {failed_on}), last: {reason}")
 
 
 def _discard_needless(state: SchedulerState, attempt: AttemptId, update: Update) -> None:
