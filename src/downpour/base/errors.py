@@ -1,4 +1,4 @@
-"""The one tree of errors, which packages their users lack, and text in one line, as errors have it.
+"""The one tree of errors, the check for optional packages, and text that fits on one line.
 
 Every error reads as one line. `exit_status` is the command line's exit status: 2 if the user can
 fix the cause by changing the request, 75 if the same request may succeed later, else 1.

@@ -159,11 +159,11 @@ class _Batches(Dataset[_Prepared | None]):
                 self._task().examples(request)
                 return None
             prepared = _prepared(self._task(), request).sendable()
-            digests = tuple(self._task().block_digests.items())
-            seed, step, told = self._told
+            digests, (seed, step, told) = self._task().block_digests, self._told
             # The worker may have dropped the last task's batches, and the digests with them.
             first = told if seed == request.seed and step <= request.step else 0
-            prepared = prepared._replace(digests=digests[first:])
+            if first < len(digests):  # most batches read no new block, of 100,000 maybe
+                prepared = prepared._replace(digests=tuple(digests.items())[first:])
             if not self._can_be_sent:  # torch's queue would drop it, and leave the worker waiting
                 ForkingPickler.dumps(prepared)
                 self._can_be_sent = True
