@@ -7,14 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from downpour.base.values import (
-    AttemptId,
-    Forecast,
-    Progress,
-    PublishedFile,
-    Snapshot,
-    SystemState,
-)
+from downpour.base.values import AttemptId, Forecast, Progress, PublishedFile, Snapshot, SystemState
 from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import events as on
 from downpour.core.stragglers.base import POLICIES, Policy

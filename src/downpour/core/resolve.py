@@ -49,11 +49,7 @@ def decided(
 
 def decided_in(asked: Spec, known: ResolvedSpec) -> dict[str, Any]:
     """Return the values that an earlier decision gave to the fields that are `auto`."""
-    fields = {
-        "optimizer_state": known.optimizer_state,
-        "meet": known.meet,
-        "device": known.device,
-    }
+    fields = {"optimizer_state": known.optimizer_state, "meet": known.meet, "device": known.device}
     was_open = {name: value for name, value in fields.items() if getattr(asked, name) == "auto"}
     return {**was_open, "outer": known.outer} if asked.outer.optimizer == "auto" else was_open
 
@@ -125,11 +121,7 @@ def _outer(spec: Spec, shards: int, trainer: LocalOptimizer) -> dict[str, Any]:
     return {"optimizer": "nesterov", "momentum": round(momentum, 2)}
 
 
-def resolve(
-    spec: Spec,
-    workers: int | None,
-    trainer: LocalOptimizer | None = None,
-) -> ResolvedSpec:
+def resolve(spec: Spec, workers: int | None, trainer: LocalOptimizer | None = None) -> ResolvedSpec:
     """Fix the number of shards: the spec's own, or else one for each worker that isn't a standby.
 
     Then decide the fields that are `auto` (`decided`). That looks at the spec and not at the

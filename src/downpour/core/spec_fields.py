@@ -8,13 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    StringConstraints,
-    ValidationInfo,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, ValidationInfo
 
 from downpour.base.errors import SpecError
 from downpour.base.names import DEVICE_PATTERN, Family
@@ -336,8 +330,7 @@ class SpecFields(Fields):
         description="Labels that a worker needs to train: KEY=VALUE, or KEY with any value",
     )
     prefers: Needs = Field(
-        default=(),
-        description="Labels of workers to prefer if several are idle",
+        default=(), description="Labels of workers to prefer if several are idle"
     )
     shard_needs: dict[ShardNumber, Needs] = Field(
         default_factory=dict,
@@ -465,10 +458,7 @@ class SpecFields(Fields):
         "nothing over",
     )
     threads: int = Field(
-        default=1,
-        ge=1,
-        le=1024,
-        description="Torch threads of a worker; changes the model's bytes",
+        default=1, ge=1, le=1024, description="Torch threads of a worker; changes the model's bytes"
     )
     precision: Literal["float32", "bfloat16"] = Field(
         default="float32", description="bfloat16: automatic mixed precision"

@@ -69,11 +69,7 @@ def refusal(field: str, value: object, accepted: str) -> InvalidField:
 
 
 def as_spec_error(
-    spec: type[BaseModel],
-    details: Sequence[Any],
-    fields: Mapping[str, Any],
-    *,
-    table: str = "",
+    spec: type[BaseModel], details: Sequence[Any], fields: Mapping[str, Any], *, table: str = ""
 ) -> SpecError:
     """Return an error that describes the first invalid field and names the others.
 

@@ -274,11 +274,7 @@ def split(
 
 
 def divide(
-    spec: Spec,
-    labels: Labels | None,
-    count: int,
-    shards: int,
-    block_ends: Indices | None = None,
+    spec: Spec, labels: Labels | None, count: int, shards: int, block_ends: Indices | None = None
 ) -> tuple[list[Indices], Indices]:
     """Divide training examples as a spec says: into shards and held-out examples for validation."""
     if not spec.validation:

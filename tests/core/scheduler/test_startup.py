@@ -58,8 +58,7 @@ def test_a_start_up_that_takes_too_long_is_a_stall(stage: Stage) -> None:
     update = replace(stage.make.update("u"), load_seconds=99.0)
     attempt = stage.make.attempt("one", 0, 1, 0)
     [accepted] = of(
-        stage.happen(on.UpdatePublished, worker="bob", attempt=attempt, update=update),
-        out.Accepted,
+        stage.happen(on.UpdatePublished, worker="bob", attempt=attempt, update=update), out.Accepted
     )
     assert seen(stage, "ann").is_starting, "bob took longer itself"
     assert accepted.startup_seconds == accepted.completion_seconds - update.train_seconds
@@ -74,8 +73,7 @@ def test_a_workers_startup_is_no_pace(stage: Stage) -> None:
     attempt = stage.make.attempt("one", 0, 0, 0)
     update = replace(stage.make.update("u"), load_seconds=stage.now - 6.5)
     [accepted] = of(
-        stage.happen(on.UpdatePublished, worker="ann", attempt=attempt, update=update),
-        out.Accepted,
+        stage.happen(on.UpdatePublished, worker="ann", attempt=attempt, update=update), out.Accepted
     )
     assert accepted.startup_seconds > 0.0
     stage.happen(on.Tick)
@@ -89,8 +87,7 @@ def test_a_workers_startup_is_no_pace(stage: Stage) -> None:
     assert not again.is_starting
     attempt = stage.make.attempt("one", 1, again.shard, 0)
     [accepted] = of(
-        stage.happen(on.UpdatePublished, worker="ann", attempt=attempt, update=update),
-        out.Accepted,
+        stage.happen(on.UpdatePublished, worker="ann", attempt=attempt, update=update), out.Accepted
     )
     assert accepted.startup_seconds == 0.0
 

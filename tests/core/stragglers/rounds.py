@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from downpour.base.values import Forecast
 from downpour.core.spec_fields import Option
 from downpour.core.stragglers.base import (
+    POLICIES,
     Action,
     PendingTask,
-    Policy,
     RoundView,
     RunningTask,
+    Speed,
     UpdateTimes,
     WorkerHistory,
 )
@@ -22,18 +25,17 @@ def sure(seconds: float) -> Forecast:
     return Forecast(q10=seconds * 0.95, q50=seconds, q90=seconds * 1.05, q98=seconds * 1.1)
 
 
-def running(
-    worker: str, shard: int, done: float, seconds: float = 5.0, **more: float | str
-) -> RunningTask:
+def running(worker: str, shard: int, done: float, seconds: float = 5.0, **more: Any) -> RunningTask:
     """Return a shard of a hundred samples that a worker has trained for so long."""
     task = RunningTask(shard=shard, samples=100, worker=worker, elapsed_seconds=seconds, done=done)
-    return with_(task, more)
+    return replace(task, **more)
 
 
-def with_(task: RunningTask, more: Mapping[str, float | str]) -> RunningTask:
-    """Return the same attempt, seen otherwise."""
-    known = {name: getattr(task, name) for name in RunningTask.__slots__}
-    return RunningTask(**{**known, **more})
+def measured(seconds: float, steps: int = 100) -> Speed:
+    """Return the speed of a worker that takes so long for a shard of a hundred samples."""
+    return Speed(
+        samples_per_second=100 / seconds, share=1.0, variance=0.0, step_seconds=seconds / steps
+    )
 
 
 # Four alike take ten seconds for a shard; dot would take twenty-five.
@@ -82,9 +84,26 @@ def round_of(
     )
 
 
-def actions_of(policy: Policy, view: RoundView) -> list[str]:
+def seen_by(policy: str, view: RoundView) -> RoundView:
+    """Return a view with all options of a policy, as the scheduler shows it."""
+    return replace(view, options={**POLICIES[policy].options, **view.options})
+
+
+def decide(policy: str, view: RoundView) -> Sequence[Action]:
+    """Return what a policy asks for."""
+    return POLICIES[policy].decide(seen_by(policy, view))
+
+
+def standing_by(view: RoundView) -> Mapping[str, str]:
+    """Return what `handoff` says of the workers that stand by."""
+    lines = POLICIES["handoff"].standing_by
+    assert lines is not None
+    return lines(seen_by("handoff", view))
+
+
+def actions_of(policy: str, view: RoundView) -> list[str]:
     """Return what a policy asks for, in a few words each, without the reasons."""
-    return [_words(action) for action in policy.decide(view)]
+    return [_words(action) for action in decide(policy, view)]
 
 
 def _words(action: Action) -> str:

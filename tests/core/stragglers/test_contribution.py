@@ -11,17 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.base.values import Forecast
-from downpour.core.stragglers.base import POLICIES, Close, RoundView, Speed, Waiting
-from downpour.core.stragglers.handoff import HANDOFF, Lineup, contributions
+from downpour.core.stragglers.base import Close, RoundView, Speed, Waiting
+from downpour.core.stragglers.handoff import Lineup, contributions
 from downpour.core.stragglers.outlook import Outlook, chance_above
-from tests.core.stragglers.rounds import actions_of, round_of, running, sure
-
-
-def measured(seconds: float, steps: int = 100) -> Speed:
-    """Return the speed of a worker that takes so long for a shard of a hundred samples."""
-    return Speed(
-        samples_per_second=100 / seconds, share=1.0, variance=0.0, step_seconds=seconds / steps
-    )
+from tests.core.stragglers.rounds import (
+    actions_of,
+    decide,
+    measured,
+    round_of,
+    running,
+    standing_by,
+    sure,
+)
 
 
 def view(seconds: Mapping[str, float], steps: int = 100) -> RoundView:
@@ -48,8 +49,7 @@ def test_a_worker_that_would_hold_up_the_round_stands_by_at_its_cost() -> None:
     seconds = {"ann": 10.0, "bob": 10.0, "eve": 300.0}
     assert told(seconds, 4) == {"ann": (50, False), "bob": (50, False), "eve": (-14, True)}
     begins = replace(round_of(idle="eve ann bob", pending=4, begun=False, elapsed=0.0))
-    assert HANDOFF.standing_by is not None
-    line = HANDOFF.standing_by(replace(begins, speeds=view(seconds).speeds))["eve"]
+    line = standing_by(replace(begins, speeds=view(seconds).speeds))["eve"]
     assert line.endswith("would cost 14% of the time")
 
 
@@ -185,13 +185,12 @@ def test_a_chance_lies_between_those_of_the_quantiles(seconds: float, chance: fl
 
 def test_a_policy_says_how_many_updates_it_does_not_wait_for() -> None:
     """The counts are of this round, and one update fewer is not enough."""
-    policy = POLICIES["backup"]
     tasks = [running("ann", 0, 0.5)]
-    told = policy.decide(round_of(tasks, published=[5.0, 5.0, 5.0]))
+    told = decide("backup", round_of(tasks, published=[5.0, 5.0, 5.0]))
     reason = "3 of 4 updates are there; 1 not waited for"
     assert told == [Close(reason=reason, leave_running=True)]
     two = [*tasks, running("bob", 1, 0.5)]
-    assert policy.decide(round_of(two, published=[5.0, 5.0])) == []
+    assert decide("backup", round_of(two, published=[5.0, 5.0])) == []
 
 
 @pytest.mark.parametrize(("attempt", "taken"), [(0, True), (1, True), (2, False)])
@@ -200,9 +199,9 @@ def test_a_shard_that_is_late_everywhere_stays_in_the_end(attempt: int, *, taken
     fast = [running(name, shard, 0.5) for shard, name in enumerate(("ann", "bob", "cid"))]
     late = running("dot", 3, 0.05, attempt=attempt)
     view = round_of([*fast, late], idle="eve", standbys=1, published=[10.0] * 4)
-    assert bool(POLICIES["replace"].decide(view)) is taken
+    assert bool(decide("replace", view)) is taken
     crowded = round_of([*fast, late], idle="eve", pending=2, published=[10.0] * 4)
-    assert ("Withdrawal 3 dot" in actions_of(POLICIES["mantri"], crowded)) is taken
+    assert ("Withdrawal 3 dot" in actions_of("mantri", crowded)) is taken
 
 
 def test_the_time_left_follows_from_the_speed_of_an_attempt_however_slow() -> None:
@@ -241,7 +240,7 @@ def test_an_attempt_without_an_end_is_said_to_make_no_step(name: str) -> None:
     paces = dict.fromkeys(("ann", "bob", "cid", "eve"), 10.0)
     view = round_of([*fast, endless], idle="eve", standbys=1, paces=paces)
     before = Speed(samples_per_second=10.0, share=1.0, age_seconds=99.0)
-    action = POLICIES[name].decide(replace(view, speeds={"dot": before}))[0]
+    action = decide(name, replace(view, speeds={"dot": before}))[0]
     assert not isinstance(action, Waiting)
     assert "makes no step" in action.reason
     assert "inf" not in action.reason

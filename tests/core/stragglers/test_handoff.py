@@ -9,15 +9,8 @@ import pytest
 
 from downpour.base.values import Forecast
 from downpour.core.spec_fields import Option
-from downpour.core.stragglers.base import (
-    PendingTask,
-    RoundView,
-    RunningTask,
-    Speed,
-    Waiting,
-)
-from downpour.core.stragglers.handoff import HANDOFF
-from tests.core.stragglers.rounds import FAST, LATE, actions_of, round_of, running, sure
+from downpour.core.stragglers.base import PendingTask, RoundView, RunningTask, Speed, Waiting
+from tests.core.stragglers.rounds import FAST, LATE, actions_of, decide, round_of, running, sure
 
 STAYS = ["Waiting 3 dot"]
 
@@ -25,8 +18,8 @@ STAYS = ["Waiting 3 dot"]
 def test_a_late_task_goes_to_an_idle_worker_where_it_stands() -> None:
     """The reason says what was forecast and what is gained."""
     view = round_of(LATE, idle="eve", paces=FAST)
-    (move,) = HANDOFF.decide(view)
-    assert actions_of(HANDOFF, view) == ["Handoff 3 dot eve"]
+    (move,) = decide("handoff", view)
+    assert actions_of("handoff", view) == ["Handoff 3 dot eve"]
     assert move.reason.startswith("forecast ")
     assert "median 10.0 s; eve would end " in move.reason
 
@@ -45,7 +38,7 @@ def test_a_late_task_that_stays_is_explained(
     """Users see what the round waits for, and why nothing is done."""
     paces = {"dot": 25.0, "fay": pace}
     view = round_of(LATE[3:], idle="fay", published=[10.0] * 3, paces=paces, options=options)
-    (stays,) = HANDOFF.decide(view)
+    (stays,) = decide("handoff", view)
     assert isinstance(stays, Waiting)
     assert stays.reason == f"forecast 25.0 s, 5.0 s elapsed; {why}"
 
@@ -53,7 +46,7 @@ def test_a_late_task_that_stays_is_explained(
 def test_a_worker_that_publishes_keeps_its_shard() -> None:
     """The worker has trained all its steps, so `handoff` lets it publish the update."""
     late = replace(LATE[3], done=1.0, remaining=sure(2.0))
-    assert not HANDOFF.decide(round_of([*LATE[:3], late], idle="eve", paces=FAST))
+    assert not decide("handoff", round_of([*LATE[:3], late], idle="eve", paces=FAST))
 
 
 def test_a_forecast_is_told_with_its_band() -> None:
@@ -61,7 +54,7 @@ def test_a_forecast_is_told_with_its_band() -> None:
     ahead = Forecast(q10=17.0, q50=20.0, q90=26.0, q98=30.0)
     late = replace(LATE[3], remaining=ahead, reported_seconds=1.0)
     view = round_of([late], idle="fay", published=[10.0] * 3, paces={"fay": 60.0})
-    (stays,) = HANDOFF.decide(view)
+    (stays,) = decide("handoff", view)
     assert isinstance(stays, Waiting)
     assert stays.reason.startswith("forecast 24.0 s (21.0–30.0), 5.0 s elapsed; ")
 
@@ -72,7 +65,7 @@ def test_a_measured_speed_brings_its_own_band() -> None:
     late = replace(LATE[3], remaining=ahead)
     view = round_of([late], idle="fay", published=[10.0] * 3, paces={"fay": 60.0})
     measured = Speed(samples_per_second=2.0, share=1.0, variance=(0.2 / 1.2816) ** 2)
-    (stays,) = HANDOFF.decide(replace(view, speeds={"dot": measured}))
+    (stays,) = decide("handoff", replace(view, speeds={"dot": measured}))
     assert stays.reason.startswith("forecast 45.0 s (37.0–53.0), 5.0 s elapsed; ")
 
 
@@ -89,7 +82,7 @@ def test_a_stalled_workers_task_is_trained_beside_it(
 ) -> None:
     """It cannot publish; the last snapshot is what there is."""
     stalled = replace(STALLED, done=done, leaving_seconds=leaving_seconds)
-    (move,) = HANDOFF.decide(round_of([*LATE[:3], stalled], idle="eve", paces=FAST))
+    (move,) = decide("handoff", round_of([*LATE[:3], stalled], idle="eve", paces=FAST))
     silent = max(4.0, leaving_seconds)
     assert move.reason == f"dot {what}, for {silent} s now; goes on beside it, after 10%"
 
@@ -359,9 +352,9 @@ CASES = {
 @pytest.mark.parametrize(("view", "actions"), CASES.values(), ids=list(CASES))
 def test_tasks_move_or_stay(view: RoundView, actions: list[str]) -> None:
     """Each case says why."""
-    assert actions_of(HANDOFF, view) == actions
+    assert actions_of("handoff", view) == actions
 
 
 def test_a_standby_that_was_slow_just_now_takes_nothing() -> None:
     """It would be no sooner; so dot, who is as slow, exchanges with the others."""
-    assert "Handoff 3 dot eve" not in actions_of(HANDOFF, standby_was_slow(0.5))
+    assert "Handoff 3 dot eve" not in actions_of("handoff", standby_was_slow(0.5))

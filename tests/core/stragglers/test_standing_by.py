@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from statistics import median
 
@@ -10,11 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.core.stragglers.base import RoundView, Speed, UpdateTimes
-from downpour.core.stragglers.handoff import HANDOFF
+from downpour.core.stragglers.base import RoundView, UpdateTimes
 from downpour.core.stragglers.outlook import Outlook, median_above_zero, quantile
 from downpour.core.stragglers.pairing import Prospects, hindrances
-from tests.core.stragglers.rounds import actions_of, round_of, running
+from tests.core.stragglers.rounds import (
+    actions_of,
+    decide,
+    measured,
+    round_of,
+    running,
+    standing_by,
+)
 
 FAST = ("ann", "bob")
 
@@ -63,13 +68,6 @@ def test_a_usual_shard_follows_from_forecasts_before_any_update() -> None:
     assert Outlook(round_of(published=[0.0, 20.0])).typical_seconds == 20.0
 
 
-def measured(seconds: float, steps: int = 100) -> Speed:
-    """Return the speed of a worker that takes so long for a shard of a hundred samples."""
-    return Speed(
-        samples_per_second=100 / seconds, share=1.0, variance=0.0, step_seconds=seconds / steps
-    )
-
-
 def beginning(pending: int, slow_seconds: float, steps: int = 100) -> RoundView:
     """Return a round that begins: ann and bob take ten seconds for a shard, eve takes others."""
     view = round_of(idle="eve ann bob", pending=pending, begun=False, elapsed=0.0)
@@ -79,13 +77,9 @@ def beginning(pending: int, slow_seconds: float, steps: int = 100) -> RoundView:
 
 def given_to(view: RoundView) -> set[str]:
     """Return the workers that are given a shard."""
-    return {line.split()[2] for line in actions_of(HANDOFF, view) if line.startswith("Assignment")}
-
-
-def lines(view: RoundView) -> Mapping[str, str]:
-    """Return what is said of the workers that stand by."""
-    assert HANDOFF.standing_by is not None
-    return HANDOFF.standing_by(view)
+    return {
+        line.split()[2] for line in actions_of("handoff", view) if line.startswith("Assignment")
+    }
 
 
 def test_a_worker_that_would_hold_up_the_round_stands_by_with_a_reason() -> None:
@@ -95,15 +89,16 @@ def test_a_worker_that_would_hold_up_the_round_stands_by_with_a_reason() -> None
     """
     view = beginning(pending=4, slow_seconds=300.0)
     assert given_to(view) == set(FAST)
-    assert lines(view) == {
-        "eve": "eve stands by: at its speed, a shard there would cost 14% of the time"
-    }
+    line = "eve stands by: at its speed, a shard there would cost 14% of the time"
+    assert standing_by(view) == {"eve": line}
 
 
 def test_nobody_is_told_of_a_cost_of_nothing() -> None:
     """Eve's step takes as long as what she would do meanwhile saves, within half a percent."""
     view = beginning(pending=4, slow_seconds=96.0)
-    assert lines(view) == {"eve": "eve stands by: at its speed, a shard there would end no sooner"}
+    assert standing_by(view) == {
+        "eve": "eve stands by: at its speed, a shard there would end no sooner"
+    }
 
 
 def test_a_worker_that_saves_more_than_it_costs_gets_a_shard() -> None:
@@ -113,7 +108,7 @@ def test_a_worker_that_saves_more_than_it_costs_gets_a_shard() -> None:
         beginning(pending=4, slow_seconds=300.0, steps=2000),
     ):
         assert given_to(view) == {*FAST, "eve"}
-        assert lines(view) == {}
+        assert standing_by(view) == {}
 
 
 def test_the_last_shard_goes_to_a_slow_worker_with_which_the_others_exchange() -> None:
@@ -197,5 +192,5 @@ def test_a_worker_that_helps_with_long_steps_helps_with_short_ones(
     few = beginning(pending, slow_seconds, steps)
     many = beginning(pending, slow_seconds, steps + more)
     assert given_to(many) >= given_to(few) >= set(FAST)
-    choices = [a for a in HANDOFF.decide(many) if hasattr(a, "reason")]
+    choices = [a for a in decide("handoff", many) if hasattr(a, "reason")]
     assert all(loss >= 0 for loss in hindrances(many, Outlook(many), choices).values())  # type: ignore[arg-type]

@@ -91,12 +91,7 @@ class JournalWriter:
     """
 
     def __init__(
-        self,
-        storage: SegmentStorage,
-        term: int,
-        lines: Sequence[Line] = (),
-        *,
-        cluster: str = "",
+        self, storage: SegmentStorage, term: int, lines: Sequence[Line] = (), *, cluster: str = ""
     ) -> None:
         self._storage = storage
         self._term = term

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from downpour.base.errors import SpecError
 from downpour.base.values import Forecast
@@ -158,7 +159,7 @@ class RoundView:
     earlier rounds. `overhead_seconds` is the time that an attempt spent besides training (loading,
     publishing, messages) in the previous round; 0 if unknown. `elapsed_seconds` counts from the
     round's first assignment. `requested` is the number of requested workers that have not joined
-    yet. If `options` leaves an option out, the policy's default applies.
+    yet. `options` has the policy's options: those of the spec, or else their defaults.
 
     For each shard with its own needs, `barred` holds the workers that lack its labels.
     """
@@ -182,6 +183,10 @@ class RoundView:
     requested: int = 0
     options: Mapping[str, Option] = field(default_factory=dict)
     barred: Mapping[int, frozenset[str]] = field(default_factory=dict)
+
+    def number(self, option: str) -> float:
+        """Return an option of a policy; `check_policy` ensures that it is a number."""
+        return float(cast("float", self.options[option]))
 
     def may_train(self, worker: str, shard: int) -> bool:
         """Say whether a worker has what a shard needs."""

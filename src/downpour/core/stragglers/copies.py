@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from math import ceil, expm1, inf, log, log1p
 from statistics import median
 
-from downpour.core.spec_fields import Option
 from downpour.core.stragglers.base import (
     Action,
     Assignment,
@@ -17,16 +16,8 @@ from downpour.core.stragglers.base import (
     RunningTask,
     Withdrawal,
 )
-from downpour.core.stragglers.outlook import (
-    Outlook,
-    chance_above,
-    in_words,
-    number,
-    quantile,
-)
+from downpour.core.stragglers.outlook import Outlook, chance_above, in_words, quantile
 from downpour.core.stragglers.pairing import left_idle, pair, pair_among
-
-BACKUP_OPTIONS: Mapping[str, Option] = {"backups": 1}
 
 
 def _backup(view: RoundView) -> list[Action]:
@@ -36,7 +27,7 @@ def _backup(view: RoundView) -> list[Action]:
     it on arrival. So no message has to reach a straggler in time.
     """
     # `check_policy` accepts a fraction even if the default is a whole number.
-    backups = int(number(view, BACKUP_OPTIONS, "backups"))
+    backups = int(view.number("backups"))
     # We need at least one update, because the scheduler does not close a round without one.
     needed = max(view.shards - backups, 1)
     if needed <= len(view.published) < view.shards:
@@ -46,10 +37,7 @@ def _backup(view: RoundView) -> list[Action]:
     return [*pair(view)]
 
 
-BACKUP = Policy(decide=_backup, watches=True, preserves_bytes=False, options=BACKUP_OPTIONS)
-
-
-LATE_OPTIONS: Mapping[str, Option] = {"cap": 0.1, "slow": 0.25, "min_age": 0.5}
+BACKUP = Policy(decide=_backup, watches=True, preserves_bytes=False, options={"backups": 1})
 
 
 def _late(view: RoundView) -> list[Action]:
@@ -68,8 +56,8 @@ def _late(view: RoundView) -> list[Action]:
     outlook = Outlook(view)
     # We allow at least one copy, because a tenth of fewer than ten workers rounds down to none.
     copied = len(view.running) - len({task.shard for task in view.running})
-    cap = max(int(number(view, LATE_OPTIONS, "cap") * len(view.workers)), 1) - copied
-    slow = number(view, LATE_OPTIONS, "slow")
+    cap = max(int(view.number("cap") * len(view.workers)), 1) - copied
+    slow = view.number("slow")
     fit = _not_slow(view, outlook, left_idle(view, assignments))
     copies: list[Assignment] = []
     for left, task in _slow_tasks(view, outlook):
@@ -85,7 +73,7 @@ def _not_slow(view: RoundView, outlook: Outlook, idle: Collection[str]) -> list[
     """Return the idle workers that are not among the slowest."""
     speeds = {name: outlook.speed(name) for name in view.workers}
     known = [speed for speed in speeds.values() if speed is not None]
-    limit = quantile(known, number(view, LATE_OPTIONS, "slow"))
+    limit = quantile(known, view.number("slow"))
     # A worker of unknown speed may get a copy, because nothing shows that it is slow.
     return [name for name in idle if (speeds[name] or inf) >= limit]
 
@@ -96,8 +84,8 @@ def _slow_tasks(view: RoundView, outlook: Outlook) -> list[tuple[float, RunningT
     # only with each other, and a quarter of them would always be slow.
     rates = [1 / seconds for seconds in view.published.seconds if seconds > 0]
     rates += [task.rate for task in view.running]
-    limit = quantile(rates, number(view, LATE_OPTIONS, "slow"))
-    old = number(view, LATE_OPTIONS, "min_age") * (outlook.typical_seconds or inf)
+    limit = quantile(rates, view.number("slow"))
+    old = view.number("min_age") * (outlook.typical_seconds or inf)
     return [
         (left, task)
         for left, task in outlook.latest_first(view.running)
@@ -106,10 +94,9 @@ def _slow_tasks(view: RoundView, outlook: Outlook) -> list[tuple[float, RunningT
     ]
 
 
-LATE = Policy(decide=_late, watches=True, options=LATE_OPTIONS)
+LATE = Policy(decide=_late, watches=True, options={"cap": 0.1, "slow": 0.25, "min_age": 0.5})
 
 
-CLONE_OPTIONS: Mapping[str, Option] = {"straggling": 0.1, "risk": 0.05, "budget": 0.7}
 # Without this limit, the number of copies would grow without bound as the chance of straggling
 # approaches one.
 COPIES_MAX = 16
@@ -124,7 +111,7 @@ def _clone(view: RoundView) -> list[Action]:
     """
     assignments = pair(view)
     spare = left_idle(view, assignments)
-    budget = int(number(view, CLONE_OPTIONS, "budget") * len(view.workers))
+    budget = int(view.number("budget") * len(view.workers))
     affordable = 1 + min(len(spare), budget) // max(len(assignments), 1)
     copies = min(_wanted(view), affordable)
     # The policy clones all shards or none, as in the paper. The round waits for its last shard, so
@@ -144,8 +131,8 @@ def _clone(view: RoundView) -> list[Action]:
 
 def _wanted(view: RoundView) -> int:
     """Return the smallest c with 1 - (1 - p^c)^n at most the risk."""
-    straggling = number(view, CLONE_OPTIONS, "straggling")
-    risk = number(view, CLONE_OPTIONS, "risk")
+    straggling = view.number("straggling")
+    risk = view.number("risk")
     if not (0 < straggling < 1 and 0 < risk < 1) or view.shards < 1:
         return 1
     # All copies of one shard may straggle with the chance 1 - (1 - risk)^(1/n). With many shards,
@@ -154,10 +141,9 @@ def _wanted(view: RoundView) -> int:
     return min(ceil(log(each) / log(straggling)), COPIES_MAX)
 
 
-CLONE = Policy(decide=_clone, watches=True, options=CLONE_OPTIONS)
-
-
-GRASS_OPTIONS: Mapping[str, Option] = {"greedy_after": 0.8, "copies": 3}
+CLONE = Policy(
+    decide=_clone, watches=True, options={"straggling": 0.1, "risk": 0.05, "budget": 0.7}
+)
 
 
 def _grass(view: RoundView) -> list[Action]:
@@ -174,7 +160,7 @@ def _grass(view: RoundView) -> list[Action]:
     if len(view.pending) > len(assignments):
         return [*assignments]
     outlook = Outlook(view)
-    soonest = _soonest(view, outlook, number(view, GRASS_OPTIONS, "copies"))
+    soonest = _soonest(view, outlook, view.number("copies"))
     soonest.sort(key=lambda entry: (-entry[0], entry[1].shard))
     spare = left_idle(view, assignments)
     return [*assignments, *_copies(view, outlook, spare, soonest, _pays, "copied")]
@@ -205,17 +191,14 @@ def _copies(
 
 
 def _pays(view: RoundView, task: RunningTask, left: float, new: float) -> bool:
-    greedy = len(view.published) >= number(view, GRASS_OPTIONS, "greedy_after") * view.shards
+    greedy = len(view.published) >= view.number("greedy_after") * view.shards
     if greedy:
         return new < left
     # All attempts' time together: each takes `left` without one more copy, and `new` with it.
     return task.copies * left > (task.copies + 1) * new
 
 
-GRASS = Policy(decide=_grass, watches=True, options=GRASS_OPTIONS)
-
-
-MANTRI_OPTIONS: Mapping[str, Option] = {"margin": 0.5, "chance": 0.25, "copies": 3}
+GRASS = Policy(decide=_grass, watches=True, options={"greedy_after": 0.8, "copies": 3})
 
 
 def _mantri(view: RoundView) -> list[Action]:
@@ -236,7 +219,7 @@ def _mantri(view: RoundView) -> list[Action]:
     # While shards wait for a worker, a duplicate would take one from them.
     if len(view.pending) > len(assignments):
         return [*assignments]
-    soonest = _soonest(view, outlook, number(view, MANTRI_OPTIONS, "copies"))
+    soonest = _soonest(view, outlook, view.number("copies"))
     spare = left_idle(view, assignments)
     duplicates = _copies(view, outlook, spare, soonest, _helps, "duplicated")
     return [*assignments, *duplicates, *_needless(view, outlook)]
@@ -249,14 +232,14 @@ def _restart(view: RoundView, outlook: Outlook) -> tuple[Withdrawal, Assignment]
     crowded = len(view.pending) > len(view.idle) - view.standbys
     if not view.pending or not spare or not crowded:
         return None
-    margin = number(view, MANTRI_OPTIONS, "margin")
+    margin = view.number("margin")
     for left, task in outlook.latest_first(view.running):
         worker = view.first_fit(task.shard, spare)
         if worker is None:
             continue
         new = outlook.seconds_for((1 - task.saved) * task.samples, worker)
         # Without a limit, the policy would forever restart a shard that is slow on every worker.
-        few = task.attempt + 1 < number(view, MANTRI_OPTIONS, "copies")
+        few = task.attempt + 1 < view.number("copies")
         if not outlook.may_pay(left):
             return None  # the attempts after this one have less time left
         if task.copies == 1 and few and left > (1 + margin) * new:
@@ -275,14 +258,12 @@ def _helps(view: RoundView, task: RunningTask, left: float, new: float) -> bool:
     if task.remaining is None:
         return left > least
     # The forecast counts seconds from the last report, and `least` counts from now.
-    return chance_above(task.remaining, least + task.reported_seconds) > number(
-        view, MANTRI_OPTIONS, "chance"
-    )
+    return chance_above(task.remaining, least + task.reported_seconds) > view.number("chance")
 
 
 def _needless(view: RoundView, outlook: Outlook) -> list[Withdrawal]:
     """Stop attempts that would end clearly later than another attempt at the same shard."""
-    margin = 1 + number(view, MANTRI_OPTIONS, "margin")
+    margin = 1 + view.number("margin")
     soonest: dict[int, float] = {}
     for left, task in outlook.latest_first(view.running):
         soonest[task.shard] = left
@@ -306,10 +287,7 @@ def _soonest(view: RoundView, outlook: Outlook, most: float) -> list[tuple[float
     return [entry for entry in soonest.values() if outlook.may_pay(entry[0])]
 
 
-MANTRI = Policy(decide=_mantri, watches=True, options=MANTRI_OPTIONS)
-
-
-WRANGLER_OPTIONS: Mapping[str, Option] = {"slowness": 1.3, "confidence": 0.7, "patience": 0.25}
+MANTRI = Policy(decide=_mantri, watches=True, options={"margin": 0.5, "chance": 0.25, "copies": 3})
 
 
 def _wrangler(view: RoundView) -> list[Action]:
@@ -321,7 +299,7 @@ def _wrangler(view: RoundView) -> list[Action]:
     of a forecast, which also uses such counters.
     """
     typical = Outlook(view).typical_seconds
-    patience = number(view, WRANGLER_OPTIONS, "patience") * (typical or 0.0)
+    patience = view.number("patience") * (typical or 0.0)
     deferred = _stragglers(view)
     # Don't wait forever: a shard that waits too long ends later than it would on the slow worker.
     if not deferred or view.elapsed_seconds > patience:
@@ -337,12 +315,14 @@ def _stragglers(view: RoundView) -> dict[str, float]:
     if len(view.paces) < 2:
         return {}
     usual = median(pace.q50 for pace in view.paces.values())
-    limit = number(view, WRANGLER_OPTIONS, "slowness") * usual
+    limit = view.number("slowness") * usual
     chances = {
         name: chance_above(view.paces[name], limit) for name in view.idle if name in view.paces
     }
-    confidence = number(view, WRANGLER_OPTIONS, "confidence")
+    confidence = view.number("confidence")
     return {name: chance for name, chance in chances.items() if chance > confidence}
 
 
-WRANGLER = Policy(decide=_wrangler, watches=True, options=WRANGLER_OPTIONS)
+WRANGLER = Policy(
+    decide=_wrangler, watches=True, options={"slowness": 1.3, "confidence": 0.7, "patience": 0.25}
+)

@@ -12,7 +12,7 @@ scheduler's own speeds, and leaves out loading, publishing and chance.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import heappop, heappush
@@ -20,7 +20,6 @@ from math import inf, sqrt
 from operator import attrgetter
 from typing import Self
 
-from downpour.core.spec_fields import Option
 from downpour.core.stragglers.base import (
     Action,
     Assignment,
@@ -31,7 +30,7 @@ from downpour.core.stragglers.base import (
     Saving,
     Waiting,
 )
-from downpour.core.stragglers.outlook import Outlook, expected, number
+from downpour.core.stragglers.outlook import Outlook, expected
 from downpour.core.stragglers.pairing import SLOW, Prospects, hindrances, pair, waiting_shards
 
 # Each exchange waits for a step and a move. We simulated two, four and eight workers next to a slow
@@ -186,22 +185,6 @@ def _contribution(lineup: Lineup, whole: _PlannedRound, name: str) -> Saving:
     return Saving(share=1 - joined.seconds / without, stands_by=stands_by)
 
 
-# Most are shares of a usual task, so that they mean the same for tasks of seconds and of hours.
-# We found them by simulating 16 workers and one standby on recorded traces. There, moves to idle
-# workers alone saved 77 % of the time that stragglers cost. Exchanges raised that to 89 %, with
-# about 20 moves per round. `docs/results/policies.md` measures the finished policy.
-OPTIONS: Mapping[str, Option] = {
-    "cost": 0.012,  # in that simulation: 0.01 for handing over, 0.002 for publishing the state
-    "gain": 0.02,  # a move must save this beyond its cost: forecasts err, and moves are not free
-    "doubt": 2.0,  # standard errors: by chance, one in 40 comparisons exceeds them
-    "late": 1.1,  # times the median, because tasks of equal workers differ by a few percent
-    "speed_gap": 1.15,  # with less, equal workers would exchange shards because of noise
-    "progress_gap": 0.12,  # a wider gap means fewer moves; half as many still save nearly as much
-    "settle": 0.02,  # only after its first steps do we know a shard's pace at its new worker
-    "stalled": 0.3,
-    "stalled_seconds": 3.0,  # at long tasks a worker reports once a second, so less says nothing
-}
-
 # The policy compares each late shard only with the shards that end first. If it compared all of
 # them, the work would grow with the square of the workers.
 PARTNERS_MAX = 64
@@ -225,18 +208,14 @@ class _Moves:
         # that keeps exchanges rare enough; each of them makes a fast worker wait for a step of the
         # slow one. A gap twice as wide would be worse: four workers with randomly changing speeds
         # would recover 60 % instead of 70 % of their loss with `wait`.
-        self.gap = max(self.option("progress_gap"), 0.5 / max(len(view.running), 1))
+        self.gap = max(view.number("progress_gap"), 0.5 / max(len(view.running), 1))
         self.patience = _patience_seconds(view, self.typical)
         self.taken = taken | {task.meant_for for task in view.running if task.meant_for}
         self.actions: list[Action] = []
 
-    def option(self, name: str) -> float:
-        """Return an option."""
-        return number(self.view, OPTIONS, name)
-
     def share(self, name: str) -> float:
         """Return an option that is a share of a usual task, in seconds."""
-        return self.option(name) * self.typical
+        return self.view.number(name) * self.typical
 
     def free(self) -> list[str]:
         """Return the idle workers that have no part in a move yet, fastest first."""
@@ -249,7 +228,7 @@ class _Moves:
         A shard that two workers train stays with them, because the first update counts anyway. A
         shard also stays if it will end before another worker could continue it.
         """
-        settle = self.option("settle")
+        settle = self.view.number("settle")
         return [
             (left, task)
             for left, task in self.outlook.latest_first(self.view.running)
@@ -266,7 +245,7 @@ class _Moves:
             seconds * self.outlook.error(worker) for worker, seconds in expected if seconds < inf
         )
         chance = sqrt(sum(error**2 for error in errors))
-        return sooner > max(self.gain, self.option("doubt") * chance)
+        return sooner > max(self.gain, self.view.number("doubt") * chance)
 
     def wait_for(self, task: RunningTask, total: float, why: str) -> None:
         """Say why a late shard stays where it is; only the first call counts.
@@ -335,8 +314,8 @@ def _cost(share: float) -> str:
 
 def _patience_seconds(view: RoundView, typical_seconds: float) -> float:
     """Return how long a worker may go without a step before it counts as stalled."""
-    share = number(view, OPTIONS, "stalled") * typical_seconds
-    return max(share, number(view, OPTIONS, "stalled_seconds"))
+    share = view.number("stalled") * typical_seconds
+    return max(share, view.number("stalled_seconds"))
 
 
 def _without_dead_ends(view: RoundView, outlook: Outlook) -> RoundView:
@@ -467,7 +446,7 @@ def _differ(moves: _Moves, late: RunningTask, other: RunningTask) -> bool:
     """Whether two workers differ enough in speed, and their shards in remaining work."""
     slow, fast = (moves.outlook.speeds[task.worker] for task in (late, other))
     gap = (1 - late.done) * late.samples - (1 - other.done) * other.samples
-    return fast > slow * moves.option("speed_gap") and gap >= moves.gap * late.samples
+    return fast > slow * moves.view.number("speed_gap") and gap >= moves.gap * late.samples
 
 
 def _no_sooner(saved_seconds: float, gain_seconds: float) -> str:
@@ -490,5 +469,19 @@ HANDOFF = Policy(
     hands_over=True,
     standing_by=_standing_by,
     contributions=contributions,
-    options=OPTIONS,
+    # Most are shares of a usual task, so that they mean the same for tasks of seconds and of hours.
+    # We found them by simulating 16 workers and one standby on recorded traces. There, moves to
+    # idle workers alone saved 77 % of the time that stragglers cost. Exchanges raised that to 89 %,
+    # with about 20 moves per round. `docs/results/policies.md` measures the finished policy.
+    options={
+        "cost": 0.012,  # in that simulation: 0.01 for handing over, 0.002 for publishing the state
+        "gain": 0.02,  # a move must save this beyond its cost: forecasts err, and moves cost
+        "doubt": 2.0,  # standard errors: by chance, one in 40 comparisons exceeds them
+        "late": 1.1,  # times the median, because tasks of equal workers differ by a few percent
+        "speed_gap": 1.15,  # with less, equal workers would exchange shards because of noise
+        "progress_gap": 0.12,  # a wider gap means fewer moves; half as many save nearly as much
+        "settle": 0.02,  # only after its first steps do we know a shard's pace at its new worker
+        "stalled": 0.3,
+        "stalled_seconds": 3.0,  # at long tasks a worker reports once a second: less says nothing
+    },
 )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 from statistics import median
 
-from downpour.core.spec_fields import Option
 from downpour.core.stragglers.base import (
     Action,
     Assignment,
@@ -18,10 +17,8 @@ from downpour.core.stragglers.base import (
     Withdrawal,
     WorkerRequest,
 )
-from downpour.core.stragglers.outlook import Outlook, expected, in_words, number
+from downpour.core.stragglers.outlook import Outlook, expected, in_words
 from downpour.core.stragglers.pairing import left_idle, pair
-
-REBALANCE_OPTIONS: Mapping[str, Option] = {"bound": 4.0, "least": 0.05}
 
 
 def _rebalance(view: RoundView) -> list[Action]:
@@ -60,7 +57,7 @@ def _speeds(view: RoundView) -> dict[str, float]:
     if usual <= 0:
         return {}
     # A forecast is one guess for a whole round. The bound limits the cost of a wrong guess.
-    bound = max(number(view, REBALANCE_OPTIONS, "bound"), 1.0)
+    bound = max(view.number("bound"), 1.0)
     relative = {
         name: usual / max(view.paces[name].q50, usual * 1e-9) if name in view.paces else 1.0
         for name in view.idle
@@ -94,7 +91,7 @@ def _pays(view: RoundView, now: Sequence[int], sizes: Sequence[int]) -> bool:
 
     We compare both in order of size, because recut shards are interchangeable.
     """
-    least = number(view, REBALANCE_OPTIONS, "least")
+    least = view.number("least")
     pairs = zip(sorted(now), sorted(sizes), strict=True)
     return any(abs(there - wanted) > least * there for there, wanted in pairs)
 
@@ -104,11 +101,8 @@ REBALANCE = Policy(
     watches=True,
     preserves_bytes=False,
     cuts_rounds=True,
-    options=REBALANCE_OPTIONS,
+    options={"bound": 4.0, "least": 0.05},
 )
-
-
-REPLACE_OPTIONS: Mapping[str, Option] = {"slowness": 1.5, "tries": 3}
 
 
 def _replace(view: RoundView) -> list[Action]:
@@ -137,7 +131,7 @@ def _forecast_stragglers(view: RoundView) -> dict[str, float]:
     usual = median(pace.q50 for pace in view.paces.values()) if view.paces else 0.0
     if usual <= 0:
         return {}
-    limit = number(view, REPLACE_OPTIONS, "slowness")
+    limit = view.number("slowness")
     times = {name: pace.q50 / usual for name, pace in view.paces.items()}
     return {name: slowness for name, slowness in times.items() if slowness > limit}
 
@@ -177,8 +171,8 @@ def _late(
     After `tries` attempts, the policy leaves a shard alone. Such a shard is slow on every worker:
     the policy would take it from all of them, and it would never end.
     """
-    limit = number(view, REPLACE_OPTIONS, "slowness") * typical_seconds
-    tries = number(view, REPLACE_OPTIONS, "tries")
+    limit = view.number("slowness") * typical_seconds
+    tries = view.number("tries")
     return [
         (left, task)
         for left, task in outlook.latest_first(view.running)
@@ -192,4 +186,4 @@ def _ask(view: RoundView, reason: str) -> list[WorkerRequest]:
     return [] if view.requested else [WorkerRequest(reason=reason)]
 
 
-REPLACE = Policy(decide=_replace, watches=True, options=REPLACE_OPTIONS)
+REPLACE = Policy(decide=_replace, watches=True, options={"slowness": 1.5, "tries": 3})

@@ -10,7 +10,7 @@ the speed is None. An attempt that makes no step takes infinitely long; no numbe
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 from itertools import pairwise
 from math import ceil, floor, inf, sqrt
@@ -18,7 +18,6 @@ from statistics import fmean, median
 from typing import cast
 
 from downpour.base.values import Forecast
-from downpour.core.spec_fields import Option
 from downpour.core.stragglers.base import RoundView, RunningTask, Speed
 
 # After this share of a task, the worker's average in it counts as much as the expectation. Earlier,
@@ -288,11 +287,6 @@ class Outlook:
         if forecast is not None and 0 < forecast.q50 < inf:
             return 1 / forecast.q50
         return 1 / self.pace_seconds if self.pace_seconds else None
-
-
-def number(view: RoundView, defaults: Mapping[str, Option], name: str) -> float:
-    """Return an option of the view, or its default; `check_policy` ensures that it is a number."""
-    return float(cast("float", view.options.get(name, defaults[name])))
 
 
 def _mixed_pace(measured: Speed, prior: float | None) -> float:

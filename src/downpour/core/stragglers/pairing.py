@@ -11,14 +11,13 @@ idle until a shard fails; then they take it over.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import floor, inf
 from statistics import median
 
 from downpour.core.modes import count_of
-from downpour.core.spec_fields import Option
 from downpour.core.stragglers.base import (
     ROUNDS_REMEMBERED,
     Action,
@@ -28,7 +27,7 @@ from downpour.core.stragglers.base import (
     Policy,
     RoundView,
 )
-from downpour.core.stragglers.outlook import Outlook, number, quantile
+from downpour.core.stragglers.outlook import Outlook, quantile
 
 
 def pair(
@@ -247,9 +246,7 @@ def hindrances(
     prospects = Prospects(fastest, free_in, waiting, outlook.move_seconds)
     losses = {
         choice.worker: prospects.loss(
-            offers[choice.shard].samples,
-            speeds[choice.worker],
-            outlook.step_seconds(choice.worker),
+            offers[choice.shard].samples, speeds[choice.worker], outlook.step_seconds(choice.worker)
         )
         for choice in slow
         if _may_wait(view, offers[choice.shard], fast)
@@ -266,15 +263,12 @@ def _may_wait(view: RoundView, task: PendingTask, fast: set[str]) -> bool:
 WAIT = Policy(decide=lambda view: [*pair(view)])
 
 
-DROP_OPTIONS: Mapping[str, Option] = {"k": 0.9}
-
-
 def _drop(view: RoundView) -> list[Action]:
     """End the round with the fastest k of n shards (k-sync, Dutta et al. 2018).
 
     The scheduler tells late workers to stop. The gradient of their shards is lost for this round.
     """
-    needed = count_of(number(view, DROP_OPTIONS, "k"), view.shards)
+    needed = count_of(view.number("k"), view.shards)
     if needed <= len(view.published) < view.shards:
         late = view.shards - len(view.published)
         reason = f"{len(view.published)} of {view.shards} updates are there; {late} dropped"
@@ -282,10 +276,7 @@ def _drop(view: RoundView) -> list[Action]:
     return [*pair(view)]
 
 
-DROP = Policy(decide=_drop, watches=True, preserves_bytes=False, options=DROP_OPTIONS)
-
-
-BLACKLIST_OPTIONS: Mapping[str, Option] = {"slowness": 1.5, "rounds": 5, "at_most": 0.34}
+DROP = Policy(decide=_drop, watches=True, preserves_bytes=False, options={"k": 0.9})
 
 
 def _blacklist(view: RoundView) -> list[Action]:
@@ -303,8 +294,8 @@ def _blacklist(view: RoundView) -> list[Action]:
 
 def _left_out(view: RoundView) -> dict[str, float]:
     """Return the workers to leave out, slowest first, and the median slowness of each."""
-    rounds = max(int(number(view, BLACKLIST_OPTIONS, "rounds")), 1)
-    limit = number(view, BLACKLIST_OPTIONS, "slowness")
+    rounds = max(int(view.number("rounds")), 1)
+    limit = view.number("slowness")
     slow: dict[str, float] = {}
     for name in view.workers:
         history = view.history.get(name)
@@ -312,7 +303,7 @@ def _left_out(view: RoundView) -> dict[str, float]:
         # We use the median of all these rounds, because one slow round doesn't make a slow worker.
         if len(latest) == rounds and median(latest) > limit:
             slow[name] = median(latest)
-    room = int(number(view, BLACKLIST_OPTIONS, "at_most") * len(view.workers))
+    room = int(view.number("at_most") * len(view.workers))
     # If two are equally slow, names decide: a policy must not depend on a dictionary's order.
     return dict(sorted(slow.items(), key=lambda entry: (-entry[1], entry[0]))[:room])
 
@@ -320,13 +311,11 @@ def _left_out(view: RoundView) -> dict[str, float]:
 BLACKLIST = Policy(
     decide=_blacklist,
     watches=True,
-    options=BLACKLIST_OPTIONS,
+    options={"slowness": 1.5, "rounds": 5, "at_most": 0.34},
     # The scheduler remembers no more rounds, so with a larger value, no worker would be left out.
     largest={"rounds": ROUNDS_REMEMBERED},
 )
 
-
-DYLU_OPTIONS: Mapping[str, Option] = {"least": 0.1}
 
 _REFERENCE = 0.9
 _PARTS = 1000  # rounds a share, so that it is short in writing
@@ -358,7 +347,7 @@ def _shares(view: RoundView) -> dict[str, float]:
     outlook = Outlook(view)
     known = {name: outlook.speed(name) for name in view.workers}
     speeds = {name: speed for name, speed in known.items() if speed}
-    reference, least = quantile(speeds.values(), _REFERENCE), number(view, DYLU_OPTIONS, "least")
+    reference, least = quantile(speeds.values(), _REFERENCE), view.number("least")
     return {
         name: min(max(floor(_PARTS * speeds[name] / reference) / _PARTS, least, 1 / _PARTS), 1.0)
         if name in speeds
@@ -368,5 +357,5 @@ def _shares(view: RoundView) -> dict[str, float]:
 
 
 DYLU = Policy(
-    decide=_dylu, watches=True, preserves_bytes=False, shortens=True, options=DYLU_OPTIONS
+    decide=_dylu, watches=True, preserves_bytes=False, shortens=True, options={"least": 0.1}
 )
