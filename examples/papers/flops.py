@@ -32,9 +32,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from downpour.base.names import CPU
 from downpour.base.values import DatasetFacts
 from downpour.core.spec import Spec
+from downpour.learning import numerics
 from downpour.learning.models import outputs_needed
 from downpour.learning.tasks.batches import batch_loss
-from downpour.learning.training import numerics
 
 Counted = nn.Conv2d | nn.Linear | nn.LSTM
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from downpour.experiments.training import run
     from downpour.host.paths import Credentials
     from downpour.learning.allowlist import allow
-    from downpour.learning.tasks.task import Task
+    from downpour.learning.tasks import Task
     from downpour.show.notebook import Result
     from downpour_lab.policylab.comparison import compare_policies
 
@@ -54,7 +54,7 @@ _HOMES = {
     "Outer": "downpour.core.spec",
     "Result": "downpour.show.notebook",
     "Spec": "downpour.core.spec",
-    "Task": "downpour.learning.tasks.task",
+    "Task": "downpour.learning.tasks",
     "allow": "downpour.learning.allowlist",
     "load_model": "downpour.experiments.trained_model",
     "replay": "downpour.experiments.replay",

@@ -6,7 +6,7 @@ this machine.
 
 from __future__ import annotations
 
-from downpour.learning.blocks.examples import Blocks
+from downpour.learning.blocks import Blocks
 from downpour.learning.datasets.source import local_path
 from downpour.learning.on_demand import ImageFolder, TokenWindows, transforms
 

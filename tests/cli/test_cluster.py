@@ -19,7 +19,7 @@ import pytest
 
 from downpour import __version__
 from downpour.base.names import AUTO, DEVICE_NAMES
-from downpour.learning.devices import devices_for
+from downpour.learning.auto import devices_for
 from downpour.network.rpc import PROTOCOL, serve_manager
 from downpour.network.rpc.messages import ManagerInfo, ManagerService
 

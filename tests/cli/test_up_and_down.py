@@ -16,7 +16,7 @@ from downpour.cli import up_and_down
 from downpour.cluster.launchers import Launching, supervisor
 from downpour.cluster.launchers.cluster_files import ClusterFiles, ClusterInfo
 from downpour.host.machine import usable_cores
-from downpour.learning import accelerators, devices
+from downpour.learning import accelerators, auto
 from tests.chaos.line import free_port
 
 Downpour = Callable[..., Any]
@@ -81,7 +81,7 @@ def test_a_dry_run_prints_units_and_writes_nothing(downpour: Downpour, tmp_path:
 def test_each_accelerator_here_gets_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """And each processor, where no accelerator is wanted."""
     cores = usable_cores()
-    monkeypatch.setattr(devices, "_may_have_any", lambda *_: True)
+    monkeypatch.setattr(auto, "_may_have_any", lambda *_: True)
     monkeypatch.setattr(accelerators, "devices_here", lambda: Devices({"cuda": cores + 2}))
     here = Launching.of({}, {})
     wanted = [up_and_down._wanted(here, device) for device in ("auto", "cuda:1", "cpu")]

@@ -14,11 +14,10 @@ from torch import Tensor, nn
 
 from downpour.learning import accelerators
 from downpour.learning.models import NETWORKS
-from downpour.learning.models.generators import seeded
+from downpour.learning.numerics import numeric_class, seeded
 from downpour.learning.tasks.loaded import load
 from downpour.learning.training.evaluation import evaluate
 from downpour.learning.training.loop import LocalTask, ShardTraining
-from downpour.learning.training.numerics import numeric_class
 from downpour.learning.training.optimizers import OPTIMIZERS
 from downpour.learning.training.trial import check_trains
 from tests.learning.training.conftest import with_network
@@ -280,7 +279,7 @@ def test_a_users_task_draws_on_the_device_and_repeats(
 ) -> None:
     """Embeddings, attention, dropout and noise of its own: the trial finds the same bytes."""
     from downpour.core.spec import Spec
-    from downpour.learning.tasks import open_data, prepare_data
+    from downpour.learning.tasks.agreement import open_data, prepare_data
 
     (tmp_path / "words_on_device.py").write_text(USERS)
     allowing(tmp_path, "words_on_device")

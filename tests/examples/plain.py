@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from downpour import Spec, Task
+from downpour.learning.numerics import step_seed, task_seed
 from downpour.learning.training.epoch_order import batch_order
-from downpour.learning.training.numerics import step_seed, task_seed
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from downpour import Spec
 from downpour.files.store import decode, encode
-from downpour.learning.tasks import open_data, prepare_data
+from downpour.learning.tasks.agreement import open_data, prepare_data
 from downpour.learning.tasks.loaded import LoadedTask, load
 from downpour.learning.training.evaluation import evaluate
 from downpour.learning.training.loop import LocalTask, ShardTraining

@@ -13,7 +13,7 @@ from downpour.base.names import Devices
 from downpour.core.spec import Spec
 from downpour.experiments import surroundings
 from downpour.experiments.surroundings import cuts_of, explained, shards_for, workers_for
-from downpour.learning import accelerators, devices
+from downpour.learning import accelerators, auto
 from tests.cluster.manager.conftest import Cluster, cluster, options
 from tests.specs import plain_spec
 
@@ -61,7 +61,7 @@ def test_this_machines_accelerators_have_a_worker_each(
     monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], workers: str, why: str
 ) -> None:
     """As many as serve the spec; processes that share a batch need cores."""
-    monkeypatch.setattr(devices, "_may_have_any", lambda *_: True)
+    monkeypatch.setattr(auto, "_may_have_any", lambda *_: True)
     monkeypatch.setattr(accelerators, "devices_here", lambda: Devices({"cuda": 2}))
     spec = Spec.make(fields)
     assert workers_for(spec) == int(workers.split(maxsplit=1)[0])

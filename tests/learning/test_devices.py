@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from downpour.base.names import Devices
-from downpour.learning import accelerators, devices
+from downpour.learning import accelerators, auto
 from downpour.learning.accelerators import card_of, devices_here, in_use, release, seeded
 
 
@@ -34,25 +34,25 @@ def test_files_of_a_driver_are_signs_of_an_accelerator(
     """Unless the installed torch is built for the processor alone."""
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).touch()
-    assert devices._may_have_any(build, tmp_path) is may
+    assert auto._may_have_any(build, tmp_path) is may
 
 
 def test_torch_is_asked_only_if_it_may_find_something(monkeypatch: pytest.MonkeyPatch) -> None:
     """But always where the user names an accelerator, to say what there is instead."""
     monkeypatch.setattr(accelerators, "devices_here", lambda: Devices({"cuda": 2}))
-    monkeypatch.setattr(devices, "_may_have_any", lambda *_: False)
-    assert not devices.devices_for("auto").accelerators
-    assert devices.devices_for("cuda").cards("cuda") == 2
-    monkeypatch.setattr(devices, "_may_have_any", lambda *_: True)
-    assert devices.devices_for("auto").cards("auto") == 2
-    assert not devices.devices_for("cpu").accelerators
+    monkeypatch.setattr(auto, "_may_have_any", lambda *_: False)
+    assert not auto.devices_for("auto").accelerators
+    assert auto.devices_for("cuda").cards("cuda") == 2
+    monkeypatch.setattr(auto, "_may_have_any", lambda *_: True)
+    assert auto.devices_for("auto").cards("auto") == 2
+    assert not auto.devices_for("cpu").accelerators
 
 
 def test_a_machine_without_signs_does_not_wait_for_torch() -> None:
     """A command line that starts workers stays fast."""
     code = (
-        "import sys; from downpour.learning import devices;"
-        "devices._may_have_any = lambda *_: False; devices.devices_for('auto');"
+        "import sys; from downpour.learning import auto;"
+        "auto._may_have_any = lambda *_: False; auto.devices_for('auto');"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -38,7 +38,7 @@ from downpour.host.child import checked_command
 from downpour.host.machine import usable_cores
 from downpour.host.paths import TOKEN_NAME, Credentials
 from downpour.learning.allowlist import VARIABLE
-from downpour.learning.devices import devices_for
+from downpour.learning.auto import devices_for
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -94,7 +94,7 @@ CODECS = Family(
 ARRANGEMENTS = Family(
     "inside.how",
     "downpour.arrangements",
-    {"data": Member("downpour.learning.intra_worker.data:DATA")},
+    {"data": Member("downpour.learning.intra_worker.team:DATA")},
 )
 """How processes of a worker share a step; each member is an `Arrangement`. The laboratory registers
 two that cut the network."""

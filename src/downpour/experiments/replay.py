@@ -43,7 +43,7 @@ from downpour.files.store import SPEC_NAME, DirectoryStore, SharedDirectory
 from downpour.files.store.model_files import whole_content
 from downpour.host.paths import empty_folder, path_of
 from downpour.learning.accelerators import devices_here
-from downpour.learning.training.numerics import numeric_class
+from downpour.learning.numerics import numeric_class
 from downpour.record import Result
 from downpour.record.record import RecordReader
 from downpour.record.record_lines import FinishedLine

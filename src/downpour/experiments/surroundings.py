@@ -24,8 +24,8 @@ from downpour.files.store import SPEC_NAME, SharedDirectory
 from downpour.files.store.directory import names_in
 from downpour.host.machine import usable_cores
 from downpour.host.paths import path_of
-from downpour.learning.devices import devices_for
-from downpour.learning.tasks import check_named, check_same_data, open_data, prepare_data
+from downpour.learning.auto import devices_for
+from downpour.learning.tasks.agreement import check_named, check_same_data, open_data, prepare_data
 
 Location = str | os.PathLike[str]
 """A path, or the URL of an object store, as users write it."""

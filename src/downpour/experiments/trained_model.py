@@ -32,6 +32,7 @@ from downpour.files.store import FINAL_NAME, SPEC_NAME, encode
 from downpour.files.store.directory import read_regular
 from downpour.files.store.model_files import read_model
 from downpour.host.paths import empty_folder, open_user_file, path_of
+from downpour.learning import datasets, numerics
 from downpour.learning.accelerators import devices_here
 from downpour.learning.blame import describe_error
 from downpour.learning.datasets import SOURCES, Examples, PreparedDataset, open_prepared
@@ -44,19 +45,14 @@ from downpour.learning.datasets.images import (
     has_test_part,
     is_image,
 )
-from downpour.learning.datasets.preparation import examples_like, targets_like
 from downpour.learning.datasets.prepared import without_examples
-from downpour.learning.models import generators
-from downpour.learning.tasks import Data, prepare_data
-from downpour.learning.tasks.agreement import TaskData, limited
+from downpour.learning.tasks.agreement import Data, TaskData, limited, prepare_data
 from downpour.learning.tasks.batches import batch_of
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.tasks.loaded import load as load_task
 from downpour.learning.tasks.own import examples_of, own_task, theirs
-from downpour.learning.training import numerics
+from downpour.learning.training import parameters
 from downpour.learning.training.evaluation import evaluate, examples_together
-from downpour.learning.training.loop import begin_from, lacking
-from downpour.learning.training.parameters import frozen_of, parameters_of, ties_of
 from downpour.learning.user_code import check_code
 
 log = logging.getLogger(__name__)
@@ -105,9 +101,9 @@ def load(trained: TrainedModel) -> nn.Module:
 def _fill(model: nn.Module, trained: TrainedModel) -> None:
     """Copy a trained model's parameters into its network."""
     tensors = read_model(trained.file, trained.name, None, field=FIELD).tensors
-    for remark in begin_from(model, tensors, trained.name, field=FIELD):
+    for remark in parameters.begin_from(model, tensors, trained.name, field=FIELD):
         log.warning("%s", remark)
-    if missing := lacking(model, {*tensors, *frozen_of(model)}):
+    if missing := parameters.lacking(model, {*tensors, *parameters.frozen_of(model)}):
         raise SpecError(FIELD, trained.name, f"lacks {missing[0]}, which the network trains")
 
 
@@ -171,8 +167,8 @@ def export(trained: TrainedModel, folder: Path) -> list[Path]:
     empty_folder("to", folder)
     try:
         with (folder / FINAL_NAME).open("wb") as file:
-            arrays = {**parameters_of(model), **frozen_of(model)}
-            ties = {tied: arrays[name] for tied, name in ties_of(model).items()}
+            arrays = {**parameters.parameters_of(model), **parameters.frozen_of(model)}
+            ties = {tied: arrays[name] for tied, name in parameters.ties_of(model).items()}
             file.writelines(encode({**arrays, **ties}, {}))
         (folder / SPEC_NAME).write_text(trained.spec.to_toml(), encoding="utf-8")
         if facts is not None:
@@ -207,7 +203,9 @@ def read_labelled(path: Path, dataset: PreparedDataset, spec: Spec, *, field: st
     given = Spec(dataset=kind, data_path=str(path), image_size=spec.image_size)
     with _named(field, path):
         x, y = _of_folder(given, path) if path.is_dir() else Npz().read_labelled(given)
-        return Examples(x=examples_like(x, dataset, given), y=targets_like(y, dataset, given))
+        return Examples(
+            x=datasets.examples_like(x, dataset, given), y=datasets.targets_like(y, dataset, given)
+        )
 
 
 def _read_inputs(
@@ -228,7 +226,7 @@ def _read_inputs(
             files = _images(path)
             x = decoded_images(files, dataset.train.x.shape[-1], spec.image_size)
             names = tuple(file.name for file in files)
-        return examples_like(x, dataset, given), names
+        return datasets.examples_like(x, dataset, given), names
 
 
 def _of_folder(given: Spec, path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -344,7 +342,7 @@ def _rows(model: nn.Module, task: LoadedTask, part: str, names: tuple[str, ...])
     examples = examples_of(task.task, spec, part)
     numerics.place(model, spec, images=task.images)
     model.eval()
-    with numerics.settings(spec), torch.no_grad(), generators.seeded(spec.seed):
+    with numerics.settings(spec), torch.no_grad(), numerics.seeded(spec.seed):
         size = spec.batch_size if spec.task else examples_together(model, task)
         for start in range(0, len(names), size):
             chosen = np.arange(start, min(start + size, len(names)))

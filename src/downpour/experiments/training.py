@@ -37,9 +37,8 @@ from downpour.experiments.surroundings import Location, Surroundings, resumed_by
 from downpour.files.store import SharedDirectory
 from downpour.files.store.model_files import experiments_at
 from downpour.host.paths import path_of
-from downpour.learning.intra_worker.choice import settled
-from downpour.learning.tasks import check_named
-from downpour.learning.training.trainer import trainer_of
+from downpour.learning.auto import settled, trainer_of
+from downpour.learning.tasks.agreement import check_named
 from downpour.learning.user_code import package_imports
 from downpour.network.rpc.messages import Status
 from downpour.record import Result

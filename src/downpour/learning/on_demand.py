@@ -26,7 +26,7 @@ from torch import Tensor
 
 from downpour.base.errors import SpecError
 from downpour.host.machine import expect_random_reads
-from downpour.learning.blocks.plain import token_type, window
+from downpour.learning.blocks.formats import token_type, window
 from downpour.learning.datasets.images import (
     check_every_class,
     class_folders,

@@ -85,7 +85,7 @@ def run_trials(work: Work, settings: Settings, *, blind: bool) -> list[Trial]:
 def experiment_of(path: Path | None, data_dir: Path | None) -> Spec | None:
     """Read the spec to train, and check its dataset before the comparison runs for minutes."""
     from downpour.files.spec_file import read_spec
-    from downpour.learning.tasks import check_named
+    from downpour.learning.tasks.agreement import check_named
 
     if path is None:
         return None

@@ -26,10 +26,10 @@ from torch import Tensor, fx, nn
 
 from downpour.base.errors import DownpourError, SpecError
 from downpour.core.spec import Spec
+from downpour.learning import numerics
 from downpour.learning.accelerators import is_plain
 from downpour.learning.blame import describe_error, is_lack_of_memory, users_errors
 from downpour.learning.tasks.loaded import LoadedTask
-from downpour.learning.training import numerics
 from downpour.learning.training.repeating import tensor_sum
 from downpour.learning.training.step import BatchPart, add_gradient
 from downpour_lab.inside.links import exact_copy

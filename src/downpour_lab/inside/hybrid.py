@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from downpour.learning.intra_worker.data import Arrangement, TeamStep, blocks
+from downpour.learning import numerics
 from downpour.learning.intra_worker.helper_process import (
     Answer,
     HelperJob,
@@ -36,9 +36,9 @@ from downpour.learning.intra_worker.helper_process import (
     SharedNetwork,
     patience_seconds,
 )
-from downpour.learning.models.generators import ALONE
+from downpour.learning.intra_worker.team import Arrangement, TeamStep, blocks
+from downpour.learning.numerics import ALONE
 from downpour.learning.tasks.loaded import LoadedTask
-from downpour.learning.training import numerics
 from downpour.learning.training.step import BatchPart, TrainingStep, add_gradient
 from downpour_lab.inside.cut import (
     Entrance,

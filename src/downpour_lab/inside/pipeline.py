@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from downpour.learning.intra_worker.data import Arrangement, TeamStep
+from downpour.learning import numerics
 from downpour.learning.intra_worker.helper_process import (
     Answer,
     HelperJob,
@@ -29,9 +29,9 @@ from downpour.learning.intra_worker.helper_process import (
     SharedNetwork,
     patience_seconds,
 )
-from downpour.learning.models.generators import ALONE
+from downpour.learning.intra_worker.team import Arrangement, TeamStep
+from downpour.learning.numerics import ALONE
 from downpour.learning.tasks.loaded import LoadedTask
-from downpour.learning.training import numerics
 from downpour.learning.training.step import BatchPart, add_gradient, batch_parts
 from downpour_lab.inside.cut import (
     Entrance,

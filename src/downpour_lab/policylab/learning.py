@@ -25,12 +25,12 @@ from downpour.core.spec import Spec
 from downpour.core.splitters import divide
 from downpour.files.aggregators import AGGREGATORS, Contribution, first_state, fold, take_step
 from downpour.files.store import WHOLE, SharedDirectory, Work, encode, layout, publish_work
-from downpour.learning.tasks import open_data, prepare_data
+from downpour.learning.auto import trainer_of
+from downpour.learning.tasks.agreement import open_data, prepare_data
 from downpour.learning.tasks.loaded import load
 from downpour.learning.training.evaluation import evaluate
 from downpour.learning.training.loop import LocalTask, ShardTraining
 from downpour.learning.training.parameters import buffers_of, load_parameters, parameters_of
-from downpour.learning.training.trainer import trainer_of
 from downpour_lab.policylab.ledger import RoundOutcome
 
 _NAME = "learning"

@@ -39,7 +39,7 @@ from downpour.cluster.manager.process import Manager, start_manager
 from downpour.cluster.options import ManagerOptions, WorkerOptions
 from downpour.host.paths import Credentials
 from downpour.launchers import LaunchPlan, SshOptions
-from downpour.learning import accelerators, devices
+from downpour.learning import accelerators, auto
 from downpour.network.rpc import ManagerClient
 from downpour.network.rpc.messages import Status
 
@@ -246,7 +246,7 @@ def test_names_ports_and_files_count_up() -> None:
 def test_those_of_one_machine_take_its_cards_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each worker's process is told of its own."""
     monkeypatch.setattr(accelerators, "devices_here", lambda: Devices({"cuda": 2}))
-    monkeypatch.setattr(devices, "_may_have_any", lambda *_: True)
+    monkeypatch.setattr(auto, "_may_have_any", lambda *_: True)
     asked = WorkerOptions(shared="s", name="w", device="cuda")
     for one in (asked, WorkerOptions(shared="s", name="w")):  # which asks for auto
         cards = [on_a_card(numbered(one, number)).device for number in (1, 2, 3)]

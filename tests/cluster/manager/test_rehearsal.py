@@ -134,7 +134,7 @@ import sys
 from pathlib import Path
 from downpour.cluster.manager.global_model import GlobalModel
 from downpour.cluster.manager.rehearsal import Rehearsal
-from downpour.learning.tasks import open_data, prepare_data
+from downpour.learning.tasks.agreement import open_data, prepare_data
 from tests.specs import plain_spec
 import numpy as np
 

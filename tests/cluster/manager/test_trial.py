@@ -21,9 +21,9 @@ from downpour.cluster.manager import global_model, rehearsal
 from downpour.cluster.manager.global_model import GlobalModel
 from downpour.core.spec import Spec
 from downpour.learning.datasets import open_prepared, prepare
+from downpour.learning.numerics import numeric_class
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training.evaluation import evaluate_on
-from downpour.learning.training.numerics import numeric_class
 from tests.cluster.manager.conftest import NUMERICS
 
 

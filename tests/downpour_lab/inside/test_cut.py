@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
 from downpour.learning.datasets import PreparedDataset
-from downpour.learning.models.generators import ALONE
+from downpour.learning.numerics import ALONE
 from downpour.learning.training.step import batch_parts, cutting
 from downpour_lab.inside.cut import Probe, balanced, layers_of, probed, stages_of
 from downpour_lab.inside.links import exact_copy

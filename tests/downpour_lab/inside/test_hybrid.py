@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from downpour.core.spec import Spec
+from downpour.learning import numerics
 from downpour.learning.datasets import PreparedDataset
 from downpour.learning.tasks.loaded import LoadedTask, load
-from downpour.learning.training import numerics
 from downpour.learning.training.step import batch_parts
 from downpour_lab.inside.hybrid import HybridStep, Share
 from tests.learning.training.conftest import BASE, started

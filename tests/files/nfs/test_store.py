@@ -19,7 +19,7 @@ import fcntl, os, secrets, subprocess, time
 from dataclasses import replace
 from pathlib import Path
 import numpy as np
-from downpour.learning.datasets.preparation import prepare
+from downpour.learning.datasets import prepare
 from downpour.learning.datasets.prepared import open_prepared
 from downpour.learning.datasets.source import Arrays, SourceFiles
 from downpour.base.errors import StoreError

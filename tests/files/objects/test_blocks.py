@@ -32,7 +32,7 @@ def store(s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S3St
     """Two files of tokens in the place `set` of a bucket, on a machine with a folder of its own."""
     for name, value in {**s3.environment, "DOWNPOUR_LOCAL": str(tmp_path / "local")}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("downpour.learning.blocks.plain._BLOCK_BYTES", 32)
+    monkeypatch.setattr("downpour.learning.blocks.formats._TOKENS_BYTES", 32)
     monkeypatch.setattr(places, "_RETRIES", RetryPolicy(seconds=0))
     store = s3.objects("bucket", tmp_path.name)
     for name in ("set/a", "set/b"):
@@ -122,7 +122,7 @@ def test_a_task_fetches_ahead_in_its_order_within_a_bound(
 
     Threads end with the examples.
     """
-    monkeypatch.setattr("downpour.learning.blocks.ahead._FETCHERS", 1)
+    monkeypatch.setattr("downpour.learning.blocks._FETCHERS", 1)
     monkeypatch.setenv("DOWNPOUR_CACHE", str(8 * 3 * BLOCK))
     blocks = Blocks(url, length=8)
     order = np.array([30, 31, 4, 0, 5, 12, 13, 20])
@@ -153,7 +153,7 @@ def test_a_full_cache_keeps_what_the_next_epoch_needs_first(
 
     One that drops what was used longest ago would save none.
     """
-    monkeypatch.setattr("downpour.learning.blocks.ahead._FETCHERS", 1)
+    monkeypatch.setattr("downpour.learning.blocks._FETCHERS", 1)
     monkeypatch.setenv("DOWNPOUR_CACHE", str(10 * (BLOCK + 16)))
     blocks, order = Blocks(url, length=8, memory_megabytes=0), np.arange(0, WINDOWS, 2)
     for _ in range(4):

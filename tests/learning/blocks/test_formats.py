@@ -27,7 +27,7 @@ from torch.utils.data import default_collate
 
 from downpour.base.errors import DownpourError, FileCorrupt, SpecError, StoreError
 from downpour.data import TokenWindows
-from downpour.learning.blocks.examples import Blocks
+from downpour.learning.blocks import Blocks
 
 WRITTEN = Path(__file__).parent / "written"
 COUNT = 12
@@ -158,7 +158,7 @@ def test_members_of_a_tar_with_one_key_are_an_example(tmp_path: Path) -> None:
 def test_large_tars_are_cut_between_examples(tmp_path: Path, monkeypatch: Any) -> None:
     """However small a block is, it holds whole examples, and all of them."""
     shutil.copytree(WRITTEN / "tars", tmp_path / "tars")
-    monkeypatch.setattr("downpour.learning.blocks.tars._BLOCK_BYTES", 1)
+    monkeypatch.setattr("downpour.learning.blocks.formats._TAR_BYTES", 1)
     blocks = Blocks(tmp_path / "tars", columns=["cls"])
     assert blocks.block_ends.tolist() == list(range(1, COUNT + 1))
     assert [row["cls"] for row in blocks.__getitems__(range(COUNT))] == [0, 1, 2] * 4
@@ -167,7 +167,7 @@ def test_large_tars_are_cut_between_examples(tmp_path: Path, monkeypatch: Any) -
 def test_tokens_are_windows_and_other_files_are_examples(tmp_path: Path, monkeypatch: Any) -> None:
     """Windows are those of `TokenWindows`, wherever a block ends."""
     np.arange(500, dtype=np.uint16).tofile(tmp_path / "train.bin")
-    monkeypatch.setattr("downpour.learning.blocks.plain._BLOCK_BYTES", 7 * 2 * 10)
+    monkeypatch.setattr("downpour.learning.blocks.formats._TOKENS_BYTES", 7 * 2 * 10)
     windows, blocks = TokenWindows(tmp_path / "train.bin", 7), Blocks(tmp_path, length=7)
     assert len(blocks.block_ends) == 8
     for number, other in enumerate(blocks.__getitems__(range(len(windows)))):
@@ -182,7 +182,7 @@ def test_tokens_are_windows_and_other_files_are_examples(tmp_path: Path, monkeyp
 def test_a_batch_of_many_blocks_takes_the_memory_of_one(tmp_path: Path, monkeypatch: Any) -> None:
     """As in a random order over large blocks; each is closed before the next is opened."""
     np.zeros(1 << 20, np.uint16).tofile(tmp_path / "train.bin")
-    monkeypatch.setattr("downpour.learning.blocks.plain._BLOCK_BYTES", 1 << 17)
+    monkeypatch.setattr("downpour.learning.blocks.formats._TOKENS_BYTES", 1 << 17)
     blocks = Blocks(tmp_path, length=8, memory_megabytes=0)
     assert len(blocks.block_ends) == 16
     tracemalloc.start()

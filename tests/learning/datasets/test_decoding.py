@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
-from downpour.learning.datasets import source
-from downpour.learning.datasets.preparation import decoded
+from downpour.learning.datasets import decoded, source
 from downpour.learning.datasets.source import Arrays
 
 

@@ -18,7 +18,7 @@ from downpour.learning.datasets import array_folder, digests, open_prepared, pre
 from downpour.learning.datasets.array_folder import damage
 from downpour.learning.datasets.digests import VerifiedBlocks, block_digests, checksum_of, identity
 from downpour.learning.datasets.prepared import ARRAYS
-from downpour.learning.tasks import open_data
+from downpour.learning.tasks.agreement import open_data
 from downpour.learning.tasks.batches import Feed
 from downpour.learning.training.epoch_order import batch_order
 

@@ -15,9 +15,8 @@ from PIL import Image
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
-from downpour.learning.datasets import SOURCES, check_source, open_prepared, prepare
+from downpour.learning.datasets import SOURCES, check_source, decoded, open_prepared, prepare
 from downpour.learning.datasets.images import resized
-from downpour.learning.datasets.preparation import decoded
 
 
 def draw(path: Path, level: int, mode: str = "L", size: tuple[int, int] = (8, 8)) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from downpour.core.spec import Spec
 from downpour.learning.intra_worker import helper_process
 from downpour.learning.intra_worker.team import Team
-from downpour.learning.tasks import open_data, prepare_data
+from downpour.learning.tasks.agreement import open_data, prepare_data
 from downpour.learning.tasks.loaded import load
 from downpour.learning.training.loop import LocalTask, ShardTraining
 from tests.chaos.forked import Forks

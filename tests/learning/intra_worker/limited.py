@@ -34,7 +34,7 @@ def train(spec_text: str, folder: str, key: str) -> dict[str, Any]:
     from downpour.core.spec import Spec
     from downpour.host.machine import fail_instead_of_dying
     from downpour.learning.intra_worker.team import Team
-    from downpour.learning.tasks import open_data
+    from downpour.learning.tasks.agreement import open_data
     from downpour.learning.tasks.loaded import load
     from downpour.learning.training.loop import LocalTask, ShardTraining
 

@@ -12,13 +12,7 @@ from downpour.base.errors import SpecError
 from downpour.core.resolve import resolve
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.files.store import SharedDirectory
-from downpour.learning.intra_worker.choice import (
-    Candidate,
-    Measured,
-    candidates,
-    chosen_of,
-    settled,
-)
+from downpour.learning.auto import Candidate, Measured, candidates, chosen_of, settled
 from tests.conftest import Allow
 from tests.learning.intra_worker.conftest import ROOT
 

@@ -12,7 +12,7 @@ import sys
 import downpour.cluster.worker.task_runner, downpour.learning.training.trial
 print(*(name for name in sys.modules if name.startswith("downpour")))
 """
-_OTHERS = {"team", "helper", "helper_process", "data"}
+_OTHERS = {"team", "helper", "helper_process"}
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from downpour.learning.intra_worker.helper_process import (
     SharedNetwork,
     create_memory,
 )
-from downpour.learning.tasks import open_data
+from downpour.learning.tasks.agreement import open_data
 from downpour.learning.tasks.loaded import load
 from tests.learning.intra_worker.conftest import Trainer
 

@@ -17,7 +17,7 @@ from downpour.core.spec import Spec
 from downpour.host.machine import HELPER_PIDS, SystemSampler
 from downpour.learning.intra_worker import helper_process
 from downpour.learning.intra_worker import team as own_team
-from downpour.learning.tasks import prepare_data
+from downpour.learning.tasks.agreement import prepare_data
 from downpour.learning.tasks.batches import Classification
 from downpour.learning.training.loop import ShardTraining
 from tests.conftest import Allow

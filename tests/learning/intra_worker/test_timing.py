@@ -11,7 +11,7 @@ import torch
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
-from downpour.learning.intra_worker.choice import Candidate
+from downpour.learning.auto import Candidate
 from downpour.learning.intra_worker.timing import Subject, all_measured
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_helpers")]

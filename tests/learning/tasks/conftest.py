@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from downpour.core.spec import Spec
-from downpour.learning.tasks import open_data, prepare_data
+from downpour.learning.tasks.agreement import open_data, prepare_data
 from downpour.learning.tasks.loaded import LoadedTask, load
 from tests.conftest import Allow
 from tests.learning.training.conftest import dataset, numbers

@@ -14,8 +14,13 @@ from downpour.base.errors import FileMissing, SpecError, UnfitWorker
 from downpour.base.values import DatasetFacts
 from downpour.core.spec import Spec
 from downpour.learning.allowlist import VARIABLE
-from downpour.learning.tasks import check_named, check_same_data, open_data, prepare_data
-from downpour.learning.tasks.agreement import TaskData
+from downpour.learning.tasks.agreement import (
+    TaskData,
+    check_named,
+    check_same_data,
+    open_data,
+    prepare_data,
+)
 from downpour.learning.tasks.loaded import load
 from downpour.learning.tasks.own import resemble, sketched
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pack_sequence
 
 from downpour.learning.blame import describe_error
+from downpour.learning.tasks import Task
 from downpour.learning.tasks.batches import batch_of, on_device, read
-from downpour.learning.tasks.task import Task
 
 
 class Pair(NamedTuple):

@@ -12,11 +12,10 @@ from torch.utils.data import Subset, TensorDataset, default_collate
 
 from downpour.base.values import DatasetFacts
 from downpour.core.spec import Spec
-from downpour.learning.tasks import batches
+from downpour.learning.tasks import ExampleList, Task, batches
 from downpour.learning.tasks.agreement import TaskData
 from downpour.learning.tasks.batches import Columns
 from downpour.learning.tasks.loaded import LoadedTask
-from downpour.learning.tasks.task import ExampleList, Task
 
 CHOSEN = [4, 0, 4, 2]
 X, Y = torch.arange(12.0).reshape(6, 2), torch.arange(6)

@@ -14,7 +14,7 @@ import pytest
 import downpour
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
-from downpour.learning.tasks.task import Task
+from downpour.learning.tasks import Task
 from downpour.learning.training.evaluation import evaluate, evaluate_on
 from downpour.learning.training.loop import LocalTask, ShardTraining
 from downpour.learning.training.optimizers import without_effect

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from downpour.base.errors import FileCorrupt
 from downpour.base.values import Part
-from downpour.learning.models import generators
+from downpour.learning import numerics
 from downpour.learning.tasks.batches import batch_of
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training import evaluation
@@ -105,11 +105,11 @@ def test_a_loader_prepares_the_batch_and_the_generators_of_the_worker(tmp_path: 
     with training._randomness.active():
         training._randomness.begin(3)
         x, y = task.batch("train", np.array([1, 2, 5]))
-        left = generators.States.now()
+        left = numerics.States.now()
         assert left == prepared.drawn
         torch.rand(1)
         prepared.drawn.restore()
-        assert generators.States.now() == left
+        assert numerics.States.now() == left
     assert torch.equal(x, prepared.batch[0])
     assert torch.equal(y, prepared.batch[1])
 

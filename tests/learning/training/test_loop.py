@@ -19,9 +19,9 @@ from downpour.base.errors import FileCorrupt, NonFinite, SpecError
 from downpour.core.spec import Spec
 from downpour.learning.datasets import PreparedDataset
 from downpour.learning.models import build
+from downpour.learning.tasks import ExampleList
 from downpour.learning.tasks.batches import Feed
 from downpour.learning.tasks.loaded import LoadedTask, load
-from downpour.learning.tasks.task import ExampleList
 from downpour.learning.training.epoch_order import Indices, KeptArrays
 from downpour.learning.training.loop import LocalTask, ShardTraining
 from downpour.learning.training.optimizers import OPTIMIZERS

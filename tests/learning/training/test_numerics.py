@@ -9,7 +9,7 @@ import torch
 
 from downpour.base.errors import OutOfMemory
 from downpour.core.spec import Spec
-from downpour.learning.training.numerics import Randomness, _processor, numeric_class, settings
+from downpour.learning.numerics import Randomness, _processor, numeric_class, settings
 
 
 def test_a_lack_of_memory_is_called_by_its_name() -> None:

@@ -16,7 +16,7 @@ from torch.optim import SGD, Adam, Optimizer
 
 from downpour.base.errors import FileCorrupt, SpecError
 from downpour.core.spec import Spec
-from downpour.learning.tasks.task import Task
+from downpour.learning.tasks import Task
 from tests.learning.training.test_optimizers import optimizers_of
 
 Groups = list[dict[str, Any]]

@@ -18,9 +18,9 @@ from downpour.base.errors import FileCorrupt
 from downpour.base.values import DatasetFacts
 from downpour.core.spec import Spec
 from downpour.learning.datasets import PreparedDataset
+from downpour.learning.tasks import Task
 from downpour.learning.tasks.agreement import TaskData
 from downpour.learning.tasks.loaded import LoadedTask
-from downpour.learning.tasks.task import Task
 from downpour.learning.training.loop import ShardTraining
 from downpour.learning.training.optimizers import (
     OPTIMIZERS,

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from downpour.base.errors import FileCorrupt, NonFinite, SpecError
-from downpour.learning.training.loop import begin_from
 from downpour.learning.training.parameters import (
     Arrays,
+    begin_from,
     check_finite,
     infinite_constants,
     is_finite,

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from downpour.learning.allowlist import VARIABLE
-from downpour.learning.tasks import open_data, prepare_data
+from downpour.learning.tasks.agreement import open_data, prepare_data
 from downpour.learning.tasks.loaded import LoadedTask, load
 from downpour.learning.training.repeating import another_clock, decided, difference, repeated
 from tests.specs import plain_spec

@@ -14,7 +14,7 @@ from torch import nn
 from downpour.base.errors import OutOfMemory
 from downpour.core.spec import Spec
 from downpour.learning.blame import is_lack_of_memory
-from downpour.learning.training.numerics import lack_of_memory, settings
+from downpour.learning.numerics import lack_of_memory, settings
 from downpour.learning.training.step import Shortage, kept_on_host
 
 CUDA = (

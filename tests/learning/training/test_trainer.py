@@ -9,7 +9,7 @@ import pytest
 from downpour.base.errors import DownpourError, LaunchError, SpecError
 from downpour.core.resolve import LocalOptimizer
 from downpour.core.spec import Spec
-from downpour.learning.training.trainer import look, trainer_of
+from downpour.learning.auto import look, trainer_of
 from tests.learning.tasks.conftest import lab
 
 __all__ = ["lab"]

@@ -338,7 +338,7 @@ def _run_worker(options: dict[str, Any], ready: Callable[[Address], None]) -> No
 
 
 def _run_look(options: dict[str, Any], ready: Callable[[str], None]) -> None:
-    from downpour.learning.training.trainer import look
+    from downpour.learning.auto import look
 
     ready(look(options))
 

@@ -35,7 +35,7 @@ from downpour.cluster.launchers.ssh_script import (
     worker_script,
 )
 from downpour.cluster.options import WorkerOptions, training_environment
-from downpour.learning.devices import devices_for
+from downpour.learning.auto import devices_for
 
 _CLOSE_SECONDS = 60.0
 """A worker leaves within seconds; one whose host is gone never says so."""

@@ -158,7 +158,7 @@ try:
     seen["version"] = VERSION
     seen["memory_bytes"] = psutil.virtual_memory().available
     if numerics == "yes":
-        from downpour.learning.training.numerics import numeric_class
+        from downpour.learning.numerics import numeric_class
         seen["numerics"] = str(numeric_class("cpu"))
 except ImportError:
     pass

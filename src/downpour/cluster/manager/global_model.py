@@ -21,15 +21,15 @@ from downpour.core.spec import Spec
 from downpour.files.store import WHOLE, model_metadata
 from downpour.host.machine import failing_instead_of_dying, told_limit
 from downpour.learning.accelerators import devices_here, release
-from downpour.learning.tasks import Data, Reading
+from downpour.learning.numerics import lack_of_memory, numeric_class
+from downpour.learning.tasks.agreement import Data, Reading
 from downpour.learning.tasks.loaded import LoadedTask, load
 from downpour.learning.training.evaluation import evaluate_on
 from downpour.learning.training.loaders import Loaders, loaders_for
-from downpour.learning.training.loop import begin_from
-from downpour.learning.training.numerics import lack_of_memory, numeric_class
 from downpour.learning.training.optimizers import without_effect
 from downpour.learning.training.parameters import (
     Arrays,
+    begin_from,
     buffers_of,
     frozen_of,
     load_frozen,

@@ -30,8 +30,8 @@ from downpour.cluster.options import HASH_SEED
 from downpour.core.spec import Spec
 from downpour.host.machine import fail_instead_of_dying, kills, let_be_killed_first, told_limit
 from downpour.host.process import end_session, end_with_parent
-from downpour.learning import tasks
 from downpour.learning.blame import ending_told, place_of
+from downpour.learning.tasks import agreement
 
 if TYPE_CHECKING:
     from downpour.cluster.manager.global_model import GlobalModel
@@ -97,7 +97,7 @@ class Rehearsal:
         if not found:  # the manager has met the same error
             return ""
         try:
-            tasks.check_same_data(self._spec.replace(data_key=found["key"]), self._folder, key)
+            agreement.check_same_data(self._spec.replace(data_key=found["key"]), self._folder, key)
         except SpecError:
             return "its examples or labels differ"
         return difference(drawn.looks, found["steps"]) if drawn and drawn.looks else ""
@@ -154,8 +154,8 @@ def _prepare(asked: dict[str, Any]) -> None:
 
     spec, folder = Spec.from_toml(asked["spec"]), Path(asked["folder"])
     data_dir = Path(asked["data_dir"]) if asked["data_dir"] else None
-    key = tasks.prepare_data(spec, folder, data_dir)
-    data = tasks.open_data(spec, folder, key)
+    key = agreement.prepare_data(spec, folder, data_dir)
+    data = agreement.open_data(spec, folder, key)
     shards, _ = divide(
         spec, data.labels, data.facts.train_samples, spec.shards or 1, data.block_ends
     )

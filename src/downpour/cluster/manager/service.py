@@ -49,9 +49,9 @@ from downpour.core.scheduler import events as on
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.files.store import layout
+from downpour.learning.auto import trainer_of
 from downpour.learning.shipping import BadBundle, Bundle, bundle_of
-from downpour.learning.tasks import check_named
-from downpour.learning.training.trainer import trainer_of
+from downpour.learning.tasks.agreement import check_named
 from downpour.learning.user_code import fixed_code, versions_of
 from downpour.network.metrics import counter, gauge, summary
 from downpour.network.rpc.messages import (

@@ -47,8 +47,8 @@ from downpour.files.store import (
     step_to,
 )
 from downpour.files.store.shared_directory import send_dataset
-from downpour.learning import tasks
-from downpour.learning.tasks import Data, Reading
+from downpour.learning.tasks import agreement
+from downpour.learning.tasks.agreement import Data, Reading
 from downpour.learning.training.epoch_order import batch_order, check_meetings
 from downpour.learning.user_code import check_code, variables_read
 from downpour.network.rpc.messages import IndexArray
@@ -77,11 +77,11 @@ def prepare(
             check_code(what, name, spec.code)
     retry_policy, folder = space.shared.retry_policy, space.shared.datasets
     key = retry_policy.call_through_outage(
-        partial(tasks.prepare_data, spec, folder, data_dir, command.dataset)
+        partial(agreement.prepare_data, spec, folder, data_dir, command.dataset)
     )
     retry_policy.call_through_outage(partial(send_dataset, space.shared, key))
-    tasks.check_same_data(spec, folder, key)
-    dataset = retry_policy.call_through_outage(partial(tasks.open_data, spec, folder, key))
+    agreement.check_same_data(spec, folder, key)
+    dataset = retry_policy.call_through_outage(partial(agreement.open_data, spec, folder, key))
     facts = dataset.facts
     decoded = time.perf_counter()
     shards, held_out = divide(

@@ -160,7 +160,7 @@ class WorkerCalls:
     def warm_up(self) -> None:
         """Import torch, which takes 1 to 3 s, so that the first submission need not wait for it."""
         import downpour.cluster.manager.global_model  # noqa: F401 - for what it imports
-        from downpour.learning.training.numerics import numeric_class
+        from downpour.learning.numerics import numeric_class
 
         self._numeric_class = numeric_class("cpu")
 

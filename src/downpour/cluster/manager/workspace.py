@@ -30,7 +30,7 @@ from downpour.files.store.directory import names_in
 from downpour.files.store.lease import Leader
 from downpour.files.store.shared_directory import RUN_LOCK_NAME, give_back, is_sent, lock_file
 from downpour.learning.shipping import Bundle
-from downpour.learning.tasks import Data, Reading, open_data
+from downpour.learning.tasks.agreement import Data, Reading, open_data
 from downpour.network.rpc.messages import IndexArray, IndicesFile
 from downpour.record.journal import Journal, segments
 from downpour.record.mirror import journal_of

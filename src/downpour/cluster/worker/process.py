@@ -32,7 +32,7 @@ from downpour.files.store.shared_directory import open_location
 from downpour.host.machine import SystemSampler, fail_instead_of_dying
 from downpour.host.paths import known_secrets
 from downpour.host.process import on_interrupt, on_leaving
-from downpour.learning.devices import devices_for
+from downpour.learning.auto import devices_for
 from downpour.network.discovery import Managers, awaiting, files_may_come
 from downpour.network.metrics import MetricsEndpoint, Timing, counter, gauge, summary
 from downpour.network.rpc import Address, ManagerClient, Trust, listen, parse_address, serve_worker
@@ -157,7 +157,7 @@ def _make_agent(
 ) -> tuple[WorkerAgent, WorkerMetrics]:
     # Imported here, because these import torch, and torch reads the settings made before.
     from downpour.cluster.worker.task_runner import TaskRunner
-    from downpour.learning.training.numerics import numeric_class
+    from downpour.learning.numerics import numeric_class
 
     device = options.device
     numerics = numeric_class(device)

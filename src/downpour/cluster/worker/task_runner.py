@@ -45,13 +45,13 @@ from downpour.files.store import (
 )
 from downpour.files.store.shared_directory import fetch_dataset
 from downpour.learning.accelerators import release
+from downpour.learning.numerics import lack_of_memory, numeric_class
 from downpour.learning.shipping import settle_code
-from downpour.learning.tasks import Data, Reading, open_data
+from downpour.learning.tasks.agreement import Data, Reading, open_data
 from downpour.learning.tasks.loaded import LoadedTask, load
 from downpour.learning.training.epoch_order import KeptArrays
 from downpour.learning.training.loaders import loaders_for
 from downpour.learning.training.loop import LocalTask, ShardTraining
-from downpour.learning.training.numerics import lack_of_memory, numeric_class
 from downpour.learning.training.parameters import load_frozen, load_parameters
 from downpour.learning.training.repeating import (
     RULE,

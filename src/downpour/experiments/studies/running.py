@@ -53,7 +53,7 @@ from downpour.experiments.surroundings import Surroundings, workers_for
 from downpour.experiments.training import embed
 from downpour.files.store.publish import explain
 from downpour.host.child import Child
-from downpour.learning.tasks import check_named
+from downpour.learning.tasks.agreement import check_named
 from downpour.network.rpc.messages import Status
 from downpour.record import Result
 from downpour.record.record import parse_lines

@@ -27,7 +27,7 @@ from downpour.base.states import LOSS, ExperimentState
 from downpour.core.resolve import resolve
 from downpour.core.spec import ResolvedSpec, Spec, toml_fields
 from downpour.files.spec_file import read_toml
-from downpour.learning.training.trainer import trainer_of
+from downpour.learning.auto import trainer_of
 from downpour.record import Result
 from downpour.record.result_parts import RoundResult, in_words
 from downpour.record.study_result import SearchRun

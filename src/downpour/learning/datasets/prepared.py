@@ -1,6 +1,6 @@
 """A prepared dataset, and the facts that it states.
 
-The folder is written once, by `preparation.py`, and never changed; here it is only read. Its name,
+The folder is written once, by `__init__.py`, and never changed; here it is only read. Its name,
 the dataset's *key*, determines every byte of it: see `array_folder.py`.
 """
 

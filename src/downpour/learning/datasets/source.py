@@ -1,7 +1,7 @@
 """A source of examples: the one that a spec names, and the files it needs.
 
 A source knows one kind of files (or one package) and nothing of limits, resizing, normalization or
-the prepared folder. Those are the same for all and are in `preparation.py`.
+the prepared folder. Those are the same for all and are in `__init__.py`.
 Sources import what they need (Pillow, scikit-learn, torchvision) inside their functions, so that a
 machine without them can use the others.
 """

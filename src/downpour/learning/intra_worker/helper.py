@@ -18,18 +18,18 @@ import torch
 from downpour.base.errors import OutOfMemory
 from downpour.core.families import ARRANGEMENTS
 from downpour.core.spec import Spec
+from downpour.learning import numerics
 from downpour.learning.blame import users_errors
-from downpour.learning.intra_worker.data import Arrangement
 from downpour.learning.intra_worker.helper_process import (
     Answer,
     HelperJob,
     HelperTask,
     SharedNetwork,
 )
+from downpour.learning.intra_worker.team import Arrangement
 from downpour.learning.shipping import use
-from downpour.learning.tasks import open_data
+from downpour.learning.tasks.agreement import open_data
 from downpour.learning.tasks.loaded import load
-from downpour.learning.training import numerics
 
 
 class Helper:

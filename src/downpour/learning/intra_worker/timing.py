@@ -1,6 +1,6 @@
 """Times some steps of each arrangement in which a worker could train on this machine.
 
-`choice.measured` starts it as `python -m downpour.learning.intra_worker.timing WORK`. It prints a
+`auto.measured` starts it as `python -m downpour.learning.intra_worker.timing WORK`. It prints a
 line of JSON for each candidate as soon as its measurement ends. Each candidate takes turns with a
 single process, slice by slice, so that other work on the machine slows both alike; the ratio is the
 median over the slices.
@@ -26,10 +26,10 @@ from downpour.base.errors import DownpourError, SpecError
 from downpour.core.spec import Spec
 from downpour.host.process import end_with_parent
 from downpour.learning.accelerators import devices_here
+from downpour.learning.auto import Candidate, Measured, closed
 from downpour.learning.blame import describe_error, users_errors
-from downpour.learning.intra_worker.choice import Candidate, Measured, closed
 from downpour.learning.intra_worker.team import Team
-from downpour.learning.tasks import open_data, prepare_data
+from downpour.learning.tasks.agreement import open_data, prepare_data
 from downpour.learning.tasks.loaded import load
 from downpour.learning.training.loop import LocalTask, ShardTraining
 from downpour.learning.training.trial import check_trains

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from downpour.learning.models.building import image, probability, width, widths
+from downpour.base.errors import SpecError
 
 
 def known_networks() -> list[str]:
@@ -227,3 +227,37 @@ class ConvLstm(nn.Module):
         known, _ = self.lstm(rows)
         output: Tensor = self.dense(self.dropout(known[:, -1]))
         return output
+
+
+def image(sample_shape: tuple[int, ...], *, smallest: int) -> tuple[int, int, int]:
+    """Return channels, height and width of images of at least `smallest` pixels a side."""
+    if len(sample_shape) != 3 or min(sample_shape[1:]) < smallest:
+        accepted = f"this network needs images of at least {smallest} x {smallest} pixels"
+        raise SpecError("model", f"examples of shape {sample_shape}", accepted)
+    return sample_shape
+
+
+def probability(name: str, value: float) -> float:
+    """Return an option that is the share of elements to drop."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise SpecError(f"model_options.{name}", value, "a number of at least 0 and below 1")
+    return float(value)
+
+
+def width(name: str, value: int) -> int:
+    """Return an option that is a number of units."""
+    if not _counts(value):
+        raise SpecError(f"model_options.{name}", value, "a whole number of at least 1")
+    return value
+
+
+def widths(name: str, value: Sequence[int] | int) -> list[int]:
+    """Return an option that is a list of numbers of units; a single number is a list of one."""
+    listed = [value] if isinstance(value, int) else list(value)
+    if not all(map(_counts, listed)):
+        raise SpecError(f"model_options.{name}", value, "a list of widths, each at least 1")
+    return listed
+
+
+def _counts(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

@@ -1,75 +1,141 @@
-"""The training task: the user's own, or the built-in one of dataset, model and loss.
+"""The parts of a user's training: the class that a spec's `task` names, and its defaults.
 
-`prepare_data` puts what all processes must agree on into a folder, and returns its key;
-`open_data` reads it. Neither opening nor this module imports torch. `loaded.load` makes the task of
-a spec, for code that trains or evaluates.
+Three methods are needed: `model`, `examples` and `loss`. The loop around them is Downpour's, so a
+task can stop after any step and go on elsewhere with the same bytes. That holds because its state
+is enumerable: parameters, buffers, the optimizer's state and the position. Everything else must
+be a function of the position, which is why all global generators are seeded before every step.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from downpour.base.errors import SpecError, StoreError
-from downpour.core.spec import Spec
-from downpour.learning import datasets
-from downpour.learning.allowlist import check_factory, source_file
-from downpour.learning.datasets import PreparedDataset
-from downpour.learning.tasks.agreement import TaskData, alike, open_task_data, task_data_key
-
-Data = PreparedDataset | TaskData
-"""The facts about a spec's examples: counts, labels, and the built-in task's examples too."""
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
 
 
-class Reading(NamedTuple):
-    """A prepared dataset, and how many loaders may read it ahead; None: as many as pay off."""
-
-    datasets: Path
-    key: str
-    loaders: int | None
+Batch = Any
+"""The result of `collate`: tensors, in any tuple, list or dictionary."""
 
 
-def check_named(spec: Spec, data_dir: Path | None = None) -> None:
-    """Check the names of a task or a dataset before anything starts; imports no module."""
-    if spec.task is None:
-        datasets.check_source(spec, data_dir)
-        if ":" in spec.model:
-            check_factory("model", spec.model)
-    elif source_file(check_factory("task", spec.task)) is None:
-        module = spec.task.partition(":")[0]
-        raise SpecError("task", spec.task, f"no module {module} on the import path")
+class ExampleList(Protocol):
+    """Examples by index: a torch dataset, a memory map, a list."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+
+    def __getitem__(self, index: int, /) -> Any:
+        """Return one of them."""
 
 
-def prepare_data(
-    spec: Spec, root: Path, data_dir: Path | None = None, begun_with: str | None = None
-) -> str:
-    """Return the key of the spec's data under `root`, making its folder where it is missing.
+@runtime_checkable
+class ReadsAhead(Protocol):
+    """Examples that fetch what will be read, as those of `downpour.data.Blocks` do."""
 
-    `begun_with` is the key that an experiment goes on with; see `datasets.prepare`.
+    def expect(self, indices: Any, later: Any, /) -> None:
+        """Fetch these examples [n] before they are read, in this order.
+
+        After them, it needs the blocks of the examples `later`, in that order.
+        """
+
+    def reach(self, place: int, /) -> None:
+        """Say that the expected examples before a place have been read."""
+
+
+class Task:
+    """A training that a spec names: `task = "package.module:Class"`.
+
+    The manager and every worker make it as `Class(**task_options)`, so making it should be cheap
+    and must depend on the options alone. Methods that are not overridden leave the choice
+    to the spec.
     """
-    if spec.task is None:
-        return datasets.prepare(spec, root, data_dir, begun_with)
-    return task_data_key(spec, root, begun_with)
+
+    def model(self) -> nn.Module:
+        """Return the network, on the CPU; all global generators are seeded by the spec's seed.
+
+        Parameters that require no gradient are frozen: Downpour sends them only once.
+        """
+        raise NotImplementedError(_unwritten(self, "model"))
+
+    def examples(self, part: str) -> ExampleList:
+        """Return the examples of a part, "train" or "test": anything with `len()` and `[i]`.
+
+        Example i must be the same on every machine, except for its draws from the generators of
+        Python, numpy and torch: an augmentation repeats with the step. If the object has
+        `__getitems__(indices)`, as torch's datasets may, a whole batch is asked for at once.
+        """
+        raise NotImplementedError(_unwritten(self, "examples"))
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor | tuple[Tensor, Any]:
+        """Return the mean loss of a batch, a scalar that depends on the parameters.
+
+        If it is a mean over something other than examples, such as tokens, return a pair of the sum
+        and the count. Then `accumulate` takes the same step, and the test loss is exact.
+        """
+        raise NotImplementedError(_unwritten(self, "loss"))
+
+    def collate(self, examples: list[Any]) -> Batch:
+        """Return a batch of some examples; by default with torch's `default_collate`."""
+        from torch.utils.data import default_collate
+
+        return default_collate(examples)
+
+    def metrics(self, model: nn.Module, batch: Batch) -> Mapping[str, Any]:
+        """Return the measurements on a batch of test examples, by name.
+
+        A value is a mean over the batch. If it counts something other than examples, it is a
+        pair of a sum and a count. If "loss" is among the names, `loss` is not called as well.
+        """
+        del model, batch
+        return {}
+
+    def predict(self, model: nn.Module, batch: Batch) -> Any:
+        """Return what `downpour predict` shows of a batch: a row an example, or several by name.
+
+        By default it is the network's output; of a batch that is a pair, the first is its input.
+        """
+        return model(batch[0] if isinstance(batch, tuple | list) else batch)
+
+    def labels(self) -> Sequence[int] | None:
+        """Return the class of each training example, for `split` and `batches`; None: none."""
+        return None
+
+    def groups(self, model: nn.Module) -> list[dict[str, Any]] | None:
+        """Return the optimizer's parameter groups, as torch.optim takes them; None: one group.
+
+        Every trainable parameter must be in exactly one.
+        """
+        del model
+        return None
+
+    def optimizer(self, groups: list[dict[str, Any]]) -> Optimizer | Mapping[str, Optimizer] | None:
+        """Return an optimizer of these groups, or several by name; None: the spec's.
+
+        Its state may be tensors, numbers and text, and lists or dictionaries of these.
+        """
+        del groups
+        return None
+
+    def rate(self, done: float) -> float | None:
+        """Return what the learning rate is multiplied by; None: what the spec's `schedule` says.
+
+        Args:
+            done: the share of all steps of the training before this one; 0.0 at the first.
+        """
+        del done
+        return None
+
+    def step(self, model: nn.Module, optimizers: Mapping[str, Optimizer], batch: Batch) -> Tensor:
+        """Take a training step and return its loss; only called where a task overrides it.
+
+        An override does everything on its own: gradients to zero, backward, the optimizers' steps.
+        A single optimizer is called "optimizer".
+        """
+        raise NotImplementedError(_unwritten(self, "step"))
 
 
-def open_data(spec: Spec, root: Path, key: str) -> Data:
-    """Open the folder that `prepare_data` made."""
-    if spec.task is None:
-        return datasets.open_prepared(root, key, by_blocks=spec.order == "blocks")
-    return open_task_data(root, key)
-
-
-def check_same_data(spec: Spec, root: Path, key: str) -> None:
-    """Check that a key's data are the data of the spec's `data_key`, if it names any."""
-    if spec.data_key in {None, key}:
-        return
-    field, name = ("task", spec.task) if spec.task else ("dataset", spec.dataset)
-    # The key of a task's data follows from sketches of its examples, and their means may differ in
-    # the last digit on a machine of another kind.
-    if spec.task is not None:
-        with suppress(StoreError):
-            if alike(open_task_data(root, str(spec.data_key)), open_task_data(root, key)):
-                return
-    accepted = f"its examples have changed: data_key names {spec.data_key}, and these are {key}"
-    raise SpecError(field, name, accepted)
+def _unwritten(task: Task, method: str) -> str:
+    kind = type(task)
+    return f"{kind.__module__}:{kind.__qualname__} must define {method}()"

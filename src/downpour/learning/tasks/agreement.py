@@ -9,22 +9,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from downpour.base.errors import FileCorrupt, SpecError, UnfitWorker, size_in_words
+from downpour.base.errors import FileCorrupt, SpecError, StoreError, UnfitWorker, size_in_words
 from downpour.base.values import DatasetFacts
 from downpour.core.spec import Spec
 from downpour.files.store.publish import writing
 from downpour.host.machine import free_memory
+from downpour.learning import datasets
+from downpour.learning.allowlist import check_factory, source_file
+from downpour.learning.datasets import PreparedDataset
 from downpour.learning.datasets.array_folder import damage, open_array_folder, write_array_folder
 
 if TYPE_CHECKING:
-    from downpour.learning.tasks.task import ExampleList, Task
+    from downpour.learning.tasks import ExampleList, Task
 
 CLASSES_MAX = 1_000_000
 
@@ -287,10 +291,10 @@ def _labels(task: Task, spec: Spec, count: int) -> NDArray[np.int64]:
 
     There are `count` training examples, used or not.
     """
-    from downpour.learning.models import generators
+    from downpour.learning import numerics
     from downpour.learning.tasks.own import mistake, theirs
 
-    with theirs(spec, "labels() fails"), generators.seeded(spec.seed):
+    with theirs(spec, "labels() fails"), numerics.seeded(spec.seed):
         given = task.labels()
         labels = np.empty(0, np.int64) if given is None else np.asarray(given)
     if given is None:
@@ -304,3 +308,60 @@ def _labels(task: Task, spec: Spec, count: int) -> NDArray[np.int64]:
     if labels.min() < 0 or labels.max() >= CLASSES_MAX:
         raise mistake(spec, task, "labels", "labels() must return class numbers, 0 or above")
     return labels[: limited(count, spec, "train")].astype(np.int64)
+
+
+Data = PreparedDataset | TaskData
+"""The facts about a spec's examples: counts, labels, and the built-in task's examples too."""
+
+
+class Reading(NamedTuple):
+    """A prepared dataset, and how many loaders may read it ahead; None: as many as pay off."""
+
+    datasets: Path
+    key: str
+    loaders: int | None
+
+
+def check_named(spec: Spec, data_dir: Path | None = None) -> None:
+    """Check the names of a task or a dataset before anything starts; imports no module."""
+    if spec.task is None:
+        datasets.check_source(spec, data_dir)
+        if ":" in spec.model:
+            check_factory("model", spec.model)
+    elif source_file(check_factory("task", spec.task)) is None:
+        module = spec.task.partition(":")[0]
+        raise SpecError("task", spec.task, f"no module {module} on the import path")
+
+
+def prepare_data(
+    spec: Spec, root: Path, data_dir: Path | None = None, begun_with: str | None = None
+) -> str:
+    """Return the key of the spec's data under `root`, making its folder where it is missing.
+
+    `begun_with` is the key that an experiment goes on with; see `datasets.prepare`.
+    """
+    if spec.task is None:
+        return datasets.prepare(spec, root, data_dir, begun_with)
+    return task_data_key(spec, root, begun_with)
+
+
+def open_data(spec: Spec, root: Path, key: str) -> Data:
+    """Open the folder that `prepare_data` made."""
+    if spec.task is None:
+        return datasets.open_prepared(root, key, by_blocks=spec.order == "blocks")
+    return open_task_data(root, key)
+
+
+def check_same_data(spec: Spec, root: Path, key: str) -> None:
+    """Check that a key's data are the data of the spec's `data_key`, if it names any."""
+    if spec.data_key in {None, key}:
+        return
+    field, name = ("task", spec.task) if spec.task else ("dataset", spec.dataset)
+    # The key of a task's data follows from sketches of its examples, and their means may differ in
+    # the last digit on a machine of another kind.
+    if spec.task is not None:
+        with suppress(StoreError):
+            if alike(open_task_data(root, str(spec.data_key)), open_task_data(root, key)):
+                return
+    accepted = f"its examples have changed: data_key names {spec.data_key}, and these are {key}"
+    raise SpecError(field, name, accepted)

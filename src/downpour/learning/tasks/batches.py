@@ -1,7 +1,7 @@
 """Batches of a task: examples read, collated and moved, and the built-in task of classes.
 
-Losses are in float32, even for a bfloat16 network. `task.py` has no part in this, because a manager
-that takes over must not wait for the import of torch.
+Losses are in float32, even for a bfloat16 network. `__init__.py` has no part in this, because a
+manager that takes over must not wait for the import of torch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from downpour.learning import models
 from downpour.learning.accelerators import free_bytes, is_plain
 from downpour.learning.blame import users_errors
 from downpour.learning.datasets import Examples, PreparedDataset
-from downpour.learning.tasks.task import Batch, ExampleList, Task
+from downpour.learning.tasks import Batch, ExampleList, Task
 
 
 def batch_loss(output: Tensor, targets: Tensor, spec: Spec) -> Tensor:

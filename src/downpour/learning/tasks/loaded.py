@@ -12,15 +12,13 @@ from torch import nn
 from downpour.base.errors import FileCorrupt, SpecError
 from downpour.base.names import AUTO
 from downpour.core.spec import Spec
-from downpour.learning import models
+from downpour.learning import models, numerics
 from downpour.learning.accelerators import devices_here
 from downpour.learning.datasets import PreparedDataset
-from downpour.learning.models import generators
-from downpour.learning.tasks import Data
-from downpour.learning.tasks.agreement import TaskData, check_examples
+from downpour.learning.tasks import Batch, ExampleList, Task
+from downpour.learning.tasks.agreement import Data, TaskData, check_examples
 from downpour.learning.tasks.batches import Classification, Columns, batch_of
 from downpour.learning.tasks.own import examples_of, mistake, overrides, own_task, theirs
-from downpour.learning.tasks.task import Batch, ExampleList, Task
 
 
 def load(spec: Spec, data: Data, begun: Callable[[nn.Module], None] | None = None) -> LoadedTask:
@@ -65,7 +63,7 @@ class LoadedTask:
         """Build the network as drawn, wherever training begins."""
         if isinstance(self.task, Classification):
             return self.task.model()
-        with theirs(self.spec, "model() fails"), generators.seeded(self.spec.seed):
+        with theirs(self.spec, "model() fails"), numerics.seeded(self.spec.seed):
             model = self.task.model()
         if not isinstance(model, nn.Module):
             raise self.mistake("model", "model() must return a torch.nn.Module")

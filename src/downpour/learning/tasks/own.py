@@ -23,12 +23,12 @@ from torch.utils._pytree import tree_leaves
 from downpour.base.errors import DownpourError, SpecError
 from downpour.core.spec import Spec
 from downpour.core.spec_refusals import not_default
+from downpour.learning import numerics
 from downpour.learning.accelerators import is_plain
 from downpour.learning.allowlist import load_factory
 from downpour.learning.blame import describe_error, is_lack_of_memory, users_errors, with_place
-from downpour.learning.models import generators
+from downpour.learning.tasks import ExampleList, Task
 from downpour.learning.tasks.batches import read
-from downpour.learning.tasks.task import ExampleList, Task
 
 NEEDED = ("model", "examples", "loss")
 
@@ -56,7 +56,7 @@ def own_task(spec: Spec) -> Task:
     except TypeError as error:
         accepted = with_place(f"{name}: {error}", made.__init__)
         raise SpecError("task_options", spec.task_options, accepted) from None
-    with theirs(spec, "cannot be made"), generators.seeded(spec.seed):
+    with theirs(spec, "cannot be made"), numerics.seeded(spec.seed):
         task = made(**spec.task_options)
     for method, count in ARGUMENTS.items():
         _check_arguments(task, method, count, name)
@@ -66,7 +66,7 @@ def own_task(spec: Spec) -> Task:
 
 def examples_of(task: Task, spec: Spec, part: str) -> ExampleList:
     """Return a task's examples of a part; what they draw once follows from the seed."""
-    with theirs(spec, f'examples("{part}") fails'), generators.seeded(spec.seed):
+    with theirs(spec, f'examples("{part}") fails'), numerics.seeded(spec.seed):
         return task.examples(part)
 
 
@@ -160,7 +160,7 @@ def sketched(examples: ExampleList, part: str, index: int) -> list[Any]:
 
     The example's draws from global generators follow from its index here.
     """
-    with generators.seeded(index):
+    with numerics.seeded(index):
         example = read(examples, part, [index])
     return [_leaf(leaf) for leaf in tree_leaves(example)]
 

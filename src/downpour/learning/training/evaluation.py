@@ -19,12 +19,11 @@ from torch.utils._pytree import tree_leaves
 from downpour.base.errors import NonFinite
 from downpour.base.states import Evaluation
 from downpour.base.values import Part
-from downpour.learning.models import generators
+from downpour.learning import numerics
+from downpour.learning.tasks import Batch
 from downpour.learning.tasks.batches import Indices
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.tasks.own import shown, theirs
-from downpour.learning.tasks.task import Batch
-from downpour.learning.training import numerics
 from downpour.learning.training.loaders import BatchRequest, Loaders
 
 _METRICS_MAX = 1000
@@ -62,7 +61,7 @@ def evaluate_on(
     numerics.place(model, spec, images=loaded.images)
     model.eval()
     try:
-        with numerics.settings(spec), torch.no_grad(), generators.seeded(spec.seed):
+        with numerics.settings(spec), torch.no_grad(), numerics.seeded(spec.seed):
             size = examples_together(model, loaded)
             batches = [indices[start : start + size] for start in range(0, len(indices), size)]
             read = partial(loaded.batch, part)

@@ -41,15 +41,14 @@ from downpour.host.machine import (
     own_memory,
     usable_cores,
 )
+from downpour.learning import numerics
 from downpour.learning.accelerators import is_plain, repeatable
 from downpour.learning.blame import users_errors
-from downpour.learning.models import generators
 from downpour.learning.shipping import folder_in_use, use
-from downpour.learning.tasks import Reading, open_data
+from downpour.learning.tasks import Batch
+from downpour.learning.tasks.agreement import Reading, open_data
 from downpour.learning.tasks.batches import Indices, batch_of, on_device
 from downpour.learning.tasks.loaded import LoadedTask, load
-from downpour.learning.tasks.task import Batch
-from downpour.learning.training import numerics
 from downpour.learning.user_code import check_code
 
 log = logging.getLogger(__name__)
@@ -93,7 +92,7 @@ class BatchRequest(NamedTuple):
 
 class _Prepared(NamedTuple):
     batch: Batch
-    drawn: generators.States | None  # None: nothing was drawn
+    drawn: numerics.States | None  # None: nothing was drawn
     is_shared: bool = True
     digests: tuple[tuple[str, str], ...] = ()  # of the blocks that were read for it
 
@@ -182,10 +181,10 @@ def _prepared(loaded: LoadedTask, request: BatchRequest) -> _Prepared:
     randomness = numerics.Randomness(request.seed, CPU, beyond_torch=True)
     with numerics.settings(here), kernels, randomness.active(), precision:
         randomness.begin(request.step, request.part)
-        before = generators.States.now()
+        before = numerics.States.now()
         examples = loaded.examples(request.examples)
         batch = batch_of(loaded.task, examples, request.examples, request.indices, CPU)
-        after = generators.States.now()
+        after = numerics.States.now()
     return _Prepared(batch, None if after == before else after)
 
 

@@ -11,7 +11,7 @@ network resize their buffers. So numpy gets the memory itself (`_Memory`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from downpour.base.errors import FileCorrupt, NonFinite
+from downpour.base.errors import FileCorrupt, NonFinite, SpecError, listed
 from downpour.learning.accelerators import is_plain
 
 Arrays = dict[str, NDArray[Any]]
@@ -186,3 +186,63 @@ def copy_into(target: Tensor, array: NDArray[Any], name: str) -> None:
     if target.device.type != "cpu":
         with torch.no_grad():
             target.copy_(torch.from_numpy(view))
+
+
+def begin_from(
+    model: nn.Module, tensors: Mapping[str, NDArray[Any]], source: str, *, field: str = "init_from"
+) -> tuple[str, ...]:
+    """Copy tensors into a network's parameters and buffers of the same names.
+
+    Names decide. Tensors that the file lacks keep their seeded draw. Remarks name these, and the
+    file's tensors that the network lacks. So the body of a network can begin from another one's
+    while its head is new. Floats are converted to the network's own type; nothing else is.
+
+    The user calls the file `source`, and names it in `field`.
+    """
+    state = model.state_dict(keep_vars=True)
+    shared = state.keys() & tensors.keys()
+    if not shared:
+        has, needs = _some(tensors), _some(state)
+        raise SpecError(field, source, f"belongs to another network: it has {has}; needed: {needs}")
+    for name in sorted(shared):
+        _copy(state[name], tensors[name], name, source, field)
+    missing = lacking(model, tensors)
+    left = [name for name in tensors if name not in shared]
+    remarks = []
+    if missing:
+        remarks.append(
+            f"{source} lacks {_some(missing)}, so these start with random values from the seed"
+        )
+    if left:
+        remarks.append(f"{source} also holds {_some(left)}, which the network lacks")
+    return tuple(remarks)
+
+
+def lacking(model: nn.Module, names: Collection[str]) -> list[str]:
+    """Return which of a network's parameters and buffers are not among some names."""
+    state = model.state_dict(keep_vars=True)
+    # Tied tensors are one under several names, and other programs keep one of these.
+    filled = {_place(state[name]) for name in state.keys() & set(names)}
+    return [name for name, value in state.items() if _place(value) not in filled]
+
+
+def _copy(target: Tensor, given: NDArray[Any], name: str, source: str, field: str) -> None:
+    own = array_of(target)
+    if own.shape != given.shape:
+        shapes = f"{name} has shape {list(given.shape)} in it, but {list(own.shape)} in the network"
+        raise SpecError(field, source, shapes)
+    if own.dtype != given.dtype and (own.dtype.kind, given.dtype.kind) != ("f", "f"):
+        types = f"{name} is {given.dtype} in it, but {own.dtype} in the network"
+        raise SpecError(field, source, types)
+    converted = given.astype(own.dtype)
+    if not is_finite(converted) and (target.requires_grad or is_finite(own)):
+        raise SpecError(field, source, f"{name} holds NaN or infinity as {own.dtype}")
+    copy_into(target, converted, name)
+
+
+def _place(tensor: Tensor) -> tuple[object, ...]:
+    return tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tuple(tensor.shape)
+
+
+def _some(names: Collection[str]) -> str:
+    return listed(sorted(names)) or "nothing"

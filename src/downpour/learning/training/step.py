@@ -21,12 +21,12 @@ from downpour.base.names import CPU
 from downpour.core.families import ARRANGEMENTS
 from downpour.core.spec import Spec
 from downpour.host.machine import free_memory, told_limit
+from downpour.learning import numerics
 from downpour.learning.accelerators import is_plain, release
+from downpour.learning.tasks import Batch
 from downpour.learning.tasks.batches import Indices
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.tasks.own import shown
-from downpour.learning.tasks.task import Batch
-from downpour.learning.training import numerics
 from downpour.learning.training.epoch_order import batches_in, samples_in
 from downpour.learning.training.loaders import Loaders
 from downpour.learning.training.optimizers import Optimizers

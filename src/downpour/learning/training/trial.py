@@ -30,12 +30,12 @@ from downpour.base.names import CPU
 from downpour.base.states import unmeasured
 from downpour.core.spec import Spec
 from downpour.host.machine import told_limit
+from downpour.learning import numerics
 from downpour.learning.accelerators import is_plain
 from downpour.learning.blame import users_errors
 from downpour.learning.tasks.batches import Indices
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.tasks.own import overrides, theirs, told
-from downpour.learning.training import numerics
 from downpour.learning.training.epoch_order import part_of
 from downpour.learning.training.evaluation import evaluate_on
 from downpour.learning.training.loop import LocalTask, ShardTraining

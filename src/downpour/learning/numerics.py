@@ -1,7 +1,9 @@
 """The surroundings of every computation on parameters: threads, precision, generators, memory.
 
-All of it is process-wide state of torch. Each context here sets it and restores what was there
-before, so that training, evaluation and a user's code in one process do not affect each other.
+All of it is process-wide state of torch, Python or numpy. Each context here sets it and restores
+what was there before, so that training, evaluation and a user's code in one process do not affect
+each other. Python's and numpy's generators have much state that is slow to copy, so it is never
+saved: they are seeded again wherever draws must repeat.
 
 The numeric class of this process is every known fact that decides the bits of results. Torch and
 the libraries under it choose kernels by the processor, its vendor and environment variables, and
@@ -13,24 +15,93 @@ from __future__ import annotations
 
 import os
 import platform
+import random
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
+from threading import RLock
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 import xxhash
+from numpy.random.mtrand import get_bit_generator, set_bit_generator
 from torch import nn
 
 from downpour.base.errors import OutOfMemory
 from downpour.base.names import CPU, Device
 from downpour.base.values import NumericClass
 from downpour.core.spec import Spec
+from downpour.learning import accelerators
 from downpour.learning.accelerators import card_of, in_use, module_of, repeatable
 from downpour.learning.blame import is_lack_of_memory
-from downpour.learning.models import generators
+
+ALONE = RLock()
+"""Held while code draws from global generators, because a manager prepares in several threads."""
+
+_LENT = np.random.MT19937(0)
+
+
+@contextmanager
+def lent() -> Iterator[None]:
+    """Return a context in which code may seed Python's and numpy's generators."""
+    python = random.getstate()
+    # Copying the state of numpy's takes five times as long as lending it another generator. If
+    # that is lent already, as when a step opens its examples, we can only copy.
+    numpy = get_bit_generator()
+    state = _LENT.state if numpy is _LENT else None
+    set_bit_generator(_LENT)
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        set_bit_generator(numpy)
+        if state is not None:
+            _LENT.state = state
+
+
+@contextmanager
+def seeded(number: int) -> Iterator[None]:
+    """Return a context in which all global generators are seeded, and no other code draws."""
+    with ALONE, lent(), torch.random.fork_rng(devices=[]), accelerators.seeded(number):
+        # Not `torch.manual_seed`: for each kind of device that was never used it keeps the stack
+        # of the call, to seed it later. That takes a hundred times as long and is never freed.
+        torch.default_generator.manual_seed(number)
+        _seed(number)
+        yield
+
+
+class States(NamedTuple):
+    """The states of torch's generator on the CPU, Python's and numpy's; equal if none has drawn."""
+
+    torch: bytes
+    python: tuple[Any, ...]
+    numpy: tuple[Any, ...]
+
+    @classmethod
+    def now(cls) -> Self:
+        """Take the present ones."""
+        kind, keys, *rest = np.random.get_state()  # noqa: NPY002
+        numpy = kind, np.asarray(keys).tobytes(), *rest
+        return cls(torch.get_rng_state().numpy().tobytes(), random.getstate(), numpy)
+
+    def restore(self) -> None:
+        """Set them."""
+        torch.set_rng_state(torch.frombuffer(bytearray(self.torch), dtype=torch.uint8))
+        random.setstate(self.python)
+        kind, keys, *rest = self.numpy
+        np.random.set_state((kind, np.frombuffer(keys, np.uint32), *rest))  # noqa: NPY002
+
+
+def _seed(number: int) -> None:
+    """Seed Python's and numpy's generators from the low 64 bits of a number."""
+    number &= (1 << 64) - 1
+    random.seed(number)
+    # numpy's seed has 32 bits: the high ones.
+    np.random.seed(number >> 32)  # noqa: NPY002 - it is the global one that is seeded
+
 
 _WIDE = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
 _DECISIVE = (
@@ -113,7 +184,7 @@ def settings(spec: Spec, *, strict: bool = False) -> Iterator[None]:
     kernels = repeatable(spec.device, strict=strict) if spec.repeatable else nullcontext()
     with (
         lack_of_memory(),
-        generators.ALONE,
+        ALONE,
         _threads(spec.threads),
         flags,
         kernels,
@@ -192,8 +263,8 @@ class Randomness:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Return a context in which the global generators are this task's."""
-        others = generators.lent() if self._beyond_torch else nullcontext()
-        with generators.ALONE, in_use(self._device), others:
+        others = lent() if self._beyond_torch else nullcontext()
+        with ALONE, in_use(self._device), others:
             before = [home.get_rng_state() for home in self._homes]
             try:
                 yield
@@ -212,7 +283,7 @@ class Randomness:
         for home in self._homes[1:]:
             home.manual_seed(seed)
         if self._beyond_torch:
-            generators.seed(seed)
+            _seed(seed)
 
 
 def task_seed(seed: int, round_: int, shard: int) -> int:
