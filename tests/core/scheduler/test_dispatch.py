@@ -22,23 +22,34 @@ from downpour.core.stragglers.base import (
     WorkerRequest,
 )
 from downpour.core.stragglers.pairing import pair
-from tests.core.scheduler.conftest import Make
-from tests.core.scheduler.stage import Stage, of
+from tests.core.scheduler import make
+from tests.core.scheduler.stage import Outcome, Stage, of
 
 WHY = "the test says so"
+SOON = Forecast(q10=1.0, q50=2.0, q90=3.0, q98=4.0)
+TO_DOT = Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY)
 
 
 @pytest.fixture
-def stage(make: Make) -> Stage:
+def stage() -> Stage:
     """Ann, bob and cid are training shards 0, 1 and 2; dot is idle."""
-    return Stage(make)
+    return Stage()
+
+
+def removed(happened: list[Outcome]) -> set[str]:
+    """Return the names of the files that are no longer needed."""
+    return {file.name for one in of(happened, out.Discard) for file in one.files}
+
+
+def publish_all(stage: Stage) -> None:
+    """Let all three publish their updates."""
+    for shard, worker in enumerate(("ann", "bob", "cid")):
+        stage.publish(worker, shard)
 
 
 def test_a_shard_that_is_handed_over_goes_on_with_whom_it_is_meant_for(stage: Stage) -> None:
     """The owner is asked to publish and stop; the other one goes on from there."""
-    [asked] = of(
-        stage.wish(Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY)), out.HandOverAsked
-    )
+    [asked] = of(stage.wish(TO_DOT), out.HandOverAsked)
     assert (asked.worker, asked.meant_for) == ("ann", "dot")
     stage.happen(on.Tick)
     leaving = [task for task in stage.views[-1].running if task.meant_for]
@@ -62,44 +73,39 @@ def test_two_workers_exchange_their_shards(stage: Stage) -> None:
 
 def test_a_hand_over_tells_the_speed_of_its_worker(stage: Stage) -> None:
     """Else a worker that hands over at its first step would look as fast as the others."""
-    attempt = stage.make.attempt("one", 0, 0, 0)
-    begun = stage.make.progress(attempt)
+    attempt = make.attempt("one", 0, 0, 0)
+    begun = make.progress(attempt)
     stage.beat("ann", replace(begun, steps_done=0, steps_total=1000, snapshot=None))
-    stage.wish(Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY))
+    stage.wish(TO_DOT)
     stage.hand_over("ann", 0, "s5")
-    ann = stage.core.state.workers.get("ann")
-    assert ann is not None
-    assert ann.speed(stage.now) is not None
+    assert stage.worker("ann").speed(stage.now) is not None
 
 
 def test_a_part_of_a_shard_tells_nothing_of_how_slow_a_worker_is(stage: Stage) -> None:
     """Its time covers that part alone; who trains a whole shard is compared with the others."""
-    stage.wish(Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY))
+    stage.wish(TO_DOT)
     stage.hand_over("ann", 0, "s5")
     stage.publish("bob", 1)
     stage.publish("cid", 2)
     stage.publish("dot", 0, attempt=1)
-    stage.happen(on.Aggregated, experiment="one", round=0, model=stage.make.file("m1"))
+    stage.aggregate()
     learned = {one.name: len(one.slowness) for one in stage.core.state.workers}
     assert learned == {"ann": 0, "bob": 1, "cid": 1, "dot": 0}
 
 
-def test_how_slow_a_worker_was_is_learned_from_short_rounds(make: Make) -> None:
+def test_how_slow_a_worker_was_is_learned_from_short_rounds() -> None:
     """A pace is a ratio to the median, also where a sample takes less than a second."""
-    stage = Stage(make, (20, 10, 10))
-    for worker, shard in (("ann", 0), ("bob", 1), ("cid", 2)):
-        stage.publish(worker, shard)
-    stage.happen(on.Aggregated, experiment="one", round=0, model=stage.make.file("m1"))
-    workers = map(stage.core.state.workers.get, ("ann", "bob", "cid"))
-    slowness = [list(worker.slowness) for worker in workers if worker is not None]
+    stage = Stage((20, 10, 10))
+    publish_all(stage)
+    stage.aggregate()
+    slowness = [list(stage.worker(name).slowness) for name in ("ann", "bob", "cid")]
     assert slowness == [[pytest.approx(ratio)] for ratio in (0.25, 1.0, 1.5)]
 
 
 def test_a_hand_over_is_asked_of_its_worker(stage: Stage) -> None:
     """Once, however often the policy asks."""
-    move = Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY)
-    asked = of(stage.wish(move), out.HandOver) + of(stage.wish(move), out.HandOver)
-    assert asked == [out.HandOver(worker="ann", attempt=stage.make.attempt("one", 0, 0, 0))]
+    asked = of(stage.wish(TO_DOT), out.HandOver) + of(stage.wish(TO_DOT), out.HandOver)
+    assert asked == [out.HandOver(worker="ann", attempt=make.attempt("one", 0, 0, 0))]
 
 
 def test_a_shard_meant_for_a_worker_that_leaves_is_anybodys(stage: Stage) -> None:
@@ -113,14 +119,13 @@ def test_a_shard_meant_for_a_worker_that_leaves_is_anybodys(stage: Stage) -> Non
 
 def test_a_hand_over_that_comes_too_late_changes_nothing(stage: Stage) -> None:
     """Its snapshot is removed, and a repeated one is not."""
-    stage.wish(Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY))
+    stage.wish(TO_DOT)
     stage.happen(on.WorkerLost, worker="ann", reason="nobody answers")
-    [removed] = of(stage.hand_over("ann", 0, "s5"), out.Discard)
-    assert [file.name for file in removed.files] == ["s5"]
-    attempt = stage.make.attempt("one", 7, 0, 0)
-    snapshot = stage.make.progress(attempt, saved="s9").snapshot
+    assert removed(stage.hand_over("ann", 0, "s5")) == {"s5"}
+    attempt = make.attempt("one", 7, 0, 0)
+    snapshot = make.progress(attempt, saved="s9").snapshot
     late = stage.happen(on.HandedOver, worker="bob", attempt=attempt, snapshot=snapshot)
-    assert [file.name for one in of(late, out.Discard) for file in one.files] == ["s9"]
+    assert removed(late) == {"s9"}
 
 
 def test_a_shard_whose_copy_goes_on_is_reserved_for_nobody(stage: Stage) -> None:
@@ -158,62 +163,58 @@ def test_a_round_can_be_closed_without_the_last(stage: Stage, *, leave_running: 
     """It is aggregated from the updates there are; late workers stop, or finish unused."""
     stage.publish("ann", 0)
     stage.publish("bob", 1)
-    stage.beat("cid", stage.make.progress(stage.make.attempt("one", 0, 2, 0), saved="s5"))
+    stage.beat("cid", make.progress(make.attempt("one", 0, 2, 0), saved="s5"))
     commands = stage.wish(Close(reason=WHY, leave_running=leave_running))
     [folded] = of(commands, out.Aggregate)
     assert folded.shards == (0, 1)
     assert len(of(commands, out.Cancel)) == (0 if leave_running else 1)
-    assert "s5" in {file.name for one in of(commands, out.Discard) for file in one.files}
-    late = stage.make.attempt("one", 0, 2, 0)
-    running = (stage.make.progress(late),)
+    assert "s5" in removed(commands)
+    late = make.attempt("one", 0, 2, 0)
+    running = (make.progress(late),)
     assert stage.core.unwanted("cid", running) == ([] if leave_running else [late])
-    stage.happen(on.Aggregated, experiment="one", round=0, model=stage.make.file("m1"))
+    stage.aggregate()
     stage.publish("cid", 2)
     assert {w.life.state for w in stage.core.state.workers} == {"busy", "idle"}
     assert "cid" in stage.core.state.workers.idle
 
 
-def test_a_mode_that_has_enough_updates_closes_the_round(make: Make) -> None:
+def test_a_mode_that_has_enough_updates_closes_the_round() -> None:
     """The others stop, and the next round begins from those that were first."""
-    stage = Stage(make, mode="k-sync", mode_options={"k": 2})
+    stage = Stage(mode="k-sync", mode_options={"k": 2})
     assert of(stage.publish("cid", 2), out.Aggregate) == []
     commands = stage.publish("ann", 0)
     assert [command.shards for command in of(commands, out.Aggregate)] == [(0, 2)]
     assert [command.worker for command in of(commands, out.Cancel)] == ["bob"]
     text = "epoch 1: closed without shard 1: 2 of 3 updates make the version"
-    assert stage.core.state.decisions[-1].text == text
+    assert stage.said[-1] == text
 
 
 @pytest.mark.parametrize(("shards", "named"), [(5, "1, 2, 3, 4"), (6, "1, 2, 3, 4 and 1 more")])
-def test_of_many_missing_shards_the_first_are_named(make: Make, shards: int, named: str) -> None:
+def test_of_many_missing_shards_the_first_are_named(shards: int, named: str) -> None:
     """A line fits a screen, however many shards a round leaves out."""
-    stage = Stage(make, (10,) * shards)
+    stage = Stage((10,) * shards)
     stage.publish("ann", 0)
     stage.wish(Close(reason=WHY))
     text = f"epoch 1: closed without shards {named}: {WHY}"
-    assert [decision.text for decision in stage.core.state.decisions] == [text]
+    assert stage.said == [text]
 
 
 def test_a_snapshot_of_an_unwanted_task_is_removed(stage: Stage) -> None:
     """Once, when its worker mentions it; a worker that finishes unused leaves no file behind."""
     stage.publish("ann", 0)
     stage.wish(Close(reason=WHY, leave_running=True))
-    late = stage.make.progress(stage.make.attempt("one", 0, 2, 0), saved="s5")
-    [removed] = of(stage.beat("cid", late), out.Discard)
-    assert [file.name for file in removed.files] == ["s5"]
-    assert of(stage.beat("cid", late), out.Discard) == []
+    late = make.progress(make.attempt("one", 0, 2, 0), saved="s5")
+    assert removed(stage.beat("cid", late)) == {"s5"}
+    assert removed(stage.beat("cid", late)) == set()
 
 
 def test_no_policy_is_asked_during_a_replay(stage: Stage) -> None:
     """What it has decided is there as well, and comes next."""
     wish = Close(reason=WHY)
     core = Scheduler(policies=stage.core.state.policies)
-    entry = on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=stage.make.spec())
-    core.replay(0.0, entry)
-    prepared = stage.make.prepared("one", (10, 10, 10))
-    core.replay(0.0, prepared)
     stage.wishes, asked = [wish], len(stage.views)
-    core.replay(0.0, prepared)
+    for entry in stage.entries:
+        core.replay(0.0, entry)
     assert (len(stage.views), stage.wishes) == (asked, [wish])
 
 
@@ -225,24 +226,22 @@ def test_a_round_without_any_update_is_not_closed(stage: Stage) -> None:
 def test_a_round_is_cut_anew_only_before_it_begins(stage: Stage) -> None:
     """Sizes of other sums, of none, or too late, are not heard."""
     assert of(stage.wish(Resize(samples=(20, 5, 5), reason=WHY)), out.Resized) == []
-    for worker, shard in (("ann", 0), ("bob", 1), ("cid", 2)):
-        stage.publish(worker, shard)
+    publish_all(stage)
     stage.wishes = [
         Resize(samples=(20, 5, 6), reason=WHY),
         Resize(samples=(30, 0, 0), reason=WHY),
         Resize(samples=(25, 1, 4), reason=WHY),
     ]
-    commands = stage.happen(on.Aggregated, experiment="one", round=0, model=stage.make.file("m1"))
+    commands = stage.aggregate()
     assert [command.samples for command in of(commands, out.Resized)] == [(25, 1, 4)]
     assert [a.portion for a in of(commands, out.Assigned)] == [(0, 25), (25, 26), (26, 30)]
 
 
 def test_a_task_keeps_the_share_of_its_first_attempt(stage: Stage) -> None:
     """So each attempt has the same steps, whoever trains it; forecasts are of these alone."""
-    for worker, shard in (("ann", 0), ("bob", 1), ("cid", 2)):
-        stage.publish(worker, shard)
+    publish_all(stage)
     stage.wishes = [Assignment(shard=0, worker="dot", reason=WHY, share=0.5)]
-    happened = stage.happen(on.Aggregated, experiment="one", round=0, model=stage.make.file("m1"))
+    happened = stage.aggregate()
     tasks = {(a.attempt.shard, a.attempt.attempt): a.share for a in of(happened, out.Assigned)}
     # The stage's own policy has given shard 0 to ann, its home, and asked for all of it.
     assert tasks == {(0, 0): 0.5, (0, 1): 0.5, (1, 0): 1.0, (2, 0): 1.0}
@@ -255,7 +254,7 @@ def test_why_a_shard_stays_is_told_once_a_round(stage: Stage) -> None:
     stays = Waiting(shard=0, worker="ann", reason=WHY)
     (told,) = of(stage.wish(stays), out.Explained)
     assert (told.round, told.shard, told.worker, told.reason) == (0, 0, "ann", WHY)
-    assert stage.core.state.decisions[-1].text == f"epoch 1: shard 0 stays at ann: {WHY}"
+    assert stage.said[-1] == f"epoch 1: shard 0 stays at ann: {WHY}"
     assert of(stage.wish(stays), out.Explained) == []
     assert of(stage.wish(replace(stays, shard=1)), out.Explained) == []
 
@@ -265,8 +264,7 @@ def test_a_worker_is_asked_for_once_in_a_while(stage: Stage) -> None:
     assert len(of(stage.wish(WorkerRequest(reason=WHY)), out.WorkerRequested)) == 1
     assert of(stage.wish(WorkerRequest(reason=WHY)), out.WorkerRequested) == []
     assert [view.requested for view in stage.views[-2:]] == [0, 1]
-    for worker in ("eve", "fay"):
-        stage.happen(on.WorkerJoined, worker=worker)
+    stage.join("eve", "fay")
     assert stage.views[-1].requested == 0
     stage.now += 26.0  # and the seconds after which the next things happen
     assert len(of(stage.wish(WorkerRequest(reason=WHY)), out.WorkerRequested)) == 1
@@ -293,19 +291,18 @@ def test_an_impossible_action_is_ignored(stage: Stage, wish: Action) -> None:
 
 def test_a_policy_sees_how_far_everybody_is(stage: Stage) -> None:
     """Progress, forecasts, snapshots and what is finished, each with its age."""
-    attempt = stage.make.attempt("one", 0, 0, 0)
-    soon = Forecast(q10=1.0, q50=2.0, q90=3.0, q98=4.0)
+    attempt = make.attempt("one", 0, 0, 0)
     stage.publish("bob", 1)
-    stage.beat("ann", stage.make.progress(attempt, steps_done=4, saved="s3"))
-    stage.happen(on.Forecasts, paces=(("dot", soon),), remaining=((attempt, soon),))
+    stage.beat("ann", make.progress(attempt, steps_done=4, saved="s3"))
+    stage.happen(on.Forecasts, paces=(("dot", SOON),), remaining=((attempt, SOON),))
     asked = len(stage.views)
     stage.happen(on.Tick)
     view = stage.views[asked]
     [ann] = [task for task in view.running if task.worker == "ann"]
-    assert (ann.done, ann.saved, ann.reported_seconds, ann.remaining) == (0.5, 0.5, 2.0, soon)
+    assert (ann.done, ann.saved, ann.reported_seconds, ann.remaining) == (0.5, 0.5, 2.0, SOON)
     assert ann.elapsed_seconds == 4.0
     assert ann.rate == pytest.approx(0.5 / 2.0)
-    assert (view.published.paces, dict(view.paces)) == ([0.1], {"dot": soon})
+    assert (view.published.paces, dict(view.paces)) == ([0.1], {"dot": SOON})
     assert view.elapsed_seconds == 4.0
 
 
@@ -315,12 +312,9 @@ def test_a_policy_sees_the_overhead_of_attempts(stage: Stage) -> None:
         stage.publish(worker, shard)
     assert stage.views[-1].overhead_seconds == pytest.approx(0.5)
     stage.publish("cid", 2)
-    stage.happen(on.Aggregated, experiment="one", round=0, model=stage.make.file("m1"))
+    stage.aggregate()
     assert stage.views[-1].round == 1
     assert stage.views[-1].overhead_seconds == pytest.approx(1.0)
-
-
-SOON = Forecast(q10=1.0, q50=2.0, q90=3.0, q98=4.0)
 
 
 def forecast_facts(stage: Stage, attempt: AttemptId) -> list[out.ForecastRecorded]:
@@ -332,11 +326,11 @@ def forecast_facts(stage: Stage, attempt: AttemptId) -> list[out.ForecastRecorde
 def test_an_assignment_says_how_long_it_is_forecast_to_take(stage: Stage) -> None:
     """The worker's pace, for the samples of the shard that no snapshot holds."""
     stage.happen(on.Forecasts, paces=(("dot", SOON),))
-    stage.wish(Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY))
+    stage.wish(TO_DOT)
     [given] = of(stage.hand_over("ann", 0, "s5"), out.Assigned)
     assert given.snapshot.share == 0.5
     assert given.forecast == SOON.times(5)
-    assert stage.core.state.workers.get("dot").forecast == SOON.times(5)  # type: ignore[union-attr]
+    assert stage.worker("dot").forecast == SOON.times(5)
 
 
 def test_nothing_is_forecast_of_an_unknown_worker(stage: Stage) -> None:
@@ -347,7 +341,7 @@ def test_nothing_is_forecast_of_an_unknown_worker(stage: Stage) -> None:
 
 def test_predictions_are_put_on_record_once_a_quarter(stage: Stage) -> None:
     """However often they come, there is one after each quarter of the work, none at its begin."""
-    attempt = stage.make.attempt("one", 0, 0, 0)
+    attempt = make.attempt("one", 0, 0, 0)
     recorded = forecast_facts(stage, attempt)
     for percent in (10, 26, 30, 40, 80, 90, 100, 100):
         stage.report("ann", attempt, percent)
@@ -355,16 +349,14 @@ def test_predictions_are_put_on_record_once_a_quarter(stage: Stage) -> None:
     assert [fact.done for fact in recorded] == [0.26, 0.8, 1.0]
     assert [fact.elapsed_seconds for fact in recorded] == [4.0, 10.0, 14.0]
     assert all(fact.remaining == SOON for fact in recorded)
-    ann = stage.core.state.workers.get("ann")
-    assert ann is not None
-    assert ann.forecast == SOON.later(14.0)  # since its last step
+    assert stage.worker("ann").forecast == SOON.later(14.0)  # since its last step
 
 
 def test_quarters_are_those_of_an_attempts_remaining_steps(stage: Stage) -> None:
     """An attempt that goes on from the middle is forecast as often as one that begins."""
-    stage.wish(Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY))
+    stage.wish(TO_DOT)
     stage.hand_over("ann", 0, "s5")
-    attempt = stage.make.attempt("one", 0, 0, 1)
+    attempt = make.attempt("one", 0, 0, 1)
     recorded = []
     for percent in (50, 62, 63, 76, 88):
         stage.report("dot", attempt, percent)
@@ -375,7 +367,7 @@ def test_quarters_are_those_of_an_attempts_remaining_steps(stage: Stage) -> None
 @pytest.mark.parametrize(
     "wish",
     [
-        Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY),
+        TO_DOT,
         Withdrawal(shard=0, worker="ann", reason=WHY),
         Assignment(shard=0, worker="dot", reason=WHY),
         Close(reason=WHY),
@@ -383,11 +375,11 @@ def test_quarters_are_those_of_an_attempts_remaining_steps(stage: Stage) -> None
 )
 def test_the_forecast_is_recorded_with_each_decision(stage: Stage, wish: Action) -> None:
     """So that the record says what waiting would have taken."""
-    attempt = stage.make.attempt("one", 0, 0, 0)
+    attempt = make.attempt("one", 0, 0, 0)
     stage.publish("bob", 1)
     stage.report("ann", attempt, 10)
     assert forecast_facts(stage, attempt) == []
-    whole = stage.core.state.workers.get("ann").forecast  # type: ignore[union-attr]
+    whole = stage.worker("ann").forecast
     stage.report("ann", attempt, 10)  # without a step, as while it publishes
     [fact] = of(stage.wish(wish), out.ForecastRecorded)
     assert (fact.worker, fact.done, fact.remaining) == ("ann", 0.1, SOON)
@@ -396,11 +388,9 @@ def test_the_forecast_is_recorded_with_each_decision(stage: Stage, wish: Action)
 
 def test_a_prediction_is_told_once(stage: Stage) -> None:
     """Neither a decision nor another one after it repeats what is on record."""
-    attempt = stage.make.attempt("one", 0, 0, 0)
+    attempt = make.attempt("one", 0, 0, 0)
     stage.report("ann", attempt, 30)
-    assert (
-        len(of(stage.happen(on.Forecasts, remaining=((attempt, SOON),)), out.ForecastRecorded)) == 1
-    )
+    assert len(forecast_facts(stage, attempt)) == 1
     wish = Assignment(shard=0, worker="dot", reason=WHY)
     assert of(stage.wish(wish), out.ForecastRecorded) == []
 
@@ -408,12 +398,12 @@ def test_a_prediction_is_told_once(stage: Stage) -> None:
 def test_the_last_decisions_are_kept_in_words(stage: Stage) -> None:
     """What was done and why, but not who was simply given work; the oldest are forgotten."""
     assert list(stage.core.state.decisions) == []
-    stage.wish(Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY))
+    stage.wish(TO_DOT)
     stage.wish(Assignment(shard=1, worker="dot", reason=WHY))
     stage.publish("dot", 1, attempt=1)
     stage.wish(Withdrawal(shard=2, worker="cid", reason=WHY), WorkerRequest(reason=WHY))
     stage.wish(Close(reason=WHY))
-    assert [decision.text for decision in stage.core.state.decisions] == [
+    assert stage.said == [
         f"epoch 1: shard 0 from ann to dot: {WHY}",
         f"epoch 1: shard 1 to dot, too: {WHY}",
         f"epoch 1: shard 2 taken from cid: {WHY}",
@@ -421,7 +411,7 @@ def test_the_last_decisions_are_kept_in_words(stage: Stage) -> None:
         f"epoch 1: closed without shards 0, 2: {WHY}",
     ]
     stage.wishes = [Resize(samples=(20, 4, 6), reason=WHY)]
-    stage.happen(on.Aggregated, experiment="one", round=0, model=stage.make.file("m1"))
+    stage.aggregate()
     last = stage.core.state.decisions[-1]
     assert last == (stage.now, "one", f"epoch 2: cut anew, 4 to 20 samples a shard: {WHY}")
     for _ in range(100):
@@ -432,11 +422,11 @@ def test_the_last_decisions_are_kept_in_words(stage: Stage) -> None:
 
 def test_an_attempt_that_loads_a_snapshot_has_lost_nothing(stage: Stage) -> None:
     """Its progress does not say yet where it goes on; that is no step back, and no speed either."""
-    stage.wish(Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY))
+    stage.wish(TO_DOT)
     stage.hand_over("ann", 0, "s5")
-    again = stage.make.attempt("one", 0, 0, 1)
-    loading = replace(stage.make.progress(again), steps_done=0, steps_total=0)
-    beats = [loading, stage.make.progress(again, 6), stage.make.progress(again, 7)]
+    again = make.attempt("one", 0, 0, 1)
+    loading = replace(make.progress(again), steps_done=0, steps_total=0)
+    beats = [loading, make.progress(again, 6), make.progress(again, 7)]
     for progress in (replace(one, steps_total=one.steps_total and 10) for one in beats):
         stage.beat("dot", progress)
         asked = len(stage.views)
@@ -448,13 +438,13 @@ def test_an_attempt_that_loads_a_snapshot_has_lost_nothing(stage: Stage) -> None
 
 def test_progress_of_a_short_task_is_looked_at_but_not_at_every_report(stage: Stage) -> None:
     """A policy that watches hears of it ten times a second at most."""
-    attempt = stage.make.attempt("one", 0, 0, 0)
+    attempt = make.attempt("one", 0, 0, 0)
     stage.happen(on.Tick)
     asked = len(stage.views)
     reports_a_second = 50
     for number in range(reports_a_second):
         progress = replace(
-            stage.make.progress(attempt),
+            make.progress(attempt),
             steps_done=number,
             steps_total=reports_a_second,
             elapsed_seconds=number / reports_a_second,
@@ -473,7 +463,7 @@ def test_an_idle_workers_heartbeat_is_no_news_to_a_policy(stage: Stage) -> None:
 
 def test_a_worker_that_stands_by_is_told_of_once_while_that_is_so(stage: Stage) -> None:
     """Not at every event, but again where it had a shard in between."""
-    progress = stage.make.progress(stage.make.attempt("one", 0, 1, 0))
+    progress = make.progress(make.attempt("one", 0, 1, 0))
     for step in (1, 2):
         report = replace(progress, steps_done=step, steps_total=9, elapsed_seconds=float(step))
         stage.beat("bob", report)
@@ -483,8 +473,7 @@ def test_a_worker_that_stands_by_is_told_of_once_while_that_is_so(stage: Stage) 
     stage.core.state.policies = {"wait": teller}
     stage.core.state.decisions.clear()
     outputs = [stage.core.handle(on.Tick(at_seconds=stage.now)) for _ in range(4)]
-    told = [decision.text for decision in stage.core.state.decisions]
-    assert told == ["too slow", "too slow again"]
+    assert stage.said == ["too slow", "too slow again"]
     for silent in (replace(teller, standing_by=None), replace(teller, decide=pair)):
         stage.core.state.policies = {"wait": silent}
         said = [{"ann": "left over by a policy that says nothing, or that leaves no shard"}]

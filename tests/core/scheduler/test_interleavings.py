@@ -7,7 +7,7 @@ state, says whether what came out was right.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -28,7 +28,7 @@ from downpour.core.scheduler import Checkpoint, Entry, Output, Scheduler, checkp
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler.invariants import check_invariants
-from tests.core.scheduler.conftest import Make
+from tests.core.scheduler import make
 from tests.core.scheduler.judge import Judge
 
 WORKERS = ("ann", "bob", "cid")
@@ -42,8 +42,6 @@ Effect = out.Prepare | out.Aggregate | out.Evaluate | out.Publish
 
 class Surroundings(RuleBasedStateMachine):
     """Everything around the scheduler, at its worst."""
-
-    make: ClassVar[Make]
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,7 +91,7 @@ class Surroundings(RuleBasedStateMachine):
             fields |= {"model_compression": "none"}
         if fields.get("overlap"):
             fields |= {"stop_after": None}
-        spec = self.make.spec(optimizer_state=state, **fields)
+        spec = make.spec(optimizer_state=state, **fields)
         self._happen(on.ExperimentSubmitted, experiment=name, spec=spec)
 
     @rule(name=st.sampled_from(EXPERIMENTS), seldom=st.integers(0, 9))
@@ -253,11 +251,11 @@ class Surroundings(RuleBasedStateMachine):
     )
     def nonsense(self, worker: str, name: str, numbers: tuple[int, int, int], what: str) -> None:
         """A report names an attempt or a result that may never have been."""
-        attempt = self.make.attempt(name, *numbers)
+        attempt = make.attempt(name, *numbers)
         if attempt in self.judge.assigned:
             return
         if what == "publish":
-            update = self.make.update(f"nonsense-{len(self.history)}")
+            update = make.update(f"nonsense-{len(self.history)}")
             self._happen(on.UpdatePublished, worker=worker, attempt=attempt, update=update)
         elif what == "fail":
             self._happen(
@@ -272,12 +270,10 @@ class Surroundings(RuleBasedStateMachine):
             # result, and the next manager gives that command afterwards.
             known = self.scheduler.state.experiments.get(name)
             if known is None or known.ready:
-                self._happen(on.ModelPublished, experiment=name, model=self.make.file("nonsense"))
+                self._happen(on.ModelPublished, experiment=name, model=make.file("nonsense"))
         else:
-            running = (self.make.progress(attempt),)
-            self._happen(
-                on.HeartbeatReceived, worker=worker, running=running, system=self.make.system()
-            )
+            running = (make.progress(attempt),)
+            self._happen(on.HeartbeatReceived, worker=worker, running=running, system=make.SYSTEM)
 
     # What must hold
 
@@ -328,38 +324,36 @@ class Surroundings(RuleBasedStateMachine):
         held = known.running if known and mentions else None
         # A file has one name: of this worker's life, this attempt and this step.
         name = f"{held}-{worker}-{len(self.history)}-s{saved}" if saved and held else None
-        running = (self.make.progress(held, step, name),) if held is not None else ()
+        running = (make.progress(held, step, name),) if held is not None else ()
         assert self.scheduler.unwanted(worker, running) == []
-        self._happen(
-            on.HeartbeatReceived, worker=worker, running=running, system=self.make.system()
-        )
+        self._happen(on.HeartbeatReceived, worker=worker, running=running, system=make.SYSTEM)
 
     def _publish(self, worker: str, attempt: AttemptId) -> None:
         keeps = self.judge.specs[attempt.experiment].spec.optimizer_state == "keep"
         name = f"r{attempt.round}s{attempt.shard}a{attempt.attempt}-{len(self.history)}"
-        update = self.make.update(name, keeps_state=keeps)
+        update = make.update(name, keeps_state=keeps)
         self._happen(on.UpdatePublished, worker=worker, attempt=attempt, update=update)
 
     def _done(self, effect: Effect) -> None:
         name = effect.experiment
         if isinstance(effect, out.Prepare):
             samples = (10,) * effect.spec.shards
-            first = effect.model or self.make.file("m0")
+            first = effect.model or make.file("m0")
             self._happen(
                 on.Prepared, experiment=name, dataset="d", shard_samples=samples, model=first
             )
         elif isinstance(effect, out.Aggregate):
-            model = self.make.file(f"m{effect.round + 1}")
+            model = make.file(f"m{effect.round + 1}")
             made = {"round": effect.round, "model": model, "parts": effect.parts}
             if effect.elastic:
-                made["own"] = tuple(self.make.file(f"o{effect.round}-{n}") for n in effect.shards)
+                made["own"] = tuple(make.file(f"o{effect.round}-{n}") for n in effect.shards)
             self._happen(on.Aggregated, experiment=name, **made)
         elif isinstance(effect, out.Publish):
-            self._happen(on.ModelPublished, experiment=name, model=self.make.file("result"))
+            self._happen(on.ModelPublished, experiment=name, model=make.file("result"))
         else:
             # The same for a round however often it is evaluated; some rounds are as good as others.
             loss = LOSSES[effect.round % len(LOSSES)]
-            measure = self.make.evaluation(accuracy=effect.round, loss=loss)
+            measure = make.evaluation(accuracy=effect.round, loss=loss)
             facts = {"round": effect.round, "evaluation": measure, "part": effect.part}
             self._happen(on.Evaluated, experiment=name, **facts)
 
@@ -405,9 +399,8 @@ class Surroundings(RuleBasedStateMachine):
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("examples", [100, pytest.param(1000, marks=pytest.mark.slow)])
-def test_nothing_that_happens_breaks_the_scheduler(make: Make, examples: int) -> None:
+def test_nothing_that_happens_breaks_the_scheduler(examples: int) -> None:
     """Random interleavings keep the invariants, end every experiment, and replay identically."""
-    Surroundings.make = make
     run_state_machine_as_test(
         Surroundings,
         settings=settings(

@@ -12,38 +12,38 @@ from downpour.core.scheduler.round_view import between_looks
 from downpour.core.stragglers.base import POLICIES, Action, Decide, Handoff, Policy, RoundView
 from downpour.core.stragglers.outlook import Outlook
 from downpour.core.stragglers.pairing import pair
-from tests.core.scheduler.conftest import Make
+from tests.core.scheduler import make
 from tests.core.stragglers.rounds import round_of, running
 
 
-def test_where_many_train_a_policy_is_not_asked_after_each_event(make: Make) -> None:
+def test_where_many_train_a_policy_is_not_asked_after_each_event() -> None:
     """Each look costs time for every task: after every event, a round would cost their square.
 
     Of a crowd that publishes within a tenth of a second, the policy hears once; a few
     workers are looked at after each update but the last, which ends the round.
     """
     for workers, heard in ((8, 7), (200, 1)):
-        crowd = Crowd(make, workers, shards=workers)
+        crowd = Crowd(workers, shards=workers)
         crowd.all_publish()
         assert len(crowd.looks) == heard
 
 
-def test_between_two_looks_a_free_worker_gets_the_next_shard(make: Make) -> None:
+def test_between_two_looks_a_free_worker_gets_the_next_shard() -> None:
     """Where a policy says how; one that does not is asked in full whenever a worker is free."""
     for between, heard in ((pair, 1), (None, 200)):
-        crowd = Crowd(make, 200, shards=400, between=between)
+        crowd = Crowd(200, shards=400, between=between)
         crowd.all_publish()
         assert len(crowd.looks) == heard
         assert crowd.assigned == [(shard, f"w{shard % 200}") for shard in range(400)]
 
 
-def test_a_worker_that_a_shard_is_handed_over_to_is_kept_free(make: Make) -> None:
+def test_a_worker_that_a_shard_is_handed_over_to_is_kept_free() -> None:
     """It would have to finish another shard first, and the move would be for nothing.
 
     So it is at each look, and between two looks at a crowd.
     """
     for workers in (8, 200):
-        crowd = Crowd(make, workers, shards=400, between=pair)
+        crowd = Crowd(workers, shards=400, between=pair)
         crowd.moves = [Handoff(shard=0, worker="w0", meant_for="w1", reason="")]
         crowd.publish(workers - 1)
         crowd.publish(1)
@@ -70,20 +70,23 @@ def test_heartbeats_lead_to_a_look_in_each_twentieth_of_a_usual_task(
 class Crowd:
     """A round in which all have a shard; at each look the policy pairs, and makes the `moves`."""
 
-    def __init__(
-        self, make: Make, workers: int, shards: int, between: Decide | None = None
-    ) -> None:
+    def __init__(self, workers: int, shards: int, between: Decide | None = None) -> None:
         self.looks: list[float] = []
         self.moves: list[Action] = []
         self.assigned: list[tuple[int, str]] = []
-        self._make, self._workers = make, workers
+        self._workers = workers
         watching = Policy(decide=self._decide, watches=True, between=between)
         self._core = Scheduler(policies={**POLICIES, "wait": watching})
         for number in range(workers):
             self._happen(on.WorkerJoined(at_seconds=0.0, worker=f"w{number}"))
         spec = make.spec(shards=shards)
         self._happen(on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=spec))
-        self._happen(make.prepared("one", (10,) * shards, at_seconds=1.0))
+        samples, model = (10,) * shards, make.file("m0")
+        self._happen(
+            on.Prepared(
+                at_seconds=1.0, experiment="one", dataset="d", shard_samples=samples, model=model
+            )
+        )
         self.looks.clear()
 
     def all_publish(self) -> None:
@@ -97,8 +100,8 @@ class Crowd:
             on.UpdatePublished(
                 at_seconds=2.0 + 0.09 * shard / self._workers,
                 worker=f"w{shard}",
-                attempt=self._make.attempt("one", 0, shard, 0),
-                update=self._make.update(f"u{shard}"),
+                attempt=make.attempt("one", 0, shard, 0),
+                update=make.update(f"u{shard}"),
             )
         )
 

@@ -10,112 +10,79 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.base.states import FailureKind, WorkerState
+from downpour.base.states import FailureKind
 from downpour.base.values import has, missing
-from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
-from downpour.core.scheduler.invariants import check_invariants
 from downpour.core.stragglers.base import POLICIES, Action, Policy, RoundView
 from downpour.core.stragglers.pairing import pair
-from tests.core.scheduler.conftest import Make
-from tests.core.scheduler.outputs import all_of
+from tests.core.scheduler import make
+from tests.core.scheduler.stage import Outcome, Play, of
 
 
-class Office:
-    """A scheduler whose workers have labels."""
+def placed(happened: list[Outcome]) -> dict[int, str]:
+    """Return which shard went to whom."""
+    return {one.attempt.shard: one.worker for one in of(happened, out.Assigned)}
 
-    def __init__(self, make: Make, policies: Mapping[str, Policy] = POLICIES, **spec: Any) -> None:
-        self.make = make
-        self.core = Scheduler(policies=policies)
-        self.happen(on.ExperimentSubmitted, experiment="one", spec=make.spec(**spec))
-        self.prepare("one")
 
-    def prepare(self, experiment: str) -> dict[int, str]:
-        """Let an experiment's three shards be there."""
-        samples, model = (10, 10, 10), self.make.file("m0")
-        return self.happen(
-            on.Prepared, experiment=experiment, dataset="d", shard_samples=samples, model=model
-        )
+class Office(Play):
+    """A scheduler of an experiment with three shards, whose workers have labels."""
 
-    def happen(self, kind: type[on.Event], **fields: Any) -> dict[int, str]:
-        """Let something happen; returns which shard went to whom."""
-        output = self.core.handle(kind(at_seconds=self.core.state.now_seconds + 1, **fields))
-        check_invariants(self.core.state)
-        assigned = [one for one in all_of(output) if isinstance(one, out.Assigned)]
-        return {one.attempt.shard: one.worker for one in assigned}
+    def __init__(self, policies: Mapping[str, Policy] = POLICIES, **spec: Any) -> None:
+        super().__init__(policies=policies)
+        self.submit(10, 10, 10, **spec)
 
-    def join(self, name: str, *labels: str) -> dict[int, str]:
-        """Let a worker join."""
-        return self.happen(on.WorkerJoined, worker=name, labels=labels)
+    def given(self, name: str, *labels: str) -> dict[int, str]:
+        """Let a worker join; return which shard went to whom."""
+        return placed(self.join(name, labels=labels))
 
-    def publish(self, worker: str, shard: int) -> dict[int, str]:
-        """Let a worker publish its update."""
-        attempt, update = self.make.attempt("one", 0, shard, 0), self.make.update(f"u{shard}")
-        return self.happen(on.UpdatePublished, worker=worker, attempt=attempt, update=update)
+    def trained(self, worker: str, shard: int) -> dict[int, str]:
+        """Let a worker publish its update; return which shard went to whom."""
+        return placed(self.publish(worker, shard))
 
-    def refuse(self, worker: str, reason: str, shard: int = 0, attempt: int = 0) -> None:
+    def refuse(self, worker: str, shard: int = 0) -> None:
         """Let a worker find that it cannot train the experiment."""
-        self.fail(worker, reason, shard, attempt, FailureKind.OTHER_CODE)
-
-    def fail(
-        self,
-        worker: str,
-        reason: str,
-        shard: int = 0,
-        attempt: int = 0,
-        kind: FailureKind = FailureKind.TASK,
-    ) -> None:
-        """Let an attempt fail."""
-        failed = self.make.attempt("one", 0, shard, attempt)
-        self.happen(on.AttemptFailed, worker=worker, attempt=failed, failure=kind, reason=reason)
+        failed = make.attempt("one", 0, shard, 0)
+        self.fail(worker, failed, FailureKind.OTHER_CODE, OTHER)
 
     def tick(self, seconds: int) -> None:
         """Let time pass."""
         for _ in range(seconds):
             for worker in list(self.core.state.workers.names):
-                self.happen(
-                    on.HeartbeatReceived, worker=worker, running=(), system=self.make.system()
-                )
+                self.beat(worker)
             self.happen(on.Tick)
-
-    @property
-    def said(self) -> list[str]:
-        """The lines that users read."""
-        return [decision.text for decision in self.core.state.decisions]
-
-
-def test_a_worker_that_lacks_a_needed_label_trains_nothing(make: Make) -> None:
-    """It waits, with a line that says why, until an experiment comes that needs less."""
-    office = Office(make, needs=["gpu"])
-    assert office.join("plain") == {}
-    assert office.join("fast", "gpu=a40") == {0: "fast"}
-    assert "no more tasks for plain: it has no label gpu" in office.said
-    states = {worker.name: worker.life.state for worker in office.core.state.workers}
-    assert states == {"plain": WorkerState.UNFIT, "fast": WorkerState.BUSY}
-    assert office.publish("fast", 0) == {1: "fast"}
-    office.happen(on.ExperimentSubmitted, experiment="two", spec=make.spec())
-    office.happen(on.ExperimentCancelled, experiment="one", reason="enough")
-    assert set(office.prepare("two").values()) == {"plain", "fast"}
 
 
 OTHER = "mine.py has changed"
 
 
-def unfit_two(make: Make, **spec: Any) -> Office:
-    """Return a scheduler with two workers that cannot train its experiment, and another waiting."""
-    office = Office(make, **spec)
-    office.join("w1")
-    office.join("w2")
+def test_a_worker_that_lacks_a_needed_label_trains_nothing() -> None:
+    """It waits, with a line that says why, until an experiment comes that needs less."""
+    office = Office(needs=["gpu"])
+    assert office.given("plain") == {}
+    assert office.given("fast", "gpu=a40") == {0: "fast"}
+    assert "no more tasks for plain: it has no label gpu" in office.said
+    states = {worker.name: worker.life.state for worker in office.core.state.workers}
+    assert states == {"plain": "unfit", "fast": "busy"}
+    assert office.trained("fast", 0) == {1: "fast"}
     office.happen(on.ExperimentSubmitted, experiment="two", spec=make.spec())
-    office.refuse("w1", OTHER)
-    office.refuse("w2", OTHER, shard=1)
+    office.happen(on.ExperimentCancelled, experiment="one", reason="enough")
+    assert set(placed(office.prepare(10, 10, 10, name="two")).values()) == {"plain", "fast"}
+
+
+def unfit_two(**spec: Any) -> Office:
+    """Return a scheduler with two workers that cannot train its experiment, and another waiting."""
+    office = Office(**spec)
+    office.join("w1", "w2")
+    office.happen(on.ExperimentSubmitted, experiment="two", spec=make.spec())
+    office.refuse("w1")
+    office.refuse("w2", shard=1)
     return office
 
 
-def test_where_all_workers_are_unfit_the_reason_is_said_at_once(make: Make) -> None:
+def test_where_all_workers_are_unfit_the_reason_is_said_at_once() -> None:
     """With their names; soon the experiment fails with it, and the next one begins."""
-    office = unfit_two(make)
+    office = unfit_two()
     one, two = office.core.state.experiments.values()
     why = f"no worker here can train it: {OTHER} (w2, w1)"
     assert office.said[-1] == one.told_waits
@@ -131,11 +98,11 @@ def test_where_all_workers_are_unfit_the_reason_is_said_at_once(make: Make) -> N
     assert not office.core.state.workers.all_unfit
 
 
-def test_a_worker_that_fits_comes_in_time(make: Make) -> None:
+def test_a_worker_that_fits_comes_in_time() -> None:
     """It was starting; the reason is taken back, and the others' time counts anew."""
-    office = unfit_two(make)
+    office = unfit_two()
     office.tick(5)
-    assert office.join("w3") != {}
+    assert office.given("w3") != {}
     one = office.core.state.experiments["one"]
     assert one.told_waits == ""
     office.happen(on.WorkerLeft, worker="w3", reason="it is told to")
@@ -145,16 +112,11 @@ def test_a_worker_that_fits_comes_in_time(make: Make) -> None:
     assert one.life.state == "failed"
 
 
-def test_a_trained_shard_waits_for_its_worker(make: Make) -> None:
+def test_a_trained_shard_waits_for_its_worker() -> None:
     """One that can train it was here, and may be restarting: no hour of work is thrown away."""
-    office = unfit_two(make)
-    ((shard, name),) = office.join("w3").items()
-    office.happen(
-        on.UpdatePublished,
-        worker=name,
-        attempt=make.attempt("one", 0, shard, int(shard < 2)),
-        update=make.update("u"),
-    )
+    office = unfit_two()
+    ((shard, name),) = office.given("w3").items()
+    office.publish(name, shard, attempt=int(shard < 2))
     office.happen(on.WorkerLeft, worker="w3", reason="it is told to")
     office.tick(30)
     one = office.core.state.experiments["one"]
@@ -162,87 +124,84 @@ def test_a_trained_shard_waits_for_its_worker(make: Make) -> None:
     assert one.told_waits.startswith("no worker here can train it")
 
 
-def test_a_label_that_is_missing_is_waited_for(make: Make) -> None:
+def test_a_label_that_is_missing_is_waited_for() -> None:
     """A machine that has it may come; of workers that have it, the reason is theirs."""
-    office = Office(make, needs=["gpu"])
+    office = Office(needs=["gpu"])
     office.join("plain")
     office.tick(60)
     one = office.core.state.experiments["one"]
     waits = "all shards wait for a worker with gpu: none is here"
     assert (one.life.state, one.told_waits) == ("running", waits)
-    office.join("fast", "gpu=a40")
-    office.refuse("fast", OTHER)
+    office.given("fast", "gpu=a40")
+    office.refuse("fast")
     assert one.told_waits == f"no worker here can train it: {OTHER} (fast)"
 
 
-def test_nobody_who_fits_is_said_once(make: Make) -> None:
+def test_nobody_who_fits_is_said_once() -> None:
     """All shards wait; a worker with the label ends that."""
-    office = Office(make, needs=["gpu", "site=b"])
+    office = Office(needs=["gpu", "site=b"])
     waits = "all shards wait for a worker with gpu and site=b: none is here"
     for number in range(3):
-        assert office.join(f"w{number}", "site=a", "gpu=a40") == {}
+        assert office.given(f"w{number}", "site=a", "gpu=a40") == {}
     assert office.said.count(waits) == 1
-    assert office.join("w3", "site=b", "gpu=a40") == {0: "w3"}
+    assert office.given("w3", "site=b", "gpu=a40") == {0: "w3"}
 
 
-def test_a_shard_goes_to_where_its_data_lie(make: Make) -> None:
+def test_a_shard_goes_to_where_its_data_lie() -> None:
     """Others pass it over, and it passes over others: also after its worker was lost."""
-    office = Office(make, shard_needs={"0": ["site=b"]})
-    assert office.join("here", "site=a") == {1: "here"}
+    office = Office(shard_needs={"0": ["site=b"]})
+    assert office.given("here", "site=a") == {1: "here"}
     waits = "shards wait for a worker that is not here: shard 0 for site=b"
     assert office.said == [waits, "here joined"]
-    assert office.join("there", "site=b") == {0: "there"}
-    assert office.happen(on.WorkerLost, worker="there", reason="gone") == {}
-    assert office.publish("here", 1) == {2: "here"}
-    assert office.publish("here", 2) == {}
-    assert office.join("there", "site=b") == {0: "there"}
+    assert office.given("there", "site=b") == {0: "there"}
+    assert placed(office.happen(on.WorkerLost, worker="there", reason="gone")) == {}
+    assert office.trained("here", 1) == {2: "here"}
+    assert office.trained("here", 2) == {}
+    assert office.given("there", "site=b") == {0: "there"}
 
 
-def test_a_shard_that_one_worker_may_train_fails_there_twice(make: Make) -> None:
+def test_a_shard_that_one_worker_may_train_fails_there_twice() -> None:
     """The workers without its labels cannot show whether that worker is at fault."""
-    office = Office(make, shard_needs={"0": ["site=b"]})
-    office.join("here", "site=a")
-    office.join("there", "site=b")
-    office.fail("there", "KeyError", attempt=0)
-    assert office.core.state.active is not None
-    office.fail("there", "KeyError", attempt=1)
+    office = Office(shard_needs={"0": ["site=b"]})
+    office.given("here", "site=a")
+    office.given("there", "site=b")
+    for attempt in (0, 1):
+        assert office.core.state.active is not None
+        office.fail("there", make.attempt("one", 0, 0, attempt), FailureKind.TASK, "KeyError")
     assert office.core.state.active is None
 
 
 @pytest.mark.parametrize("policy", ["wait", "handoff", "late", "clone", "replace", "mantri"])
-def test_no_policy_gives_a_shard_to_a_worker_without_its_label(make: Make, policy: str) -> None:
+def test_no_policy_gives_a_shard_to_a_worker_without_its_label(policy: str) -> None:
     """Whatever else is idle."""
-    office = Office(make, policy=policy, shard_needs={"2": ["site=b"]})
-    given = [office.join(f"w{number}", "site=a") for number in range(5)]
+    office = Office(policy=policy, shard_needs={"2": ["site=b"]})
+    given = [office.given(f"w{number}", "site=a") for number in range(5)]
     assert not any(2 in shards for shards in given)
-    assert office.join("w5", "site=b") == {2: "w5"}
+    assert office.given("w5", "site=b") == {2: "w5"}
 
 
-def test_a_policy_that_knows_no_needs_cannot_break_them(make: Make) -> None:
+def test_a_policy_that_knows_no_needs_cannot_break_them() -> None:
     """A user's own policy may ask for anything; the scheduler ignores what may not be."""
 
     def blind(view: RoundView) -> list[Action]:
         return [*pair(replace(view, barred={}))]
 
     policies = {**POLICIES, "wait": Policy(decide=blind)}
-    office = Office(make, policies, shard_needs={shard: ["site=b"] for shard in "012"})
-    assert office.join("here", "site=a") == {}
-    assert office.join("there", "site=b") == {1: "there"}
+    office = Office(policies, shard_needs={shard: ["site=b"] for shard in "012"})
+    assert office.given("here", "site=a") == {}
+    assert office.given("there", "site=b") == {1: "there"}
 
 
-def test_preferred_workers_come_first(make: Make) -> None:
+def test_preferred_workers_come_first() -> None:
     """Among idle ones, and only there: nobody waits for a better one."""
-    office = Office(make, prefers=["gpu", "site=b"])
+    office = Office(prefers=["gpu", "site=b"])
     office.join("first")
-    assert office.publish("first", 0) == {1: "first"}
-    office = Office(make, prefers=["gpu", "site=b"])
-    office.core = Scheduler()
+    assert office.trained("first", 0) == {1: "first"}
+    play = Play()
     for name, labels in (("x", ()), ("y", ("gpu=a40",)), ("z", ("gpu=a40", "site=b"))):
-        office.join(name, *labels)
-    office.happen(
-        on.ExperimentSubmitted, experiment="one", spec=make.spec(prefers=["gpu", "site=b"])
-    )
-    assert office.prepare("one") == {0: "z", 1: "y", 2: "x"}
+        play.join(name, labels=labels)
+    happened = play.submit(10, 10, 10, prefers=["gpu", "site=b"])
+    assert placed(happened) == {0: "z", 1: "y", 2: "x"}
 
 
 LABELS = st.lists(st.sampled_from(["a=1", "a=2", "ab=1", "b=1"]), unique=True)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from downpour.base.errors import IllegalTransition
 from downpour.base.states import Failure, FailureKind
 from downpour.core.scheduler.round import Round
-from tests.core.scheduler.conftest import Make
+from tests.core.scheduler import make
 
 LOST = Failure(FailureKind.LOST, "silent")
 
@@ -27,7 +27,7 @@ def test_pending_shards_are_offered_in_order() -> None:
     assert [offer.samples for offer in current.pending(9)] == [10, 20, 30]
 
 
-def test_a_late_answer_takes_a_pending_shard_from_the_offer(make: Make) -> None:
+def test_a_late_answer_takes_a_pending_shard_from_the_offer() -> None:
     """An attempt that was given up may still publish, and then no other one is needed."""
     current = Round("one", 0, (10, 20))
     attempt = current.assign(0, "ann", 0.0)
@@ -37,7 +37,7 @@ def test_a_late_answer_takes_a_pending_shard_from_the_offer(make: Make) -> None:
     assert not current.tasks[0].accepts(attempt)
 
 
-def test_updates_are_unreported_until_their_task_has_one(make: Make) -> None:
+def test_updates_are_unreported_until_their_task_has_one() -> None:
     """Those of attempts that were given up, too; not those that a refusal has made void."""
     current = Round("one", 0, (10, 20))
     lost, second = current.assign(0, "ann", 0.0), current.assign(1, "bob", 0.0)
@@ -50,7 +50,7 @@ def test_updates_are_unreported_until_their_task_has_one(make: Make) -> None:
     assert current.unreported() == ((lost, "ann"), (anew, "cid"))
 
 
-def test_a_round_finds_only_the_attempts_that_were_made(make: Make) -> None:
+def test_a_round_finds_only_the_attempts_that_were_made() -> None:
     """Whatever numbers an attempt has, looking it up never raises."""
     current = Round("one", 3, (10, 20))
     made = current.assign(1, "ann", 0.0)
@@ -60,7 +60,7 @@ def test_a_round_finds_only_the_attempts_that_were_made(make: Make) -> None:
     assert current.find(make.attempt("two", 3, 1, 0)) is None
 
 
-def test_a_shard_may_have_several_workers(make: Make) -> None:
+def test_a_shard_may_have_several_workers() -> None:
     """It is pending again only when the last of them gave it up; the first update ends them all."""
     current = Round("one", 0, (10, 20))
     current.assign(0, "ann", 0.0)
@@ -72,7 +72,7 @@ def test_a_shard_may_have_several_workers(make: Make) -> None:
     assert (current.tasks[0].held_by, current.holders()) == ({}, ())
 
 
-def test_an_update_or_a_drop_ends_every_hand_over(make: Make) -> None:
+def test_an_update_or_a_drop_ends_every_hand_over() -> None:
     """Otherwise a refused shard could not be handed over by that worker again."""
     current = Round("one", 0, (10, 20))
     attempts = [current.assign(shard, "ann", 0.0) for shard in (0, 1)]
@@ -91,7 +91,7 @@ def test_a_held_back_shard_that_is_dropped_is_no_longer_held_back() -> None:
     assert (current.held_back, current.outstanding, offered(current)) == (set(), 1, [1])
 
 
-def test_an_applied_shard_is_not_assigned_again(make: Make) -> None:
+def test_an_applied_shard_is_not_assigned_again() -> None:
     """A shard that is part of a model version belongs to no worker."""
     current = Round("one", 0, (10,))
     current.publish(current.assign(0, "ann", 0.0), "ann", make.update("u"), 1.0)

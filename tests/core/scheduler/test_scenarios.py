@@ -23,7 +23,7 @@ from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler.invariants import check_invariants
-from tests.core.scheduler.conftest import Make
+from tests.core.scheduler import make
 
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 
@@ -38,8 +38,7 @@ def number(value: str) -> int | float | str:
 class Reader:
     """Turns the lines of a story into events; remembers what was submitted."""
 
-    def __init__(self, make: Make) -> None:
-        self._make = make
+    def __init__(self) -> None:
         self._specs: dict[str, on.ExperimentSubmitted] = {}
         self._verbs: dict[str, Callable[..., on.Event]] = {
             r"submit (\w+)(.*)": self._submit,
@@ -103,7 +102,7 @@ class Reader:
 
     def _submit(self, at: float, experiment: str, fields: str) -> on.Event:
         given = dict(pair.split("=") for pair in fields.split())
-        spec = self._make.spec(**{key: number(value) for key, value in given.items()})
+        spec = make.spec(**{key: number(value) for key, value in given.items()})
         event = on.ExperimentSubmitted(at_seconds=at, experiment=experiment, spec=spec)
         self._specs.setdefault(experiment, event)
         return event
@@ -115,7 +114,7 @@ class Reader:
             experiment=experiment,
             dataset="d",
             shard_samples=(10,) * shards,
-            model=self._make.file("m0"),
+            model=make.file("m0"),
         )
 
     def _evaluated(
@@ -125,7 +124,7 @@ class Reader:
             at_seconds=at,
             experiment=experiment,
             round=int(number),
-            evaluation=self._make.evaluation(loss=float(loss or 0.5)),
+            evaluation=make.evaluation(loss=float(loss or 0.5)),
             part="validation" if how == "validated" else "test",
         )
 
@@ -141,11 +140,11 @@ class Reader:
     ) -> on.Event:
         running: tuple[Progress, ...] = ()
         if attempt:
-            progress = self._make.progress(self._attempt(attempt), int(step or 1), saved)
+            progress = make.progress(self._attempt(attempt), int(step or 1), saved)
             steps = int(total or progress.steps_total)
             running = (replace(progress, steps_total=steps, moved_bytes=int(moved or 0)),)
         return on.HeartbeatReceived(
-            at_seconds=at, worker=worker, running=running, system=self._make.system()
+            at_seconds=at, worker=worker, running=running, system=make.SYSTEM
         )
 
     def _publishes(self, at: float, worker: str, text: str, otherwise: str | None) -> on.Event:
@@ -153,7 +152,7 @@ class Reader:
         known = self._specs.get(attempt.experiment)
         keeps = known is not None and known.spec.optimizer_state == "keep"
         name = text.partition("/")[2].replace("/", "")
-        update = self._make.update(name, keeps_state=keeps)
+        update = make.update(name, keeps_state=keeps)
         if otherwise:
             update = replace(update, file=replace(update.file, checksum="1" * 32))
         return on.UpdatePublished(at_seconds=at, worker=worker, attempt=attempt, update=update)
@@ -161,7 +160,7 @@ class Reader:
     def _attempt(self, text: str) -> AttemptId:
         match = re.fullmatch(r"(\w+)/r(-?\d+)/s(-?\d+)/a(-?\d+)", text)
         assert match is not None, f"'{text}' is no attempt"
-        return self._make.attempt(match[1], int(match[2]), int(match[3]), int(match[4]))
+        return make.attempt(match[1], int(match[2]), int(match[3]), int(match[4]))
 
 
 def in_words(fact: out.Fact) -> str:  # noqa: C901, PLR0911, PLR0912 - one arm a fact
@@ -255,9 +254,9 @@ def _attempt_of(one: out.AttemptFact | out.Cancel | out.HandOver) -> str:
     return f"{attempt.experiment}/r{attempt.round}/s{attempt.shard}/a{attempt.attempt}"
 
 
-def replay(story: str, make: Make) -> Iterator[str]:
+def replay(story: str) -> Iterator[str]:
     """Return the lines of a story with the facts and the commands that come out now."""
-    scheduler, reader = Scheduler(), Reader(make)
+    scheduler, reader = Scheduler(), Reader()
     for line in story.splitlines():
         if line.startswith(" "):
             continue
@@ -270,10 +269,10 @@ def replay(story: str, make: Make) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_the_story_is_told_as_it_was_reviewed(path: Path, make: Make) -> None:
+def test_the_story_is_told_as_it_was_reviewed(path: Path) -> None:
     """Each scenario's events give exactly the facts and commands that stand below them."""
     story = path.read_text(encoding="utf-8")
-    now = "\n".join(replay(story, make)) + "\n"
+    now = "\n".join(replay(story)) + "\n"
     if os.environ.get("UPDATE_SCENARIOS") == "1":
         path.write_text(now, encoding="utf-8")
     else:
