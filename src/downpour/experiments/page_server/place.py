@@ -197,16 +197,13 @@ Summary = dict[str, Any]
 def summary_of(found: FoundExperiment, model: RecordTables) -> Summary:
     """Sum up an experiment, as far as its record was folded."""
     about = model.about()
-    done, rounds, epochs_done, epochs = model.rounds_done()
+    done, rounds = model.rounds_done()
     return {
         "id": found.experiment,
         "name": about.get("name", found.experiment),
         "state": str(model.state),
-        "reason": about.get("reason"),
         "rounds_done": done,
         "rounds": rounds,
-        "epochs_done": epochs_done,
-        "epochs": epochs,
         "measure": model.measure(),
         "changed_at": round(found.changed_ns / 1e9, 3),
         "running": not model.state.ended,

@@ -58,7 +58,7 @@ OUTCOMES = (None, "trained", "last", "moved", "stopped", "failed", "stopped")
 LAST, STOPPED, NEEDLESS = 2, 4, 6
 """`NEEDLESS` is a stop until a line says when the attempt really ended, or that it continues."""
 
-_ATTEMPT = "worker", "round", "shard", "attempt", "begin", "share", "from_step"
+_ATTEMPT = "worker", "round", "shard", "attempt", "begin", "from_step"
 _END = "end", "outcome"
 _FORESEEN = "at", "done", "q10", "q50", "q90"
 _CODES = {
@@ -127,18 +127,18 @@ class AttemptColumns:
         self._loose: list[_Block] = []
         self.count = 0
 
-    def add(self, values: tuple[int, int, int, int, float, float, int], line: int) -> int:
+    def add(self, values: tuple[int, int, int, int, float, int], line: int) -> int:
         """Add an attempt and return its number.
 
         Args:
-            values: worker, round, shard, attempt, begin, share and the step that it continues from.
+            values: worker, round, shard, attempt, begin, and the step that it continues from.
             line: the line that reports it.
         """
-        *task, begin, share, step = values
+        *task, begin, step = values
         if self.count % BLOCK == 0:
             self._begin_block(line)
         block = self._blocks[-1]
-        row = (*task, _thousandths(begin), _thousandths(share), step, line, *_NOTHING)
+        row = (*task, _thousandths(begin), step, line, *_NOTHING)
         for column, value in zip(block.unpack().values(), row, strict=True):
             column.append(value)
         block.count += 1
@@ -197,8 +197,8 @@ class AttemptColumns:
                 continue
             first, columns = place * BLOCK, block.columns()
             attempts += [
-                (first + n, worker, number + 1, shard, attempt, _short(begin), _short(share), step)
-                for n, (worker, number, shard, attempt, begin, share, step) in _changed(
+                (first + n, worker, number + 1, shard, attempt, _short(begin), step)
+                for n, (worker, number, shard, attempt, begin, step) in _changed(
                     columns, "born", _ATTEMPT, after, upto
                 )
             ]

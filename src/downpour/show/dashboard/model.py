@@ -148,17 +148,16 @@ class RecordTables:
             "bytes_read": self._results.bytes_read,
             "bytes_written": self._results.bytes_written,
             "queue": rounds.waiting(in_step=in_step) if not self.state.ended else 0,
-            "staleness": self._results.staleness,
             "left": left,
             "last_line_at": self.last_at,
         }
 
-    def rounds_done(self) -> tuple[int, int, int, int]:
-        """Return the finished rounds and all rounds, and the same for epochs."""
-        done, meetings = self._rounds.reached, self._meetings
+    def rounds_done(self) -> tuple[int, int]:
+        """Return the finished rounds and all rounds."""
+        done, rounds = self._rounds.reached, self._meetings.rounds
         if self.state is ExperimentState.FINISHED and not self._about.get("reason"):
-            done = meetings.rounds
-        return done, meetings.rounds, meetings.epoch_of(done), meetings.epochs_in_all
+            done = rounds
+        return done, rounds
 
     @property
     def start(self) -> float:
@@ -200,7 +199,7 @@ class RecordTables:
             case SubmittedLine():
                 self._submitted(line)
             case PreparedLine():
-                self._prepared(at, line)
+                self._prepared(line)
             case WorkerJoinedLine() | WorkerLeftLine():
                 self._worker(at, line)
             case AggregatedLine():
@@ -257,7 +256,6 @@ class RecordTables:
             "name": line.name,
             "reason": None,
             "start": self._start,
-            "prepared_at": None,
             "ended_at": None,
             "mode": spec.get("mode", "sync"),
             "policy": spec.get("policy"),
@@ -269,20 +267,13 @@ class RecordTables:
             "epochs": self._meetings.epochs_in_all,
             "rounds_per_epoch": self._meetings.each,
             "dataset": spec.get("dataset"),
-            "spec": spec,
-            "version": line.version,
             "warnings": [],
         }
         self._change_state(ExperimentState.PREPARING)
 
-    def _prepared(self, at: float, line: PreparedLine) -> None:
-        self._about |= {
-            "prepared_at": at,
-            "parameters": line.parameters,
-            "classes": line.classes,
-            "train_samples": line.train_samples,
-            "warnings": [*line.warnings, *line.remarks],
-        }
+    def _prepared(self, line: PreparedLine) -> None:
+        warnings = [*line.warnings, *line.remarks]
+        self._about |= {"parameters": line.parameters, "warnings": warnings}
         self._shard_classes = line.shard_classes
         self._verified = self._tables.verified
         self._results.prepared(line.bytes)
@@ -292,10 +283,9 @@ class RecordTables:
         worker = self._workers.named(line.worker)
         worker.changed = self.line
         if isinstance(line, WorkerJoinedLine):
-            spec = self._about.get("spec", {})
             worker.state, worker.joined, worker.left = "idle", at, None
             worker.doing = ""  # another manager reports only what it saw begin
-            worker.numeric_class = line.class_for(spec.get("device"))
+            worker.numeric_class = line.class_for(self._tables.spec.get("device"))
             worker.address = line.address
             if self.state is ExperimentState.RUNNING:
                 self._decide(at, "worker", f"{line.worker} joined", None)
@@ -305,9 +295,8 @@ class RecordTables:
         self._decide(at, "worker", f"{line.worker} {how}: {line.reason}", None)
 
     def _aggregated(self, at: float, line: AggregatedLine) -> None:
-        updates = len(self._tables.versions[line.version].updates)
         waited = self._rounds.aggregated(at, line, self.line)
-        self._results.aggregated(at, line, updates, self.line)
+        self._results.aggregated(at, line, self.line)
         if waited is not None and waited.seconds >= _WAITED_SHARE * waited.training_seconds > 0:
             value = self._rounds.attempts.value
             name = self._workers.at(value(waited.attempt, "worker")).name

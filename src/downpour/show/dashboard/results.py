@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any, Literal
 
 from downpour.base.errors import size_in_words
-from downpour.base.states import BLAMELESS, LOSS, Goal
+from downpour.base.states import BLAMELESS, LOSS
 from downpour.record.record_lines import (
     AggregatedLine,
     AssignedLine,
@@ -43,7 +43,6 @@ class Results:
         self.bytes_read = 0
         self.bytes_written = 0
         self.bytes_for_versions = 0
-        self.staleness: float | None = None
         self.has_parts = False
         self.metrics: dict[str, None] = {LOSS: None}
         self.last: EvaluatedLine | None = None
@@ -64,27 +63,15 @@ class Results:
         self.bytes_read += size_bytes
         self.bytes_for_versions += size_bytes
 
-    def aggregated(self, at: float, made: AggregatedLine, updates: int, line: int) -> None:
-        """Note a version, which was made from `updates` updates."""
+    def aggregated(self, at: float, made: AggregatedLine, line: int) -> None:
+        """Note a version."""
         self._model_bytes = made.bytes
         self.bytes_written += made.bytes
         self.bytes_for_versions += made.bytes
         self.has_parts = self.has_parts or bool(made.parts)
         stale = made.staleness or ((0,) if not made.parts else ())
-        self.staleness = median(stale) if stale else None
-        row = (
-            made.version,
-            at,
-            made.round + 1,
-            round(made.seconds, 3),
-            round(made.train_seconds, 3),
-            finite(made.loss),
-            made.bytes,
-            min(stale, default=None),
-            self.staleness,
-            max(stale, default=None),
-            len(made.parts) or updates,
-        )
+        staleness = (min(stale), median(stale), max(stale)) if stale else None
+        row = made.version, at, made.round + 1, finite(made.loss), staleness
         self.versions.put(made.version, row, line)
 
     def evaluated(self, at: float, told: EvaluatedLine, line: int) -> None:
@@ -99,7 +86,6 @@ class Results:
             {name: finite(value) for name, value in told.metrics.items()},
             [finite(value) for value in told.class_accuracy],
             self.bytes_for_versions,
-            round(told.seconds, 3),
         )
         self.evaluations.put((told.round, told.part), row, line)
 
@@ -107,12 +93,7 @@ class Results:
         """Return the model's measures: the metrics in their order, then the loss."""
         names = [*(name for name in self.metrics if name != LOSS), LOSS]
         return [
-            {
-                "name": name,
-                "words": Measure(name).words,
-                "percent": Measure(name).is_share,
-                "higher_is_better": not Goal.of(name).minimised,
-            }
+            {"name": name, "words": Measure(name).words, "percent": Measure(name).is_share}
             for name in names
             if name.isprintable() and name.strip() == name != ""
         ]

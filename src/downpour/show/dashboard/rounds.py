@@ -112,7 +112,7 @@ class Rounds:
         running = () if is_alone else self._running(task[0], task[1])
         number = self.number_of(task)
         if number is None:
-            values = worker, *task, at, assigned.share, assigned.from_step
+            values = worker, *task, at, assigned.from_step
             number = self._numbers[task] = self.attempts.add(values, line)
             self._last[task[0]] = number
         else:
@@ -135,7 +135,6 @@ class Rounds:
             of_round = self._tables.rounds[end_line.round]
             for attempt in of_round.attempts[end_line.shard].values():
                 self._show(of_round, attempt, line)
-            self._tell(end_line.round, line)
             return number
         # The tables have forgotten this round.
         end, outcome = at, "trained"
@@ -222,7 +221,7 @@ class Rounds:
         if waited is not None:
             end = self.attempts.seconds(waited.attempt, "end")
             self.attempts.end(waited.attempt, end, LAST, line)
-        self._tell(number, line, waited)
+        self._tell(number, line)
         del self._open[number]
         self._tables.rounds[number] = RecordedRound(number, closed=at, version=of_round.version)
         self.durations.append(at - (begin if self.last_closed is None else self.last_closed))
@@ -239,10 +238,6 @@ class Rounds:
         end = last.end or 0.0
         return Waited(self._numbers[task], end - max(ends), end - begin)
 
-    def _tell(self, number: int, line: int, waited: Waited | None = None) -> None:
-        if number in self._open:
-            of_round = self._tables.rounds[number]
-            waited_for = waited.attempt if waited is not None else None
-            begin, updates = self._open[number], len(of_round.accepted)
-            row = (number + 1, begin, of_round.closed, updates, waited_for)
-            self.rows.put(number, row, line)
+    def _tell(self, number: int, line: int) -> None:
+        row = (number + 1, self._open[number], self._tables.rounds[number].closed)
+        self.rows.put(number, row, line)

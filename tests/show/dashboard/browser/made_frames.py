@@ -51,7 +51,7 @@ class MadeRun:
         for worker in range(self.workers):
             i = len(self.rows.get("attempts", []))
             seconds = self.task_seconds / speeds[worker] * draw.uniform(0.92, 1.1)
-            row = [i, worker, number, worker, 0, round(begin + 0.02 * (worker % 10), 3), 1, 0]
+            row = [i, worker, number, worker, 0, round(begin + 0.02 * (worker % 10), 3), 0]
             self._add("attempts", row)
             quantiles = [seconds * share for share in (0.9, 1.0, 1.25)]
             self._add("forecasts", [i, 0.0, 0.0, *quantiles])
@@ -61,7 +61,7 @@ class MadeRun:
             for end, i, _ in ends:
                 if end < begin + 0.8 * self.task_seconds:
                     self._add("ends", [i, round(end, 3), "trained"])
-            self._add("rounds", [number, begin, None, 0, None])
+            self._add("rounds", [number, begin, None])
             self.at = begin + 0.9 * self.task_seconds
             return
         self._close(number, begin, ends, slowest, draw)
@@ -85,27 +85,14 @@ class MadeRun:
             self._add("ends", [i, round(end, 3), outcome])
         second = max(end for end, i, _ in ends if i != slowest[1]) if len(ends) > 1 else last
         closed = max(second, last) + 0.3
-        self._add("rounds", [number, begin, round(closed, 3), self.workers, slowest[1]])
+        self._add("rounds", [number, begin, round(closed, 3)])
         loss, accuracy = 2.2 * 0.93**number, 1 - 0.8 * 0.95**number
-        sizes = [4_000_000 * number, 0, 0, 0]
-        self._add(
-            "versions",
-            [
-                number,
-                round(closed + 0.2, 3),
-                number,
-                closed - begin,
-                8.0,
-                loss,
-                *sizes,
-                self.workers,
-            ],
-        )
+        self._add("versions", [number, round(closed + 0.2, 3), number, loss, [0, 0, 0]])
         by_class = [min(1.0, accuracy + 0.02 * (place - 5) / 5) for place in range(_CLASSES)]
         metrics = {"accuracy": accuracy}
         self._add(
             "evaluations",
-            [number, "test", closed + 0.5, loss * 1.1, metrics, by_class, sizes[0], 0.4],
+            [number, "test", closed + 0.5, loss * 1.1, metrics, by_class, 4_000_000 * number],
         )
         self.at = round(closed + 0.3, 3)
 
@@ -121,7 +108,7 @@ class MadeRun:
         if asked >= end:
             return "last", end, end
         other = len(self.rows["attempts"])
-        self._add("attempts", [other, helper, number, worker, 1, round(asked + 0.2, 3), 0.6, 40])
+        self._add("attempts", [other, helper, number, worker, 1, round(asked + 0.2, 3), 40])
         done = round(asked + 0.5 * self.task_seconds, 3)
         self._add("ends", [other, done, "last"])
         text = (
@@ -135,15 +122,12 @@ class MadeRun:
         """Return the object that says what is run."""
         return {
             "id": "20260101-digits-ab12", "name": self.name, "reason": None, "start": START,
-            "state": "running" if running else "finished", "prepared_at": 1.5,
+            "state": "running" if running else "finished",
             "ended_at": None if running else self.at, "mode": "average", "policy": "handoff",
             "aggregator": "mean", "splitter": "class", "shards": self.workers,
             "rounds": self.rounds, "epochs": self.rounds, "rounds_per_epoch": 1,
-            "parameters": 421_642, "dataset": "mnist", "train_samples": 60_000,
-            "classes": [str(place) for place in range(_CLASSES)], "spec": {"seed": 1},
-            "metrics": [{"name": "accuracy", "words": self.metrics_words, "percent": True,
-                         "higher_is_better": True}], "version": "0.9", "warnings": [],
-            "splits": True,
+            "parameters": 421_642, "dataset": "mnist", "warnings": [], "splits": True,
+            "metrics": [{"name": "accuracy", "words": self.metrics_words, "percent": True}],
         }  # fmt: skip
 
     def frames(self, *, running: bool = False, rows_most: int = 20_000) -> list[FrameDict]:
@@ -159,7 +143,7 @@ class MadeRun:
                 parts[-1].setdefault(table, []).append(row)
                 room -= 1
         totals = {
-            "bytes_read": 51_200_000, "bytes_written": 48_100_000, "queue": 0, "staleness": 0,
+            "bytes_read": 51_200_000, "bytes_written": 48_100_000, "queue": 0,
             "left": {"q10": 40.0, "q50": 55.0, "q90": 80.0} if running else None,
             "last_line_at": self.at,
         }  # fmt: skip

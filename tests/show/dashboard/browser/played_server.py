@@ -53,7 +53,7 @@ class Playbook:
             done = len({row[0] for row in rows if row[2] is not None})
             found.append({
                 "id": name, "name": told["name"], "state": told["state"], "rounds_done": done,
-                "rounds": told["rounds"], "epochs_done": done, "epochs": told["epochs"],
+                "rounds": told["rounds"],
                 "measure": {"words": "test accuracy", "text": "93.1 %"}, "running": running,
                 "changed_at": frames[-1]["clock"],
             })  # fmt: skip

@@ -111,7 +111,10 @@ def test_names_from_a_record_are_text(
         5, 4, name=HOSTILE, names=[f"{HOSTILE}{place}" for place in range(5)], metrics_words=HOSTILE
     )
     frames = made.frames()
-    frames[0]["experiment"] |= {"reason": HOSTILE, "warnings": [HOSTILE], "classes": [HOSTILE] * 10}
+    frames[0]["experiment"] |= {
+        "reason": HOSTILE,
+        "warnings": [HOSTILE],
+    }
     playbook.frames = {"run": frames}
     playbook.tasks = {"2/1": [[1.0, HOSTILE, 0]]}
     playbook.studies = {HOSTILE: {"name": HOSTILE, "columns": [HOSTILE], "rows": [], "runs": []}}

@@ -105,7 +105,7 @@
     const value = metric && measured ? downpour.valueOf(measured, metric) : undefined;
     return {
       id, name: told.name || id, state: told.state, rounds_done: done, rounds: told.rounds,
-      epochs_done: null, epochs: told.epochs, running: false, changed_at: (told.start || 0) + tables.latest,
+      running: false, changed_at: (told.start || 0) + tables.latest,
       measure: value === undefined ? null : { words: metric.words, text: downpour.words.measure(value, metric) },
     };
   }

@@ -129,7 +129,7 @@
     close() { if (this.plot) this.plot.destroy(); }
   }
 
-  const LOSS = { name: "loss", words: "loss", percent: false, higher_is_better: false };
+  const LOSS = { name: "loss", words: "loss", percent: false };
   const SHARDS_MOST = 60;
 
   class Results {
@@ -230,8 +230,7 @@
       const last = known[known.length - 1];
       this.classes.hidden = !last;
       if (!last) return;
-      const names = (this.tables.experiment || {}).classes || [];
-      const rows = last.classes.map((value, place) => [String(names[place] ?? place), barOf(value), words.percent(value)]);
+      const rows = last.classes.map((value, place) => [String(place), barOf(value), words.percent(value)]);
       const columns = [{ title: "class", text: true }, { title: "bar", text: true }, { title: "accuracy" }];
       this.classes.replaceChildren(node("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of accuracy by class" },
         downpour.table(`Accuracy by class after round ${last.round} (${last.part})`, columns, rows)));

@@ -84,7 +84,7 @@
       this._seen(joined, left);
     }
 
-    _attempt([i, worker, round, shard, attempt, begin, , fromStep]) {
+    _attempt([i, worker, round, shard, attempt, begin, fromStep]) {
       const all = this.attempts;
       all.reach(i);
       const known = !Number.isNaN(all.begin[i]);
@@ -141,19 +141,18 @@
       all.q90[i] = q90 === null ? NaN : q90;
     }
 
-    _round([round, begin, closed, updates, waitedFor]) {
-      this.rounds.set(round, { round, begin, closed, updates, waitedFor });
+    _round([round, begin, closed]) {
+      this.rounds.set(round, { round, begin, closed });
       this._seen(begin, closed);
     }
 
-    _version([version, at, round, seconds, train, loss, bytes, low, median, high, updates]) {
-      const staleness = low === null || low === undefined ? null : [low, median, high];
-      this.versions.set(version, { version, at, round, seconds, train, loss, bytes, staleness, updates });
+    _version([version, at, round, loss, staleness]) {
+      this.versions.set(version, { version, at, round, loss, staleness });
       this._seen(at);
     }
 
-    _evaluation([round, part, at, loss, metrics, classes, bytes, seconds]) {
-      const row = { round, part, at, loss, metrics: metrics || {}, classes, bytes, seconds };
+    _evaluation([round, part, at, loss, metrics, classes, bytes]) {
+      const row = { round, part, at, loss, metrics: metrics || {}, classes, bytes };
       this.evaluations.set(`${part}/${round}`, row);
       this._seen(at);
     }
