@@ -17,16 +17,7 @@ import typer
 
 from downpour.base.errors import DownpourError, SpecError
 from downpour.base.states import ExperimentState, WorkerState
-from downpour.cli.printing import (
-    LINE_CHARACTERS_MAX,
-    VARIABLE,
-    SpecOnce,
-    note,
-    out,
-    print_json,
-    print_result,
-    report_error,
-)
+from downpour.cli import printing
 from downpour.core.resolve import resolve
 from downpour.core.spec import Spec
 from downpour.network.rpc.messages import ExperimentSummary, Status, WorkerStatus
@@ -36,7 +27,7 @@ from tests.show.tables.test_terminal_tables import LINES
 
 def test_notes_go_to_standard_error_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     """Long ones are not broken and brackets are no markup."""
-    note("[red]" + "x" * 200)
+    printing.note("[red]" + "x" * 200)
     assert capsys.readouterr() == ("", "[red]" + "x" * 200 + "\n")
 
 
@@ -59,7 +50,7 @@ def test_the_spec_that_was_made_is_shown_once_training_begins(
     """What differs from the defaults, as TOML that makes it again, below the experiment's ID."""
     spec = Spec(shards=3, split="dirichlet(0.5)", model_options={"dropout": 0.1})
     seen: list[Status] = []
-    show = SpecOnce(seen.append, spec).status
+    show = printing.SpecOnce(seen.append, spec).status
     early = [during(ExperimentState.WAITING), during(ExperimentState.PREPARING)]
     late = [during(ExperimentState.RUNNING), during(ExperimentState.FINISHED)]
     for status in early:
@@ -80,7 +71,7 @@ def test_the_values_of_auto_are_explained_above_the_spec(
 ) -> None:
     """As a comment, once, and not before the experiment trains: what is shown is a spec."""
     asked = Spec.make({"optimizer_state": "auto"})
-    shown = SpecOnce(lambda _: None, asked, ["2 workers"])
+    shown = printing.SpecOnce(lambda _: None, asked, ["2 workers"])
     shown.resolved(resolved := resolve(asked, 2))
     shown.status(during(ExperimentState.PREPARING))
     assert capsys.readouterr().err == ""
@@ -95,7 +86,7 @@ def test_the_values_of_auto_are_explained_above_the_spec(
 
 def test_an_experiment_without_workers_has_not_begun(capsys: pytest.CaptureFixture[str]) -> None:
     """The device that `auto` means is that of the workers, so the spec waits for one."""
-    shown = SpecOnce(lambda _: None, Spec(shards=3))
+    shown = printing.SpecOnce(lambda _: None, Spec(shards=3))
     shown.status(replace(during(ExperimentState.RUNNING), workers=()))
     assert capsys.readouterr().err == ""
     shown.status(during(ExperimentState.RUNNING))
@@ -104,7 +95,7 @@ def test_an_experiment_without_workers_has_not_begun(capsys: pytest.CaptureFixtu
 
 def test_an_experiment_that_never_trains_shows_no_spec(capsys: pytest.CaptureFixture[str]) -> None:
     """The reason stands alone, in one line."""
-    SpecOnce(lambda _: None, Spec()).status(during(ExperimentState.FAILED))
+    printing.SpecOnce(lambda _: None, Spec()).status(during(ExperimentState.FAILED))
     assert capsys.readouterr().err == ""
 
 
@@ -113,10 +104,10 @@ def test_piped_output_is_whole(
 ) -> None:
     """Where there is no terminal, no line of a table is cut or wrapped."""
     monkeypatch.delenv("COLUMNS", raising=False)
-    out.cache_clear()
-    out().print("x y " * 500, end="")
+    printing.out.cache_clear()
+    printing.out().print("x y " * 500, end="")
     assert "\n" not in capsys.readouterr().out
-    out.cache_clear()
+    printing.out.cache_clear()
 
 
 def test_the_path_of_the_model_is_not_wrapped(
@@ -124,16 +115,16 @@ def test_the_path_of_the_model_is_not_wrapped(
 ) -> None:
     """It stands in a line of its own, however narrow the terminal is."""
     monkeypatch.setenv("COLUMNS", "80")
-    out.cache_clear()
+    printing.out.cache_clear()
     folder = Path("a long name of a folder" * 9)
-    print_result(Result.from_lines(LINES, folder))
-    out.cache_clear()
+    printing.print_result(Result.from_lines(LINES, folder))
+    printing.out.cache_clear()
     assert f"\nmodel {folder}/model-3.safetensors\n" in capsys.readouterr().out
 
 
 def test_json_has_null_for_what_is_no_number(capsys: pytest.CaptureFixture[str]) -> None:
     """No parser but Python's own takes NaN, as a prediction may be."""
-    print_json([{"a": math.nan, "b": (math.inf, -math.inf, 1.5)}])
+    printing.print_json([{"a": math.nan, "b": (math.inf, -math.inf, 1.5)}])
     shown = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert shown == [{"a": None, "b": [None, None, 1.5]}]
 
@@ -158,7 +149,7 @@ def test_each_error_has_its_line_and_status(
     capsys: pytest.CaptureFixture[str], error: BaseException, status: int, line: str
 ) -> None:
     """A user's mistake is 2, Ctrl-C 130, all else 1."""
-    assert report_error(error) == status
+    assert printing.report_error(error) == status
     assert capsys.readouterr() == ("", f"downpour: {line}\n")
 
 
@@ -167,13 +158,13 @@ def test_nothing_is_said_to_a_reader_who_has_left(
     capsys: pytest.CaptureFixture[str], error: BaseException
 ) -> None:
     """The status is that of a program which SIGPIPE has ended."""
-    assert report_error(error) == 141
+    assert printing.report_error(error) == 141
     assert capsys.readouterr() == ("", "")
 
 
 def test_a_signals_own_status_is_kept() -> None:
     """A manager that SIGTERM has ended says so."""
-    assert report_error(SystemExit(143)) == 143
+    assert printing.report_error(SystemExit(143)) == 143
 
 
 def raised() -> Exception:
@@ -190,8 +181,8 @@ def test_an_unexpected_exception_is_one_line_and_its_traceback_is_kept(
 ) -> None:
     """The line names the file; where there can be none, the variable that shows it."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.delenv(VARIABLE, raising=False)
-    assert report_error(raised()) == 1
+    monkeypatch.delenv(printing.VARIABLE, raising=False)
+    assert printing.report_error(raised()) == 1
     (kept,) = tmp_path.iterdir()
     said = capsys.readouterr().err
     assert said.startswith("downpour: internal error: KeyError: ")
@@ -199,16 +190,16 @@ def test_an_unexpected_exception_is_one_line_and_its_traceback_is_kept(
     assert said.count("\n") == 1
     assert '["an error' in kept.read_text("utf-8")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
-    report_error(raised())
-    assert capsys.readouterr().err.endswith(f"({VARIABLE}=1 shows where)\n")
+    printing.report_error(raised())
+    assert capsys.readouterr().err.endswith(f"({printing.VARIABLE}=1 shows where)\n")
 
 
 def test_a_traceback_is_shown_to_who_asks(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The variable does it for every error; the line comes last all the same."""
-    monkeypatch.setenv(VARIABLE, "1")
-    report_error(SpecError("epochs", 0, "must be 1"))
+    monkeypatch.setenv(printing.VARIABLE, "1")
+    printing.report_error(SpecError("epochs", 0, "must be 1"))
     said = capsys.readouterr().err
     assert said.startswith("downpour.base.errors.SpecError: epochs")
     assert said.endswith("\ndownpour: epochs = 0: must be 1\n")
@@ -216,9 +207,9 @@ def test_a_traceback_is_shown_to_who_asks(
 
 def test_a_line_is_never_a_flood(capsys: pytest.CaptureFixture[str]) -> None:
     """A reason from a peer can neither flood nor control the terminal."""
-    report_error(DownpourError("\x1b[2J" + "long " * 10_000))
+    printing.report_error(DownpourError("\x1b[2J" + "long " * 10_000))
     said = capsys.readouterr().err
-    assert len(said) <= LINE_CHARACTERS_MAX + len("downpour: \n")
+    assert len(said) <= printing.LINE_CHARACTERS_MAX + len("downpour: \n")
     assert "\x1b" not in said
 
 

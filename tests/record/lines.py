@@ -4,91 +4,81 @@ from __future__ import annotations
 
 from typing import Any
 
-from downpour.record.record_lines import (
-    AggregatedLine,
-    AssignedLine,
-    AttemptFailedLine,
-    Dated,
-    PreparedLine,
-    RecordLine,
-    SavedLine,
-    SubmittedLine,
-    UpdatedLine,
-    WorkerJoinedLine,
-    WorkerLeftLine,
-)
+from downpour.record import record_lines as told
 from downpour.record.rows import Rows
 from downpour.record.tables import Tables
 from downpour.record.timeline import Cost
 from tests.specs import stored_spec
 
 
-def submitted(shards: int = 2, **spec: Any) -> SubmittedLine:
+def submitted(shards: int = 2, **spec: Any) -> told.SubmittedLine:
     """An experiment `e` whose spec has these fields."""
     fields = stored_spec(**spec)
-    return SubmittedLine(experiment="e", name="e", spec=fields, version="1", shards=shards)
+    return told.SubmittedLine(experiment="e", name="e", spec=fields, version="1", shards=shards)
 
 
-def prepared(*samples: int, **fields: Any) -> PreparedLine:
+def prepared(*samples: int, **fields: Any) -> told.PreparedLine:
     """Shards of these sizes."""
     known: dict[str, Any] = {"train_samples": sum(samples), "test_samples": 1, "classes": 2}
     known |= {"prepare_seconds": 0.0, "split_seconds": 0.0, "bytes": 1, "parameters": 1}
     known |= {"numeric_class": "", "dataset": "", "checksum": ""}
-    return PreparedLine(shard_samples=samples, **{**known, **fields})
+    return told.PreparedLine(shard_samples=samples, **{**known, **fields})
 
 
-def joined(worker: str, numeric_class: str = "any", **fields: Any) -> WorkerJoinedLine:
+def joined(worker: str, numeric_class: str = "any", **fields: Any) -> told.WorkerJoinedLine:
     """A worker that computes in this class."""
     known = {"address": "127.0.0.1:1", "numeric_class": numeric_class, **fields}
-    return WorkerJoinedLine(worker=worker, **known)
+    return told.WorkerJoinedLine(worker=worker, **known)
 
 
-def left(worker: str, reason: str, *, lost: bool = False) -> WorkerLeftLine:
+def left(worker: str, reason: str, *, lost: bool = False) -> told.WorkerLeftLine:
     """The end of a worker."""
-    return WorkerLeftLine(worker=worker, reason=reason, lost=lost)
+    return told.WorkerLeftLine(worker=worker, reason=reason, lost=lost)
 
 
-def assigned(shard: int, attempt: int = 0, worker: str = "a", **fields: Any) -> AssignedLine:
+def assigned(shard: int, attempt: int = 0, worker: str = "a", **fields: Any) -> told.AssignedLine:
     """An attempt at a shard of the first round."""
     known: dict[str, Any] = {"round": 0, "reason": "", **fields}
-    return AssignedLine(shard=shard, attempt=attempt, worker=worker, **known)
+    return told.AssignedLine(shard=shard, attempt=attempt, worker=worker, **known)
 
 
-def saved(shard: int, attempt: int, step: int, worker: str = "a") -> SavedLine:
+def saved(shard: int, attempt: int, step: int, worker: str = "a") -> told.SavedLine:
     """A snapshot of an attempt at a shard of the first round."""
-    return SavedLine(round=0, shard=shard, attempt=attempt, worker=worker, step=step, bytes=1)
+    return told.SavedLine(round=0, shard=shard, attempt=attempt, worker=worker, step=step, bytes=1)
 
 
-def updated(shard: int, attempt: int = 0, worker: str = "a", **fields: Any) -> UpdatedLine:
+def updated(shard: int, attempt: int = 0, worker: str = "a", **fields: Any) -> told.UpdatedLine:
     """An update of a shard of the first round, which counts."""
     known: dict[str, Any] = {"round": 0, "samples": 100, "steps": 100, "loss": 1.0, "bytes": 1}
     known |= {"load_seconds": 0.0, "train_seconds": 1.0, "publish_seconds": 0.0, "checksum": ""}
     known |= {"completion_seconds": 1.0, **fields}
-    return UpdatedLine(shard=shard, attempt=attempt, worker=worker, **known)
+    return told.UpdatedLine(shard=shard, attempt=attempt, worker=worker, **known)
 
 
 def failed(
     shard: int, attempt: int = 0, failure: str = "lost", worker: str = "a", **fields: Any
-) -> AttemptFailedLine:
+) -> told.AttemptFailedLine:
     """The failure of an attempt at a shard of the first round."""
     known: dict[str, Any] = {"round": 0, "reason": "gone", **fields}
-    return AttemptFailedLine(shard=shard, attempt=attempt, worker=worker, failure=failure, **known)
+    return told.AttemptFailedLine(
+        shard=shard, attempt=attempt, worker=worker, failure=failure, **known
+    )
 
 
-def aggregated(number: int = 0, **fields: Any) -> AggregatedLine:
+def aggregated(number: int = 0, **fields: Any) -> told.AggregatedLine:
     """The version that a round became."""
     known: dict[str, Any] = {"file": f"model-{number + 1}", "checksum": f"m{number + 1}"}
     known |= {"bytes": 1, "seconds": 0.0, "train_seconds": 1.0, "loss": 1.0}
     known |= {"summed": "", "whole": True, **fields}
-    return AggregatedLine(round=number, version=number + 1, **known)
+    return told.AggregatedLine(round=number, version=number + 1, **known)
 
 
-def dated(*lines: RecordLine) -> list[Dated]:
+def dated(*lines: told.RecordLine) -> list[told.Dated]:
     """The lines a second apart."""
     return [(float(second), line) for second, line in enumerate(lines)]
 
 
-def folded(*record: Dated) -> Tables:
+def folded(*record: told.Dated) -> Tables:
     """The tables of a record."""
     return Tables.of(record)
 

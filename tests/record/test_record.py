@@ -16,7 +16,9 @@ from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError
 from downpour.base.states import ExperimentState
 from downpour.core.scheduler import outputs as out
 from downpour.core.spec import Spec
+from downpour.record import journal as journals
 from downpour.record import record as module
+from downpour.record import record_lines as told
 from downpour.record.journal import Journal, read_journal, segments
 from downpour.record.record import (
     RecordReader,
@@ -27,23 +29,12 @@ from downpour.record.record import (
     stream_record,
     task_lines,
 )
-from downpour.record.record_lines import (
-    KINDS,
-    AssignedLine,
-    CancelledLine,
-    EvaluatedLine,
-    RecordLine,
-    Sample,
-    WorkerLeftLine,
-    from_fields,
-    to_fields,
-)
 from downpour.record.view import observed
 from downpour.show.dashboard.page_data import RecordSource
 from tests.record.test_journal import CHECKPOINT, ONE_OF_EACH
 
-FIRST = AssignedLine(round=0, shard=1, attempt=0, worker="w-1", reason="the only idle worker")
-SECOND = WorkerLeftLine(worker="w-1", reason="no heartbeat for 10 s", lost=False)
+FIRST = told.AssignedLine(round=0, shard=1, attempt=0, worker="w-1", reason="the only idle worker")
+SECOND = told.WorkerLeftLine(worker="w-1", reason="no heartbeat for 10 s", lost=False)
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 BY_TYPE = {
@@ -53,7 +44,7 @@ BY_TYPE = {
     "dict[str, float]": st.dictionaries(st.text(), finite),
     "tuple[float, ...]": st.lists(finite).map(tuple),
     "tuple[Sample, ...]": st.lists(
-        st.builds(Sample, finite, finite, st.integers(0, 2**62), st.integers(0, 99), finite)
+        st.builds(told.Sample, finite, finite, st.integers(0, 2**62), st.integers(0, 99), finite)
     ).map(tuple),
     "dict[str, Any]": st.just(Spec().model_dump(mode="json")),
 }
@@ -65,7 +56,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "record.jsonl"
 
 
-def logged(folder: Path, *facts: RecordLine, term: int = 1) -> Journal:
+def logged(folder: Path, *facts: told.RecordLine, term: int = 1) -> Journal:
     """Log observations of facts, a second apart, and write them to no record."""
     journal = Journal(folder, term, read_journal(folder))
     for second, fact in enumerate(facts):
@@ -74,21 +65,21 @@ def logged(folder: Path, *facts: RecordLine, term: int = 1) -> Journal:
     return journal
 
 
-def export(path: Path, *facts: RecordLine) -> None:
+def export(path: Path, *facts: told.RecordLine) -> None:
     """Write a record of facts, a second apart."""
     texts = [line_text(float(second), fact) for second, fact in enumerate(facts)]
     export_record(path.parent, texts)
 
 
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
+@pytest.mark.parametrize("kind", told.KINDS.values(), ids=told.KINDS.keys())
 @given(data=st.data())
-def test_every_fact_survives_json(kind: type[RecordLine], data: st.DataObject) -> None:
+def test_every_fact_survives_json(kind: type[told.RecordLine], data: st.DataObject) -> None:
     """Kind and fields come back equal from the line they were written to."""
     several = (vars(each).get("__annotations__", {}) for each in kind.__mro__)
     chosen = {f: BY_TYPE[t] for types in several for f, t in types.items() if t in BY_TYPE}
     facts: st.SearchStrategy[Any] = st.builds(kind, **chosen)
     fact = data.draw(facts)
-    assert from_fields(json.loads(json.dumps(to_fields(fact), allow_nan=False))) == fact
+    assert told.from_fields(json.loads(json.dumps(told.to_fields(fact), allow_nan=False))) == fact
 
 
 def test_a_record_is_projected_until_it_is_exported(path: Path) -> None:
@@ -122,14 +113,14 @@ def test_a_record_is_exported_once(path: Path) -> None:
 
 
 STRAYS = {
-    "another experiment's": [CancelledLine(reason="another")],
-    "longer than the journal": [FIRST, SECOND, CancelledLine(reason="restored")],
+    "another experiment's": [told.CancelledLine(reason="another")],
+    "longer than the journal": [FIRST, SECOND, told.CancelledLine(reason="restored")],
 }
 
 
 @pytest.mark.parametrize("stray", STRAYS.values(), ids=STRAYS.keys())
 def test_a_file_that_is_not_the_view_of_the_journal_does_not_count(
-    path: Path, stray: list[RecordLine]
+    path: Path, stray: list[told.RecordLine]
 ) -> None:
     """While its experiment waits or runs, no reader takes it; at the end the record replaces it."""
     journal = logged(path.parent, FIRST, SECOND)
@@ -147,9 +138,9 @@ def test_a_file_that_is_not_the_view_of_the_journal_does_not_count(
     journal.append(1, 2.0, end)
     journal.commit(durably=False)
     export_record(path.parent, manager.all_lines())
-    told = [(0.0, FIRST), (1.0, SECOND), (2.0, CancelledLine(reason="enough"))]
-    assert parse_lines(path.read_text().splitlines()) == told
-    assert read_record(path) == parse_lines(RecordReader(path.parent).lines(0)) == told
+    known = [(0.0, FIRST), (1.0, SECOND), (2.0, told.CancelledLine(reason="enough"))]
+    assert parse_lines(path.read_text().splitlines()) == known
+    assert read_record(path) == parse_lines(RecordReader(path.parent).lines(0)) == known
     assert page.read(9)[-1]["kind"] == "cancelled"
 
 
@@ -164,7 +155,7 @@ def test_a_line_is_readable_by_people_and_other_programs(path: Path) -> None:
 
 def test_nan_and_infinity_are_null(path: Path) -> None:
     """NaN and infinity are written as null, and read as NaN."""
-    measured = EvaluatedLine(
+    measured = told.EvaluatedLine(
         round=3,
         loss=math.inf,
         metrics={"psnr": math.inf},
@@ -174,7 +165,7 @@ def test_nan_and_infinity_are_null(path: Path) -> None:
     logged(path.parent, measured)
     assert json.loads(RecordReader(path.parent).lines(0)[0])["class_accuracy"] == [None, 1.0]
     ((_, read),) = read_record(path)
-    assert isinstance(read, EvaluatedLine)
+    assert isinstance(read, told.EvaluatedLine)
     assert math.isnan(read.loss)
     assert math.isnan(read.class_accuracy[0])
 
@@ -227,15 +218,15 @@ def test_a_reader_goes_on_in_the_exported_record_where_the_log_is_gone(
 
     if listed:
         name = "lines_from" if has_read else "first_number"
-        unpatched = getattr(module, name)
+        unpatched = getattr(journals, name)
 
         def gone(*words: Any) -> Any:
             """Look for a file that was there a moment ago."""
-            monkeypatch.setattr(module, name, unpatched)
+            monkeypatch.setattr(journals, name, unpatched)
             remove()
             return unpatched(*words)
 
-        monkeypatch.setattr(module, name, gone)
+        monkeypatch.setattr(journals, name, gone)
     else:
         remove()
     assert [fact for _, fact in parse_lines(reader.lines(0))] == [FIRST, SECOND]
@@ -295,7 +286,7 @@ def test_kinds_and_fields_of_a_newer_version_are_skipped() -> None:
         '{"at": 1.0, "kind": "handed-over", "shard": 3}',
         '{"at": 2.0, "kind": "cancelled", "reason": "user", "by": "ana"}',
     ]
-    assert parse_lines(lines) == [(2.0, CancelledLine(reason="user"))]
+    assert parse_lines(lines) == [(2.0, told.CancelledLine(reason="user"))]
 
 
 def test_a_missing_record_is_said_so(path: Path) -> None:
@@ -317,7 +308,7 @@ def test_a_record_that_cannot_be_opened_names_its_folder(tmp_path: Path) -> None
         RecordReader(tmp_path / "absent").lines(0)
 
 
-def both(path: Path, *facts: RecordLine) -> list[RecordReader]:
+def both(path: Path, *facts: told.RecordLine) -> list[RecordReader]:
     """Return a reader that has followed a journal, and one of the record that was exported then."""
     logged(path.parent, *facts)
     followed = RecordReader(path.parent)
@@ -342,7 +333,10 @@ def test_a_page_is_bounded_in_bytes_but_never_stuck(
 ) -> None:
     """A line longer than a page still comes, alone."""
     monkeypatch.setattr(module, "PAGE_BYTES_MAX", 120)
-    short, long = CancelledLine(reason="short"), CancelledLine(reason="l" + "o" * 500 + "ng")
+    short, long = (
+        told.CancelledLine(reason="short"),
+        told.CancelledLine(reason="l" + "o" * 500 + "ng"),
+    )
     for record in both(path, short, short, long):
         assert [len(record.lines(line)) for line in range(5)] == [2, 1, 1, 0, 0]
         assert record.lines(-1) == []

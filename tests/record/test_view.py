@@ -17,14 +17,7 @@ from downpour.core.scheduler import Journaled, TakenUp
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
 from downpour.core.spec import ResolvedSpec
-from downpour.record.record_lines import (
-    AggregatedLine,
-    CancelledLine,
-    FailedLine,
-    FinishedLine,
-    RecordLine,
-    SubmittedLine,
-)
+from downpour.record import record_lines as told
 from downpour.record.view import View, aggregating, observed
 from tests.record.lines import joined, prepared
 from tests.record.test_journal import CHECKPOINT
@@ -41,7 +34,7 @@ KNOWN = prepared(3, 4)
 JOINED = joined("ann")
 
 
-def told(*entries: Journaled) -> list[tuple[float, RecordLine]]:
+def lines_of(*entries: Journaled) -> list[tuple[float, told.RecordLine]]:
     """Project entries, a second apart."""
     view = View()
     lines = [
@@ -73,7 +66,7 @@ def begun(*losses: float, **fields: Any) -> out.Aggregate:
 def test_every_fact_goes_on_record(kind: type[out.Fact], data: st.DataObject) -> None:
     """As one line, at its time; a fact that is new needs an arm in the view."""
     fact: out.Fact = data.draw(st.from_type(kind))
-    [(at_seconds, line)] = told(fact)
+    [(at_seconds, line)] = lines_of(fact)
     assert at_seconds == 0.0
     shared = {"worker", "reason", "round", "shards", "samples", "value", "lost"}
     same = shared & set(line.__struct_fields__) & set(kind.__dataclass_fields__)
@@ -82,8 +75,8 @@ def test_every_fact_goes_on_record(kind: type[out.Fact], data: st.DataObject) ->
 
 def test_a_submission_has_the_managers_version() -> None:
     """And what the manager alone knows comes as it was observed."""
-    [(_, first), (at_seconds, second)] = told(SUBMITTED, observed("one", JOINED))
-    assert isinstance(first, SubmittedLine)
+    [(_, first), (at_seconds, second)] = lines_of(SUBMITTED, observed("one", JOINED))
+    assert isinstance(first, told.SubmittedLine)
     assert (first.experiment, first.version, first.shards) == ("one", "9", 2)
     assert ResolvedSpec.make(first.spec) == SPEC
     assert first.spec == json.loads(json.dumps(first.spec)), "as it is read from a file"
@@ -92,16 +85,16 @@ def test_a_submission_has_the_managers_version() -> None:
 
 def test_a_preparation_is_told_once_it_counts() -> None:
     """Not where a crash has cut off the entry, nor where a later manager prepares again."""
-    assert told(observed("one", KNOWN)) == []
-    assert told(observed("one", KNOWN), PREPARED, TakenUp(), PREPARED) == [(1.0, KNOWN)]
+    assert lines_of(observed("one", KNOWN)) == []
+    assert lines_of(observed("one", KNOWN), PREPARED, TakenUp(), PREPARED) == [(1.0, KNOWN)]
 
 
 def test_an_aggregation_is_told_with_what_was_known_when_it_began() -> None:
     """Its seconds run until it counts; under another manager as well."""
-    [(at_seconds, line)] = told(aggregating(begun(1.0, 4.0)), TakenUp(), AGGREGATED)
+    [(at_seconds, line)] = lines_of(aggregating(begun(1.0, 4.0)), TakenUp(), AGGREGATED)
     assert (at_seconds, line) == (
         2.0,
-        AggregatedLine(
+        told.AggregatedLine(
             round=4,
             version=5,
             file="model-1",
@@ -114,14 +107,14 @@ def test_an_aggregation_is_told_with_what_was_known_when_it_began() -> None:
             whole=True,
         ),
     )
-    assert told(AGGREGATED) == [], "nothing is made up"
+    assert lines_of(AGGREGATED) == [], "nothing is made up"
 
 
 def test_an_aggregation_out_of_step_names_its_parts() -> None:
     """And how many versions old those were that they began from; a loss may be no number."""
     command = begun(1.0, math.nan, in_step=False)
-    [(_, line)] = told(aggregating(command), AGGREGATED)
-    assert isinstance(line, AggregatedLine)
+    [(_, line)] = lines_of(aggregating(command), AGGREGATED)
+    assert isinstance(line, told.AggregatedLine)
     assert (line.parts, line.staleness, line.summed) == (((0, 0), (1, 1)), (0, 1), "")
     assert math.isnan(line.loss)
 
@@ -132,13 +125,13 @@ def test_an_aggregation_out_of_step_names_its_parts() -> None:
         (
             "finished",
             FILE,
-            FinishedLine(file="model-1", total_seconds=1.0, checksum="abc", reason=""),
+            told.FinishedLine(file="model-1", total_seconds=1.0, checksum="abc", reason=""),
         ),
-        ("cancelled", None, CancelledLine(reason="")),
-        ("failed", None, FailedLine(reason="", asked_wrongly=True)),
+        ("cancelled", None, told.CancelledLine(reason="")),
+        ("failed", None, told.FailedLine(reason="", asked_wrongly=True)),
     ],
 )
-def test_an_end_is_told(ending: str, model: PublishedFile | None, line: RecordLine) -> None:
+def test_an_end_is_told(ending: str, model: PublishedFile | None, line: told.RecordLine) -> None:
     """In one of three ways; the whole time is that since the submission."""
     ended = out.Concluded(
         cause=1,
@@ -148,9 +141,9 @@ def test_an_end_is_told(ending: str, model: PublishedFile | None, line: RecordLi
         asked_wrongly=True,
         model=model,
     )
-    assert told(SUBMITTED, ended)[1:] == [(1.0, line)]
+    assert lines_of(SUBMITTED, ended)[1:] == [(1.0, line)]
 
 
 def test_a_checkpoint_tells_people_nothing() -> None:
     """It is for replay."""
-    assert told(CHECKPOINT) == []
+    assert lines_of(CHECKPOINT) == []

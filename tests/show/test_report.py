@@ -15,16 +15,7 @@ import pytest
 from downpour.base.errors import SpecError
 from downpour.base.states import ExperimentState
 from downpour.record.study_result import RunResult, StudyResult, read_one
-from downpour.show import report as live_copy
-from downpour.show.report import (
-    LIVE_NAME,
-    Drawn,
-    Part,
-    facts_of,
-    html_page,
-    write_live_copy,
-    write_report,
-)
+from downpour.show import report
 from downpour.show.tables.report_tables import tables_of
 from downpour.show.trace import TRACE_NAME
 from tests.show.conftest import Make
@@ -41,7 +32,7 @@ def study(make: Make) -> StudyResult:
 @pytest.fixture(scope="module")
 def page(study: StudyResult, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The page of its report, drawn once: its figures take seconds."""
-    return write_report(study, tmp_path_factory.mktemp("page") / "report").read_text("utf-8")
+    return report.write_report(study, tmp_path_factory.mktemp("page") / "report").read_text("utf-8")
 
 
 @pytest.mark.slow
@@ -106,7 +97,7 @@ def test_what_a_spec_says_is_only_text(make: Make, tmp_path: Path) -> None:
     unlucky = make.run([], values=(HARM,), repetition=2)
     settings = [(HARM,), ("mlp",)]
     subgrid = make.subgrid(axes=("model",), settings=settings, runs=runs, failed=(unlucky,))
-    page = write_report(make.study(subgrid), tmp_path / "report").read_text("utf-8")
+    page = report.write_report(make.study(subgrid), tmp_path / "report").read_text("utf-8")
     assert HARM not in page
     assert "&lt;script&gt;" in page
 
@@ -117,7 +108,7 @@ def test_no_name_is_a_formula(make: Make, tmp_path: Path) -> None:
     spans = tuple(msgspec.structs.replace(one, worker=odd) for one in make.spans(workers=1))
     run = make.run([0.5], spans=spans, values=(odd,))
     subgrid = make.subgrid(axes=("model",), settings=[(odd,)], runs=[run])
-    write_report(make.study(subgrid), tmp_path / "report")
+    report.write_report(make.study(subgrid), tmp_path / "report")
     drawn = (tmp_path / "report").rglob("*.svg")
     assert any(odd in figure.read_text("utf-8") for figure in drawn)
 
@@ -128,7 +119,7 @@ def test_a_page_tells_what_came_to_nothing(make: Make) -> None:
         settings=[()], runs=[make.run([0.5])], failed=(make.run([], repetition=2),)
     )
     study = make.study(subgrid)
-    page = html_page(study, tables_of(study), [])
+    page = report.html_page(study, tables_of(study), [])
     assert "1 failed" in page
     assert "1 of 3 runs, 3 repetitions each" in page
 
@@ -144,7 +135,7 @@ def test_failures_are_told_by_their_settings(make: Make) -> None:
         failed=failed,
     )
     study = make.study(subgrid, replace(subgrid, name="again"))
-    page = html_page(study, tables_of(study), [])
+    page = report.html_page(study, tables_of(study), [])
     assert re.findall("<li>(.*)</li>", page) == ["splits, split class, repetitions 1, 2: finished"]
     assert "2 failed" in page
 
@@ -154,7 +145,7 @@ def test_what_failed_was_run_too(make: Make) -> None:
     failed = (make.run([], repetition=2, spec={"learning_rate": 1e12}),)
     runs = [make.run([0.5], spec={"learning_rate": 0.1})]
     study = make.study(make.subgrid(settings=[()], runs=runs, failed=failed))
-    assert "varies: 0.1, 1e+12" in html_page(study, tables_of(study), [])
+    assert "varies: 0.1, 1e+12" in report.html_page(study, tables_of(study), [])
 
 
 def test_why_a_single_experiment_failed_is_told(make: Make) -> None:
@@ -163,14 +154,16 @@ def test_why_a_single_experiment_failed_is_told(make: Make) -> None:
     state, reason = ExperimentState.FAILED, "the loss is nan"
     failed = replace(run, result=replace(run.result, state=state, reason=reason))
     study = make.study(make.subgrid(settings=[()], repetitions=1, runs=[failed]))
-    assert "One experiment, failed: the loss is nan" in html_page(study, tables_of(study), [])
+    assert "One experiment, failed: the loss is nan" in report.html_page(
+        study, tables_of(study), []
+    )
 
 
 def test_a_group_of_which_nothing_has_ended_shows_no_empty_table(make: Make) -> None:
     """Only what was asked for."""
     nothing = make.subgrid(name="later", axes=("workers",), settings=[(1,), (2,)], runs=[])
     study = make.study(make.workers(), nothing)
-    page = html_page(study, tables_of(study), [])
+    page = report.html_page(study, tables_of(study), [])
     assert "later: final accuracy and seconds" in page
     assert "later: epochs" not in page
 
@@ -178,9 +171,9 @@ def test_a_group_of_which_nothing_has_ended_shows_no_empty_table(make: Make) -> 
 def test_timelines_are_open_and_resources_are_folded_away(make: Make) -> None:
     """However many there are: which worker trained what is what a page is opened for."""
     study = make.study(make.subgrid(settings=[()], runs=[make.run([0.5])]))
-    parts: tuple[Part, ...] = ("outcome", "timeline", "timeline", "timeline", "resources")
-    drawn = [Drawn(part, "<svg></svg>", "splits", part) for part in parts]
-    page = html_page(study, tables_of(study), drawn)
+    parts: tuple[report.Part, ...] = ("outcome", "timeline", "timeline", "timeline", "resources")
+    drawn = [report.Drawn(part, "<svg></svg>", "splits", part) for part in parts]
+    page = report.html_page(study, tables_of(study), drawn)
     folded = "".join(re.findall("<details.*?</details>", page, re.DOTALL))
     assert page.count("<figcaption>timeline.") == 3
     assert folded.count("<figcaption>timeline.") == 0
@@ -191,7 +184,7 @@ def test_every_group_of_several_has_its_heading(make: Make) -> None:
     """Also one that is called as the study is; a lone one would repeat the title of the page."""
     alone = make.subgrid(name="made", settings=[()], runs=[make.run([0.5])])
     headings = [
-        re.findall("<h2>(.*)</h2>", html_page(study, tables_of(study), []))
+        re.findall("<h2>(.*)</h2>", report.html_page(study, tables_of(study), []))
         for study in (
             make.study(alone),
             make.study(alone, make.splits()),
@@ -213,15 +206,15 @@ def test_whatever_scrolls_can_be_scrolled_with_the_keyboard(page: str) -> None:
 def test_an_earlier_report_is_replaced_and_nothing_else(study: StudyResult, tmp_path: Path) -> None:
     """What an older one left over goes; a folder of something else is refused, untouched."""
     out = tmp_path / "report"
-    write_report(study, out)
+    report.write_report(study, out)
     (out / "figures" / "old.png").write_bytes(b"")
-    write_report(study, out)
+    report.write_report(study, out)
     assert not (out / "figures" / "old.png").exists()
     (tmp_path / "figures").mkdir()
     with pytest.raises(SpecError, match="holds something other than a report"):
-        write_report(study, tmp_path)
+        report.write_report(study, tmp_path)
     with pytest.raises(SpecError, match="not a folder"):
-        write_report(study, out / "index.html")
+        report.write_report(study, out / "index.html")
     assert (tmp_path / "figures").is_dir()
 
 
@@ -231,15 +224,15 @@ def test_a_report_goes_where_a_trace_of_its_experiment_lies(
 ) -> None:
     """`downpour trace ID` and a report on ID take the same folder by default, in any order."""
     (tmp_path / TRACE_NAME).write_text("{}", "utf-8")
-    assert write_report(study, tmp_path).exists()
-    assert write_report(study, tmp_path).exists()
+    assert report.write_report(study, tmp_path).exists()
+    assert report.write_report(study, tmp_path).exists()
     assert (tmp_path / TRACE_NAME).read_text("utf-8") == "{}"
 
 
 def test_nothing_run_is_nothing_to_report(make: Make, tmp_path: Path) -> None:
     """One line, and no folder."""
     with pytest.raises(SpecError, match="has no finished run to report on"):
-        write_report(make.study(make.subgrid(settings=[()], runs=[])), tmp_path / "report")
+        report.write_report(make.study(make.subgrid(settings=[()], runs=[])), tmp_path / "report")
     assert not list(tmp_path.iterdir())
 
 
@@ -247,7 +240,7 @@ def test_figures_are_counted_as_they_are_drawn(make: Make, tmp_path: Path) -> No
     """A caller that waits sees the progress."""
     seen: list[tuple[int, int]] = []
     study = make.study(make.workers())
-    write_report(study, tmp_path / "report", lambda done, total: seen.append((done, total)))
+    report.write_report(study, tmp_path / "report", lambda done, total: seen.append((done, total)))
     assert seen == [(done, 6) for done in range(7)]
 
 
@@ -280,10 +273,10 @@ def data_of(page: str) -> Any:
 def test_a_report_links_to_where_its_run_can_be_replayed(run: RunResult, tmp_path: Path) -> None:
     """The address names the experiment that the page has."""
     out = tmp_path / "report"
-    page = write_report(read_one(RECORDED), out).read_text("utf-8")
+    page = report.write_report(read_one(RECORDED), out).read_text("utf-8")
     experiment = run.result.experiment
-    assert f'<a href="{LIVE_NAME}#/experiments/{experiment}">Zoom and replay</a>' in page
-    assert list(data_of((out / LIVE_NAME).read_text("utf-8"))["frames"]) == [experiment]
+    assert f'<a href="{report.LIVE_NAME}#/experiments/{experiment}">Zoom and replay</a>' in page
+    assert list(data_of((out / report.LIVE_NAME).read_text("utf-8"))["frames"]) == [experiment]
 
 
 def test_first_repetitions_come_first_until_the_page_is_full(
@@ -291,27 +284,27 @@ def test_first_repetitions_come_first_until_the_page_is_full(
 ) -> None:
     """Full is a page by its runs, or by their attempts."""
     study = repeated(make, run, 3)
-    assert list(write_live_copy(study, tmp_path)) == ["again-1", "again-2", "again-3"]
-    monkeypatch.setattr(live_copy, "RUNS_MAX", 2)
-    assert list(write_live_copy(study, tmp_path)) == ["again-1", "again-2"]
-    monkeypatch.setattr(live_copy, "ATTEMPTS_MAX", len(run.result.spans))
-    assert list(write_live_copy(study, tmp_path)) == ["again-1"]
+    assert list(report.write_live_copy(study, tmp_path)) == ["again-1", "again-2", "again-3"]
+    monkeypatch.setattr(report, "RUNS_MAX", 2)
+    assert list(report.write_live_copy(study, tmp_path)) == ["again-1", "again-2"]
+    monkeypatch.setattr(report, "ATTEMPTS_MAX", len(run.result.spans))
+    assert list(report.write_live_copy(study, tmp_path)) == ["again-1"]
 
 
 def test_a_page_that_would_be_too_large_is_not_left_from_before(
     make: Make, run: RunResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would be of other runs than the report."""
-    write_live_copy(repeated(make, run, 1), tmp_path)
-    assert (tmp_path / LIVE_NAME).exists()
-    monkeypatch.setattr(live_copy, "ATTEMPTS_MAX", len(run.result.spans) - 1)
-    assert write_live_copy(repeated(make, run, 1), tmp_path) == {}
-    assert not (tmp_path / LIVE_NAME).exists()
+    report.write_live_copy(repeated(make, run, 1), tmp_path)
+    assert (tmp_path / report.LIVE_NAME).exists()
+    monkeypatch.setattr(report, "ATTEMPTS_MAX", len(run.result.spans) - 1)
+    assert report.write_live_copy(repeated(make, run, 1), tmp_path) == {}
+    assert not (tmp_path / report.LIVE_NAME).exists()
 
 
 def test_runs_without_a_record_have_no_page(make: Make, tmp_path: Path) -> None:
     """A study may be made of results alone."""
-    assert write_live_copy(make.study(make.workers()), tmp_path) == {}
+    assert report.write_live_copy(make.study(make.workers()), tmp_path) == {}
     assert not list(tmp_path.iterdir())
 
 
@@ -319,7 +312,7 @@ def test_an_experiment_is_summed_up(make: Make) -> None:
     """How good, how long, who and on what; with what else one wants to know of each."""
     spans = (msgspec.structs.replace(make.spans(2)[0], outcome="moved"), *make.spans(2)[1:])
     run = make.run([0.5, 0.75], spans=spans, spec={"model": "mlp", "epochs": 5})
-    facts = {fact.name: (fact.value, fact.note) for fact in facts_of(run.result)}
+    facts = {fact.name: (fact.value, fact.note) for fact in report.facts_of(run.result)}
     assert facts == {
         "test accuracy": ("75.00%", ""),
         "test loss": ("0.6000", "0.5000 in training"),
@@ -335,18 +328,18 @@ def test_an_experiment_is_summed_up(make: Make) -> None:
 def test_what_was_not_measured_is_no_fact(make: Make) -> None:
     """An experiment that has only been submitted has neither a model nor examples."""
     begun = replace(make.run([]).result, train_samples=0)
-    names = [fact.name for fact in facts_of(begun)]
+    names = [fact.name for fact in report.facts_of(begun)]
     assert names == ["epochs", "total time", "shards"]
 
 
 def test_one_experiment_has_its_figures_on_top_and_tables_beside(make: Make) -> None:
     """A study has its table of outcomes there; an experiment's is among the others."""
     one = make.subgrid(settings=[()], runs=[make.run([0.5, 0.6])], repetitions=1)
-    page = html_page(make.study(one), tables_of(make.study(one)), [])
+    page = report.html_page(make.study(one), tables_of(make.study(one)), [])
     folded = "".join(re.findall("<details.*?</details>", page, re.DOTALL))
     assert '<dl class="facts">' in page
     assert "splits: epochs" in page.replace(folded, "")
     assert "splits: epochs" not in folded
     assert "splits: final accuracy and seconds" in folded
     several = make.study(make.splits())
-    assert '<dl class="facts">' not in html_page(several, tables_of(several), [])
+    assert '<dl class="facts">' not in report.html_page(several, tables_of(several), [])

@@ -18,20 +18,8 @@ import downpour
 from downpour.files.store.layout import RECORD_NAME
 from downpour.network.rpc.messages import Status
 from downpour.record import Result
+from downpour.record import record_lines as told
 from downpour.record.record import read_record
-from downpour.record.record_lines import (
-    AggregatedLine,
-    AssignedLine,
-    CancelledLine,
-    Dated,
-    DisturbedLine,
-    EvaluatedLine,
-    RecordLine,
-    ResizedLine,
-    UpdatedLine,
-    WorkerJoinedLine,
-    WorkerRequestedLine,
-)
 from downpour.record.tables import Tables
 from downpour.record.timeline import attempt_spans
 from downpour.show.trace import trace_lines
@@ -49,7 +37,7 @@ from tests.record.lines import (
 )
 
 RECORDED = Path(__file__).parents[1] / "recorded"
-Record = Sequence[Dated]
+Record = Sequence[told.Dated]
 Event = dict[str, Any]
 
 REQUIRED: dict[str, dict[str, type]] = {
@@ -139,7 +127,7 @@ def test_every_attempt_is_one_slice_and_an_accepted_update_one_that_trained(reco
     shown = Counter(
         (e["args"]["round"], e["args"]["shard"], e["args"]["attempt"]) for e in attempts(events)
     )
-    given = [line for _, line in record if isinstance(line, AssignedLine)]
+    given = [line for _, line in record if isinstance(line, told.AssignedLine)]
     assert shown == Counter((line.round + 1, line.shard, line.attempt) for line in given)
     tasks = Result.from_record(record).tasks
     trained = [e for e in attempts(events) if e["args"]["outcome"] == "trained"]
@@ -161,9 +149,9 @@ def test_times_are_those_of_the_timeline(record: Record) -> None:
     """In microseconds, beginning with the first assignment at zero."""
     spans = attempt_spans(Tables.of(record))
     shown = sorted((e["ts"], e["ts"] + e["dur"]) for e in attempts(traced(record)))
-    told = sorted((s.begin_seconds * 1e6, s.end_seconds * 1e6) for s in spans)
+    wanted = sorted((s.begin_seconds * 1e6, s.end_seconds * 1e6) for s in spans)
     assert shown[0][0] == 0
-    for times, expected in zip(shown, told, strict=True):
+    for times, expected in zip(shown, wanted, strict=True):
         assert times == pytest.approx(expected, abs=1)
 
 
@@ -194,7 +182,7 @@ def test_every_track_has_a_name(record: Record) -> None:
     assert drawn <= called
     processes = names(events, "process_name")
     assert processes.pop(1) == "manager"
-    joined = {line.worker for _, line in record if isinstance(line, WorkerJoinedLine)}
+    joined = {line.worker for _, line in record if isinstance(line, told.WorkerJoinedLine)}
     assert set(processes.values()) == {f"{worker} (127.0.0.1)" for worker in joined}
 
 
@@ -245,7 +233,7 @@ def test_a_run_has_its_rounds_its_versions_and_its_measurements(record: Record) 
     events = traced(record)
     named = Counter(event["name"] for event in events if event["ph"] == "X")
     result = Result.from_record(record)
-    measured = [line for _, line in record if isinstance(line, EvaluatedLine)]
+    measured = [line for _, line in record if isinstance(line, told.EvaluatedLine)]
     for done in result.rounds:
         assert named[f"round {done.round}"] == named[f"version {done.round}"] == 1
     assert sum(count for name, count in named.items() if "evaluation" in name) == len(measured)
@@ -257,7 +245,7 @@ def test_updates_wait_until_a_version_takes_them(record: Record) -> None:
     """They never count below zero, and none is left in the end."""
     waiting = [e["args"]["value"] for e in traced(record) if e["name"] == "updates waiting"]
     assert (waiting[0], waiting[-1], min(waiting)) == (0, 0, 0)
-    shards = {line.shard for _, line in record if isinstance(line, UpdatedLine)}
+    shards = {line.shard for _, line in record if isinstance(line, told.UpdatedLine)}
     assert 0 < max(waiting) <= len(shards)
 
 
@@ -272,7 +260,7 @@ def test_a_trace_can_be_made_while_the_experiment_runs(run: tuple[Record, list[s
 
 def test_failures_and_workers_that_go_are_seen_at_once() -> None:
     """A worker that came later, too; each on the track of its worker."""
-    record: list[Dated] = [
+    record: list[told.Dated] = [
         (1.0, joined("a", address="[::1]:70")),
         (2.0, assigned(0)),
         (3.0, failed(0, 0)),
@@ -281,10 +269,10 @@ def test_failures_and_workers_that_go_are_seen_at_once() -> None:
         (4.0, assigned(0, attempt=1, worker="b")),
         (5.0, left("b", "asked to")),
         (5.0, failed(0, 1, "withdrawn")),
-        (6.0, WorkerRequestedLine(reason="too few")),
-        (6.0, DisturbedLine(who="b", what="is killed")),
-        (6.0, ResizedLine(round=0, samples=(3, 4), reason="b is slow")),
-        (7.0, CancelledLine(reason="enough")),
+        (6.0, told.WorkerRequestedLine(reason="too few")),
+        (6.0, told.DisturbedLine(who="b", what="is killed")),
+        (6.0, told.ResizedLine(round=0, samples=(3, 4), reason="b is slow")),
+        (7.0, told.CancelledLine(reason="enough")),
     ]
     events = traced(record)
     assert instants(events) == [
@@ -303,7 +291,7 @@ def test_failures_and_workers_that_go_are_seen_at_once() -> None:
 
 def test_an_arrow_begins_at_the_attempt_whose_snapshot_went_on() -> None:
     """Not at one in between that saved nothing, nor where a failed shard begins anew."""
-    record: list[Dated] = [(0.0, assigned(0)), (1.0, saved(0, 0, 5)), (2.0, failed(0, 0))]
+    record: list[told.Dated] = [(0.0, assigned(0)), (1.0, saved(0, 0, 5)), (2.0, failed(0, 0))]
     for number, worker, step in ((1, "b", 5), (2, "c", 5), (3, "d", 0)):
         again, end = assigned(0, number, worker, from_step=step), failed(0, number, worker=worker)
         record += [(3.0 * number, again), (3.0 * number + 1, end)]
@@ -319,7 +307,7 @@ def test_an_arrow_begins_at_the_attempt_whose_snapshot_went_on() -> None:
 
 def test_an_attempt_that_took_no_time_still_has_its_arrow() -> None:
     """It is drawn a microsecond long, because an arrow to an empty slice would be lost."""
-    record: list[Dated] = [
+    record: list[told.Dated] = [
         (0.0, assigned(0)),
         (0.0, failed(0, 0, "handed_over")),
         (0.0, assigned(0, attempt=1, worker="b")),
@@ -332,7 +320,7 @@ def test_an_attempt_that_took_no_time_still_has_its_arrow() -> None:
 
 def test_attempts_that_overlap_take_a_second_track() -> None:
     """A worker that a new manager has given something else may be believed to do both."""
-    record: list[Dated] = [
+    record: list[told.Dated] = [
         (0.0, assigned(0)),
         (1.0, assigned(1)),
         (2.0, updated(0)),
@@ -347,11 +335,11 @@ def test_attempts_that_overlap_take_a_second_track() -> None:
 def test_versions_out_of_step_take_the_updates_that_they_name() -> None:
     """A round lasts until the last version that has an update of it."""
 
-    def version(number: int, *parts: tuple[int, int]) -> AggregatedLine:
+    def version(number: int, *parts: tuple[int, int]) -> told.AggregatedLine:
         staleness = (0,) * len(parts)
         return aggregated(number - 1, loss=math.nan, parts=parts, staleness=staleness)
 
-    record: list[Dated] = [
+    record: list[told.Dated] = [
         (0.0, assigned(0)),
         (0.0, assigned(1, worker="b")),
         (1.0, updated(0)),
@@ -369,7 +357,7 @@ def test_versions_out_of_step_take_the_updates_that_they_name() -> None:
 
 def test_an_update_that_was_lost_waits_no_longer() -> None:
     """A manager that crashed had accepted it; its file is gone."""
-    record: list[Dated] = [(0.0, assigned(0)), (1.0, updated(0)), (2.0, failed(0, 0, "store"))]
+    record: list[told.Dated] = [(0.0, assigned(0)), (1.0, updated(0)), (2.0, failed(0, 0, "store"))]
     events = traced(record)
     waiting = [e["args"]["value"] for e in events if e["name"] == "updates waiting"]
     assert waiting == [0, 1, 0]
@@ -377,10 +365,10 @@ def test_an_update_that_was_lost_waits_no_longer() -> None:
 
 
 @pytest.mark.parametrize(
-    "lines", [[], [submitted()], [submitted(), CancelledLine(reason="enough")]]
+    "lines", [[], [submitted()], [submitted(), told.CancelledLine(reason="enough")]]
 )
 def test_an_experiment_that_has_not_begun_has_a_trace_without_attempts(
-    lines: list[RecordLine],
+    lines: list[told.RecordLine],
 ) -> None:
     """It says which experiment it is of, and how it ended."""
     text = "".join(trace_lines(dated(*lines)))
@@ -393,7 +381,7 @@ def test_an_experiment_that_has_not_begun_has_a_trace_without_attempts(
 def test_names_from_elsewhere_stay_one_line_of_plain_text() -> None:
     """Workers name themselves, and errors are quoted from their programs."""
     odd = 'a"\n\x1b[31m\ud800</script>'
-    record: list[Dated] = [(0.0, assigned(0, worker=odd))]
+    record: list[told.Dated] = [(0.0, assigned(0, worker=odd))]
     (named,) = [n for p, n in names(traced(record), "process_name").items() if p > 1]
     assert named.isprintable()
     assert named.startswith('a" ')

@@ -28,19 +28,8 @@ from downpour.experiments.surroundings import Location
 from downpour.host.paths import path_of
 from downpour.host.process import Background
 from downpour.network.rpc.messages import Status
+from downpour.record import record_lines as told
 from downpour.record.record import parse_lines
-from downpour.record.record_lines import (
-    AggregatedLine,
-    CancelledLine,
-    Dated,
-    EvaluatedLine,
-    FailedLine,
-    FinishedLine,
-    RecordLine,
-    SubmittedLine,
-    WorkerJoinedLine,
-    WorkerLeftLine,
-)
 from downpour.record.result import result_of
 from downpour.record.result_parts import RoundResult
 from downpour.record.rows import Rows, epoch_until
@@ -63,7 +52,7 @@ class RecordTaker(Protocol):
     does: str
     """For the log: what stops after an error."""
 
-    def take(self, record: Sequence[Dated]) -> None:
+    def take(self, record: Sequence[told.Dated]) -> None:
         """Take the next lines."""
 
     def close(self) -> None:
@@ -152,14 +141,14 @@ class LoggerTaker:
         self._tables = Tables()
         self._logged: set[int] = set()
 
-    def take(self, record: Sequence[Dated]) -> None:
+    def take(self, record: Sequence[told.Dated]) -> None:
         """Make the logger's calls that follow from these lines."""
         for dated in record:
             had_ended, line = self._tables.ended is not None, dated[1]
             self._tables.take(*dated)
-            if isinstance(line, SubmittedLine):
+            if isinstance(line, told.SubmittedLine):
                 self._begin(line)
-            if isinstance(line, AggregatedLine | EvaluatedLine):
+            if isinstance(line, told.AggregatedLine | told.EvaluatedLine):
                 for number in sorted(self._tables.evaluated.keys() - self._logged):
                     self._log(number)
             if self._tables.ended is not None and not had_ended:
@@ -171,7 +160,7 @@ class LoggerTaker:
             self._end()
         self._thread.close(_CLOSE_SECONDS)
 
-    def _begin(self, line: SubmittedLine) -> None:
+    def _begin(self, line: told.SubmittedLine) -> None:
         meetings = Meetings.of(line.spec)
         run = LoggedRun(
             experiment=line.experiment,
@@ -219,7 +208,7 @@ class Announcer:
         self._state = ExperimentState.WAITING
         self._here: set[str] = set()
 
-    def take(self, record: Sequence[Dated]) -> None:
+    def take(self, record: Sequence[told.Dated]) -> None:
         """Announce the events in these lines."""
         for _, line in record:
             for event in self._events(line):
@@ -248,22 +237,22 @@ class Announcer:
         """Wait a moment for calls that have not finished."""
         self._thread.close()
 
-    def _events(self, line: RecordLine) -> Iterator[ExperimentEvent]:
+    def _events(self, line: told.RecordLine) -> Iterator[ExperimentEvent]:
         match line:
-            case SubmittedLine():
+            case told.SubmittedLine():
                 self._experiment, self._name = line.experiment, line.name
                 yield self._event("submitted", ExperimentState.WAITING)
-            case FinishedLine():
+            case told.FinishedLine():
                 yield self._event("finished", ExperimentState.FINISHED, line.reason)
-            case FailedLine():
+            case told.FailedLine():
                 yield self._event("failed", ExperimentState.FAILED, line.reason)
-            case CancelledLine():
+            case told.CancelledLine():
                 yield self._event("cancelled", ExperimentState.CANCELLED, line.reason)
-            case WorkerJoinedLine() if line.worker not in self._here:
+            case told.WorkerJoinedLine() if line.worker not in self._here:
                 # Workers register again with a restarted manager, although they never left.
                 self._here.add(line.worker)
                 yield self._event("worker-joined", worker=line.worker)
-            case WorkerLeftLine():
+            case told.WorkerLeftLine():
                 self._here.discard(line.worker)
                 kind: EventKind = "worker-lost" if line.lost else "worker-left"
                 yield self._event(kind, reason=line.reason, worker=line.worker)

@@ -19,15 +19,8 @@ from downpour.files.aggregators.passes import ORDER
 from downpour.files.store import RECORD_NAME, SPEC_NAME, SharedDirectory
 from downpour.files.store.directory import names_in, read_regular
 from downpour.files.store.shared_directory import RUN_LOCK_NAME, is_abandoned
+from downpour.record import record_lines as told
 from downpour.record.record import read_record
-from downpour.record.record_lines import (
-    AggregatedLine,
-    CancelledLine,
-    FailedLine,
-    FinishedLine,
-    PreparedLine,
-    SubmittedLine,
-)
 from downpour.record.tables import RecordedAttempt, RecordedVersion, Tables
 
 
@@ -56,7 +49,7 @@ class TrainedTask:
 class MadeVersion:
     """A model version and its tasks, in the order in which they count."""
 
-    line: AggregatedLine
+    line: told.AggregatedLine
     tasks: tuple[TrainedTask, ...]
 
     @property
@@ -74,10 +67,10 @@ class MadeVersion:
 class History:
     """How an experiment's model came about: the record's lines, and the versions from 1 on."""
 
-    submitted: SubmittedLine
-    prepared: PreparedLine
+    submitted: told.SubmittedLine
+    prepared: told.PreparedLine
     versions: tuple[MadeVersion, ...]
-    ended: FinishedLine | FailedLine | CancelledLine | None
+    ended: told.FinishedLine | told.FailedLine | told.CancelledLine | None
 
     @property
     def numeric_classes(self) -> frozenset[str]:

@@ -25,24 +25,8 @@ from downpour.core.node.journal import Line
 from downpour.files.store.directory import open_regular, read_regular
 from downpour.files.store.layout import RECORD_NAME
 from downpour.files.store.publish import publish, reading, writing
-from downpour.record.journal import (
-    PIECE_BYTES,
-    first_number,
-    lines_from,
-    lines_with,
-    segments,
-    term_of,
-)
-from downpour.record.record_lines import (
-    KINDS,
-    LACKS_FIELD,
-    Dated,
-    MaybeKnown,
-    RecordLine,
-    SubmittedLine,
-    dated,
-    to_fields,
-)
+from downpour.record import journal
+from downpour.record import record_lines as told
 from downpour.record.view import View
 
 PAGE_LINES_MAX = 1000
@@ -98,7 +82,7 @@ class RecordReader:
         for number in range(blocks):
             yield from self._block(number)
 
-    def take(self) -> Iterator[Dated]:
+    def take(self) -> Iterator[told.Dated]:
         """Yield the record's new lines since the last call, and keep none of them."""
         for line in self._gained():
             yield from self._view.take(line)
@@ -112,7 +96,9 @@ class RecordReader:
         if self._is_whole:
             return
         follows = self._exports or self._next > 1
-        if not is_exported(self._folder / RECORD_NAME) or (follows and segments(self._folder)):
+        if not is_exported(self._folder / RECORD_NAME) or (
+            follows and journal.segments(self._folder)
+        ):
             try:
                 self._append(starmap(line_text, self.take()))
             except SharedDirectoryError:
@@ -135,13 +121,17 @@ class RecordReader:
 
     def _gained(self) -> Iterator[Line]:
         """Yield the lines that count, in order, as `in_order` does, without holding all of them."""
-        files = [path for path in segments(self._folder) if path not in self._done]
+        files = [path for path in journal.segments(self._folder) if path not in self._done]
         for path in files:
-            if path not in self._first and (number := first_number(path)) is not None:
+            if path not in self._first and (number := journal.first_number(path)) is not None:
                 self._first[path] = number
         for path in files:
             # The lines of this term end where a later term begins.
-            later = (n for other, n in self._first.items() if term_of(other) > term_of(path))
+            later = (
+                n
+                for other, n in self._first.items()
+                if journal.term_of(other) > journal.term_of(path)
+            )
             end = min(later, default=None)
             for lines in self._pieces(path):
                 yield from self._counting(lines, end)
@@ -151,9 +141,9 @@ class RecordReader:
         """Yield a segment's new lines, piece by piece."""
         while True:
             offset = self._read.get(path, 0)
-            lines, self._read[path] = lines_from(path, offset)
+            lines, self._read[path] = journal.lines_from(path, offset)
             yield lines
-            if self._read[path] - offset < PIECE_BYTES:
+            if self._read[path] - offset < journal.PIECE_BYTES:
                 return
 
     def _counting(self, lines: list[Line], end: int | None) -> Iterator[Line]:
@@ -168,10 +158,10 @@ class RecordReader:
                 yield line
 
 
-def line_text(at_seconds: float, line: RecordLine) -> str:
+def line_text(at_seconds: float, line: told.RecordLine) -> str:
     """Return the text of a record's line, without the line end."""
     # `to_fields` writes null for NaN; a NaN that got through would make a line that is not JSON.
-    return json.dumps({"at": at_seconds, **to_fields(line)}, allow_nan=False)
+    return json.dumps({"at": at_seconds, **told.to_fields(line)}, allow_nan=False)
 
 
 def export_record(folder: Path, lines: Iterable[str]) -> None:
@@ -185,10 +175,10 @@ def export_record(folder: Path, lines: Iterable[str]) -> None:
 
 def has_record(folder: Path) -> bool:
     """Whether a folder has a record, or a journal to make one from."""
-    return (folder / RECORD_NAME).is_file() or bool(segments(folder))
+    return (folder / RECORD_NAME).is_file() or bool(journal.segments(folder))
 
 
-def read_record(path: Path) -> list[Dated]:
+def read_record(path: Path) -> list[told.Dated]:
     """Read a record as (seconds, line) in the order written; a torn last line is left out.
 
     Args:
@@ -197,7 +187,7 @@ def read_record(path: Path) -> list[Dated]:
     return [*_known(stream_record(path))]
 
 
-def stream_record(path: Path, without: Collection[str] = ()) -> Iterator[MaybeKnown]:
+def stream_record(path: Path, without: Collection[str] = ()) -> Iterator[told.MaybeKnown]:
     """Yield the lines that `read_record` returns, and keep none of them.
 
     Lines `without` interest, by kind, are not parsed: like kinds that this version does not know,
@@ -205,7 +195,7 @@ def stream_record(path: Path, without: Collection[str] = ()) -> Iterator[MaybeKn
     """
     given = 0
     if not is_exported(path):
-        is_journaled = path.parent.is_dir() and segments(path.parent)
+        is_journaled = path.parent.is_dir() and journal.segments(path.parent)
         try:
             for line in RecordReader(path.parent).take() if is_journaled else ():
                 yield line
@@ -223,7 +213,7 @@ def stream_record(path: Path, without: Collection[str] = ()) -> Iterator[MaybeKn
         yield from islice(stream_lines(whole, str(path), without), given, None)
 
 
-def task_lines(folder: Path, round_number: int, shard: int) -> Iterator[Dated]:
+def task_lines(folder: Path, round_number: int, shard: int) -> Iterator[told.Dated]:
     """Yield a record's lines about the attempts at one task, without parsing other lines.
 
     Round and shard count from 0. This takes as long as reading the file.
@@ -237,14 +227,17 @@ def task_lines(folder: Path, round_number: int, shard: int) -> Iterator[Dated]:
     yield from journaled_lines(folder, f'"round":{round_number},"shard":{shard},'.encode())
 
 
-def journaled_lines(folder: Path, words: bytes) -> Iterator[Dated]:
+def journaled_lines(folder: Path, words: bytes) -> Iterator[told.Dated]:
     """Yield the record's lines from the entries of a journal that have these words."""
-    files = segments(folder)
-    first = {file: number for file in files if (number := first_number(file)) is not None}
+    files = journal.segments(folder)
+    first = {file: number for file in files if (number := journal.first_number(file)) is not None}
     last = 0
     for file in files:
-        end = min((n for other, n in first.items() if term_of(other) > term_of(file)), default=None)
-        for line in lines_with(file, words):
+        end = min(
+            (n for other, n in first.items() if journal.term_of(other) > journal.term_of(file)),
+            default=None,
+        )
+        for line in journal.lines_with(file, words):
             if line.number > last and (end is None or line.number < end):
                 last = line.number
                 yield from View().take(line)
@@ -253,7 +246,7 @@ def journaled_lines(folder: Path, words: bytes) -> Iterator[Dated]:
 def is_exported(path: Path) -> bool:
     """Whether a record's file is there, and the journal beside it has ended or is gone."""
     folder, is_there = path.parent, _is_there(path)
-    for last in segments(folder)[-1:] if is_there else ():
+    for last in journal.segments(folder)[-1:] if is_there else ():
         # Nothing follows a conclusion. A run may remove its journal at any moment after that.
         with reading(folder), suppress(FileNotFoundError), open(open_regular(last), "rb") as end:
             end.seek(max(0, os.fstat(end.fileno()).st_size - _CONCLUSION_BYTES))
@@ -268,14 +261,14 @@ def _is_there(path: Path) -> bool:
         return path.exists()
 
 
-def parse_lines(lines: Iterable[str], source: str = "record") -> list[Dated]:
+def parse_lines(lines: Iterable[str], source: str = "record") -> list[told.Dated]:
     """Parse whole lines of a record; skip kinds that this version does not know."""
     return [*_known(stream_lines((line.encode(errors="replace") for line in lines), source))]
 
 
 def stream_lines(
     lines: Iterable[bytes], source: str = "record", without: Collection[str] = ()
-) -> Iterator[MaybeKnown]:
+) -> Iterator[told.MaybeKnown]:
     """Parse whole lines of a record, as `stream_record` does."""
     decoders = _decoders(frozenset(without))
     number, left = 1, iter(lines)
@@ -301,29 +294,29 @@ class _Skipped(msgspec.Struct, gc=False, tag_field="kind"):
     """A line that a reader does without."""
 
 
-_Decoders = tuple[msgspec.json.Decoder[_Time], msgspec.json.Decoder[RecordLine | _Skipped]]
+_Decoders = tuple[msgspec.json.Decoder[_Time], msgspec.json.Decoder[told.RecordLine | _Skipped]]
 
 
 @cache
 def _decoders(without: frozenset[str]) -> _Decoders:
     kinds = (
         msgspec.defstruct("_Skipped", [], bases=(_Skipped,), tag=kind) if kind in without else line
-        for kind, line in KINDS.items()
-        if line is not SubmittedLine  # `dated` checks its spec
+        for kind, line in told.KINDS.items()
+        if line is not told.SubmittedLine  # `dated` checks its spec
     )
     return msgspec.json.Decoder(_Time), msgspec.json.Decoder(Union[*kinds])
 
 
 def _one_by_one(
     lines: Iterable[bytes], first: int, source: str, decoders: _Decoders
-) -> Iterator[MaybeKnown]:
+) -> Iterator[told.MaybeKnown]:
     for number, text in enumerate(lines, start=first):
         try:
             parsed = _parsed(text, *decoders)
         # `json` raises RecursionError for brackets nested by the thousand.
         except (ValueError, RecursionError) as error:
             reason = f"line {number} is not a fact of an experiment"
-            if str(error).startswith(LACKS_FIELD):
+            if str(error).startswith(told.LACKS_FIELD):
                 reason += ": an older build of Downpour wrote it"
             raise FileCorrupt(source, reason) from None
         yield parsed
@@ -332,15 +325,15 @@ def _one_by_one(
 def _parsed(
     text: bytes,
     times: msgspec.json.Decoder[_Time],
-    facts: msgspec.json.Decoder[RecordLine | _Skipped],
-) -> MaybeKnown:
+    facts: msgspec.json.Decoder[told.RecordLine | _Skipped],
+) -> told.MaybeKnown:
     try:
         time, line = times.decode(text), facts.decode(text)
     except (ValueError, RecursionError):
         # This takes ten times as long, reads null as NaN, and says why a line is none.
-        return dated(json.loads(text.decode(errors="replace")))
+        return told.dated(json.loads(text.decode(errors="replace")))
     return time.at, None if isinstance(line, _Skipped) else line
 
 
-def _known(lines: Iterable[MaybeKnown]) -> Iterator[Dated]:
+def _known(lines: Iterable[told.MaybeKnown]) -> Iterator[told.Dated]:
     return ((at, line) for at, line in lines if line is not None)

@@ -24,17 +24,8 @@ from downpour.base.errors import DownpourError, FileCorrupt, SpecError, require
 from downpour.base.values import is_bare_name
 from downpour.core.spec import Meetings
 from downpour.files.store.publish import explain
+from downpour.record import record_lines as told
 from downpour.record.record import read_record
-from downpour.record.record_lines import (
-    AggregatedLine,
-    EvaluatedLine,
-    PreparedLine,
-    RecordLine,
-    ResourcesUsedLine,
-    Sample,
-    SubmittedLine,
-    UpdatedLine,
-)
 from downpour.record.result import Result
 from downpour.record.stored_experiments import submission_seconds
 
@@ -63,13 +54,13 @@ class EventFiles:
         self._folder = folder
         self._name = name
         self._file: _EventFile | None = None
-        self._record: list[tuple[float, RecordLine]] = []
-        self._updates: defaultdict[int, dict[int, UpdatedLine]] = defaultdict(dict)
-        self._used: defaultdict[int, list[ResourcesUsedLine]] = defaultdict(list)
+        self._record: list[tuple[float, told.RecordLine]] = []
+        self._updates: defaultdict[int, dict[int, told.UpdatedLine]] = defaultdict(dict)
+        self._used: defaultdict[int, list[told.ResourcesUsedLine]] = defaultdict(list)
         with self._writing():
             folder.mkdir(parents=True, exist_ok=True)
 
-    def take(self, record: Iterable[tuple[float, RecordLine]]) -> None:
+    def take(self, record: Iterable[tuple[float, told.RecordLine]]) -> None:
         """Write further lines of a record, whose first line is its submission."""
         with self._writing():
             for at_seconds, fact in record:
@@ -83,15 +74,17 @@ class EventFiles:
         file, self._file = self._file, None
         if file is None:
             return
-        ended = {fact.round: at for at, fact in self._record if isinstance(fact, AggregatedLine)}
+        ended = {
+            fact.round: at for at, fact in self._record if isinstance(fact, told.AggregatedLine)
+        }
         with self._writing(), file:
             for each in Result.from_record(self._record).rounds:
                 if each.stragglers is not None:
                     costs = {f"stragglers/{n}": getattr(each.stragglers, n) for n in _COSTS}
                     file.add_scalars(ended[each.round - 1], each.round, costs)
 
-    def _take(self, at_seconds: float, fact: RecordLine) -> None:
-        if isinstance(fact, SubmittedLine) and self._file is None:
+    def _take(self, at_seconds: float, fact: told.RecordLine) -> None:
+        if isinstance(fact, told.SubmittedLine) and self._file is None:
             name = self._name or fact.experiment
             if not is_bare_name(name):
                 raise FileCorrupt("record", "its experiment's name cannot name a file")
@@ -99,18 +92,18 @@ class EventFiles:
         if self._file is None:
             return
         match fact:
-            case PreparedLine():
+            case told.PreparedLine():
                 self._file.add_scalars(at_seconds, 0, {"parameters": fact.parameters})
-            case UpdatedLine():
+            case told.UpdatedLine():
                 # We sort by shard, because another update may follow one that was lost.
                 self._updates[fact.round][fact.shard] = fact
-            case ResourcesUsedLine():
+            case told.ResourcesUsedLine():
                 self._used[fact.round].append(fact)
-            case AggregatedLine():
+            case told.AggregatedLine():
                 scalars = _of_round(fact, self._updates.pop(fact.round, {}).values())
                 used = _of_resources(self._used.pop(fact.round, []))
                 self._file.add_scalars(at_seconds, fact.round + 1, {**scalars, **used})
-            case EvaluatedLine():
+            case told.EvaluatedLine():
                 self._file.add_scalars(at_seconds, fact.round + 1, _of_evaluation(fact))
 
     @contextmanager
@@ -121,7 +114,9 @@ class EventFiles:
             raise SpecError("tensorboard", str(self._folder), explain(error)) from None
 
 
-def write_events(record: Sequence[tuple[float, RecordLine]], folder: Path, name: str = "") -> None:
+def write_events(
+    record: Sequence[tuple[float, told.RecordLine]], folder: Path, name: str = ""
+) -> None:
     """Write the event files of a record; if it has a line twice, the later one counts."""
     latest = {_key(place, fact): place for place, (_, fact) in enumerate(record)}
     with closing(EventFiles(folder, name)) as files:
@@ -155,7 +150,7 @@ class _EventFile:
     It makes the run's own folder, and removes event files of earlier calls from it.
     """
 
-    def __init__(self, folder: Path, at_seconds: float, submitted: SubmittedLine) -> None:
+    def __init__(self, folder: Path, at_seconds: float, submitted: told.SubmittedLine) -> None:
         from tensorboard.plugins.hparams.summary_v2 import hparams_pb
         from tensorboard.plugins.text.summary_v2 import text_pb
         from tensorboard.summary.writer.record_writer import RecordWriter
@@ -205,7 +200,7 @@ class _EventFile:
         self._records.write(event.SerializeToString())
 
 
-def _of_round(fact: AggregatedLine, updates: Iterable[UpdatedLine]) -> Scalars:
+def _of_round(fact: told.AggregatedLine, updates: Iterable[told.UpdatedLine]) -> Scalars:
     """Return an epoch's numbers; if a worker trained several shards, use their mean."""
     seconds: defaultdict[str, list[float]] = defaultdict(list)
     for update in updates:
@@ -218,9 +213,9 @@ def _of_round(fact: AggregatedLine, updates: Iterable[UpdatedLine]) -> Scalars:
     }
 
 
-def _of_resources(used: Sequence[ResourcesUsedLine]) -> Scalars:
+def _of_resources(used: Sequence[told.ResourcesUsedLine]) -> Scalars:
     """Return the resources used in an epoch: mean shares of time, and the maximum of all else."""
-    by_worker: defaultdict[str, list[Sample]] = defaultdict(list)
+    by_worker: defaultdict[str, list[told.Sample]] = defaultdict(list)
     for attempt in used:
         by_worker[attempt.worker] += attempt.samples
     scalars: dict[str, float] = {}
@@ -233,7 +228,7 @@ def _of_resources(used: Sequence[ResourcesUsedLine]) -> Scalars:
     return scalars
 
 
-def _of_evaluation(fact: EvaluatedLine) -> Scalars:
+def _of_evaluation(fact: told.EvaluatedLine) -> Scalars:
     by_class = enumerate(fact.class_accuracy)
     return {
         **{f"{name}/{fact.part}": value for name, value in fact.metrics.items()},
@@ -243,14 +238,14 @@ def _of_evaluation(fact: EvaluatedLine) -> Scalars:
     }
 
 
-def _key(place: int, fact: RecordLine) -> tuple[object, ...]:
+def _key(place: int, fact: told.RecordLine) -> tuple[object, ...]:
     """Return a key that is equal for lines of which only the later one counts."""
     match fact:
-        case PreparedLine():
-            return (PreparedLine,)
-        case UpdatedLine():
-            return UpdatedLine, fact.round, fact.shard
-        case AggregatedLine() | EvaluatedLine():
+        case told.PreparedLine():
+            return (told.PreparedLine,)
+        case told.UpdatedLine():
+            return told.UpdatedLine, fact.round, fact.shard
+        case told.AggregatedLine() | told.EvaluatedLine():
             return type(fact), fact.round
         case _:
             return (place,)

@@ -22,39 +22,10 @@ from downpour.record.result import Result
 from downpour.record.result_parts import NOT_VERIFIED, Measure, first_of
 from downpour.record.study_result import RunResult, StudyResult, SubgridResult, label
 from downpour.show.dashboard.page_data import static_page
-from downpour.show.figures.curves import (
-    class_course_figure,
-    classes_figure,
-    has_class_course,
-    has_course,
-    has_loss_course,
-    learning_figure,
-    loss_figure,
-    numeric_axis,
-    outcome_figure,
-    pace_figure,
-)
+from downpour.show.figures import curves, style
 from downpour.show.figures.result_figure import MEASURES, measures_of, resource_figure, split_figure
-from downpour.show.figures.style import (
-    DARK,
-    LIGHT,
-    REPETITIONS_MIN,
-    for_page,
-    to_png,
-    to_svg,
-    variables,
-)
 from downpour.show.figures.timeline_figure import is_enlarged, timeline_figure
-from downpour.show.tables.report_tables import (
-    WORKERS_NAME,
-    Column,
-    Table,
-    final_classes,
-    measured_by,
-    part_of,
-    setting_of,
-    tables_of,
-)
+from downpour.show.tables import report_tables
 from downpour.show.trace import TRACE_NAME
 
 if TYPE_CHECKING:
@@ -101,20 +72,22 @@ def plots_of(study: StudyResult) -> list[Plot]:
 def _curves(subgrid: SubgridResult) -> Iterator[Plot]:
     """Draw the course of the first metric and of the losses."""
     bands = f"; bands {_INTERVALS}" if _has_intervals(subgrid) else ""
-    first, part = measured_by(subgrid)[0], part_of(subgrid)
+    first, part = report_tables.measured_by(subgrid)[0], report_tables.part_of(subgrid)
     words = f"{part.capitalize()} {first.words}"
     # If the first measure is a loss, the figure of the losses already shows it.
-    if _is_measured(subgrid) and not (first.name == LOSS and has_loss_course(subgrid)):
+    if _is_measured(subgrid) and not (first.name == LOSS and curves.has_loss_course(subgrid)):
         name = f"{subgrid.name}-{first.file_stem}"
         caption = f"{words} after each epoch{bands}"
-        yield Plot(subgrid.name, name, caption, learning_figure(subgrid))
-    if has_loss_course(subgrid):
+        yield Plot(subgrid.name, name, caption, curves.learning_figure(subgrid))
+    if curves.has_loss_course(subgrid):
         means = "; means over the repetitions" if bands else ""
         caption = f"Training and {part} loss by epoch{means}"
-        yield Plot(subgrid.name, f"{subgrid.name}-{LOSS}", caption, loss_figure(subgrid))
-    if len(subgrid.settings) > 1 and has_course(subgrid):
+        yield Plot(subgrid.name, f"{subgrid.name}-{LOSS}", caption, curves.loss_figure(subgrid))
+    if len(subgrid.settings) > 1 and curves.has_course(subgrid):
         caption = f"{words} along the seconds of training and aggregation, without evaluation"
-        yield Plot(subgrid.name, f"{subgrid.name}-pace", caption + bands, pace_figure(subgrid))
+        yield Plot(
+            subgrid.name, f"{subgrid.name}-pace", caption + bands, curves.pace_figure(subgrid)
+        )
 
 
 def _outcomes(subgrid: SubgridResult) -> Iterator[Plot]:
@@ -122,27 +95,29 @@ def _outcomes(subgrid: SubgridResult) -> Iterator[Plot]:
     if len(subgrid.settings) < 2:
         return
     whiskers = f"; whiskers {_INTERVALS}" if _has_intervals(subgrid) else ""
-    if subgrid.lost and numeric_axis(subgrid) < 0:
+    if subgrid.lost and curves.numeric_axis(subgrid) < 0:
         whiskers += "; × marks failed attempts"
     if _is_measured(subgrid):
-        first = measured_by(subgrid)[0]
+        first = report_tables.measured_by(subgrid)[0]
         caption = f"{first.words.capitalize()} of the final model{whiskers}"
-        figure = outcome_figure(subgrid, first)
+        figure = curves.outcome_figure(subgrid, first)
         yield Plot(subgrid.name, f"{subgrid.name}-final", caption, figure)
     caption = f"Seconds of training, without aggregation and evaluation{whiskers}"
-    figure = outcome_figure(subgrid, "time")
+    figure = curves.outcome_figure(subgrid, "time")
     yield Plot(subgrid.name, f"{subgrid.name}-time", caption, figure)
 
 
 def _classes(subgrid: SubgridResult) -> Iterator[Plot]:
     """Draw the accuracy of each class: by epoch if there is one setting, else by setting."""
     name = f"{subgrid.name}-classes"
-    if len(subgrid.settings) == 1 and has_class_course(subgrid.runs):
-        caption = f"{part_of(subgrid).capitalize()} accuracy of each class by epoch, in %"
-        yield Plot(subgrid.name, name, caption, class_course_figure(subgrid.runs))
-    elif any(run.has_uneven_data and final_classes(run) for run in subgrid.runs):
+    if len(subgrid.settings) == 1 and curves.has_class_course(subgrid.runs):
+        caption = (
+            f"{report_tables.part_of(subgrid).capitalize()} accuracy of each class by epoch, in %"
+        )
+        yield Plot(subgrid.name, name, caption, curves.class_course_figure(subgrid.runs))
+    elif any(run.has_uneven_data and report_tables.final_classes(run) for run in subgrid.runs):
         caption = "Accuracy of the final models for each class, in %"
-        yield Plot(subgrid.name, name, caption, classes_figure(subgrid))
+        yield Plot(subgrid.name, name, caption, curves.classes_figure(subgrid))
 
 
 def _splits(subgrid: SubgridResult) -> Iterator[Plot]:
@@ -158,16 +133,16 @@ def _splits(subgrid: SubgridResult) -> Iterator[Plot]:
 
 
 def _has_intervals(subgrid: SubgridResult) -> bool:
-    return any(len(runs) >= REPETITIONS_MIN for _, runs in subgrid.measured)
+    return any(len(runs) >= style.REPETITIONS_MIN for _, runs in subgrid.measured)
 
 
 def _is_measured(subgrid: SubgridResult) -> bool:
-    first = measured_by(subgrid)[0]
+    first = report_tables.measured_by(subgrid)[0]
     return any(run.result.measured(first.name) is not None for run in subgrid.runs)
 
 
 def _along_time(subgrid: SubgridResult, run: RunResult) -> Iterator[Plot]:
-    setting = setting_of(subgrid, run.values) or subgrid.name
+    setting = report_tables.setting_of(subgrid, run.values) or subgrid.name
     which = f" (repetition {run.repetition})" if subgrid.repetitions > 1 else ""
     name, spans = run.result.experiment, run.result.spans
     if spans:
@@ -292,7 +267,9 @@ class Drawn:
     live: str = ""
 
 
-def html_page(study: StudyResult, tables: Sequence[Table], figures: Sequence[Drawn]) -> str:
+def html_page(
+    study: StudyResult, tables: Sequence[report_tables.Table], figures: Sequence[Drawn]
+) -> str:
     """Put a study's tables and figures on a page."""
     from jinja2 import Environment, StrictUndefined
 
@@ -303,20 +280,20 @@ def html_page(study: StudyResult, tables: Sequence[Table], figures: Sequence[Dra
         study=study,
         headline=_headline(study),
         failures=_failures(study),
-        light=variables(LIGHT),
-        dark=variables(DARK),
+        light=style.variables(style.LIGHT),
+        dark=style.variables(style.DARK),
         sections=_sections(study, tables, figures),
         timelines=[figure for figure in figures if figure.part == "timeline"],
         resources=[figure for figure in figures if figure.part == "resources"],
         facts=facts_of(study.subgrids[0].runs[0].result) if _is_one_run(study) else [],
-        workers=next((table for table in tables if table.name == WORKERS_NAME), None),
+        workers=next((table for table in tables if table.name == report_tables.WORKERS_NAME), None),
         runs=tables[-1],
         fields=_fields(study),
     )
 
 
 def _sections(
-    study: StudyResult, tables: Sequence[Table], figures: Sequence[Drawn]
+    study: StudyResult, tables: Sequence[report_tables.Table], figures: Sequence[Drawn]
 ) -> list[dict[str, Any]]:
     is_one_run = _is_one_run(study)
     is_titled_already = [subgrid.name for subgrid in study.subgrids] == [study.name]
@@ -365,7 +342,9 @@ def _failures(study: StudyResult) -> list[str]:
     for subgrid in study.subgrids:
         for run in sorted(subgrid.failed, key=lambda run: run.repetition):
             if run.result.experiment not in seen:
-                where = ", ".join(filter(None, (subgrid.name, setting_of(subgrid, run.values))))
+                where = ", ".join(
+                    filter(None, (subgrid.name, report_tables.setting_of(subgrid, run.values)))
+                )
                 why = run.result.reason or run.result.state
                 repetitions.setdefault((where, why), []).append(run.repetition)
                 seen.add(run.result.experiment)
@@ -375,7 +354,7 @@ def _failures(study: StudyResult) -> list[str]:
     ]
 
 
-def _fields(study: StudyResult) -> Table:
+def _fields(study: StudyResult) -> report_tables.Table:
     """List the fields that all specs share, and name the fields that vary."""
     specs = [r.result.spec for subgrid in study.subgrids for r in (*subgrid.runs, *subgrid.failed)]
     names = list(dict.fromkeys(name for spec in specs for name in spec))
@@ -383,8 +362,8 @@ def _fields(study: StudyResult) -> Table:
     for name in names:
         values = list(dict.fromkeys(label(spec.get(name)) for spec in specs))
         rows.append((name, values[0] if len(values) == 1 else f"varies: {', '.join(values)}"))
-    columns = (Column("field", "field"), Column("value", "value"))
-    return Table("fields", "The fields of the spec", columns, tuple(rows))
+    columns = (report_tables.Column("field", "field"), report_tables.Column("value", "value"))
+    return report_tables.Table("fields", "The fields of the spec", columns, tuple(rows))
 
 
 PAGE_NAME = "index.html"
@@ -405,7 +384,7 @@ def write_report(study: StudyResult, out: Path, on_progress: OnProgress = lambda
     if not any(subgrid.runs for subgrid in study.subgrids):
         raise SpecError("FOLDER", study.name, "has no finished run to report on")
     _check(out)
-    tables, plots, page = tables_of(study), plots_of(study), out / PAGE_NAME
+    tables, plots, page = report_tables.tables_of(study), plots_of(study), out / PAGE_NAME
     try:
         for name in (_TABLES, _FIGURES):
             shutil.rmtree(out / name, ignore_errors=True)
@@ -428,10 +407,10 @@ def write_report(study: StudyResult, out: Path, on_progress: OnProgress = lambda
 
 def _draw(plot: Plot, folder: Path, live: str) -> Drawn:
     """Write a figure in both formats; return it for the page, with the URL of its replay."""
-    svg = to_svg(plot.figure, plot.name)
+    svg = style.to_svg(plot.figure, plot.name)
     (folder / f"{plot.name}.svg").write_text(svg, "utf-8")
-    (folder / f"{plot.name}.png").write_bytes(to_png(plot.figure))
-    return Drawn(plot.caption, for_page(svg), plot.subgrid, plot.part, live)
+    (folder / f"{plot.name}.png").write_bytes(style.to_png(plot.figure))
+    return Drawn(plot.caption, style.for_page(svg), plot.subgrid, plot.part, live)
 
 
 def _check(out: Path) -> None:

@@ -16,80 +16,59 @@ from pathlib import Path
 from downpour.base.errors import SpecError
 from downpour.base.states import BLAMELESS
 from downpour.files.store.publish import explain
-from downpour.record.record_lines import (
-    AssignedLine,
-    AttemptFailedLine,
-    Dated,
-    RecordLine,
-    SavedLine,
-    SubmittedLine,
-    WorkerJoinedLine,
-    WorkerLeftLine,
-)
+from downpour.record import record_lines as told
 from downpour.record.study_result import natural
 from downpour.record.tables import Tables
-from downpour.show.tracks import (
-    FIRST_LANE,
-    PROCESS,
-    PlacedAttempt,
-    Relative,
-    TraceEvent,
-    Track,
-    arrows,
-    counters,
-    decisions,
-    known,
-    manager_slices,
-    microseconds,
-    named,
-    placed,
-    slices,
-    tracks_of,
-)
+from downpour.show import tracks
 
 _EVENTS = 1000
 """The thread of a worker's instants: Perfetto would tie an arrow to an instant beside its slice."""
-_NAMING = AssignedLine | AttemptFailedLine | SavedLine | WorkerLeftLine
+_NAMING = told.AssignedLine | told.AttemptFailedLine | told.SavedLine | told.WorkerLeftLine
 
 
-def trace_events(record: Sequence[Dated]) -> Iterator[TraceEvent]:
+def trace_events(record: Sequence[told.Dated]) -> Iterator[tracks.TraceEvent]:
     """Yield the names of all tracks, then all events in order of time."""
     if not record:
         return
     tables, relative = Tables.of(record), _relative(record)
     hosts = _hosts(record, tables)
-    processes = {name: 1 + PROCESS + place for place, name in enumerate(sorted(hosts, key=natural))}
-    attempts = placed(tables, processes)
-    managers, threads = manager_slices(tables, now=relative[-1][0])
-    yield from named(Track(PROCESS), "manager", threads)
+    processes = {
+        name: 1 + tracks.PROCESS + place for place, name in enumerate(sorted(hosts, key=natural))
+    }
+    attempts = tracks.placed(tables, processes)
+    managers, threads = tracks.manager_slices(tables, now=relative[-1][0])
+    yield from tracks.named(tracks.Track(tracks.PROCESS), "manager", threads)
     used = _lanes_used(processes.values(), attempts)
     for worker, process in processes.items():
         host = f" ({hosts[worker]})" if hosts[worker] else ""
-        threads = [*tracks_of(FIRST_LANE, "attempts", used[process]), (_EVENTS, "events")]
-        yield from named(Track(process), f"{worker}{host}", threads)
-    starts, ends = arrows(attempts)
+        threads = [
+            *tracks.tracks_of(tracks.FIRST_LANE, "attempts", used[process]),
+            (_EVENTS, "events"),
+        ]
+        yield from tracks.named(tracks.Track(process), f"{worker}{host}", threads)
+    starts, ends = tracks.arrows(attempts)
     # At equal times, slices come first, because they contain arrows and instants.
     yield from heapq.merge(
         managers,
-        slices(attempts),
+        tracks.slices(attempts),
         starts,
         ends,
         _instants(relative, processes),
-        decisions(relative),
-        counters(relative),
+        tracks.decisions(relative),
+        tracks.counters(relative),
         key=lambda event: event.at_us,
     )
 
 
-def _relative(record: Sequence[Dated]) -> Relative:
+def _relative(record: Sequence[told.Dated]) -> tracks.Relative:
     """Return the record in order of time, from the first assignment or else from its first line."""
-    assigned = (at for at, line in record if isinstance(line, AssignedLine))
+    assigned = (at for at, line in record if isinstance(line, told.AssignedLine))
     start = min(assigned, default=record[0][0])
     # A record is in the order of writing, and a line may be about an earlier moment.
     return sorted(((at - start, line) for at, line in record), key=lambda dated: dated[0])
 
 
-def _hosts(record: Iterable[Dated], tables: Tables) -> dict[str, str]:
+def _hosts(record: Iterable[told.Dated], tables: Tables) -> dict[str, str]:
     """Return each worker that the record names, with its host; empty if unknown."""
     hosts = {line.worker: "" for _, line in record if isinstance(line, _NAMING)}
     for worker, joined in tables.joined.items():
@@ -97,39 +76,43 @@ def _hosts(record: Iterable[Dated], tables: Tables) -> dict[str, str]:
     return hosts
 
 
-def _lanes_used(processes: Iterable[int], attempts: Iterable[PlacedAttempt]) -> dict[int, int]:
+def _lanes_used(
+    processes: Iterable[int], attempts: Iterable[tracks.PlacedAttempt]
+) -> dict[int, int]:
     """Return how many tracks each worker's attempts take, at least one."""
     used = dict.fromkeys(processes, 1)
     for one in attempts:
         process, thread = one.track
-        used[process] = max(used[process], thread - FIRST_LANE + 1)
+        used[process] = max(used[process], thread - tracks.FIRST_LANE + 1)
     return used
 
 
-def _instants(record: Relative, processes: Mapping[str, int]) -> Iterator[TraceEvent]:
+def _instants(record: tracks.Relative, processes: Mapping[str, int]) -> Iterator[tracks.TraceEvent]:
     """Yield the workers' momentary events: failures, snapshots, arrivals and departures."""
     for at, line in record:
         said = _said(line)
-        if said is None or (at <= 0 and isinstance(line, WorkerJoinedLine)):
+        if said is None or (at <= 0 and isinstance(line, told.WorkerJoinedLine)):
             continue
         worker, name, why = said
-        track = Track(processes[worker], _EVENTS)
+        track = tracks.Track(processes[worker], _EVENTS)
         args: dict[str, object] = {"reason": why}
-        if isinstance(line, AttemptFailedLine | SavedLine):
+        if isinstance(line, told.AttemptFailedLine | told.SavedLine):
             args |= {"round": line.round + 1, "shard": line.shard, "attempt": line.attempt}
-        yield TraceEvent(phase="i", name=name, track=track, at_us=microseconds(at), args=args)
+        yield tracks.TraceEvent(
+            phase="i", name=name, track=track, at_us=tracks.microseconds(at), args=args
+        )
 
 
-def _said(line: RecordLine) -> tuple[str, str, str | None] | None:
+def _said(line: told.RecordLine) -> tuple[str, str, str | None] | None:
     """Return a worker, what happened to it, and why; None for lines about something else."""
     match line:
-        case AttemptFailedLine() if line.failure not in BLAMELESS:
+        case told.AttemptFailedLine() if line.failure not in BLAMELESS:
             return line.worker, f"failed: {line.failure}", line.reason
-        case SavedLine():
+        case told.SavedLine():
             return line.worker, f"snapshot at step {line.step}", None
-        case WorkerLeftLine():
+        case told.WorkerLeftLine():
             return line.worker, "worker lost" if line.lost else "worker left", line.reason
-        case WorkerJoinedLine():
+        case told.WorkerJoinedLine():
             return line.worker, "worker joined", None
         case _:
             return None
@@ -140,7 +123,7 @@ _HEAD = '{"displayTimeUnit": "ms", "otherData": {"made by": "downpour trace"'
 """How every trace begins; we never replace a file that begins otherwise."""
 
 
-def trace_lines(record: Sequence[Dated]) -> Iterator[str]:
+def trace_lines(record: Sequence[told.Dated]) -> Iterator[str]:
     """Yield the lines of a trace, one per event, with their ends; together they are a JSON object.
 
     The memory for this does not grow with the text.
@@ -154,15 +137,15 @@ def trace_lines(record: Sequence[Dated]) -> Iterator[str]:
     yield "\n]}\n"
 
 
-def _about(record: Sequence[Dated]) -> dict[str, object]:
+def _about(record: Sequence[told.Dated]) -> dict[str, object]:
     for _, line in record:
-        if isinstance(line, SubmittedLine):
+        if isinstance(line, told.SubmittedLine):
             own = {"experiment": line.experiment, "name": line.name, "version": line.version}
-            return known({**own, "shards": line.shards})
+            return tracks.known({**own, "shards": line.shards})
     return {"experiment": ""}
 
 
-def write_trace(record: Sequence[Dated], path: Path) -> None:
+def write_trace(record: Sequence[told.Dated], path: Path) -> None:
     """Write a trace, whole or not at all, replacing one that an earlier call wrote."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

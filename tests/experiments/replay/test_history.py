@@ -6,13 +6,7 @@ import pytest
 
 from downpour.base.errors import FileCorrupt
 from downpour.experiments.replay_history import TrainedTask, history_of
-from downpour.record.record_lines import (
-    CancelledLine,
-    DroppedLine,
-    RecordLine,
-    ResizedLine,
-    UpdatedLine,
-)
+from downpour.record import record_lines as told
 from tests.record.lines import (
     aggregated,
     dated,
@@ -27,13 +21,13 @@ from tests.record.lines import (
 BEGUN = submitted(), prepared(5, 5, numeric_class="manager's", dataset="key", checksum="m0")
 
 
-def trained(number: int, shard: int, attempt: int = 0) -> UpdatedLine:
+def trained(number: int, shard: int, attempt: int = 0) -> told.UpdatedLine:
     """An update whose checksum names its round, shard and attempt."""
     checksum = f"u{number}{shard}{attempt}"
     return updated(shard, attempt, "w", round=number, checksum=checksum)
 
 
-def tasks_of(*lines: RecordLine) -> list[tuple[TrainedTask, ...]]:
+def tasks_of(*lines: told.RecordLine) -> list[tuple[TrainedTask, ...]]:
     """Return the tasks of each version that lines after the beginning tell of."""
     history = history_of(folded(*dated(*BEGUN, *lines)))
     return [version.tasks for version in history.versions]
@@ -41,13 +35,13 @@ def tasks_of(*lines: RecordLine) -> list[tuple[TrainedTask, ...]]:
 
 def test_in_step_a_version_is_made_of_its_round() -> None:
     """Each task began from the version before; what was dropped is no part of it."""
-    lines: list[RecordLine] = [
+    lines: list[told.RecordLine] = [
         joined("w", "wide"),
         trained(0, 1),
         trained(0, 0),
         aggregated(0),
         trained(1, 1),
-        DroppedLine(round=1, shards=(0,), reason="late"),
+        told.DroppedLine(round=1, shards=(0,), reason="late"),
         aggregated(1),
     ]
     first, second = tasks_of(*lines)
@@ -57,16 +51,16 @@ def test_in_step_a_version_is_made_of_its_round() -> None:
 
 def test_versions_that_were_added_in_another_order_are_known() -> None:
     """Those of earlier releases; one update has no order."""
-    lines: list[RecordLine] = [trained(0, 0), trained(0, 1), aggregated(0)]
+    lines: list[told.RecordLine] = [trained(0, 0), trained(0, 1), aggregated(0)]
     lines += [trained(1, 0), trained(1, 1), aggregated(1, summed="tree")]
-    lines += [trained(2, 1), DroppedLine(round=2, shards=(0,), reason="late"), aggregated(2)]
+    lines += [trained(2, 1), told.DroppedLine(round=2, shards=(0,), reason="late"), aggregated(2)]
     versions = history_of(folded(*dated(*BEGUN, *lines))).versions
     assert [version.summed_otherwise for version in versions] == [True, False, False]
 
 
 def test_out_of_step_the_line_names_tasks_and_their_bases() -> None:
     """A stale task began that many versions before; the worker's class is that of its time."""
-    lines: list[RecordLine] = [
+    lines: list[told.RecordLine] = [
         joined("w", "old machine"),
         trained(0, 0),
         aggregated(0, parts=((0, 0),), staleness=(0,)),
@@ -91,8 +85,8 @@ def test_out_of_step_the_line_names_tasks_and_their_bases() -> None:
 
 def test_a_round_that_was_cut_anew_has_portions() -> None:
     """Of the samples of all shards, one after the other; other rounds have none."""
-    lines: list[RecordLine] = [
-        ResizedLine(round=0, samples=(7, 3), reason="slow"),
+    lines: list[told.RecordLine] = [
+        told.ResizedLine(round=0, samples=(7, 3), reason="slow"),
         trained(0, 0),
         trained(0, 1),
         aggregated(0),
@@ -124,7 +118,7 @@ def test_a_version_that_is_recorded_twice_counts_once() -> None:
 
 def test_a_cancelled_experiment_has_no_result() -> None:
     """Its versions can be made again all the same."""
-    ended = CancelledLine(reason="enough")
+    ended = told.CancelledLine(reason="enough")
     history = history_of(folded(*dated(*BEGUN, ended)))
     assert (history.ended, history.versions, history.prepared.checksum) == (ended, (), "m0")
     assert history.numeric_classes == {"manager's"}
@@ -140,7 +134,7 @@ def test_a_cancelled_experiment_has_no_result() -> None:
         ([trained(0, 0), aggregated(0, parts=((0, 0),), staleness=(9,))], "does not say"),
     ],
 )
-def test_a_record_with_gaps_is_refused(lines: list[RecordLine], reason: str | None) -> None:
+def test_a_record_with_gaps_is_refused(lines: list[told.RecordLine], reason: str | None) -> None:
     """A machine that lost its power may have lost lines; earlier records have no staleness."""
     if reason is None:
         assert tasks_of(*lines)

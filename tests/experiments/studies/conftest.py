@@ -23,20 +23,7 @@ from downpour.experiments.studies import Grid, Run, Search, Study, StudyFolder
 from downpour.experiments.studies.running import StudyDisplay, Train, measured_in
 from downpour.experiments.studies.study import OnEpoch
 from downpour.network.rpc.messages import Status
-from downpour.record.record_lines import (
-    AggregatedLine,
-    AssignedLine,
-    AttemptFailedLine,
-    CancelledLine,
-    EvaluatedLine,
-    FailedLine,
-    FinishedLine,
-    PreparedLine,
-    RecordLine,
-    SubmittedLine,
-    UpdatedLine,
-    to_fields,
-)
+from downpour.record import record_lines as told
 
 GRID = """\
 name = "small"
@@ -139,7 +126,9 @@ class FakeBackend:
                     left = self.late
             if left <= 0 or (stolen and len(lines) == 3):
                 lines.append(
-                    json.dumps({"at": 99.0, **to_fields(CancelledLine(reason="cancelled"))})
+                    json.dumps(
+                        {"at": 99.0, **told.to_fields(told.CancelledLine(reason="cancelled"))}
+                    )
                 )
                 break
         if not stolen:
@@ -183,24 +172,29 @@ def record_of(run: Run, *, failed: bool = False, wrong: bool = False, lost: bool
 
     One that failed did so with an attempt that diverged, or whose worker was `lost`.
     """
-    facts: list[tuple[float, RecordLine]] = [(0.0, _submitted(run)), (0.5, _prepared(run))]
+    facts: list[tuple[float, told.RecordLine]] = [(0.0, _submitted(run)), (0.5, _prepared(run))]
     if failed:
         if not wrong:
             facts.append((1.0, _attempt_failed("lost" if lost else "non_finite")))
-        facts.append((1.0, FailedLine(reason="no luck", asked_wrongly=wrong)))
+        facts.append((1.0, told.FailedLine(reason="no luck", asked_wrongly=wrong)))
     else:
         for number in range(run.spec.epochs):
             facts += _round(run, number)
         end = facts[-1][0] + 0.1
         facts.append(
-            (end, FinishedLine(file="model.safetensors", total_seconds=end, reason="", checksum=""))
+            (
+                end,
+                told.FinishedLine(
+                    file="model.safetensors", total_seconds=end, reason="", checksum=""
+                ),
+            )
         )
-    lines = (json.dumps({"at": at, **to_fields(fact)}) for at, fact in facts)
+    lines = (json.dumps({"at": at, **told.to_fields(fact)}) for at, fact in facts)
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def _submitted(run: Run) -> SubmittedLine:
-    return SubmittedLine(
+def _submitted(run: Run) -> told.SubmittedLine:
+    return told.SubmittedLine(
         experiment=f"{run.spec.name}-{run.id}",
         name=run.spec.name,
         spec=run.spec.model_dump(mode="json"),
@@ -209,9 +203,9 @@ def _submitted(run: Run) -> SubmittedLine:
     )
 
 
-def _prepared(run: Run) -> PreparedLine:
+def _prepared(run: Run) -> told.PreparedLine:
     shards = run.spec.shards or 1
-    return PreparedLine(
+    return told.PreparedLine(
         train_samples=100,
         test_samples=20,
         classes=3,
@@ -226,27 +220,27 @@ def _prepared(run: Run) -> PreparedLine:
     )
 
 
-def _attempt_failed(failure: str) -> AttemptFailedLine:
-    return AttemptFailedLine(
+def _attempt_failed(failure: str) -> told.AttemptFailedLine:
+    return told.AttemptFailedLine(
         round=0, shard=0, attempt=0, worker="worker-1", failure=failure, reason="no luck"
     )
 
 
-def _round(run: Run, number: int) -> list[tuple[float, RecordLine]]:
+def _round(run: Run, number: int) -> list[tuple[float, told.RecordLine]]:
     drawn = random.Random(f"{run.id} {number}")
     workers, shards = run.workers or 1, run.spec.shards or 1
     begin = 1.0 + 10.0 * number
-    facts: list[tuple[float, RecordLine]] = []
+    facts: list[tuple[float, told.RecordLine]] = []
     for shard in range(shards):
         worker = f"worker-{1 + shard % workers}"
         at = begin + shard / workers
         given: dict[str, Any] = {"round": number, "shard": shard, "attempt": 0, "worker": worker}
-        facts.append((at, AssignedLine(**given, reason="the first idle worker")))
+        facts.append((at, told.AssignedLine(**given, reason="the first idle worker")))
         facts.append((at + 0.9, _updated(given)))
     seconds = 8.0 / workers + drawn.random()
     facts.sort(key=lambda fact: fact[0])
     classes = tuple(drawn.random() for _ in range(3))
-    aggregated = AggregatedLine(
+    aggregated = told.AggregatedLine(
         round=number,
         version=number + 1,
         file="model",
@@ -258,7 +252,7 @@ def _round(run: Run, number: int) -> list[tuple[float, RecordLine]]:
         whole=True,
         checksum="",
     )
-    evaluated = EvaluatedLine(
+    evaluated = told.EvaluatedLine(
         round=number,
         loss=drawn.random(),
         metrics={"accuracy": sum(classes) / 3},
@@ -268,8 +262,8 @@ def _round(run: Run, number: int) -> list[tuple[float, RecordLine]]:
     return [*facts, (begin + 9.0, aggregated), (begin + 9.5, evaluated)]
 
 
-def _updated(given: dict[str, Any]) -> UpdatedLine:
-    return UpdatedLine(
+def _updated(given: dict[str, Any]) -> told.UpdatedLine:
+    return told.UpdatedLine(
         **given,
         samples=50,
         steps=2,

@@ -8,21 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from downpour.record import record_lines as told
 from downpour.record.record import line_text
-from downpour.record.record_lines import (
-    AggregatedLine,
-    AssignedLine,
-    EvaluatedLine,
-    FinishedLine,
-    ForeseenLine,
-    PreparedLine,
-    RecordLine,
-    ResourcesUsedLine,
-    Sample,
-    SubmittedLine,
-    UpdatedLine,
-    WorkerJoinedLine,
-)
 from tests.specs import stored_spec
 
 MODEL_BYTES = 90_000
@@ -31,13 +18,13 @@ REASON = "next shard in order for the worker idle longest"
 
 def large_record(
     workers: int, rounds: int, *, round_seconds: float = 10.0, start: float = 1_790_000_000.0
-) -> Iterator[tuple[float, RecordLine]]:
+) -> Iterator[tuple[float, told.RecordLine]]:
     """Yield the record of an experiment in step: a shard a worker, four forecasts an attempt."""
     spec: dict[str, Any] = {"name": "large", "epochs": rounds, "shards": workers, "mode": "sync"}
     spec |= {"policy": "wait", "aggregate": "average", "split": "random", "dataset": "mnist"}
     yield (
         start,
-        SubmittedLine(
+        told.SubmittedLine(
             experiment="large-0001",
             name="large",
             spec=stored_spec(**spec),
@@ -47,10 +34,13 @@ def large_record(
     )
     for number in range(workers):
         name, address = f"worker-{number + 1}", f"10.0.{number // 250}.{number % 250 + 1}:9091"
-        yield start, WorkerJoinedLine(worker=name, address=address, numeric_class="torch on cpu")
+        yield (
+            start,
+            told.WorkerJoinedLine(worker=name, address=address, numeric_class="torch on cpu"),
+        )
     yield (
         start + 2,
-        PreparedLine(
+        told.PreparedLine(
             train_samples=60 * workers,
             test_samples=10_000,
             classes=10,
@@ -70,7 +60,7 @@ def large_record(
         yield from sorted(_round(workers, number, begin, round_seconds, draw), key=lambda at: at[0])
     yield (
         start + 2 + rounds * round_seconds,
-        FinishedLine(
+        told.FinishedLine(
             file="model.safetensors", total_seconds=rounds * round_seconds, checksum="0", reason=""
         ),
     )
@@ -78,27 +68,27 @@ def large_record(
 
 def _round(
     workers: int, number: int, begin: float, seconds: float, draw: random.Random
-) -> Iterator[tuple[float, RecordLine]]:
+) -> Iterator[tuple[float, told.RecordLine]]:
     for shard in range(workers):
         name = f"worker-{(shard + number) % workers + 1}"
         about: Any = {"round": number, "shard": shard, "attempt": 0, "worker": name}
         takes = seconds * draw.uniform(0.6, 0.9)
         band: Any = {"q10_seconds": 0.9 * takes, "q50_seconds": takes, "q90_seconds": 1.2 * takes}
-        yield begin + draw.uniform(0, 0.2), AssignedLine(**about, reason=REASON, **band)
+        yield begin + draw.uniform(0, 0.2), told.AssignedLine(**about, reason=REASON, **band)
         for quarter in (1, 2, 3):
             elapsed = takes * quarter / 4
-            told = ForeseenLine(**about, done=quarter / 4, elapsed_seconds=elapsed, **band)
-            yield begin + elapsed, told
+            foreseen = told.ForeseenLine(**about, done=quarter / 4, elapsed_seconds=elapsed, **band)
+            yield begin + elapsed, foreseen
         samples = [
-            Sample(begin + second, draw.uniform(0.5, 1.0), 300_000_000 + shard, 9, 0.01)
+            told.Sample(begin + second, draw.uniform(0.5, 1.0), 300_000_000 + shard, 9, 0.01)
             for second in range(int(takes))
         ]
-        yield begin + takes, ResourcesUsedLine(**about, samples=tuple(samples))
+        yield begin + takes, told.ResourcesUsedLine(**about, samples=tuple(samples))
         yield begin + takes, _updated(about, takes, draw)
     closed = begin + 0.95 * seconds
     yield (
         closed,
-        AggregatedLine(
+        told.AggregatedLine(
             round=number,
             version=number + 1,
             file=f"model-{number:06d}-abc.safetensors",
@@ -113,7 +103,7 @@ def _round(
     )
     yield (
         closed,
-        EvaluatedLine(
+        told.EvaluatedLine(
             round=number,
             loss=2.0 / (number + 1),
             metrics={"accuracy": 1 - 0.9 / (number + 1)},
@@ -123,8 +113,8 @@ def _round(
     )
 
 
-def _updated(about: dict[str, Any], takes: float, draw: random.Random) -> UpdatedLine:
-    return UpdatedLine(
+def _updated(about: dict[str, Any], takes: float, draw: random.Random) -> told.UpdatedLine:
+    return told.UpdatedLine(
         **about,
         samples=60,
         steps=6,
@@ -138,12 +128,12 @@ def _updated(about: dict[str, Any], takes: float, draw: random.Random) -> Update
     )
 
 
-def texts(record: Iterator[tuple[float, RecordLine]]) -> Iterator[str]:
+def texts(record: Iterator[tuple[float, told.RecordLine]]) -> Iterator[str]:
     """Yield the lines as a record has them, with their ends."""
     return (f"{line_text(at, line)}\n" for at, line in record)
 
 
-def fields_of(record: Iterator[tuple[float, RecordLine]]) -> list[dict[str, Any]]:
+def fields_of(record: Iterator[tuple[float, told.RecordLine]]) -> list[dict[str, Any]]:
     """Return the lines as a reader of the page gets them."""
     return [json.loads(text) for text in texts(record)]
 

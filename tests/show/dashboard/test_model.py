@@ -11,21 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.experiments.page_server.viewers import event
+from downpour.record import record_lines as told
 from downpour.record.record import line_text, read_record
-from downpour.record.record_lines import (
-    AggregatedLine,
-    AssignedLine,
-    AttemptFailedLine,
-    Dated,
-    DroppedLine,
-    ForeseenLine,
-    HandOverAskedLine,
-    PhaseLine,
-    ResourcesUsedLine,
-    SavedLine,
-    UpdatedLine,
-    WorkerLeftLine,
-)
 from downpour.record.tables import Tables
 from downpour.record.timeline import attempt_spans
 from downpour.show.dashboard import columns
@@ -38,7 +25,7 @@ RECORDED = Path(__file__).parents[2] / "recorded"
 Fields = dict[str, Any]
 
 
-def recorded(name: str) -> list[Dated]:
+def recorded(name: str) -> list[told.Dated]:
     """A record of a run, or a made one."""
     if name == "large":
         return list(large_record(6, 4))
@@ -54,22 +41,22 @@ def folded(lines: list[Fields]) -> RecordTables:
 
 
 @pytest.fixture(params=["handoff", "gestures", "large"])
-def record(request: pytest.FixtureRequest) -> list[Dated]:
+def record(request: pytest.FixtureRequest) -> list[told.Dated]:
     """Experiments with hand-overs, copies, failures and many rounds."""
     return recorded(request.param)
 
 
-def test_attempts_are_those_of_the_reports_timeline(record: list[Dated]) -> None:
+def test_attempts_are_those_of_the_reports_timeline(record: list[told.Dated]) -> None:
     """With the same times and ends, though one is folded as it grows and the other at the end."""
     viewer = seen_at_once(folded(fields_of(iter(record))))
     names = {row[0]: row[1] for row in viewer.rows("workers")}
     ends = {row[0]: row[1:] for row in viewer.rows("ends")}
-    start = min(at for at, line in record if isinstance(line, AssignedLine)) - record[0][0]
+    start = min(at for at, line in record if isinstance(line, told.AssignedLine)) - record[0][0]
     shown = {
         (names[worker], number, shard, attempt): (begin, *ends[i])
         for i, worker, number, shard, attempt, begin, *_ in viewer.rows("attempts")
     }
-    told = {
+    reported = {
         (span.worker, span.round, span.shard, span.attempt): (
             pytest.approx(span.begin_seconds + start, abs=0.001),
             pytest.approx(span.end_seconds + start, abs=0.001),
@@ -77,7 +64,7 @@ def test_attempts_are_those_of_the_reports_timeline(record: list[Dated]) -> None
         )
         for span in attempt_spans(Tables.of(record))
     }
-    assert shown == told
+    assert shown == reported
 
 
 ROUNDS = st.integers(0, 3)
@@ -87,21 +74,27 @@ SECONDS = st.floats(0, 100)
 QUANTILE = st.none() | st.floats(0, 100)
 QUANTILES = {f"{name}_seconds": QUANTILE for name in ("q10", "q50", "q90")}
 LINES = st.one_of(
-    st.builds(AssignedLine, **TASK, worker=WORKER, reason=st.text(), **QUANTILES),
+    st.builds(told.AssignedLine, **TASK, worker=WORKER, reason=st.text(), **QUANTILES),
     st.builds(
-        ForeseenLine,
+        told.ForeseenLine,
         **TASK,
         worker=WORKER,
         done=st.floats(0, 1),
         elapsed_seconds=SECONDS,
         **QUANTILES,
     ),
-    st.builds(PhaseLine, **TASK, worker=WORKER, phase=st.text(), moved_bytes=st.integers(0, 9)),
     st.builds(
-        SavedLine, **TASK, worker=WORKER, step=st.integers(0, 1000), bytes=st.integers(0, 10**9)
+        told.PhaseLine, **TASK, worker=WORKER, phase=st.text(), moved_bytes=st.integers(0, 9)
     ),
     st.builds(
-        UpdatedLine,
+        told.SavedLine,
+        **TASK,
+        worker=WORKER,
+        step=st.integers(0, 1000),
+        bytes=st.integers(0, 10**9),
+    ),
+    st.builds(
+        told.UpdatedLine,
         **TASK,
         worker=WORKER,
         samples=st.integers(0, 1000),
@@ -113,19 +106,21 @@ LINES = st.one_of(
         completion_seconds=SECONDS,
         bytes=st.integers(0, 10**9),
     ),
-    st.builds(ResourcesUsedLine, **TASK, worker=WORKER, samples=st.just(((1.0, 0.5, 9, 1, 0.0),))),
     st.builds(
-        AttemptFailedLine,
+        told.ResourcesUsedLine, **TASK, worker=WORKER, samples=st.just(((1.0, 0.5, 9, 1, 0.0),))
+    ),
+    st.builds(
+        told.AttemptFailedLine,
         **TASK,
         worker=WORKER,
         failure=st.sampled_from(["lost", "cancelled", "handed_over", "task"]),
         reason=st.text(),
     ),
-    st.builds(HandOverAskedLine, **TASK, worker=WORKER, meant_for=WORKER, reason=st.text()),
-    st.builds(DroppedLine, round=ROUNDS, shards=st.just((1,)), reason=st.text()),
-    st.builds(WorkerLeftLine, worker=WORKER, reason=st.text(), lost=st.booleans()),
+    st.builds(told.HandOverAskedLine, **TASK, worker=WORKER, meant_for=WORKER, reason=st.text()),
+    st.builds(told.DroppedLine, round=ROUNDS, shards=st.just((1,)), reason=st.text()),
+    st.builds(told.WorkerLeftLine, worker=WORKER, reason=st.text(), lost=st.booleans()),
     st.builds(
-        AggregatedLine,
+        told.AggregatedLine,
         round=ROUNDS,
         version=st.integers(1, 9),
         file=st.just("model"),
@@ -142,8 +137,8 @@ LINES = st.one_of(
 def as_read(lines: list[Any]) -> list[Fields]:
     """Lines as a reader gets them, a second apart, after the beginning of a record."""
     beginning = fields_of(iter(recorded("handoff")[:6]))
-    told = [json.loads(line_text(2.0 + at, line)) for at, line in enumerate(lines)]
-    return beginning + told
+    read = [json.loads(line_text(2.0 + at, line)) for at, line in enumerate(lines)]
+    return beginning + read
 
 
 @given(st.lists(LINES, max_size=40), st.data())
@@ -274,7 +269,8 @@ def _an_update() -> str:
     about: Any = {"round": 0, "shard": 0, "attempt": 0, "worker": "a", "samples": 1, "steps": 1}
     times: Any = {"load_seconds": 0, "train_seconds": 1, "publish_seconds": 0}
     return line_text(
-        3.0, UpdatedLine(**about, **times, loss=1.0, completion_seconds=2.0, bytes=10, checksum="")
+        3.0,
+        told.UpdatedLine(**about, **times, loss=1.0, completion_seconds=2.0, bytes=10, checksum=""),
     )
 
 

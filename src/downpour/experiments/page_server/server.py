@@ -23,6 +23,7 @@ from starlette.types import ASGIApp
 
 from downpour.base.errors import SpecError, StoreError
 from downpour.base.values import is_bare_name, small_number
+from downpour.experiments.page_server import viewers
 from downpour.experiments.page_server.feeds import Feeds, LogFeeds, RecordFeed
 from downpour.experiments.page_server.place import (
     FoundExperiment,
@@ -32,19 +33,6 @@ from downpour.experiments.page_server.place import (
     opened,
     study_table,
     summary_of,
-)
-from downpour.experiments.page_server.viewers import (
-    BACKLOG,
-    PING,
-    Chunk,
-    Door,
-    EventStream,
-    Guard,
-    PageConnection,
-    PageLoop,
-    event,
-    log_query,
-    names_here,
 )
 from downpour.files.log_places import LogPlace, logs_of
 from downpour.files.store.shared_directory import seen_location
@@ -73,7 +61,7 @@ class Dashboard:
         self,
         place: ResultsPlace,
         logs: LogPlace,
-        door: Door,
+        door: viewers.Door,
         refresh: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._place = place
@@ -104,7 +92,7 @@ class Dashboard:
         ]
         handlers: Any = {HTTPException: _refused, StoreError: _unreadable, SpecError: _unreadable}
         routed = Starlette(routes=routes, exception_handlers=handlers)
-        return Guard(GZipMiddleware(routed, compresslevel=5), self._door)
+        return viewers.Guard(GZipMiddleware(routed, compresslevel=5), self._door)
 
     async def close(self) -> None:
         """Send viewers everything, and tell them that nothing more will come."""
@@ -183,9 +171,9 @@ class Dashboard:
         given = request.query_params.get("after") or "0"
         after = _line(request.headers.get("last-event-id") or given)
         is_zipped = "gzip" in request.headers.get("accept-encoding", "")
-        return EventStream(self._chunks(feed, after), is_zipped=is_zipped)
+        return viewers.EventStream(self._chunks(feed, after), is_zipped=is_zipped)
 
-    async def _chunks(self, feed: RecordFeed, after: int) -> AsyncGenerator[Chunk]:
+    async def _chunks(self, feed: RecordFeed, after: int) -> AsyncGenerator[viewers.Chunk]:
         told = ""
         self._streams += 1
         try:
@@ -194,7 +182,9 @@ class Dashboard:
                     changed = feed.changed
                     if feed.trouble != told:
                         told = feed.trouble
-                        yield event("trouble", json.dumps({"text": told})) if told else _FINE
+                        yield (
+                            viewers.event("trouble", json.dumps({"text": told})) if told else _FINE
+                        )
                     if feed.is_caught_up and after > feed.model.line:
                         after = 0  # the viewer knows another record
                     if feed.model.line > after:
@@ -204,7 +194,7 @@ class Dashboard:
                         yield _OVER
                         return
                     elif not await _happens(changed):
-                        yield PING
+                        yield viewers.PING
         finally:
             self._streams -= 1
 
@@ -237,13 +227,17 @@ class Dashboard:
     async def _logs(self, request: Request) -> Response:
         feed = await self._found(request)
         await feed.catch_up(60.0)
-        query = log_query(request.query_params, feed.model.about(), exported_seconds(feed.folder))
+        query = viewers.log_query(
+            request.query_params, feed.model.about(), exported_seconds(feed.folder)
+        )
         page = self._log_feeds.of(request.path_params["experiment"]).page
         return JSONResponse(await asyncio.to_thread(page, *query))
 
 
-_FINE = event("fine", "{}")
-_OVER = event("over", json.dumps({"text": "The server has stopped; the page no longer changes."}))
+_FINE = viewers.event("fine", "{}")
+_OVER = viewers.event(
+    "over", json.dumps({"text": "The server has stopped; the page no longer changes."})
+)
 
 
 async def _happens(changed: asyncio.Event) -> bool:
@@ -320,11 +314,11 @@ def serve(
     for the address. `ready` gets the server once it serves.
     """
     with opened(location) as (place, refresh):
-        door = Door(
+        door = viewers.Door(
             token=trust.token,
             port=listener.getsockname()[1],
             is_secure=trust.serving is not None,
-            names=names_here() | ({host.lower()} if is_bare_name(host) else frozenset()),
+            names=viewers.names_here() | ({host.lower()} if is_bare_name(host) else frozenset()),
         )
         dashboard = Dashboard(place, logs_of(seen_location(location)), door, refresh)
         context = trust.serving
@@ -332,8 +326,8 @@ def serve(
             context.verify_mode = ssl.CERT_NONE
         config = uvicorn.Config(
             dashboard.app(),
-            http=PageConnection,
-            backlog=BACKLOG,
+            http=viewers.PageConnection,
+            backlog=viewers.BACKLOG,
             log_config=None,
             log_level="critical",  # a viewer that leaves in the middle of an answer is no news
             access_log=False,
@@ -345,5 +339,5 @@ def serve(
             ssl_context_factory=None if context is None else lambda *_: context,
         )
         server = PageServer(config, dashboard, ready)
-        with asyncio.Runner(loop_factory=PageLoop) as runner:
+        with asyncio.Runner(loop_factory=viewers.PageLoop) as runner:
             runner.run(server.serve(sockets=[listener]))

@@ -22,23 +22,8 @@ import tomli_w
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
+from downpour.experiments.studies import study
 from downpour.experiments.studies.folder import StudyFolder, check_run
-from downpour.experiments.studies.study import (
-    OPTIONS,
-    WORKERS_MAX,
-    EndedRun,
-    Run,
-    Study,
-    StudyPlan,
-    StudyProgress,
-    Value,
-    about,
-    check_name,
-    outcome,
-    resolved_defaults,
-    seconds_left,
-    whole_number,
-)
 from downpour.record.study_result import StudyResult, SubgridResult
 
 RUNS_MAX = 100_000  # we make and validate each run before we train the first one
@@ -54,9 +39,9 @@ class Place:
     """A run's place in a subgrid: the values on its axes, and which repetition it is, from 1."""
 
     subgrid: str
-    values: tuple[Value, ...]
+    values: tuple[study.Value, ...]
     repetition: int
-    run: Run
+    run: study.Run
 
 
 @dataclass(frozen=True)
@@ -64,30 +49,30 @@ class Subgrid:
     """A subgrid: fields of the spec. Fields with lists are the axes, in the order of the file."""
 
     name: str
-    fields: Mapping[str, Value]
+    fields: Mapping[str, study.Value]
 
     @cached_property
     def axes(self) -> tuple[str, ...]:
         """The names of the fields that are axes."""
         return tuple(field for field, value in self.fields.items() if _is_axis(field, value))
 
-    def settings(self) -> Iterator[tuple[Value, ...]]:
+    def settings(self) -> Iterator[tuple[study.Value, ...]]:
         """Yield every combination of the axes' values; the last axis changes fastest."""
         return itertools.product(*(self.fields[axis] for axis in self.axes))
 
-    def run(self, values: Sequence[Value], repetition: int) -> Run:
+    def run(self, values: Sequence[study.Value], repetition: int) -> study.Run:
         """Make the run at a place of the grid."""
         fields = {**self.fields, **dict(zip(self.axes, values, strict=True))}
         # `workers` is not a field of the spec, because a model does not depend on their number.
         workers = fields.pop("workers", None)
-        run = Run.of(fields, workers)
+        run = study.Run.of(fields, workers)
         if repetition > 1:  # validate again: the seed may exceed its limit
             return replace(run, spec=run.spec.replace(seed=run.spec.seed + repetition - 1))
         return run
 
 
 @dataclass(frozen=True)
-class Grid(Study):
+class Grid(study.Study):
     """A study whose runs are known from the start; each combination of values is a group."""
 
     kind: ClassVar[str] = "grid"
@@ -102,17 +87,17 @@ class Grid(Study):
     subgrids: tuple[Subgrid, ...]
 
     @classmethod
-    def make(cls, fields: Mapping[str, Value]) -> Grid:
+    def make(cls, fields: Mapping[str, study.Value]) -> Grid:
         """Make a grid from the fields of a file; every run of it is valid."""
         if "search" in fields:
             raise SpecError("search", "[search]", "is for `downpour tune`; run it with this file")
         for field, value in fields.items():
-            check_name(field, value, _BESIDE_SPEC)
+            study.check_name(field, value, _BESIDE_SPEC)
         common = dict(fields)
         tables = common.pop(_SUBGRID, None)
         name = common.pop("name", None)
         Spec.make({"name": name})
-        repetitions = whole_number("trials", common.pop("trials", 1), _REPETITIONS_MAX)
+        repetitions = study.whole_number("trials", common.pop("trials", 1), _REPETITIONS_MAX)
         if tables is None:
             tables = [{"name": name}]
         if not (isinstance(tables, list) and tables and all(isinstance(t, dict) for t in tables)):
@@ -149,11 +134,11 @@ class Grid(Study):
         )
 
     @cached_property
-    def runs(self) -> dict[str, Run]:
+    def runs(self) -> dict[str, study.Run]:
         """The runs by name, in the order in which to run them; subgrids may share runs."""
         return {place.run.name: place.run for place in self.places}
 
-    def samples(self) -> Iterator[Run]:
+    def samples(self) -> Iterator[study.Run]:
         """Yield all runs."""
         yield from self.runs.values()
 
@@ -161,7 +146,7 @@ class Grid(Study):
         """Whether the grid has a run of this name."""
         return name in self.runs
 
-    def run_of(self, name: str, spec: Spec) -> Run | None:
+    def run_of(self, name: str, spec: Spec) -> study.Run | None:
         """Return the run of this name, if it has this spec."""
         run = self.runs.get(name)
         return run if run is not None and run.spec == spec else None
@@ -170,17 +155,17 @@ class Grid(Study):
         """Return true: a run's name holds a digest of all its fields, so it is no other run's."""
         return True
 
-    def plan(self, ended: Iterable[EndedRun]) -> GridPlan:
+    def plan(self, ended: Iterable[study.EndedRun]) -> GridPlan:
         """Return the plan of the missing runs."""
         return GridPlan(self, ended)
 
 
 def _subgrid(
-    grid: str, common: Mapping[str, Value], table: Mapping[str, Value], number: int
+    grid: str, common: Mapping[str, study.Value], table: Mapping[str, study.Value], number: int
 ) -> Subgrid:
     """Resolve a subgrid: its table overrides the common fields, and these the defaults."""
     for field, value in table.items():
-        check_name(field, value, _BESIDE_SPEC)
+        study.check_name(field, value, _BESIDE_SPEC)
         if field in ("trials", _SUBGRID):
             raise SpecError(field, value, f"must come before the first [[{_SUBGRID}]]")
     fields = {**common, **table}
@@ -191,12 +176,12 @@ def _subgrid(
     # The file's fields come first, so that the axes keep their order, then the defaults. Tables
     # come last, as in the text that `to_toml` writes, so a grid that we read back has the same
     # axis order.
-    fields = {**fields, **{f: v for f, v in resolved_defaults().items() if f not in fields}}
+    fields = {**fields, **{f: v for f, v in study.resolved_defaults().items() if f not in fields}}
     fields["name"] = grid
-    return Subgrid(name, dict(sorted(fields.items(), key=lambda item: item[0] in OPTIONS)))
+    return Subgrid(name, dict(sorted(fields.items(), key=lambda item: item[0] in study.OPTIONS)))
 
 
-def _check(field: str, value: Value) -> None:
+def _check(field: str, value: study.Value) -> None:
     """Refuse a value that is wrong in every combination."""
     if value == [] or (field in _LISTS and isinstance(value, list) and [] in value):
         raise SpecError(field, value, "must not be an empty list; leave the field out instead")
@@ -207,30 +192,30 @@ def _check(field: str, value: Value) -> None:
         raise SpecError(field, value, "names a value twice")
     if field == "workers":
         for number in values:
-            whole_number(field, number, WORKERS_MAX)
+            study.whole_number(field, number, study.WORKERS_MAX)
 
 
-def _is_axis(field: str, value: Value) -> bool:
+def _is_axis(field: str, value: study.Value) -> bool:
     if not isinstance(value, list):
         return False
     return field not in _LISTS or all(isinstance(inner, list) for inner in value)
 
 
-class GridPlan(StudyPlan):
+class GridPlan(study.StudyPlan):
     """Chooses the runs of a grid in the grid's order.
 
     If a run failed, the next plan repeats it, but no plan runs it twice. Its reason may hold for
     every try, and the grid must end.
     """
 
-    def __init__(self, grid: Grid, ended: Iterable[EndedRun]) -> None:
+    def __init__(self, grid: Grid, ended: Iterable[study.EndedRun]) -> None:
         self._grid = grid
         self._summaries = {each.run.name: each.summary for each in ended}
         finished = {name for name, summary in self._summaries.items() if summary.is_finished}
         self._missing = deque(run for name, run in grid.runs.items() if name not in finished)
 
     @property
-    def progress(self) -> StudyProgress:
+    def progress(self) -> study.StudyProgress:
         """How far the grid is now."""
         runs, finished, failures = self._grid.runs, {}, {}
         for name, summary in self._summaries.items():
@@ -243,11 +228,11 @@ class GridPlan(StudyPlan):
             first, reason = next(iter(failures.items()))
             text += f", {len(failures)} failed ({first}: {reason})"
         spent = [(runs[name].group, seconds) for name, seconds in finished.items()]
-        return StudyProgress(
+        return study.StudyProgress(
             total=len(runs),
             left=len(runs) - len(finished),
             is_successful=len(finished) == len(runs),
-            seconds_left=seconds_left(spent, [run.group for run in self._missing]),
+            seconds_left=study.seconds_left(spent, [run.group for run in self._missing]),
             headline="runs",
             text=text,
             fields={
@@ -258,22 +243,22 @@ class GridPlan(StudyPlan):
             },
         )
 
-    def next(self) -> Run | None:
+    def next(self) -> study.Run | None:
         """Return the first run that is missing, or None."""
         # The run stays in the list until `learn`, so that the estimate of the time left includes
         # it.
         return self._missing[0] if self._missing else None
 
-    def learn(self, ended: EndedRun) -> None:
+    def learn(self, ended: study.EndedRun) -> None:
         """Take the run off the list of missing ones."""
         self._missing.popleft()
         self._summaries[ended.run.name] = ended.summary
 
-    def line(self, ended: EndedRun) -> str:
+    def line(self, ended: study.EndedRun) -> str:
         """Return a line about a run that has just ended, with an estimate for the others."""
         progress = self.progress
-        end = outcome(ended.summary, ended.summary.in_words)
-        left = f", {about(progress.seconds_left)} left" if self._missing else ""
+        end = study.outcome(ended.summary, ended.summary.in_words)
+        left = f", {study.about(progress.seconds_left)} left" if self._missing else ""
         return f"{progress.count} {ended.run.name} {end}{left}"
 
 

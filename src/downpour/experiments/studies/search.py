@@ -26,25 +26,9 @@ import tomli_w
 from downpour.base.errors import ExperimentFailed, SpecError
 from downpour.base.states import LOSS, ExperimentState, FailureKind, Goal
 from downpour.core.spec import Spec
+from downpour.experiments.studies import study
 from downpour.experiments.studies.folder import BEST_NAME, StudyFolder
 from downpour.experiments.studies.sampler import Axis, Choices, Pruner, Sampler, axis_of
-from downpour.experiments.studies.study import (
-    OPTIONS,
-    WORKERS_MAX,
-    EndedRun,
-    Measured,
-    Run,
-    RunSummary,
-    Study,
-    StudyPlan,
-    StudyProgress,
-    Value,
-    check_name,
-    outcome,
-    resolved_defaults,
-    seconds_left,
-    whole_number,
-)
 from downpour.files.spec_file import refuse_grid
 from downpour.record.study_result import SearchField, SearchResult, SearchRun, SearchRunState
 from downpour.show.tables.terminal_tables import shortened
@@ -66,7 +50,7 @@ _NEVER = {
 
 
 @dataclass(frozen=True)
-class Search(Study):
+class Search(study.Study):
     """A study that chooses its runs as it goes.
 
     `fields` are the spec's own, `axes` the searched ones. `goal` is the metric or loss to improve.
@@ -79,7 +63,7 @@ class Search(Study):
     shares_workers: ClassVar[bool] = True
 
     name: str
-    fields: Mapping[str, Value]
+    fields: Mapping[str, study.Value]
     workers: int | None
     axes: Mapping[str, Axis]
     asked: int
@@ -88,7 +72,7 @@ class Search(Study):
     goal: Goal
 
     @classmethod
-    def make(cls, fields: Mapping[str, Value]) -> Search:
+    def make(cls, fields: Mapping[str, study.Value]) -> Search:
         """Make a search from a file's fields; the spec accepts all choices and ends of ranges."""
         fields = dict(fields)
         table = fields.pop(_SEARCH, None)
@@ -101,26 +85,26 @@ class Search(Study):
                 raise SpecError(field, value, "is for `downpour grid`, not for a search")
             if field in _TABLE_FIELDS and field not in Spec.model_fields:
                 raise SpecError(field, value, "must come below [search]")
-            check_name(field, value, _ABOVE)
+            study.check_name(field, value, _ABOVE)
         settings = dict(table)
         name = Spec.make({"name": fields.pop("name", None)}).name
         workers = fields.pop("workers", None)
         if workers is not None:
-            whole_number("workers", workers, WORKERS_MAX)
+            study.whole_number("workers", workers, study.WORKERS_MAX)
         has_task = fields.get("task") is not None or "task" in settings
         goal = _goal(settings.pop("objective", None), has_task=has_task)
         trials = settings.pop("trials", _RUNS)
         seed = settings.pop("seed", 0)
         pruner = Pruner.of(settings.pop("pruner", Pruner().name))
         axes = _axes(settings)
-        resolved = {**resolved_defaults(), **fields}
+        resolved = {**study.resolved_defaults(), **fields}
         search = cls(
             name=name,
             fields={field: value for field, value in resolved.items() if field not in axes},
             workers=workers,
             axes=axes,
-            asked=whole_number(f"{_SEARCH}.trials", trials, _RUNS_MAX),
-            seed=whole_number(f"{_SEARCH}.seed", seed, _SEED_MAX, least=0),
+            asked=study.whole_number(f"{_SEARCH}.trials", trials, _RUNS_MAX),
+            seed=study.whole_number(f"{_SEARCH}.seed", seed, _SEED_MAX, least=0),
             pruner=pruner,
             goal=goal,
         )
@@ -142,28 +126,28 @@ class Search(Study):
         }
         return tomli_w.dumps({"name": self.name, **self.fields, **workers, _SEARCH: table})
 
-    def run(self, values: Mapping[str, Value], number: int | None = None) -> Run:
+    def run(self, values: Mapping[str, study.Value], number: int | None = None) -> study.Run:
         """Make the run with these values in the searched fields."""
         fields = {"name": self.name, **self.fields}
         for axis, value in values.items():
             field, dot, option = axis.partition(".")
             fields[field] = {**fields.get(field, {}), option: value} if dot else value
-        return Run.of(fields, self.workers, number)
+        return study.Run.of(fields, self.workers, number)
 
-    def values_of(self, spec: Spec) -> dict[str, Value]:
+    def values_of(self, spec: Spec) -> dict[str, study.Value]:
         """Return a spec's values in the searched fields; None for a missing option."""
         fields = spec.model_dump(mode="json")
-        values: dict[str, Value] = {}
+        values: dict[str, study.Value] = {}
         for axis in self.axes:
             field, dot, option = axis.partition(".")
             values[axis] = fields[field].get(option) if dot else fields[field]
         return values
 
-    def allows(self, values: Mapping[str, Value]) -> bool:
+    def allows(self, values: Mapping[str, study.Value]) -> bool:
         """Whether a run may have these values."""
         return all(axis.holds(values.get(name)) for name, axis in self.axes.items())
 
-    def samples(self) -> Iterator[Run]:
+    def samples(self) -> Iterator[study.Run]:
         """Yield the runs at the ends of all ranges, with every choice; at most ten thousand.
 
         If the spec accepts these, it accepts all runs, because intervals limit its fields.
@@ -176,7 +160,7 @@ class Search(Study):
         """Whether the name is the number of a run, as folders have it: four digits or more."""
         return name.isdecimal() and name == f"{int(name):04d}"
 
-    def run_of(self, name: str, spec: Spec) -> Run | None:
+    def run_of(self, name: str, spec: Spec) -> study.Run | None:
         """Return the run of this number if the search allows its values; None for another spec."""
         values = self.values_of(spec)
         if not self.allows(values):
@@ -204,12 +188,12 @@ class Search(Study):
             for name, axis in self.axes.items()
         )
 
-    def plan(self, ended: Iterable[EndedRun]) -> SearchPlan:
+    def plan(self, ended: Iterable[study.EndedRun]) -> SearchPlan:
         """Return the plan of the missing runs."""
         return SearchPlan(self, ended)
 
 
-def _goal(objective: Value, *, has_task: bool) -> Goal:
+def _goal(objective: study.Value, *, has_task: bool) -> Goal:
     """Read the goal of a search; a user's task may have any metric, which only its code knows."""
     if objective is None:
         return Goal.of(LOSS if has_task else _ACCURACY)
@@ -224,15 +208,15 @@ def _goal(objective: Value, *, has_task: bool) -> Goal:
     return goal
 
 
-def _axes(table: Mapping[str, Value]) -> dict[str, Axis]:
+def _axes(table: Mapping[str, study.Value]) -> dict[str, Axis]:
     """Read the axes, sorted by name; `model_options.dropout = …` may also have quotes.
 
     We sort them because the sampler draws values field by field. A search must not depend on the
     order of lines in its file, which has no meaning in TOML.
     """
-    flat: dict[str, Value] = {}
+    flat: dict[str, study.Value] = {}
     for field, value in table.items():
-        if field in OPTIONS and isinstance(value, dict):
+        if field in study.OPTIONS and isinstance(value, dict):
             flat |= {f"{field}.{option}": inner for option, inner in value.items()}
         else:
             flat[field] = value
@@ -244,14 +228,14 @@ def _axes(table: Mapping[str, Value]) -> dict[str, Axis]:
     return {field: axis_of(field, value) for field, value in sorted(flat.items())}
 
 
-def _check_field(field: str, value: Any, beside: Mapping[str, Value]) -> None:
+def _check_field(field: str, value: Any, beside: Mapping[str, study.Value]) -> None:
     top, dot, option = field.partition(".")
     if field in _NEVER:
         raise SpecError(f"{_SEARCH}.{field}", value, f"cannot be searched: {_NEVER[field]}")
     if not dot and field not in Spec.model_fields:
-        check_name(field, value, _TABLE_FIELDS)
-    if dot and (top not in OPTIONS or not option):
-        options = ", ".join(f"{table}.NAME" for table in OPTIONS)
+        study.check_name(field, value, _TABLE_FIELDS)
+    if dot and (top not in study.OPTIONS or not option):
+        options = ", ".join(f"{table}.NAME" for table in study.OPTIONS)
         raise SpecError(f"{_SEARCH}.{field}", value, f"no such field; options are {options}")
     if dot and top in beside:
         raise SpecError(f"{_SEARCH}.{field}", value, f"the search already varies {top} as a whole")
@@ -266,10 +250,10 @@ _NOT_BY_ITS_VALUES = {FailureKind.LOST, FailureKind.STORE}
 """Failures that do not depend on a run's values: dead workers, unreadable files."""
 
 
-class SearchPlan(StudyPlan):
+class SearchPlan(study.StudyPlan):
     """Chooses the runs of a search; a repeated run keeps its number."""
 
-    def __init__(self, search: Search, ended: Iterable[EndedRun]) -> None:
+    def __init__(self, search: Search, ended: Iterable[study.EndedRun]) -> None:
         self._search = search
         self._runs = {run.number: run for run in (_searched(search, each) for each in ended)}
         done = {number for number, run in self._runs.items() if not run.to_repeat}
@@ -298,29 +282,29 @@ class SearchPlan(StudyPlan):
         )
 
     @property
-    def progress(self) -> StudyProgress:
+    def progress(self) -> study.StudyProgress:
         """How far the search is now."""
         result = self.result
         value = "" if result.best is None else result.written(result.best)
         spent = [(str(run.number), run.wall_seconds) for run in result.runs]
-        return StudyProgress(
+        return study.StudyProgress(
             total=result.asked,
             left=result.left,
             is_successful=not result.left and result.best is not None,
             # We don't know yet which values come next, so each run is its own group.
-            seconds_left=seconds_left(spent, [""] * result.left),
+            seconds_left=study.seconds_left(spent, [""] * result.left),
             headline=f"runs, best {value}" if value else "runs",
             text=str(result),
             fields=result.to_dict(),
         )
 
     @property
-    def best(self) -> Run | None:
+    def best(self) -> study.Run | None:
         """The finished run with the best value."""
         best = self.result.best
         return self._search.run(best.values, best.number) if best else None
 
-    def next(self) -> Run | None:
+    def next(self) -> study.Run | None:
         """Return the first missing run, with the sampler's values, or None."""
         if not self._missing:
             return None
@@ -332,7 +316,7 @@ class SearchPlan(StudyPlan):
         self._judge = _Judge(sampler, self._search.goal, run.spec.epochs)
         return run
 
-    def on_epoch(self, epoch: int, measured: Measured) -> bool:
+    def on_epoch(self, epoch: int, measured: study.Measured) -> bool:
         """Take the measurements of the current run, and decide whether it ends; see `OnEpoch`."""
         name = self._search.goal.metric
         if name not in measured:
@@ -340,27 +324,27 @@ class SearchPlan(StudyPlan):
             raise SpecError("search.objective", name, f"no such metric; these are known: {names}")
         return self._judge.take(epoch, measured[name])
 
-    def judge(self, summary: RunSummary) -> RunSummary:
+    def judge(self, summary: study.RunSummary) -> study.RunSummary:
         """Leave out the epochs after the one at which the plan pruned the run."""
         counted = self._judge.counted(summary)
         if counted.state == "cancelled" and self._judge.ended_at is None:
             raise ExperimentFailed(summary.experiment, summary.reason or "it was cancelled")
         return counted
 
-    def learn(self, ended: EndedRun) -> None:
+    def learn(self, ended: study.EndedRun) -> None:
         """Give the sampler the outcome of the values that it proposed."""
         run = _searched(self._search, ended)
         self._runs[run.number] = run
         self._sampler.learn(run)
 
-    def line(self, ended: EndedRun) -> str:
+    def line(self, ended: study.EndedRun) -> str:
         """Return a line about a run that has just ended: its values, and whether it is the best."""
         run = self._runs[ended.run.number or 0]
         fields = self._search.shown
         chosen = ", ".join(f"{field.words} {shortened(run.values[field.name])}" for field in fields)
         best = " (the best so far)" if self.result.best is run else ""
         value = self.result.written(run)
-        end = outcome(run, f"{self.result.measure.words} {value}" if value else "")
+        end = study.outcome(run, f"{self.result.measure.words} {value}" if value else "")
         return f"{self.progress.count} {ended.run.title} {end}: {chosen}{best}"
 
 
@@ -386,7 +370,7 @@ class _Judge:
                 self.ended_at = epoch
         return self.ended_at is not None
 
-    def counted(self, summary: RunSummary) -> RunSummary:
+    def counted(self, summary: study.RunSummary) -> study.RunSummary:
         """Take the remaining epochs, and return the outcome without those after the end.
 
         The client may have missed the last epochs, if the run ended before it asked for them.
@@ -404,7 +388,7 @@ class _Judge:
         )
 
 
-def _searched(search: Search, ended: EndedRun) -> SearchRun:
+def _searched(search: Search, ended: study.EndedRun) -> SearchRun:
     """Return a run with its values in the searched fields."""
     run, summary = ended.run, ended.summary
     values = tuple(measured.get(search.goal.metric) for measured in summary.epochs)

@@ -10,27 +10,7 @@ from typing import Any
 
 from downpour.base.states import BLAMELESS, ExperimentState
 from downpour.core.spec import Meetings
-from downpour.record.record_lines import (
-    AggregatedLine,
-    AssignedLine,
-    AttemptFailedLine,
-    AttemptLine,
-    CancelledLine,
-    EvaluatedLine,
-    FailedLine,
-    FinishedLine,
-    ForeseenLine,
-    PhaseLine,
-    PreparedLine,
-    RecordLine,
-    ResourcesUsedLine,
-    SavedLine,
-    SubmittedLine,
-    UpdatedLine,
-    WorkerJoinedLine,
-    WorkerLeftLine,
-    dated,
-)
+from downpour.record import record_lines as told
 from downpour.record.result_parts import NOT_VERIFIED, first_of
 from downpour.record.rows import state_of
 from downpour.record.tables import Tables
@@ -45,7 +25,7 @@ _WAITED_SHARE = 0.2
 """The share of a round's time below which a wait is not worth a line."""
 _CLOCK_SECONDS = 0.02
 """Smaller errors of the clock are not worth reporting."""
-_LATEST_COUNTS = ForeseenLine, PhaseLine, SavedLine, ResourcesUsedLine
+_LATEST_COUNTS = told.ForeseenLine, told.PhaseLine, told.SavedLine, told.ResourcesUsedLine
 """Lines of which the page keeps only the last one, so its tables lack them."""
 _STEPPING = {"sync", "k-sync"}
 
@@ -76,10 +56,10 @@ class RecordTables:
         """Fold the next line; it counts even if this refuses it."""
         self.line += 1
         try:
-            at, line = dated(fields)
+            at, line = told.dated(fields)
         except ValueError as error:
             raise ValueError(f"line {self.line} is not a fact of an experiment") from error
-        if self._start is None or isinstance(line, SubmittedLine):
+        if self._start is None or isinstance(line, told.SubmittedLine):
             self._start = at
         self.last_at = round(at - self._start, 3)
         if line is not None:
@@ -178,47 +158,49 @@ class RecordTables:
         best = first_of(last.metrics, last.loss) if last else None
         return {"words": best[0].words, "text": best[0].text(best[1])} if best else None
 
-    def _take(self, at: float, line: RecordLine) -> None:  # noqa: C901, PLR0912 - an arm a line
+    def _take(self, at: float, line: told.RecordLine) -> None:  # noqa: C901, PLR0912 - an arm a line
         if not isinstance(line, _LATEST_COUNTS):
             self._tables.take(at, line)
         match line:
-            case ForeseenLine():
+            case told.ForeseenLine():
                 self._foresee(line, line.elapsed_seconds, line.done)
-            case AssignedLine():
+            case told.AssignedLine():
                 self._assigned(at, line)
-            case PhaseLine():
+            case told.PhaseLine():
                 self._workers.works(line, self.line)
-            case SavedLine():
+            case told.SavedLine():
                 self._results.bytes_written += line.bytes
-            case UpdatedLine():
+            case told.UpdatedLine():
                 self._updated(at, line)
-            case ResourcesUsedLine():
+            case told.ResourcesUsedLine():
                 self._workers.used(line, self.line)
-            case AttemptFailedLine():
+            case told.AttemptFailedLine():
                 self._attempt_failed(at, line)
-            case SubmittedLine():
+            case told.SubmittedLine():
                 self._submitted(line)
-            case PreparedLine():
+            case told.PreparedLine():
                 self._prepared(line)
-            case WorkerJoinedLine() | WorkerLeftLine():
+            case told.WorkerJoinedLine() | told.WorkerLeftLine():
                 self._worker(at, line)
-            case AggregatedLine():
+            case told.AggregatedLine():
                 self._aggregated(at, line)
-            case EvaluatedLine():
+            case told.EvaluatedLine():
                 self._evaluated(at, line)
-            case FinishedLine() | FailedLine() | CancelledLine():
+            case told.FinishedLine() | told.FailedLine() | told.CancelledLine():
                 self._ended(at, line)
                 self._decided_in(at, line)
             case _:
                 self._decided_in(at, line)
 
-    def _decided_in(self, at: float, line: RecordLine) -> None:
+    def _decided_in(self, at: float, line: told.RecordLine) -> None:
         made = decision(line)
         if made is not None:
-            attempt = self._rounds.number_of(_task(line)) if isinstance(line, AttemptLine) else None
+            attempt = (
+                self._rounds.number_of(_task(line)) if isinstance(line, told.AttemptLine) else None
+            )
             self._decide(at, made.kind, str(made), attempt)
 
-    def _assigned(self, at: float, line: AssignedLine) -> None:
+    def _assigned(self, at: float, line: told.AssignedLine) -> None:
         worker = self._workers.named(line.worker)
         attempt, is_copy = self._rounds.assigned(at, line, worker.number, self.line)
         self._foresee(line, 0.0, 0.0)
@@ -228,13 +210,15 @@ class RecordTables:
             where = f"round {line.round + 1} shard {line.shard}"
             self._decide(at, "copy", f"{where} also to {line.worker}: {line.reason}", attempt)
 
-    def _foresee(self, line: AssignedLine | ForeseenLine, elapsed: float, done: float) -> None:
+    def _foresee(
+        self, line: told.AssignedLine | told.ForeseenLine, elapsed: float, done: float
+    ) -> None:
         low, middle, high = line.q10_seconds, line.q50_seconds, line.q90_seconds
         if low is not None and middle is not None and high is not None:
             forecast = elapsed, done, low, middle, high
             self._rounds.foreseen(_task(line), forecast, self.line)
 
-    def _updated(self, at: float, line: UpdatedLine) -> None:
+    def _updated(self, at: float, line: told.UpdatedLine) -> None:
         worker = self._workers.named(line.worker)
         worker.trained(line, self.line)
         self._rounds.ended(at, line, self.line)
@@ -242,13 +226,13 @@ class RecordTables:
         if line.trial and self._tables.verified is not self._verified:
             self._verified, self._about_line = self._tables.verified, self.line
 
-    def _attempt_failed(self, at: float, line: AttemptFailedLine) -> None:
+    def _attempt_failed(self, at: float, line: told.AttemptFailedLine) -> None:
         attempt = self._rounds.ended(at, line, self.line)
         if line.failure not in BLAMELESS:
             where = f"{line.worker} failed at round {line.round + 1} shard {line.shard}"
             self._decide(at, "fail", f"{where}: {line.failure}: {line.reason}", attempt)
 
-    def _submitted(self, line: SubmittedLine) -> None:
+    def _submitted(self, line: told.SubmittedLine) -> None:
         spec = line.spec
         self._meetings = Meetings.of(spec)
         self._about |= {
@@ -271,7 +255,7 @@ class RecordTables:
         }
         self._change_state(ExperimentState.PREPARING)
 
-    def _prepared(self, line: PreparedLine) -> None:
+    def _prepared(self, line: told.PreparedLine) -> None:
         warnings = [*line.warnings, *line.remarks]
         self._about |= {"parameters": line.parameters, "warnings": warnings}
         self._shard_classes = line.shard_classes
@@ -279,10 +263,10 @@ class RecordTables:
         self._results.prepared(line.bytes)
         self._change_state(ExperimentState.RUNNING)
 
-    def _worker(self, at: float, line: WorkerJoinedLine | WorkerLeftLine) -> None:
+    def _worker(self, at: float, line: told.WorkerJoinedLine | told.WorkerLeftLine) -> None:
         worker = self._workers.named(line.worker)
         worker.changed = self.line
-        if isinstance(line, WorkerJoinedLine):
+        if isinstance(line, told.WorkerJoinedLine):
             worker.state, worker.joined, worker.left = "idle", at, None
             worker.doing = ""  # another manager reports only what it saw begin
             worker.numeric_class = line.class_for(self._tables.spec.get("device"))
@@ -294,7 +278,7 @@ class RecordTables:
         how = "was lost" if line.lost else "left"
         self._decide(at, "worker", f"{line.worker} {how}: {line.reason}", None)
 
-    def _aggregated(self, at: float, line: AggregatedLine) -> None:
+    def _aggregated(self, at: float, line: told.AggregatedLine) -> None:
         waited = self._rounds.aggregated(at, line, self.line)
         self._results.aggregated(at, line, self.line)
         if waited is not None and waited.seconds >= _WAITED_SHARE * waited.training_seconds > 0:
@@ -304,13 +288,15 @@ class RecordTables:
             said = f"round {line.round + 1} waited {waited.seconds:.1f} s for shard {shard}"
             self._decide(at, "wait", f"{said} at {name}", waited.attempt)
 
-    def _evaluated(self, at: float, line: EvaluatedLine) -> None:
+    def _evaluated(self, at: float, line: told.EvaluatedLine) -> None:
         known = len(self._results.metrics)
         self._results.evaluated(at, line, self.line)
         if len(self._results.metrics) > known:
             self._about_line = self.line
 
-    def _ended(self, at: float, line: FinishedLine | FailedLine | CancelledLine) -> None:
+    def _ended(
+        self, at: float, line: told.FinishedLine | told.FailedLine | told.CancelledLine
+    ) -> None:
         self._about |= {"ended_at": at, "reason": line.reason or None}
         self._rounds.stop_all(at, self.line)
         self._change_state(state_of(self._tables))
@@ -326,5 +312,5 @@ class RecordTables:
         self._workers.stopped(self._rounds.attempts.value(attempt, "worker"), attempt, line)
 
 
-def _task(line: AttemptLine) -> Task:
+def _task(line: told.AttemptLine) -> Task:
     return line.round, line.shard, line.attempt

@@ -10,21 +10,7 @@ from typing import Any, Literal
 
 from downpour.base.errors import size_in_words
 from downpour.base.states import BLAMELESS, LOSS
-from downpour.record.record_lines import (
-    AggregatedLine,
-    AssignedLine,
-    AttemptFailedLine,
-    ContradictedLine,
-    Dated,
-    EvaluatedLine,
-    ForeseenLine,
-    HandOverAskedLine,
-    PhaseLine,
-    RecordLine,
-    ResourcesUsedLine,
-    SavedLine,
-    UpdatedLine,
-)
+from downpour.record import record_lines as told
 from downpour.record.result_parts import Measure, number
 from downpour.record.timeline import decision
 from downpour.show.dashboard.columns import Row, RowTable
@@ -45,7 +31,7 @@ class Results:
         self.bytes_for_versions = 0
         self.has_parts = False
         self.metrics: dict[str, None] = {LOSS: None}
-        self.last: EvaluatedLine | None = None
+        self.last: told.EvaluatedLine | None = None
         self._model_bytes = 0
 
     def prepared(self, size_bytes: int) -> None:
@@ -63,7 +49,7 @@ class Results:
         self.bytes_read += size_bytes
         self.bytes_for_versions += size_bytes
 
-    def aggregated(self, at: float, made: AggregatedLine, line: int) -> None:
+    def aggregated(self, at: float, made: told.AggregatedLine, line: int) -> None:
         """Note a version."""
         self._model_bytes = made.bytes
         self.bytes_written += made.bytes
@@ -74,20 +60,20 @@ class Results:
         row = made.version, at, made.round + 1, finite(made.loss), staleness
         self.versions.put(made.version, row, line)
 
-    def evaluated(self, at: float, told: EvaluatedLine, line: int) -> None:
+    def evaluated(self, at: float, measured: told.EvaluatedLine, line: int) -> None:
         """Note how good the model is after a round."""
-        self.last = told
-        self.metrics |= dict.fromkeys(told.metrics)
+        self.last = measured
+        self.metrics |= dict.fromkeys(measured.metrics)
         row = (
-            told.round + 1,
-            told.part,
+            measured.round + 1,
+            measured.part,
             at,
-            finite(told.loss),
-            {name: finite(value) for name, value in told.metrics.items()},
-            [finite(value) for value in told.class_accuracy],
+            finite(measured.loss),
+            {name: finite(value) for name, value in measured.metrics.items()},
+            [finite(value) for value in measured.class_accuracy],
             self.bytes_for_versions,
         )
-        self.evaluations.put((told.round, told.part), row, line)
+        self.evaluations.put((measured.round, measured.part), row, line)
 
     def measures(self) -> list[Mapping[str, Any]]:
         """Return the model's measures: the metrics in their order, then the loss."""
@@ -123,7 +109,7 @@ class WorkerRow:
     doing: str = ""
     running: dict[int, None] = field(default_factory=dict)
 
-    def trained(self, update: UpdatedLine, line: int) -> None:
+    def trained(self, update: told.UpdatedLine, line: int) -> None:
         """Note an update that counts."""
         seconds, samples = update.train_seconds, update.samples
         self.tasks_done += 1
@@ -181,12 +167,12 @@ class WorkerTable:
                 worker.state = "idle"
             worker.changed = line
 
-    def works(self, told: PhaseLine, line: int) -> None:
+    def works(self, phase: told.PhaseLine, line: int) -> None:
         """Note what a worker does besides training."""
-        worker = self.named(told.worker)
-        worker.doing, worker.changed = "" if told.phase == "training" else str(told), line
+        worker = self.named(phase.worker)
+        worker.doing, worker.changed = "" if phase.phase == "training" else str(phase), line
 
-    def used(self, resources: ResourcesUsedLine, line: int) -> None:
+    def used(self, resources: told.ResourcesUsedLine, line: int) -> None:
         """Note what a worker's process used last."""
         if resources.samples:
             worker, last = self.named(resources.worker), resources.samples[-1]
@@ -207,7 +193,7 @@ Told = tuple[float, str, int | None]
 """Seconds since the experiment was submitted, a sentence, and the attempt within the task."""
 
 
-def histories(record: Iterable[Dated], start: float) -> Iterator[Told]:
+def histories(record: Iterable[told.Dated], start: float) -> Iterator[Told]:
     """Yield a sentence for each line about a task.
 
     `start` is when the user submitted the experiment, by the record's clock.
@@ -218,31 +204,31 @@ def histories(record: Iterable[Dated], start: float) -> Iterator[Told]:
             yield round(at - start, 3), said, getattr(line, "attempt", None)
 
 
-def _said(line: RecordLine) -> str:  # noqa: PLR0911 - one arm a line
+def _said(line: told.RecordLine) -> str:  # noqa: PLR0911 - one arm a line
     match line:
-        case AssignedLine():
+        case told.AssignedLine():
             return _assigned(line)
-        case ForeseenLine():
+        case told.ForeseenLine():
             done = f"{line.worker} had done {line.done:.0%} after {line.elapsed_seconds:.1f} s"
             band = _band(line)
             return f"{done}; the forecast for the whole task was {band}" if band else done
-        case SavedLine():
+        case told.SavedLine():
             size = size_in_words(line.bytes)
             return f"{line.worker} saved a snapshot after step {line.step}, {size}"
-        case HandOverAskedLine() | ContradictedLine():
+        case told.HandOverAskedLine() | told.ContradictedLine():
             return str(decision(line))
-        case UpdatedLine():
+        case told.UpdatedLine():
             return _updated(line)
-        case ResourcesUsedLine():
+        case told.ResourcesUsedLine():
             return _used(line)
-        case AttemptFailedLine():
+        case told.AttemptFailedLine():
             how = "ended" if line.failure in BLAMELESS else "failed"
             return f"{line.worker} {how} ({line.failure}): {line.reason}"
         case _:
             return ""
 
 
-def _assigned(line: AssignedLine) -> str:
+def _assigned(line: told.AssignedLine) -> str:
     begun = f" from step {line.from_step}" if line.from_step else ""
     part = f", {line.share:.0%} of its steps" if line.share != 1.0 else ""
     band = _band(line)
@@ -250,7 +236,7 @@ def _assigned(line: AssignedLine) -> str:
     return f"the manager gave it to {line.worker}{begun}{part}: {line.reason}{forecast}"
 
 
-def _updated(line: UpdatedLine) -> str:
+def _updated(line: told.UpdatedLine) -> str:
     seconds = (
         f"loading {line.load_seconds:.1f} s, training {line.train_seconds:.1f} s, "
         f"publishing {line.publish_seconds:.1f} s"
@@ -259,7 +245,7 @@ def _updated(line: UpdatedLine) -> str:
     return f"{line.worker} published its update, {size_in_words(line.bytes)}: {trained}; {seconds}"
 
 
-def _used(line: ResourcesUsedLine) -> str:
+def _used(line: told.ResourcesUsedLine) -> str:
     if not line.samples:
         return ""
     cores = sum(sample.cpu_share for sample in line.samples) / len(line.samples)
@@ -267,7 +253,7 @@ def _used(line: ResourcesUsedLine) -> str:
     return f"{line.worker} used {cores:.1f} cores on average and {size_in_words(memory)} at most"
 
 
-def _band(line: AssignedLine | ForeseenLine) -> str:
+def _band(line: told.AssignedLine | told.ForeseenLine) -> str:
     low, middle, high = line.q10_seconds, line.q50_seconds, line.q90_seconds
     if low is None or middle is None or high is None:
         return ""

@@ -17,30 +17,7 @@ import numpy.typing as npt
 
 from downpour.record.result_parts import Estimate, Measure, RoundResult
 from downpour.record.study_result import RunResult, SubgridResult, label
-from downpour.show.figures.style import (
-    LIGHT,
-    Dot,
-    Look,
-    count_from_one,
-    draw_bars,
-    draw_line,
-    draw_whiskers,
-    in_decades,
-    is_numeric,
-    keep_per_cent,
-    legend,
-    looks_of,
-    mark_lost,
-    name_clusters,
-    name_numbers,
-    name_of,
-    panels_of,
-    place_of,
-    series,
-    spoken,
-    styled,
-    tell_heights,
-)
+from downpour.show.figures import style
 from downpour.show.tables.report_tables import final_classes, measured_by, part_of
 
 if TYPE_CHECKING:
@@ -49,7 +26,7 @@ if TYPE_CHECKING:
 
 _LOG_RATIO = 30
 """We draw losses this far apart in decades: on a linear axis, all small ones look alike."""
-_THIN: Look = {"marker": "", "linewidth": 0.9}
+_THIN: style.Look = {"marker": "", "linewidth": 0.9}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +37,15 @@ class _Curve:
     """
 
     value: Callable[[RoundResult], float | None]
-    look: Look
+    look: style.Look
     has_band: bool
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
     name: str
-    dots: list[Dot]
-    look: Look
+    dots: list[style.Dot]
+    look: style.Look
 
 
 _Along = Callable[[Sequence[RoundResult]], Sequence[float]]
@@ -78,16 +55,16 @@ _Along = Callable[[Sequence[RoundResult]], Sequence[float]]
 def learning_figure(subgrid: SubgridResult) -> Figure:
     """Draw the first metric by epoch."""
     figure = _metric_figure(subgrid, _numbers)
-    with styled():
+    with style.styled():
         figure.axes[-1].set_xlabel("epoch")
-        count_from_one(figure.axes[-1])
+        style.count_from_one(figure.axes[-1])
     return figure
 
 
 def pace_figure(subgrid: SubgridResult) -> Figure:
     """Draw the first metric over the seconds of training and aggregation."""
     figure = _metric_figure(subgrid, _seconds)
-    with styled():
+    with style.styled():
         figure.axes[-1].set_xlabel("training and aggregation, s")
         figure.axes[-1].set_xlim(left=0)
     return figure
@@ -99,15 +76,15 @@ def loss_figure(subgrid: SubgridResult) -> Figure:
     trained = _Curve(lambda e: e.train_loss, _THIN, has_band=False)
     panels = _panels(subgrid, [tested, trained], _numbers)
     values = [e.mean for lines in panels.values() for line in lines for _, e in line.dots]
-    with styled():
+    with style.styled():
         figure = _drawn(subgrid, panels)
         _tell_kinds(figure.axes[0], f"{part_of(subgrid)} loss", is_alone=len(subgrid.settings) == 1)
         for axis in figure.axes:
             axis.set_ylabel("loss")
         if min(values) > 0 and max(values) / min(values) > _LOG_RATIO:
-            in_decades(figure.axes[0], "y")
+            style.in_decades(figure.axes[0], "y")
         figure.axes[-1].set_xlabel("epoch")
-        count_from_one(figure.axes[-1])
+        style.count_from_one(figure.axes[-1])
     return figure
 
 
@@ -132,12 +109,12 @@ def _has_course(subgrid: SubgridResult, value: Callable[[RoundResult], float | N
 def _metric_figure(subgrid: SubgridResult, along: _Along) -> Figure:
     measure = replace(measured_by(subgrid)[0], part=part_of(subgrid))
     curve = _Curve(lambda epoch: measure.shown(epoch.measured(measure.name)), {}, has_band=True)
-    with styled():
+    with style.styled():
         figure = _drawn(subgrid, _panels(subgrid, [curve], along))
         for axis in figure.axes:
             axis.set_ylabel(measure.axis)
         if measure.is_share:
-            keep_per_cent(figure.axes[0])
+            style.keep_per_cent(figure.axes[0])
     return figure
 
 
@@ -148,15 +125,15 @@ def _panels(
     curves, faceted = list(curves), len(subgrid.axes) > 1
     panels: dict[str, list[_Line]] = {}
     for values, runs in subgrid.measured:
-        panel = f"{spoken(subgrid.axes[0])}: {label(values[0])}" if faceted else ""
+        panel = f"{style.spoken(subgrid.axes[0])}: {label(values[0])}" if faceted else ""
         lines = panels.setdefault(panel, [])
         for curve in curves:
             dots = _dots(runs, curve, along)
-            lines += [_Line(name_of(values[faceted:]), dots, curve.look)] if dots else []
+            lines += [_Line(style.name_of(values[faceted:]), dots, curve.look)] if dots else []
     return panels
 
 
-def _dots(runs: Sequence[RunResult], curve: _Curve, along: _Along) -> list[Dot]:
+def _dots(runs: Sequence[RunResult], curve: _Curve, along: _Along) -> list[style.Dot]:
     dots = []
     courses = [(run.result.epochs, along(run.result.epochs)) for run in runs]
     for epoch in range(max(len(epochs) for epochs, _ in courses)):
@@ -180,15 +157,15 @@ def _seconds(epochs: Sequence[RoundResult]) -> Sequence[float]:
 def _drawn(subgrid: SubgridResult, panels: Mapping[str, Sequence[_Line]]) -> Figure:
     """Draw panels of lines, and below them a legend of the drawn settings."""
     faceted = len(subgrid.axes) > 1
-    looks = looks_of(name_of(values[faceted:]) for values in subgrid.settings)
-    figure, axes = panels_of(len(panels))
+    looks = style.looks_of(style.name_of(values[faceted:]) for values in subgrid.settings)
+    figure, axes = style.panels_of(len(panels))
     for axis, (title, lines) in zip(axes, panels.items(), strict=True):
         for line in lines:
-            draw_line(axis, line.dots, {**looks[line.name], **line.look})
+            style.draw_line(axis, line.dots, {**looks[line.name], **line.look})
         axis.set_title(title)
     drawn = {line.name for lines in panels.values() for line in lines}
     shown = {name: look for name, look in looks.items() if name in drawn}
-    legend(figure, shown, subgrid.axes[faceted:])
+    style.legend(figure, shown, subgrid.axes[faceted:])
     return figure
 
 
@@ -196,7 +173,7 @@ def _tell_kinds(axis: Axes, tested: str, *, is_alone: bool) -> None:
     """Name the loss of each kind of line, in the room that falling lines leave."""
     from matplotlib.lines import Line2D
 
-    look = series(0) if is_alone else {**series(0), "color": LIGHT["muted"]}
+    look = style.series(0) if is_alone else {**style.series(0), "color": style.LIGHT["muted"]}
     kinds = {tested: look, "training loss": {**look, **_THIN}}
     handles = [Line2D([], [], **kind) for kind in kinds.values()]
     axis.legend(handles, list(kinds), loc="upper right")
@@ -210,39 +187,39 @@ def outcome_figure(subgrid: SubgridResult, measure: Shown) -> Figure:
     numeric = numeric_axis(subgrid)
     ahead = max(numeric, 0)
     rest = [axis for place, axis in enumerate(subgrid.axes) if place != ahead]
-    looks = looks_of(name_of(v[:ahead] + v[ahead + 1 :]) for v in subgrid.settings)
-    with styled():
-        figure, (axis,) = panels_of(1)
+    looks = style.looks_of(style.name_of(v[:ahead] + v[ahead + 1 :]) for v in subgrid.settings)
+    with style.styled():
+        figure, (axis,) = style.panels_of(1)
         lines = _lines_along(subgrid, ahead, measure)
         shown = [values for values, _ in subgrid.measured]
         if numeric < 0:
             shown = [v for v in subgrid.settings if v in shown or v in subgrid.lost]
-        places = {place_of(subgrid, ahead, v): label(v[ahead]) for v in shown}
+        places = {style.place_of(subgrid, ahead, v): label(v[ahead]) for v in shown}
         bars = {place: lines[name] for place, name in enumerate(looks) if name in lines}
         if numeric >= 0:
             for name, points in lines.items():
-                draw_whiskers(axis, points, looks[name])
-            name_numbers(axis, places)
+                style.draw_whiskers(axis, points, looks[name])
+            style.name_numbers(axis, places)
         else:
-            draw_bars(axis, bars, len(looks))
-            mark_lost(axis, subgrid, list(looks))
-            name_clusters(axis, places)
-        axis.set_xlabel(spoken(subgrid.axes[ahead]))
+            style.draw_bars(axis, bars, len(looks))
+            style.mark_lost(axis, subgrid, list(looks))
+            style.name_clusters(axis, places)
+        axis.set_xlabel(style.spoken(subgrid.axes[ahead]))
         axis.set_ylabel("training, s" if measure == "time" else f"final {measure.axis}")
         if measure == "time" or numeric < 0:
             low, high = axis.get_ylim()
             axis.set_ylim(min(0, 1.04 * low), 1.04 * high)
         if measure != "time" and measure.is_share:
-            keep_per_cent(axis)
+            style.keep_per_cent(axis)
         if numeric < 0:
-            tell_heights(axis, bars, len(looks), len(places))
-        legend(figure, looks, rest, are_areas=numeric < 0)
+            style.tell_heights(axis, bars, len(looks), len(places))
+        style.legend(figure, looks, rest, are_areas=numeric < 0)
     return figure
 
 
-def _lines_along(subgrid: SubgridResult, ahead: int, measure: Shown) -> dict[str, list[Dot]]:
+def _lines_along(subgrid: SubgridResult, ahead: int, measure: Shown) -> dict[str, list[style.Dot]]:
     """Sort the settings into lines by their other axes."""
-    lines: dict[str, list[Dot]] = {}
+    lines: dict[str, list[style.Dot]] = {}
     for values, runs in subgrid.measured:
         if measure == "time":
             estimate = Estimate.of(run.result.train_seconds for run in runs)
@@ -250,14 +227,16 @@ def _lines_along(subgrid: SubgridResult, ahead: int, measure: Shown) -> dict[str
             shown = (measure.shown(run.result.measured(measure.name)) for run in runs)
             estimate = Estimate.of(shown)
         if estimate is not None:
-            name = name_of(values[:ahead] + values[ahead + 1 :])
-            lines.setdefault(name, []).append((place_of(subgrid, ahead, values), estimate))
+            name = style.name_of(values[:ahead] + values[ahead + 1 :])
+            lines.setdefault(name, []).append((style.place_of(subgrid, ahead, values), estimate))
     return {name: sorted(dots, key=lambda dot: dot[0]) for name, dots in lines.items()}
 
 
 def numeric_axis(subgrid: SubgridResult) -> int:
     """Return the index of the first axis that has several numbers; -1 if none has."""
-    return next((place for place, axis in enumerate(subgrid.axes) if is_numeric(subgrid, axis)), -1)
+    return next(
+        (place for place, axis in enumerate(subgrid.axes) if style.is_numeric(subgrid, axis)), -1
+    )
 
 
 CLASSES_MAX = 20
@@ -277,11 +256,11 @@ def classes_figure(subgrid: SubgridResult) -> Figure:
     rows = [(v, r) for v, r in subgrid.measured if r[0].has_uneven_data and final_classes(r[0])]
     shares = _percents([[final_classes(run) for run in runs] for _, runs in rows])
     names = [", ".join(map(label, values)) or subgrid.name for values, _ in rows]
-    with styled():
-        figure, (axis,) = panels_of(1, inches=0.9 + 0.32 * len(rows))
+    with style.styled():
+        figure, (axis,) = style.panels_of(1, inches=0.9 + 0.32 * len(rows))
         _draw_squares(figure, axis, shares)
         axis.set_yticks(np.arange(len(rows)) + 0.5, names)
-        axis.set_ylabel(", ".join(map(spoken, subgrid.axes)))
+        axis.set_ylabel(", ".join(map(style.spoken, subgrid.axes)))
         _name_columns(axis, range(shares.shape[1]))
         axis.set_xlabel("class")
     return figure
@@ -297,8 +276,8 @@ def class_course_figure(runs: Sequence[RunResult]) -> Figure:
     every = -(-len(columns) // _EPOCHS_MAX)
     epochs = list(columns)[::-every][::-1]
     shares = _percents([list(columns[epoch].values()) for epoch in epochs]).T
-    with styled():
-        figure, (axis,) = panels_of(1, inches=0.9 + 0.2 * len(shares))
+    with style.styled():
+        figure, (axis,) = style.panels_of(1, inches=0.9 + 0.2 * len(shares))
         _draw_squares(figure, axis, shares)
         axis.set_yticks(np.arange(len(shares)) + 0.5, [str(row) for row in range(len(shares))])
         axis.set_ylabel("class")

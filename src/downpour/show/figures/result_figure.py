@@ -17,18 +17,7 @@ from downpour.record.record_lines import Sample
 from downpour.record.result import Result
 from downpour.record.result_parts import Measure, RoundResult, names_of
 from downpour.record.study_result import SearchField, SearchResult, SearchRun, label, natural
-from downpour.show.figures.style import (
-    LIGHT,
-    WIDE_INCHES,
-    WIDTH_INCHES,
-    count_from_one,
-    in_decades,
-    keep_per_cent,
-    new_figure,
-    series,
-    styled,
-    turned_where_crowded,
-)
+from downpour.show.figures import style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,15 +34,15 @@ def result_figure(result: Result) -> Figure:
         Measure(name, result.part)
         for name in names_of(epoch.metrics for epoch in result.epochs)[:_METRICS_MAX]
     ]
-    with styled():
-        figure = new_figure(WIDTH_INCHES, 0.5 + _PANEL_INCHES * (len(metrics) + 1))
+    with style.styled():
+        figure = style.new_figure(style.WIDTH_INCHES, 0.5 + _PANEL_INCHES * (len(metrics) + 1))
         axes = figure.subplots(len(metrics) + 1, 1, sharex=True, squeeze=False)[:, 0]
         for axis, measure in zip(axes, metrics, strict=False):
             values = [measure.shown(epoch.measured(measure.name)) for epoch in result.epochs]
             _draw(axis, 0, result.epochs, values)
             axis.set_ylabel(measure.axis)
             if measure.is_share:
-                keep_per_cent(axis)
+                style.keep_per_cent(axis)
         losses = {
             result.part: [epoch.test_loss for epoch in result.epochs],
             "training": [epoch.train_loss for epoch in result.epochs],
@@ -63,7 +52,7 @@ def result_figure(result: Result) -> Figure:
         axes[-1].set_ylabel(LOSS)
         axes[-1].set_xlabel("epoch")
         axes[-1].legend()
-        count_from_one(axes[-1])
+        style.count_from_one(axes[-1])
     return figure
 
 
@@ -77,7 +66,7 @@ def _draw(
     points = zip((epoch.epoch for epoch in epochs), values, strict=True)
     measured = [(x, y) for x, y in points if y is not None]
     xs, ys = [x for x, _ in measured], [y for _, y in measured]
-    axis.plot(xs, ys, label=name, clip_on=False, **series(place))
+    axis.plot(xs, ys, label=name, clip_on=False, **style.series(place))
 
 
 _LINES_MAX = 12
@@ -113,10 +102,10 @@ def resource_figure(used: Mapping[str, Sequence[Sample]]) -> Figure:
     missing, because a process without a task sends none.
     """
     workers, shown = _drawn_workers(used), measures_of(used)
-    with styled():
+    with style.styled():
         columns = min(len(shown), _COLUMNS)
         rows = -(-len(shown) // columns)
-        figure = new_figure(WIDE_INCHES, 0.8 + 1.6 * rows)
+        figure = style.new_figure(style.WIDE_INCHES, 0.8 + 1.6 * rows)
         panels = list(figure.subplots(rows, columns, sharex=True, squeeze=False).flat)
         axes = panels[: len(shown)]
         for unused in panels[len(shown) :]:
@@ -124,7 +113,7 @@ def resource_figure(used: Mapping[str, Sequence[Sample]]) -> Figure:
         for axis, name in zip(axes, shown, strict=True):
             for place, worker in enumerate(workers):
                 line = used[worker][:: -(-len(used[worker]) // _POINTS_MAX)]
-                look = {**series(place), "marker": ".", "markersize": 4.5, "linewidth": 1.1}
+                look = {**style.series(place), "marker": ".", "markersize": 4.5, "linewidth": 1.1}
                 look["clip_on"] = False  # keeps the full width of lines along the bottom
                 times, values, alone = _broken(line, MEASURES[name])
                 axis.plot(times, values, label=worker, markevery=alone, **look)
@@ -169,13 +158,13 @@ _FIELD_INCHES = 1.9
 _LEGEND_INCHES = 0.3
 _ROOM = 0.5
 """The free room on both sides of the choices."""
-_AXIS_INCHES = 0.43 * WIDTH_INCHES
+_AXIS_INCHES = 0.43 * style.WIDTH_INCHES
 _DECADES_RATIO = 30
 _LOOKS: dict[str, dict[str, Any]] = {
-    "finished": {"marker": "o", "color": LIGHT["series-1"]},
-    "pruned": {"marker": "^", "facecolors": "none", "edgecolors": LIGHT["muted"]},
-    "best": {"marker": "D", "color": LIGHT["series-2"]},
-    "failed": {"marker": "x", "color": LIGHT["failure"]},
+    "finished": {"marker": "o", "color": style.LIGHT["series-1"]},
+    "pruned": {"marker": "^", "facecolors": "none", "edgecolors": style.LIGHT["muted"]},
+    "best": {"marker": "D", "color": style.LIGHT["series-2"]},
+    "failed": {"marker": "x", "color": style.LIGHT["failure"]},
 }
 _MARK_POINTS_SQUARED = 16
 
@@ -190,15 +179,15 @@ def search_figure(search: SearchResult) -> Figure:
     """
     rows = -(-len(search.fields) // _COLUMNS)
     height = _FIELD_INCHES * (1 + rows) + _LEGEND_INCHES
-    with styled("search"):
-        figure = new_figure(WIDTH_INCHES, height)
+    with style.styled("search"):
+        figure = style.new_figure(style.WIDTH_INCHES, height)
         grid = figure.add_gridspec(1 + rows, _COLUMNS)
         first = figure.add_subplot(grid[0, :])
         _draw_runs(first, search, lambda run: run.number)
         _draw_best(first, search)
         first.set_xlabel("run")
         first.set_ylabel(search.measure.axis)
-        count_from_one(first)
+        style.count_from_one(first)
         for place, field in enumerate(search.fields):
             row, column = divmod(place, _COLUMNS)
             axis = figure.add_subplot(grid[1 + row, column], sharey=first)
@@ -208,7 +197,7 @@ def search_figure(search: SearchResult) -> Figure:
             else:
                 axis.tick_params(labelleft=False)
         if search.measure.is_share:
-            keep_per_cent(first)
+            style.keep_per_cent(first)
         figure.legend(*first.get_legend_handles_labels(), loc="outside lower center", ncols=5)
     return figure
 
@@ -218,7 +207,7 @@ def _draw_field(axis: Axes, search: SearchResult, field: SearchField) -> None:
     axis.set_xlabel(field.words)
     if field.choices is None:
         if field.log:
-            in_decades(axis)
+            style.in_decades(axis)
         _draw_runs(axis, search, lambda run: float(run.values[field.name]))
         if field.log:
             _keep_ticks_apart(axis)
@@ -226,7 +215,7 @@ def _draw_field(axis: Axes, search: SearchResult, field: SearchField) -> None:
     choices = list(field.choices)
     _draw_runs(axis, search, lambda run: choices.index(run.values[field.name]))
     names = [label(choice) for choice in choices]
-    axis.set_xticks(range(len(choices)), names, **turned_where_crowded(names, _AXIS_INCHES))
+    axis.set_xticks(range(len(choices)), names, **style.turned_where_crowded(names, _AXIS_INCHES))
     axis.set_xlim(-_ROOM, len(choices) - 1 + _ROOM)
 
 
@@ -260,7 +249,7 @@ def _draw_best(axis: Axes, search: SearchResult) -> None:
     so_far = search.best_so_far
     if so_far:
         heights = [search.measure.shown(value) or 0.0 for _, value in so_far]
-        look: dict[str, Any] = {"color": LIGHT["series-2"], "linewidth": 1.2}
+        look: dict[str, Any] = {"color": style.LIGHT["series-2"], "linewidth": 1.2}
         axis.step([n for n, _ in so_far], heights, where="post", label="best so far", **look)
 
 
@@ -281,7 +270,7 @@ _BARS_INCHES = 0.55
 _LANE_INCHES = 0.155
 _TITLE_INCHES = 0.5
 _FOOT_INCHES = 0.65
-_AXIS_POINTS = 0.84 * WIDTH_INCHES * 72
+_AXIS_POINTS = 0.84 * style.WIDTH_INCHES * 72
 _FILLED = 0.92
 """The width of the largest dot, as a share of the distance to the next dot."""
 _NAMED_MAX = 10
@@ -303,8 +292,8 @@ def split_figure(cuts: Sequence[ShardCounts]) -> Figure:
     height = _FOOT_INCHES + len(cuts) * (_TITLE_INCHES + sum(heights))
     largest = max((float(each.max()) for each in counts if each.size), default=0.0)
     tallest = max(int(cut.sizes[:SHARDS_MAX].max()) for cut in cuts)
-    with styled("splits"):
-        figure = new_figure(WIDTH_INCHES, height)
+    with style.styled("splits"):
+        figure = style.new_figure(style.WIDTH_INCHES, height)
         axes = figure.subplots(
             len(heights) * len(cuts),
             sharex=True,
@@ -333,7 +322,7 @@ def _shown(cut: ShardCounts) -> Counts:
 
 def _draw_sizes(axis: Axes, cut: ShardCounts, tallest: int) -> None:
     sizes = cut.sizes[:SHARDS_MAX]
-    axis.bar(range(len(sizes)), sizes, width=0.7, color=LIGHT["shade"], linewidth=0)
+    axis.bar(range(len(sizes)), sizes, width=0.7, color=style.LIGHT["shade"], linewidth=0)
     axis.set_ylim(0, 1.05 * tallest)
     axis.set_ylabel("examples", fontsize=8)
     axis.locator_params(axis="y", nbins=2)
@@ -347,7 +336,7 @@ def _draw_sizes(axis: Axes, cut: ShardCounts, tallest: int) -> None:
 def _draw_classes(axis: Axes, cut: ShardCounts, counts: Counts, largest: float) -> None:
     shards, lanes = np.nonzero(counts)
     areas = _diameter(counts.shape) ** 2 * counts[shards, lanes] / largest
-    axis.scatter(shards, lanes, s=areas, color=LIGHT["series-1"], linewidth=0)
+    axis.scatter(shards, lanes, s=areas, color=style.LIGHT["series-1"], linewidth=0)
     axis.set_ylim(counts.shape[1] - 0.4, -0.6)
     axis.grid(visible=False)
     axis.tick_params(length=0)
@@ -379,7 +368,7 @@ def _draw_key(figure: Figure, largest: float, diameter: float) -> None:
     from matplotlib.lines import Line2D
 
     whole = round(largest)
-    look: dict[str, Any] = {"marker": "o", "linestyle": "", "color": LIGHT["series-1"]}
+    look: dict[str, Any] = {"marker": "o", "linestyle": "", "color": style.LIGHT["series-1"]}
     amounts = [amount for amount in (whole, whole // 4) if amount]
     handles = [
         Line2D([], [], markersize=diameter * sqrt(amount / largest), markeredgewidth=0, **look)
