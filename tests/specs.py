@@ -1,10 +1,10 @@
-"""Specs and updates for tests."""
+"""Specs, updates and other plain values for tests."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from downpour.base.values import PublishedFile, Update
+from downpour.base.values import AttemptId, PublishedFile, Snapshot, Update
 from downpour.core.spec import ResolvedSpec
 
 
@@ -29,3 +29,16 @@ def plain_update(file: PublishedFile, **fields: Any) -> Update:
     plain = {"samples": 10, "steps": 1, "loss": 0.5}
     seconds = {"load_seconds": 0.0, "train_seconds": 0.0, "publish_seconds": 0.0}
     return Update(file=file, **{**plain, **seconds, **fields})
+
+
+def plain_file(name: str = "file", size_bytes: int = 8) -> PublishedFile:
+    """Return a file of that name."""
+    return PublishedFile(name=name, size_bytes=size_bytes, checksum="0" * 32)
+
+
+def plain_attempt(**fields: Any) -> AttemptId:
+    """Return the first attempt of a round and a shard, which are 0 unless said otherwise."""
+    return AttemptId(**{"experiment": "any", "round": 0, "shard": 0, "attempt": 0, **fields})
+
+
+SNAPSHOT = Snapshot(file=plain_file("snapshot"), steps_done=1, steps_total=2)

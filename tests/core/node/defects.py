@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from downpour.base.values import AttemptId
@@ -13,7 +12,6 @@ class DropsReports(WorkerNode[Any]):
     """Reports once, and takes the next task whether the report was acknowledged or not."""
 
     def report_failed(self, chance: float, *, may_be_heard_later: bool) -> float | None:
-        """Report no second time."""
         del may_be_heard_later
         return super().report_failed(chance, may_be_heard_later=False)
 
@@ -22,7 +20,6 @@ class NeverFree(WorkerNode[Any]):
     """Never lets go of an attempt whose report was acknowledged."""
 
     def report_taken(self) -> None:
-        """Keep the attempt."""
         running = self.running
         super().report_taken()
         self._wanted = running
@@ -32,7 +29,6 @@ class StaysWithItsManager(WorkerNode[Any]):
     """Waits for the manager that it has registered with, even if that one is gone."""
 
     def beat_failed(self, *, unreachable: bool) -> list[Action[Any]]:
-        """Call no other manager."""
         del unreachable
         return super().beat_failed(unreachable=False)
 
@@ -42,7 +38,6 @@ class MentionsWhatItBegan(WorkerNode[Any]):
 
     @property
     def held(self) -> tuple[Any, ...]:
-        """Return the running attempt alone."""
         return (self.running,) if self.running is not None else ()
 
 
@@ -50,7 +45,6 @@ class MentionsNothing(WorkerNode[Any]):
     """Sends heartbeats that mention no attempt."""
 
     def beat(self) -> Beat[Any]:
-        """Leave out the attempts."""
         return Beat((), ())
 
 
@@ -58,12 +52,10 @@ class NeverStops(WorkerNode[Any]):
     """Trains an attempt to its end although it was told to stop it."""
 
     def train(self, held: Any, term: int) -> list[Action[Any]]:
-        """Accept a task, and do not stop the one before it."""
         asked = super().train(held, term)
         return [one for one in asked if not (isinstance(one, Stop) and one.held is self._running)]
 
     def cancel(self, attempt: AttemptId) -> list[Action[Any]]:
-        """Do not stop it."""
         super().cancel(attempt)
         return []
 
@@ -72,7 +64,6 @@ class BeginsAnew(WorkerNode[Any]):
     """Takes a repeated call for another task."""
 
     def train(self, held: Any, term: int) -> list[Action[Any]]:
-        """Forget the accepted attempt."""
         self._wanted = None
         return super().train(held, term)
 
@@ -80,34 +71,12 @@ class BeginsAnew(WorkerNode[Any]):
 class GoesOnUnwanted(WorkerNode[Any]):
     """Ignores which attempts it should not be running."""
 
-    def beat_answered(
-        self,
-        beat: Beat[Any],
-        *,
-        known: bool,
-        unwanted: Sequence[AttemptId],
-        interval_seconds: float = 0.0,
-    ) -> list[Action[Any]]:
-        """Take all attempts for wanted."""
-        del unwanted
-        return super().beat_answered(
-            beat, known=known, unwanted=(), interval_seconds=interval_seconds
-        )
+    def beat_answered(self, beat: Beat[Any], **told: Any) -> list[Action[Any]]:
+        return super().beat_answered(beat, **{**told, "unwanted": ()})
 
 
 class NeverRegistersAnew(WorkerNode[Any]):
     """Does not register with a manager that does not know it."""
 
-    def beat_answered(
-        self,
-        beat: Beat[Any],
-        *,
-        known: bool,
-        unwanted: Sequence[AttemptId],
-        interval_seconds: float = 0.0,
-    ) -> list[Action[Any]]:
-        """Believe so."""
-        del known
-        return super().beat_answered(
-            beat, known=True, unwanted=unwanted, interval_seconds=interval_seconds
-        )
+    def beat_answered(self, beat: Beat[Any], **told: Any) -> list[Action[Any]]:
+        return super().beat_answered(beat, **{**told, "known": True})

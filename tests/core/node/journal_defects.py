@@ -13,7 +13,6 @@ class WritesOnAfterAFailure(JournalWriter):
     """Appends to the segment in which a write has failed, and may have torn a line."""
 
     def commit(self, *, durably: bool = True) -> None:
-        """Stay in the segment."""
         segment = self._segment
         try:
             super().commit(durably=durably)
@@ -26,7 +25,6 @@ class ForgetsWhatWasNotSynced(JournalWriter):
     """Takes lines for durable that were written before a sync that failed."""
 
     def commit(self, *, durably: bool = True) -> None:
-        """Write only the lines again that were to be written now."""
         unwritten = list(self._unwritten)
         try:
             super().commit(durably=durably)
@@ -47,7 +45,6 @@ class CountsCheckpoints(JournalWriter):
     """Gives a checkpoint a number of its own, so that a damaged one is missing."""
 
     def begin_anew(self, order: int, at_seconds: float, entry: Checkpoint) -> None:
-        """Skip a number."""
         self._next_line += 1
         super().begin_anew(order, at_seconds, entry)
 

@@ -9,7 +9,6 @@ class NeverStops(StepLoop):
     """Trains a cancelled attempt to its end."""
 
     def next(self, at_seconds: float) -> NextStep:
-        """Train on instead of stopping."""
         step = super().next(at_seconds)
         return NextStep.TRAIN if step is NextStep.STOP else step
 
@@ -18,7 +17,6 @@ class NeverHandsOver(StepLoop):
     """Forgets what it is asked for while it trains."""
 
     def next(self, at_seconds: float) -> NextStep:
-        """Train on instead of handing over."""
         step = super().next(at_seconds)
         return NextStep.TRAIN if step is NextStep.HAND_OVER else step
 
@@ -27,7 +25,6 @@ class StopsWhatItShouldSave(StepLoop):
     """Looks first whether the attempt is cancelled, and so saves nothing when its worker leaves."""
 
     def next(self, at_seconds: float) -> NextStep:
-        """Stop first."""
         self._held.to_save = self._held.to_save and not self._held.cancelled
         return super().next(at_seconds)
 
@@ -36,7 +33,6 @@ class SavesWhatIsCancelled(StepLoop):
     """Saves the state of an attempt that was stopped for another one."""
 
     def next(self, at_seconds: float) -> NextStep:
-        """Hand over instead of stopping."""
         step = super().next(at_seconds)
         return NextStep.HAND_OVER if step is NextStep.STOP else step
 
@@ -45,7 +41,6 @@ class SavesBeforeItWasHeard(StepLoop):
     """Publishes the next snapshot although the manager may not know the last."""
 
     def next(self, at_seconds: float) -> NextStep:
-        """Take the last one for known."""
         self._held.known_snapshot = self._held.snapshot
         return super().next(at_seconds)
 
@@ -54,7 +49,6 @@ class FinishesEarly(StepLoop):
     """Publishes the update one step too early."""
 
     def next(self, at_seconds: float) -> NextStep:
-        """Leave out the last step."""
         step = super().next(at_seconds)
         last = self._held.steps_done == self._held.steps_total - 1
         return NextStep.FINISH if last and step is NextStep.TRAIN else step

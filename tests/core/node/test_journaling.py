@@ -8,11 +8,10 @@ from dataclasses import replace
 import pytest
 
 from downpour.base.errors import SharedDirectoryError
-from downpour.base.values import PublishedFile
 from downpour.core.node.journal import Journaling, JournalWriter, Line, Segment, in_order
 from downpour.core.scheduler import Observed, Scheduler
 from downpour.core.scheduler import events as on
-from tests.specs import plain_spec
+from tests.specs import plain_file, plain_spec
 
 
 class Memory:
@@ -82,7 +81,7 @@ def test_an_assignment_is_synced_where_the_next_one_might_ask_for_something_else
     house = House()
     spec = plain_spec(shards=2, **fields)
     house.keep(on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=spec))
-    model = PublishedFile(name="m0", size_bytes=8, checksum="0")
+    model = plain_file("m0")
     house.keep(
         on.Prepared(
             at_seconds=1.0, experiment="one", dataset="d", shard_samples=(10, 10), model=model

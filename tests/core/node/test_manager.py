@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from downpour.base.states import HEARTBEATS_A_SECOND, Evaluation
-from downpour.base.values import AttemptId, Progress, SystemState
+from downpour.base.values import Progress, SystemState
 from downpour.core.node.manager import (
     STOOD_STILL_SECONDS,
     TICK_SECONDS,
@@ -14,6 +14,7 @@ from downpour.core.node.manager import (
 )
 from downpour.core.scheduler import Entry, Output, Scheduler
 from downpour.core.scheduler import events as on
+from tests.specs import plain_attempt
 
 JOINED = on.WorkerJoined(at_seconds=0.0, worker="ann")
 IDLE = SystemState(cpu_others=0.0, load_average=0.0, memory_used=0.0, io_wait=0.0)
@@ -115,7 +116,7 @@ def test_a_worker_that_cannot_be_called_must_register() -> None:
     """Even if the core knows it; unwanted attempts are named as well."""
     core = Scheduler()
     core.handle(JOINED)
-    attempt = AttemptId(experiment="any", round=0, shard=0, attempt=0)
+    attempt = plain_attempt()
     told = Progress(attempt=attempt, steps_done=1, steps_total=2, elapsed_seconds=1.0)
     assert heartbeat_reply(core, "ann", [told], can_call=True) == (True, (attempt,), 0.0)
     assert heartbeat_reply(core, "ann", [], can_call=False) == (False, (), 0.0)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from downpour.base.errors import Refused
 from downpour.base.states import Failure, FailureKind
-from downpour.base.values import AttemptId, PublishedFile, Snapshot
+from downpour.base.values import Snapshot
 from downpour.core.node.attempt import HeldAttempt
 from downpour.core.node.worker import (
     Register,
@@ -18,17 +18,12 @@ from downpour.core.node.worker import (
     WorkerNode,
     next_address,
 )
-
-SNAPSHOT = Snapshot(
-    file=PublishedFile(name="snapshot", size_bytes=1, checksum="0" * 32),
-    steps_done=1,
-    steps_total=2,
-)
+from tests.specs import SNAPSHOT, plain_attempt
 
 
 def held(number: int) -> HeldAttempt:
     """Make an attempt."""
-    return HeldAttempt(AttemptId(experiment="any", round=number, shard=0, attempt=0))
+    return HeldAttempt(plain_attempt(round=number))
 
 
 def busy(number: int = 0) -> tuple[WorkerNode[HeldAttempt], HeldAttempt]:

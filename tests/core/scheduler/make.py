@@ -5,19 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from downpour.base.states import Evaluation
-from downpour.base.values import AttemptId, Progress, PublishedFile, Snapshot, SystemState, Update
+from downpour.base.values import AttemptId, Progress, Snapshot, SystemState, Update
 from downpour.core.spec import ResolvedSpec
-from tests.specs import plain_spec, plain_update
+from tests.specs import plain_file, plain_spec, plain_update
+
+file = plain_file
 
 
 def spec(**fields: Any) -> ResolvedSpec:
     """Make a resolved spec: three shards and two rounds unless said otherwise."""
     return plain_spec(**{"shards": 3, "epochs": 2, "policy": "wait", **fields})
-
-
-def file(name: str) -> PublishedFile:
-    """Make a file of that name."""
-    return PublishedFile(name=name, size_bytes=8, checksum="0" * 32)
 
 
 def attempt(experiment: str, round_number: int, shard: int, attempt: int) -> AttemptId:
