@@ -6,41 +6,31 @@ import copy
 
 import pytest
 
-from downpour.base.errors import (
-    DownpourError,
-    ExperimentFailed,
-    FailStop,
-    FileCorrupt,
-    FileMissing,
-    IllegalTransition,
-    MissingPackage,
-    NotBegun,
-    Refused,
-    SharedDirectoryError,
-    SpecError,
-    StoreError,
-    Unreachable,
-)
+from downpour.base import errors
 
-EXAMPLES: list[tuple[DownpourError, str, int]] = [
-    (SpecError("epochs", 0, "must be above 0"), "epochs = 0: must be above 0", 2),
-    (SpecError("name", "a\nb", "one line"), r"name = 'a\nb': one line", 2),
-    (SharedDirectoryError("/s", "not writable"), "shared directory /s: not writable", 2),
-    (FileMissing("model-3"), "model-3: no such file in the shared directory", 1),
-    (FileCorrupt("model-3", "too short"), "model-3: too short", 1),
-    (Unreachable("host:1", "refused"), "host:1 cannot be reached: refused", 2),
-    (Refused("shards", "at least 1"), "shards: at least 1", 2),
-    (FailStop("KeyError: 3"), "the manager stops because of a bug in Downpour: KeyError: 3", 1),
-    (ExperimentFailed("e-1", "no luck"), "experiment e-1 failed: no luck", 1),
-    (ExperimentFailed("e-1", "no", asked_wrongly=True), "experiment e-1 failed: no", 2),
-    (NotBegun("e-1", "epochs = 0: no", asked_wrongly=True), "epochs = 0: no", 2),
+EXAMPLES: list[tuple[errors.DownpourError, str, int]] = [
+    (errors.SpecError("epochs", 0, "must be above 0"), "epochs = 0: must be above 0", 2),
+    (errors.SpecError("name", "a\nb", "one line"), r"name = 'a\nb': one line", 2),
+    (errors.SharedDirectoryError("/s", "not writable"), "shared directory /s: not writable", 2),
+    (errors.FileMissing("model-3"), "model-3: no such file in the shared directory", 1),
+    (errors.FileCorrupt("model-3", "too short"), "model-3: too short", 1),
+    (errors.Unreachable("host:1", "refused"), "host:1 cannot be reached: refused", 2),
+    (errors.Refused("shards", "at least 1"), "shards: at least 1", 2),
     (
-        MissingPackage("a data frame", "pandas", "frames"),
+        errors.FailStop("KeyError: 3"),
+        "the manager stops because of a bug in Downpour: KeyError: 3",
+        1,
+    ),
+    (errors.ExperimentFailed("e-1", "no luck"), "experiment e-1 failed: no luck", 1),
+    (errors.ExperimentFailed("e-1", "no", asked_wrongly=True), "experiment e-1 failed: no", 2),
+    (errors.NotBegun("e-1", "epochs = 0: no", asked_wrongly=True), "epochs = 0: no", 2),
+    (
+        errors.MissingPackage("a data frame", "pandas", "frames"),
         "a data frame needs pandas; install downpour-sgd[frames]",
         2,
     ),
     (
-        IllegalTransition("task 3", "done", "assign", ("assigned", "done")),
+        errors.IllegalTransition("task 3", "done", "assign", ("assigned", "done")),
         "task 3: no step 'assign' from 'done' (story: assigned, done)",
         1,
     ),
@@ -48,7 +38,7 @@ EXAMPLES: list[tuple[DownpourError, str, int]] = [
 
 
 @pytest.mark.parametrize(("error", "line", "status"), EXAMPLES)
-def test_an_error_reads_as_one_line(error: DownpourError, line: str, status: int) -> None:
+def test_an_error_reads_as_one_line(error: errors.DownpourError, line: str, status: int) -> None:
     """The line says what happened to whom; the exit status says whether the user can mend it."""
     assert str(error) == line
     assert error.exit_status == status
@@ -57,9 +47,12 @@ def test_an_error_reads_as_one_line(error: DownpourError, line: str, status: int
 
 def test_a_long_value_is_cut() -> None:
     """A value never floods the line it is shown in."""
-    assert len(str(SpecError("name", "x" * 10_000, "shorter"))) < 120
+    assert len(str(errors.SpecError("name", "x" * 10_000, "shorter"))) < 120
 
 
 def test_a_broken_store_is_one_kind() -> None:
     """Whoever reads files can catch all that may be wrong with them at once."""
-    assert all(issubclass(e, StoreError) for e in (SharedDirectoryError, FileMissing, FileCorrupt))
+    assert all(
+        issubclass(e, errors.StoreError)
+        for e in (errors.SharedDirectoryError, errors.FileMissing, errors.FileCorrupt)
+    )

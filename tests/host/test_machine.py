@@ -15,14 +15,6 @@ import psutil
 import pytest
 
 from downpour.host import machine as host
-from downpour.host.machine import (
-    expect_random_reads,
-    free_memory,
-    kills,
-    note_use,
-    remove_unused,
-    usable_cores,
-)
 
 SMAPS = Path("/proc/self/smaps")
 
@@ -53,19 +45,19 @@ def cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_quota_limits_the_cores(cgroups: Path, group: str, limit: str, usable: int) -> None:
     """Its own or one above, rounded up: with a core and a half, two processes are worth while."""
     (cgroups / group / "cpu.max").write_text(f"{limit}\n")
-    assert usable_cores() == usable
+    assert host.usable_cores() == usable
 
 
 @pytest.mark.usefixtures("cgroups")
 def test_without_a_quota_the_affinity_counts() -> None:
     """No group has a limit, as outside of containers."""
-    assert usable_cores() == 8
+    assert host.usable_cores() == 8
 
 
 def test_without_cgroups_the_affinity_counts(cgroups: Path) -> None:
     """As on macOS, where there is no /proc."""
     (cgroups / "self" / "cgroup").unlink()
-    assert usable_cores() == 8
+    assert host.usable_cores() == 8
 
 
 def test_without_affinity_all_cores_count(cgroups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +65,7 @@ def test_without_affinity_all_cores_count(cgroups: Path, monkeypatch: pytest.Mon
     assert cgroups.is_dir()
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 10)
-    assert usable_cores() == 10
+    assert host.usable_cores() == 10
 
 
 @pytest.fixture
@@ -108,7 +100,7 @@ def test_a_group_limits_what_is_free(machine: Path, group: str, limit: str, free
     (folder / "memory.max").write_text(f"{limit}\n")
     (folder / "memory.current").write_text("330\n")
     (folder / "memory.stat").write_text("anon 300\ninactive_file 30\n")
-    assert free_memory() == free
+    assert host.free_memory() == free
 
 
 @pytest.mark.parametrize(
@@ -123,20 +115,20 @@ def test_a_group_of_the_first_version_does_so_too(
     (folder / "memory.limit_in_bytes").write_text(f"{limit}\n")
     (folder / "memory.usage_in_bytes").write_text("330\n")
     (folder / "memory.stat").write_text("inactive_file 10\ntotal_inactive_file 30\n")
-    assert free_memory() == free
+    assert host.free_memory() == free
 
 
 def test_without_groups_the_machine_counts(machine: Path) -> None:
     """As on macOS, where there is no /proc; nothing is known of kills there."""
     (machine / "self" / "cgroup").unlink()
-    assert free_memory() == 1000
-    assert kills() == 0
+    assert host.free_memory() == 1000
+    assert host.kills() == 0
 
 
 def test_kills_are_those_that_the_kernel_counts(machine: Path) -> None:
     """Among many other numbers."""
     (machine / "vmstat").write_text("nr_free_pages 77\noom_kill 3\n")
-    assert kills() == 3
+    assert host.kills() == 3
 
 
 def test_memory_of_its_own_grows_with_what_a_process_holds() -> None:
@@ -217,7 +209,7 @@ def test_files_folders_and_links_go_after_a_month(tmp_path: Path) -> None:
         (place / f"{name}-link").symlink_to(other)
     for path in place.iterdir():
         aged(path, 31 if path.name.startswith("old") else 29)
-    remove_unused([*place.iterdir(), place / "missing"])
+    host.remove_unused([*place.iterdir(), place / "missing"])
     assert sorted(path.name for path in place.iterdir()) == ["recent", "recent-link", "recent.npy"]
     assert (other / "inside").is_dir()
 
@@ -227,11 +219,11 @@ def test_a_use_is_noted_once_a_day(tmp_path: Path) -> None:
     recent, old = aged(tmp_path, 0.5), tmp_path / "old"
     old.write_bytes(b"")
     before = recent.stat().st_mtime
-    note_use(recent)
+    host.note_use(recent)
     assert recent.stat().st_mtime == before
-    note_use(aged(old, 2))
+    host.note_use(aged(old, 2))
     assert time.time() - old.stat().st_mtime < 3600
-    note_use(tmp_path / "missing")
+    host.note_use(tmp_path / "missing")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells what the kernel was told")
@@ -245,7 +237,7 @@ def test_a_file_that_memory_cannot_hold_is_read_without_what_follows(
     path.write_bytes(bytes(8192))
     with path.open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    expect_random_reads(mapped)
+    host.expect_random_reads(mapped)
     told = re.search(rf"{re.escape(str(path))}\n.*?VmFlags:(.*?)\n", SMAPS.read_text(), re.DOTALL)
     assert told is not None
     assert ("rr" in told[1].split()) == is_random

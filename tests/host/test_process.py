@@ -17,16 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.base.errors import one_line, size_in_words
-from downpour.host import process as descriptors
-from downpour.host import process as signals
-from downpour.host.process import (
-    Background,
-    LogFormatter,
-    end_session,
-    kept_handlers,
-    on_interrupt,
-    on_leaving,
-)
+from downpour.host import process
 
 OF_ENGINES = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -51,9 +42,9 @@ def test_hup_ends_a_server_whose_terminal_has_closed(
 ) -> None:
     """Otherwise a program that rotates logs has sent it."""
     has = [before, after]
-    monkeypatch.setattr(signals, "_has_terminal", lambda: has.pop(0))
+    monkeypatch.setattr(process, "_has_terminal", lambda: has.pop(0))
     heard: list[int] = []
-    on_leaving(heard.append)
+    process.on_leaving(heard.append)
     signal.raise_signal(signal.SIGHUP)
     assert heard == ([signal.SIGHUP] if leaves else [])
 
@@ -61,7 +52,7 @@ def test_hup_ends_a_server_whose_terminal_has_closed(
 def test_signals_of_engines_are_heard_each_time() -> None:
     """By default each of them kills the process."""
     heard: list[int] = []
-    on_leaving(heard.append)
+    process.on_leaving(heard.append)
     for number in OF_ENGINES:
         signal.raise_signal(number)
         signal.raise_signal(number)
@@ -72,7 +63,7 @@ def test_a_hangup_that_nohup_ignores_stays_ignored() -> None:
     """The process is to outlive its terminal."""
     heard: list[int] = []
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    on_leaving(heard.append)
+    process.on_leaving(heard.append)
     signal.raise_signal(signal.SIGHUP)
     assert heard == []
 
@@ -80,7 +71,7 @@ def test_a_hangup_that_nohup_ignores_stays_ignored() -> None:
 def test_a_second_interrupt_ends_the_process() -> None:
     """The first one leaves in order; after it the system's default is back, which kills."""
     heard: list[str] = []
-    on_interrupt(lambda: heard.append("interrupted"))
+    process.on_interrupt(lambda: heard.append("interrupted"))
     signal.raise_signal(signal.SIGINT)
     assert heard == ["interrupted"]
     assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
@@ -89,8 +80,8 @@ def test_a_second_interrupt_ends_the_process() -> None:
 def test_the_handlers_that_a_library_replaces_are_put_back() -> None:
     """Ray's `init` sets one of its own, which ends the command with status 15."""
     heard: list[int] = []
-    on_leaving(heard.append)
-    with kept_handlers():
+    process.on_leaving(heard.append)
+    with process.kept_handlers():
         signal.signal(signal.SIGTERM, lambda *_: heard.append(-1))
     signal.raise_signal(signal.SIGTERM)
     assert heard == [signal.SIGTERM]
@@ -101,7 +92,7 @@ def test_a_thread_has_no_handlers_to_put_back() -> None:
     entered = []
 
     def enter() -> None:
-        with kept_handlers():
+        with process.kept_handlers():
             entered.append(True)
 
     thread = Thread(target=enter)
@@ -120,7 +111,7 @@ def test_the_leftovers_of_a_session_leader_are_ended() -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as leader:
         said, _ = leader.communicate()
     left = psutil.Process(int(said))
-    end_session(leader.pid)
+    process.end_session(leader.pid)
     psutil.wait_procs([left], timeout=60)
     assert not left.is_running()
 
@@ -128,7 +119,7 @@ def test_the_leftovers_of_a_session_leader_are_ended() -> None:
 def test_the_own_session_is_left_alone() -> None:
     """Or a command would end itself, and the shell that it was started from."""
     with subprocess.Popen(["sleep", "3600"]) as child:
-        end_session(os.getsid(0))
+        process.end_session(os.getsid(0))
         assert child.poll() is None
         child.kill()
 
@@ -136,7 +127,7 @@ def test_the_own_session_is_left_alone() -> None:
 def test_every_value_comes_in_its_order() -> None:
     """Also those that wait when it is closed."""
     taken: list[int] = []
-    thread = Background[int]("f", taken.append)
+    thread = process.Background[int]("f", taken.append)
     for value in range(100):
         thread.take(value)
     thread.close()
@@ -151,7 +142,7 @@ def test_an_error_is_told_once_with_its_name(caplog: pytest.LogCaptureFixture) -
         taken.append(value)
         raise ValueError("one\ntwo\x1b")
 
-    thread = Background[int]("on_round broken", broken)
+    thread = process.Background[int]("on_round broken", broken)
     with caplog.at_level(logging.WARNING):
         for value in range(3):
             thread.take(value)
@@ -169,7 +160,7 @@ def test_a_function_that_hangs_holds_nothing_up(caplog: pytest.LogCaptureFixture
         begun.set()
         goes_on.wait()
 
-    thread = Background[int]("f", hangs, waiting_max=2)
+    thread = process.Background[int]("f", hangs, waiting_max=2)
     thread.take(0)
     begun.wait()
     for value in range(1, 6):
@@ -199,25 +190,25 @@ def limited(monkeypatch: pytest.MonkeyPatch) -> Limit:
 def test_connections_leave_room_for_files_and_calls_back(limited: Limit, files: int) -> None:
     """Each worker's third descriptor, a group of files in two threads, and some more."""
     limited(files)
-    connections = descriptors.connections_allowed()
-    workers = connections // descriptors.CONNECTIONS_OF_A_WORKER
-    rest = descriptors.descriptors_allowed() - connections - workers
+    connections = process.connections_allowed()
+    workers = connections // process.CONNECTIONS_OF_A_WORKER
+    rest = process.descriptors_allowed() - connections - workers
     assert workers >= 1
-    assert rest >= 2 * descriptors.files_at_once() + min(32, files // 8)
+    assert rest >= 2 * process.files_at_once() + min(32, files // 8)
 
 
 def test_a_large_limit_is_not_used_up(limited: Limit) -> None:
     """Each connection has a thread, and a group of files its memory."""
     limited(2**20)
-    assert descriptors.connections_allowed() == descriptors.CONNECTIONS_MAX
-    assert descriptors.files_at_once() == 64
+    assert process.connections_allowed() == process.CONNECTIONS_MAX
+    assert process.files_at_once() == 64
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ECONNREFUSED])
 def test_a_lack_of_descriptors_is_told_from_a_refusal(number: int) -> None:
     """A peer that refuses a connection is dead; a process without descriptors knows nothing."""
     error = OSError(number, os.strerror(number))
-    assert descriptors.lacks_descriptors(error) is (number != errno.ECONNREFUSED)
+    assert process.lacks_descriptors(error) is (number != errno.ECONNREFUSED)
 
 
 @pytest.mark.parametrize(
@@ -264,5 +255,5 @@ def test_a_log_keeps_its_lines() -> None:
     record = logging.LogRecord(
         "a", logging.INFO, "", 0, line, ("x\n\x1b[31my",), (ValueError, error, None)
     )
-    lines = LogFormatter("%(name)s: %(message)s").format(record).split("\n")
+    lines = process.LogFormatter("%(name)s: %(message)s").format(record).split("\n")
     assert lines == [r"a: worker x \x1b[31my left", r"ValueError: \x1b[2Jfirst second"]

@@ -9,28 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.predictor.calibration import (
-    _OWN_STEP,
-    _REACH,
-    Corrections,
-    Online,
-    PendingForecasts,
-    Recalibrated,
-    Tracker,
-)
+from downpour.predictor import calibration
 from downpour.predictor.features import LEVELS, WORKERS_MAX, Array, task_rows
 from tests.predictor.test_simple import Constant
 
 AT_ASSIGNMENT = np.array([0])
 
 
-def level(of: Corrections, worker: str) -> Array:
+def level(of: calibration.Corrections, worker: str) -> Array:
     """Return a worker's offsets at assignment."""
     offsets: Array = of.of([worker], AT_ASSIGNMENT)[0]
     return offsets
 
 
-def tell(corrections: Corrections, worker: str, outcome: float) -> None:
+def tell(corrections: calibration.Corrections, worker: str, outcome: float) -> None:
     """Tell the outcome of a task that was predicted, as 0, at assignment."""
     corrections.learn([worker], AT_ASSIGNMENT, np.full((1, 4), outcome))
 
@@ -38,7 +30,7 @@ def tell(corrections: Corrections, worker: str, outcome: float) -> None:
 def test_a_tracker_comes_to_rest_at_the_quantiles_of_what_comes_out() -> None:
     """From a start that is far off, and each stage by itself."""
     outcomes = np.random.default_rng(0).normal(0, 0.1, 20_000)
-    tracker = Tracker([[0.5] * 4, [-0.5] * 4, [0.0] * 4], rate=0.002)
+    tracker = calibration.Tracker([[0.5] * 4, [-0.5] * 4, [0.0] * 4], rate=0.002)
     for outcome in outcomes:
         tracker.learn(np.array([0]), np.full((1, 4), outcome))
     found = tracker.offsets(np.array([0, 1]))
@@ -63,7 +55,7 @@ def test_a_tracker_is_adaptive_conformal_inference(drift: Callable[[int], float]
     symmetric = AbsoluteConformityScore(sym=True)
     mapie = TimeSeriesRegressor(zero, method="aci", cv="prefit", conformity_score=symmetric)
     mapie.fit(at, scores)
-    tracker = Tracker([list(LEVELS)] * 3, rate=0.05)
+    tracker = calibration.Tracker([list(LEVELS)] * 3, rate=0.05)
     generator = np.random.default_rng(0)
     for turn in range(200):
         outcome = np.array([np.clip(generator.beta(2, drift(turn)), 0.001, 0.999)])
@@ -82,7 +74,7 @@ def test_the_coverage_error_is_bounded_by_the_offset(outcomes: list[float], othe
     The share of them above a quantile is off by the own offset over the steps (Gibbs and Candès
     2021, proposition 4.1). So it vanishes with the number of tasks, because offsets are limited.
     """
-    corrections = Corrections(most=np.inf)
+    corrections = calibration.Corrections(most=np.inf)
     for _ in range(others):
         tell(corrections, "other", 0.1)
     above = np.zeros(4)
@@ -91,12 +83,14 @@ def test_the_coverage_error_is_bounded_by_the_offset(outcomes: list[float], othe
         tell(corrections, "w", outcome)
     own = level(corrections, "w") - level(corrections, "never seen")
     missed = above / len(outcomes) - (1 - np.array(LEVELS))
-    assert missed == pytest.approx(own / (_OWN_STEP * _REACH * len(outcomes)), abs=1e-9)
+    assert missed == pytest.approx(
+        own / (calibration._OWN_STEP * calibration._REACH * len(outcomes)), abs=1e-9
+    )
 
 
 def test_a_new_worker_starts_where_its_cluster_is_and_then_goes_its_own_way() -> None:
     """All take 10 % longer than predicted; then one joins that takes 10 % less, beside them."""
-    corrections = Corrections(most=0.3)
+    corrections = calibration.Corrections(most=0.3)
     for _ in range(400):
         for worker in ("a", "b", "c"):
             tell(corrections, worker, 0.1)
@@ -113,7 +107,7 @@ def test_a_new_worker_starts_where_its_cluster_is_and_then_goes_its_own_way() ->
 
 def test_a_thousand_workers_at_once_do_not_throw_it_off_balance() -> None:
     """Each has its noise, and the offset for a new one comes near to their quantiles and stays."""
-    corrections, generator = Corrections(most=0.3), np.random.default_rng(0)
+    corrections, generator = calibration.Corrections(most=0.3), np.random.default_rng(0)
     names, stage = [f"w{number}" for number in range(1000)], np.zeros(1000, int)
     for turn in range(40):
         outcomes = generator.normal(0, 0.1, (1000, 1))
@@ -125,7 +119,7 @@ def test_a_thousand_workers_at_once_do_not_throw_it_off_balance() -> None:
 
 def test_the_wide_quantiles_of_a_first_round_do_not_make_the_next_ones_narrow() -> None:
     """All outcomes lie far within them, which says nothing of tasks whose workers are known."""
-    corrections = Corrections(most=0.3)
+    corrections = calibration.Corrections(most=0.3)
     names, stage = [f"w{number}" for number in range(16)], np.zeros(16, int)
     corrections.learn(names, stage, np.tile([1.5, 0.0, -1.5, -2.5], (16, 1)))
     assert level(corrections, "new") == pytest.approx([0.0] * 4, abs=0.01)
@@ -133,7 +127,7 @@ def test_the_wide_quantiles_of_a_first_round_do_not_make_the_next_ones_narrow() 
 
 def test_offsets_stay_within_their_limit_and_come_back_from_it_at_once() -> None:
     """However long outcomes are far away: a limit that was only applied on use would wind up."""
-    corrections = Corrections(most=0.02)
+    corrections = calibration.Corrections(most=0.02)
     for _ in range(500):
         tell(corrections, "w", 5.0)
     assert level(corrections, "w") == pytest.approx([0.04] * 4)
@@ -144,7 +138,7 @@ def test_offsets_stay_within_their_limit_and_come_back_from_it_at_once() -> None
 
 def test_names_that_are_new_with_every_task_do_not_pile_up() -> None:
     """The worker whose last task is the longest ago is forgotten first."""
-    corrections = Corrections(most=0.3)
+    corrections = calibration.Corrections(most=0.3)
     tell(corrections, "kept", 1.0)
     for number in range(WORKERS_MAX):
         if number == 10:
@@ -159,7 +153,7 @@ def test_names_that_are_new_with_every_task_do_not_pile_up() -> None:
 def test_a_model_that_is_too_sure_is_widened() -> None:
     """It predicts 2 % around; what comes out is 10 % around: 90 % stay below the third."""
     outcomes = np.exp(np.random.default_rng(0).normal(0, 0.1, 8000))
-    predictor = Online(Recalibrated(Constant([-0.02, 0.0, 0.02, 0.03])))
+    predictor = calibration.Online(calibration.Recalibrated(Constant([-0.02, 0.0, 0.02, 0.03])))
     below = []
     for seconds in outcomes:
         below.append(seconds <= predictor.predict("w", {}).q90)
@@ -170,7 +164,7 @@ def test_a_model_that_is_too_sure_is_widened() -> None:
 def test_a_model_that_suits_one_worker_and_not_another_is_right_for_both() -> None:
     """One is as the model says, one is always slower: an offset for both would fail both."""
     generator = np.random.default_rng(0)
-    predictor = Online(Recalibrated(Constant([-0.13, 0.0, 0.13, 0.2])))
+    predictor = calibration.Online(calibration.Recalibrated(Constant([-0.13, 0.0, 0.13, 0.2])))
     below: dict[str, list[bool]] = {"even": [], "slow": []}
     for _ in range(1500):
         for worker, usual in (("even", 0.0), ("slow", 0.15)):
@@ -183,7 +177,7 @@ def test_a_model_that_suits_one_worker_and_not_another_is_right_for_both() -> No
 
 def test_forecasts_are_kept_for_the_outcome_and_not_longer() -> None:
     """At each stage the last one; then they are gone, and those of other workers stay."""
-    pending = PendingForecasts()
+    pending = calibration.PendingForecasts()
     afresh, reported = {"n_samples": 8.0}, {"n_samples": 8.0, "p25_elapsed_s": 1.0}
     rows = [np.zeros(4), np.full(4, 5.0), np.ones(4)]
     pending.remember(["a"], task_rows([afresh]), [np.full(4, 7.0)])
@@ -198,7 +192,7 @@ def test_forecasts_are_kept_for_the_outcome_and_not_longer() -> None:
 
 def test_a_forecast_of_the_next_task_is_not_judged_by_this_one() -> None:
     """The manager asks for both at once: how a worker would do afresh, and when its task ends."""
-    pending = PendingForecasts()
+    pending = calibration.PendingForecasts()
     afresh, reported = {"n_samples": 8.0}, {"n_samples": 8.0, "p25_elapsed_s": 1.0}
     pending.remember(["a"], task_rows([afresh]), [np.zeros(4)])
     both = task_rows([afresh, reported])
@@ -210,7 +204,7 @@ def test_a_forecast_of_the_next_task_is_not_judged_by_this_one() -> None:
 @pytest.mark.parametrize("samples", [400.0, 100.0, 25.0])
 def test_a_forecast_for_another_size_is_judged_by_the_time_of_a_sample(samples: float) -> None:
     """A hundred samples were to take a second, and others took as long a sample: no surprise."""
-    pending = PendingForecasts()
+    pending = calibration.PendingForecasts()
     pending.remember(["a"], task_rows([{"n_samples": 100.0}]), [np.zeros(4)])
     finished = task_rows([{"n_samples": samples}])
     _, _, surprises = pending.take(["a"], finished, np.array([samples / 100]))

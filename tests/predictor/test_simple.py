@@ -10,18 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.predictor import make, pretrained
+from downpour.predictor import learned, make, pretrained
 from downpour.predictor.calibration import Online, Selector
 from downpour.predictor.features import LEVELS, Array, Model
-from downpour.predictor.learned import (
-    Ewma,
-    LastValue,
-    Lstm,
-    Median,
-    Trained,
-    for_a_stranger,
-    read_trained,
-)
 
 
 def after(model: Model, *told: tuple[str, float]) -> Online:
@@ -38,21 +29,21 @@ TOLD = (("a", 1.0), ("a", 4.0), ("b", 100.0), ("c", 9.0))
 def test_each_expects_what_its_name_says() -> None:
     """For a task twice as large, twice as long."""
     told = {"n_samples": 20.0}
-    assert after(LastValue(), *TOLD).predict("a", told).q50 == pytest.approx(8.0, rel=0.05)
-    assert after(Ewma(), *TOLD).predict("a", told).q50 == pytest.approx(4.0, rel=0.05)
-    assert after(Median(), *TOLD).predict("b", told).q50 == pytest.approx(12.0, rel=0.05)
+    assert after(learned.LastValue(), *TOLD).predict("a", told).q50 == pytest.approx(8.0, rel=0.05)
+    assert after(learned.Ewma(), *TOLD).predict("a", told).q50 == pytest.approx(4.0, rel=0.05)
+    assert after(learned.Median(), *TOLD).predict("b", told).q50 == pytest.approx(12.0, rel=0.05)
 
 
 def test_a_new_worker_is_taken_for_an_ordinary_one() -> None:
     """The cluster's median, for simple predictors of every kind."""
-    for model in (LastValue(), Ewma()):
+    for model in (learned.LastValue(), learned.Ewma()):
         answer = after(model, *TOLD).predict("new", {"n_samples": 10.0})
         assert answer.q50 == pytest.approx(6.0, rel=0.05)
 
 
 def test_a_report_is_extrapolated() -> None:
     """A quarter in three seconds is a whole in twelve, with any history."""
-    for model in (LastValue(), Ewma(), Median()):
+    for model in (learned.LastValue(), learned.Ewma(), learned.Median()):
         answer = after(model, *TOLD).predict("a", {"p25_elapsed_s": 3.0})
         assert answer.q50 == pytest.approx(12.0, rel=0.05)
         assert answer.q10 >= 3.0
@@ -60,7 +51,7 @@ def test_a_report_is_extrapolated() -> None:
 
 def test_seconds_that_are_none_are_ignored() -> None:
     """Zero, negative, NaN, infinite."""
-    predictor = after(LastValue(), *TOLD)
+    predictor = after(learned.LastValue(), *TOLD)
     for seconds in (0.0, -1.0, float("nan"), float("inf")):
         predictor.observe("a", {"n_samples": 10.0}, seconds)
     assert predictor.predict("a", {"n_samples": 10.0}).q50 == pytest.approx(4.0, rel=0.05)
@@ -80,14 +71,14 @@ def test_a_stranger_is_one_more_of_the_cluster(workers: int, spread: float) -> N
     below = np.zeros(4)
     for _ in range(2000):
         times = spread * generator.standard_t(4, workers + 1)
-        below += times[-1] <= for_a_stranger(times[:-1])
+        below += times[-1] <= learned.for_a_stranger(times[:-1])
     assert below / 2000 == pytest.approx(LEVELS, abs=0.03 + 0.5 / workers)
 
 
 @given(st.lists(st.floats(-10, 10), min_size=1, max_size=60))
 def test_its_quantiles_are_those_of_split_conformal_prediction(times: list[float]) -> None:
     """Of n + 1 equally likely draws, n are known; the last one moves a quantile by one at most."""
-    found, known = for_a_stranger(np.array(times)), [-np.inf, *sorted(times), np.inf]
+    found, known = learned.for_a_stranger(np.array(times)), [-np.inf, *sorted(times), np.inf]
     assert found.tolist() == sorted(found)
     for place, level in enumerate(LEVELS):
         conformal = int(np.ceil((len(times) + 1) * level - 1e-9))
@@ -96,12 +87,12 @@ def test_its_quantiles_are_those_of_split_conformal_prediction(times: list[float
 
 def test_without_a_cluster_only_the_order_of_magnitude_is_known() -> None:
     """A tenth of the tasks below 0.22 times the usual time, a fiftieth above 12 times."""
-    found = np.exp(for_a_stranger(np.zeros(0)))
+    found = np.exp(learned.for_a_stranger(np.zeros(0)))
     assert found == pytest.approx([0.22, 1.0, 4.5, 12.2], rel=0.06)
 
 
 @pytest.mark.parametrize("name", ["lstm", "ridge", "selector"])
-def test_a_new_worker_is_predicted_as_its_cluster(name: str, trained: Trained) -> None:
+def test_a_new_worker_is_predicted_as_its_cluster(name: str, trained: learned.Trained) -> None:
     """Half of them need a second for a task, half of them two. Once it reports, that counts."""
     predictor = make(name, trained)
     for _ in range(10):
@@ -150,9 +141,14 @@ def run(selector: Selector, seconds: Array) -> Online:
 def test_the_median_serves_names_that_are_not_machines() -> None:
     """Delays without memory: the history of a name predicts nothing."""
     delays = np.exp(np.random.default_rng(1).normal(2, 0.6, (40, 16)))
-    trained = Lstm(read_trained().lstm)
+    trained = learned.Lstm(learned.read_trained().lstm)
     selector = Selector(
-        {"lstm": trained, "ewma": Ewma(), "last-value": LastValue(), "median": Median()}
+        {
+            "lstm": trained,
+            "ewma": learned.Ewma(),
+            "last-value": learned.LastValue(),
+            "median": learned.Median(),
+        }
     )
     assert selector.chosen() == "lstm"
     run(selector, delays)
@@ -162,7 +158,7 @@ def test_the_median_serves_names_that_are_not_machines() -> None:
 def test_the_median_does_not_serve_different_workers() -> None:
     """The same delays, if each worker keeps its own."""
     own = np.exp(np.random.default_rng(1).normal(2, 0.6, 16))
-    selector = Selector({"median": Median(), "ewma": Ewma()})
+    selector = Selector({"median": learned.Median(), "ewma": learned.Ewma()})
     run(selector, np.tile(own, (40, 1)))
     assert selector.chosen() == "ewma"
 

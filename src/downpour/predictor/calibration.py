@@ -10,23 +10,13 @@ import numpy as np
 
 from downpour.base.values import Forecast
 from downpour.predictor import features as f
-from downpour.predictor.features import (
-    LEAST,
-    LEVELS,
-    MOST,
-    WORKERS_MAX,
-    Array,
-    Features,
-    Model,
-    Request,
-    task_rows,
-)
+from downpour.predictor.features import Array, Model
 
 STAGES = 3
 _LATE = 0.375  # halfway between the traces' reports at 25 and 50 %
 # If a worker leaves in the middle of a task, its forecasts stay here without an outcome.
 _PENDING_MAX = 20_000
-_LEVELS = np.array(LEVELS)
+_LEVELS = np.array(f.LEVELS)
 # Steps, in log seconds per outcome, chosen on half of the traces' jobs
 # (docs/concepts/forecasts.md). `_OWN_STEP` is the largest step whose pinball loss on those jobs
 # does not exceed that of shared offsets alone.
@@ -125,7 +115,7 @@ class Corrections:
     def __init__(self, most: float) -> None:
         """Begin at 0; neither part may move farther than `most`, in log seconds."""
         self._most = most
-        self._shared = np.zeros((STAGES, len(LEVELS)))
+        self._shared = np.zeros((STAGES, len(f.LEVELS)))
         self._counts = np.zeros(STAGES)
         self._own: dict[str, Array] = {}  # (stages, 4) each, in the order of their last outcomes
 
@@ -142,7 +132,7 @@ class Corrections:
             offsets = self._own.pop(worker, None)
             self._own[worker] = np.zeros_like(self._shared) if offsets is None else offsets
             self._own[worker][place] = row
-        while len(self._own) > WORKERS_MAX:
+        while len(self._own) > f.WORKERS_MAX:
             del self._own[next(iter(self._own))]
         for place in np.unique(stage):
             pushes = _pushes(surprises[stage == place], self._shared[place])
@@ -152,7 +142,7 @@ class Corrections:
             self._shared[place] = np.clip(shared, -self._most, self._most)
 
     def _own_of(self, workers: Sequence[str], stage: Array) -> Array:
-        offsets = np.zeros((len(workers), len(LEVELS)))
+        offsets = np.zeros((len(workers), len(f.LEVELS)))
         for row, (worker, place) in enumerate(zip(workers, stage.tolist(), strict=True)):
             if worker in self._own:
                 offsets[row] = self._own[worker][place]
@@ -218,25 +208,25 @@ class Online:
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._waiting: dict[str, tuple[Features, float]] = {}
+        self._waiting: dict[str, tuple[f.Features, float]] = {}
 
-    def predict(self, worker: str, features: Features) -> Forecast:
+    def predict(self, worker: str, features: f.Features) -> Forecast:
         """Predict one task."""
         return self.predict_many([(worker, features)])[0]
 
-    def predict_many(self, requests: Sequence[Request]) -> list[Forecast]:
+    def predict_many(self, requests: Sequence[f.Request]) -> list[Forecast]:
         """Predict many tasks at once; the answers come in the order of the requests."""
         if not requests:
             return []
         self._take_in()
-        tasks = task_rows([features for _, features in requests])
+        tasks = f.task_rows([features for _, features in requests])
         quantiles = self._model.predict([worker for worker, _ in requests], tasks)
         # A float64 overflows beyond exp(709).
         return [Forecast.of(row) for row in np.exp(np.minimum(quantiles, 300.0)).tolist()]
 
-    def observe(self, worker: str, features: Features, seconds: float) -> None:
+    def observe(self, worker: str, features: f.Features, seconds: float) -> None:
         """Learn how long a task took; ignore anything but a positive number of seconds."""
-        if not LEAST <= seconds <= MOST:
+        if not f.LEAST <= seconds <= f.MOST:
             return
         # A model takes one task per worker at a time, because each task moves its worker's state.
         if worker in self._waiting or len(self._waiting) >= _WAITING_MAX:
@@ -247,7 +237,7 @@ class Online:
         if self._waiting:
             waiting, self._waiting = self._waiting, {}
             features, seconds = zip(*waiting.values(), strict=True)
-            self._model.learn(list(waiting), task_rows(features), np.array(seconds))
+            self._model.learn(list(waiting), f.task_rows(features), np.array(seconds))
 
 
 _log = logging.getLogger(__name__)
@@ -288,7 +278,7 @@ class Selector:
     def predict(self, workers: Sequence[str], tasks: Array) -> Array:
         """Return the quantiles of the chosen member, row by row."""
         # NaN marks a member that did not answer: its loss will be NaN too, and `_judge` drops it.
-        answers = np.full((len(self._names), len(workers), len(LEVELS)), np.nan)
+        answers = np.full((len(self._names), len(workers), len(f.LEVELS)), np.nan)
         for place, member in enumerate(self._members.values()):
             if place in self._set_aside:
                 continue

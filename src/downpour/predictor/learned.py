@@ -23,15 +23,7 @@ from downpour.files.store.header import decode, encode
 from downpour.host.paths import read_user_file
 from downpour.predictor import features as f
 from downpour.predictor.calibration import Tracker, above_elapsed, stages
-from downpour.predictor.features import (
-    EVENTS,
-    INPUTS,
-    LEVELS,
-    MEDIAN,
-    START_LOG_SECONDS,
-    Array,
-    Histories,
-)
+from downpour.predictor.features import Array, Histories
 
 _LIMIT = 10.0  # a factor of 22,000; above it, `exp` of a broken model's answer could overflow
 # If neither a worker nor its cluster has a history, we only know the order of magnitude. A tenth of
@@ -39,7 +31,7 @@ _LIMIT = 10.0  # a factor of 22,000; above it, `exp` of a broken model's answer 
 _UNKNOWN = (-1.5, 0.0, 1.5, 2.5)
 # The same as equally likely values. Their number is odd, so that one of them is the median.
 _UNKNOWN_VALUES = np.interp(
-    (np.arange(201) + 0.5) / 201, [0.0, *LEVELS, 1.0], [-2.5, *_UNKNOWN, 3.0]
+    (np.arange(201) + 0.5) / 201, [0.0, *f.LEVELS, 1.0], [-2.5, *_UNKNOWN, 3.0]
 )
 
 
@@ -92,7 +84,7 @@ def for_a_stranger(times: Array) -> Array:
     weights = np.repeat([len(_UNKNOWN_VALUES), 1], [len(times), len(_UNKNOWN_VALUES)])
     order = np.argsort(values)
     share = np.cumsum(weights[order]) / weights.sum()
-    quantiles: Array = values[order][np.searchsorted(share, LEVELS)]
+    quantiles: Array = values[order][np.searchsorted(share, f.LEVELS)]
     return quantiles
 
 
@@ -117,7 +109,7 @@ def rest_from_total(tasks: Array, seconds: Array) -> Array:
 
 # Inputs that are logarithms of ratios: small differences matter as well as large ones.
 RATIOS = tuple(
-    INPUTS.index(name)
+    f.INPUTS.index(name)
     for name in (
         "fast", "middle", "last", "before_last", "tail", "head", "drift", "lowest", "median",
         "highest", "cluster", "cluster_last", "alike", "alike_lately", "size", "alike_at_start",
@@ -133,13 +125,13 @@ KINDS = ("assigned", "reported")
 
 def shapes(nets: int, units: int, wide: int, narrow: int) -> dict[str, tuple[int, ...]]:
     """Return the shape of every array of the network."""
-    seen = len(INPUTS) + len(RATIOS) + units
+    seen = len(f.INPUTS) + len(RATIOS) + units
     by_name: dict[str, tuple[int, ...]] = {
-        "inputs.center": (len(INPUTS),),
-        "inputs.scale": (len(INPUTS),),
-        "events.center": (len(EVENTS),),
-        "events.scale": (len(EVENTS),),
-        "cell.event": (nets, len(EVENTS), 4 * units),
+        "inputs.center": (len(f.INPUTS),),
+        "inputs.scale": (len(f.INPUTS),),
+        "events.center": (len(f.EVENTS),),
+        "events.scale": (len(f.EVENTS),),
+        "cell.event": (nets, len(f.EVENTS), 4 * units),
         "cell.state": (nets, units, 4 * units),
         "cell.bias": (nets, 1, 4 * units),
     }
@@ -228,7 +220,7 @@ _PARTS: Sequence[str] = (
 def spread_out(raw: Array) -> Array:
     """Return quantiles from a network's outputs: a median, and distances away from it."""
     away = np.logaddexp(0, raw)
-    middle = raw[..., MEDIAN]
+    middle = raw[..., f.MEDIAN]
     upper = middle + away[..., 2]
     parts = [middle - away[..., 0], middle, upper, upper + away[..., 3]]
     return np.stack(parts, axis=-1)
@@ -249,9 +241,9 @@ VERSION = "1"
 _SHIPPED = "pretrained.safetensors"
 _LARGE = 64  # elements: in smaller arrays, 16 bits would save too little to be worth the rounding
 _RIDGE = {
-    "weights": (2, len(INPUTS)),
-    "center": (2, len(INPUTS)),
-    "scale": (2, len(INPUTS)),
+    "weights": (2, len(f.INPUTS)),
+    "center": (2, len(f.INPUTS)),
+    "scale": (2, len(f.INPUTS)),
     "spread": (2, 4),
 }
 
@@ -373,7 +365,7 @@ class Point(ABC):
 
     def _centers(self, workers: Sequence[str], tasks: Array) -> Array:
         expected = [self.predicted_rate(worker) for worker in workers]
-        rates = np.array([START_LOG_SECONDS if rate is None else rate for rate in expected])
+        rates = np.array([f.START_LOG_SECONDS if rate is None else rate for rate in expected])
         share = tasks[:, f.SHARE]
         reported = share > 0
         pace = np.where(reported, tasks[:, f.SECONDS], 1.0) / np.where(reported, share, 1.0)

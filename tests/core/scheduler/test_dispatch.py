@@ -10,24 +10,14 @@ from downpour.base.values import AttemptId, Forecast
 from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
-from downpour.core.stragglers.base import (
-    Action,
-    Assignment,
-    Close,
-    Handoff,
-    Policy,
-    Resize,
-    Waiting,
-    Withdrawal,
-    WorkerRequest,
-)
+from downpour.core.stragglers import base
 from downpour.core.stragglers.pairing import pair
 from tests.core.scheduler import make
 from tests.core.scheduler.stage import Outcome, Stage, of
 
 WHY = "the test says so"
 SOON = Forecast(q10=1.0, q50=2.0, q90=3.0, q98=4.0)
-TO_DOT = Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY)
+TO_DOT = base.Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY)
 
 
 @pytest.fixture
@@ -63,8 +53,8 @@ def test_a_shard_that_is_handed_over_goes_on_with_whom_it_is_meant_for(stage: St
 def test_two_workers_exchange_their_shards(stage: Stage) -> None:
     """Each waits for the other's; the first to be free takes no other shard meanwhile."""
     stage.wish(
-        Handoff(shard=0, worker="ann", meant_for="bob", reason=WHY),
-        Handoff(shard=1, worker="bob", meant_for="ann", reason=WHY),
+        base.Handoff(shard=0, worker="ann", meant_for="bob", reason=WHY),
+        base.Handoff(shard=1, worker="bob", meant_for="ann", reason=WHY),
     )
     assert of(stage.hand_over("ann", 0, "s5"), out.Assigned) == []
     given = of(stage.hand_over("bob", 1, "s2"), out.Assigned)
@@ -110,7 +100,7 @@ def test_a_hand_over_is_asked_of_its_worker(stage: Stage) -> None:
 
 def test_a_shard_meant_for_a_worker_that_leaves_is_anybodys(stage: Stage) -> None:
     """Nothing waits for a worker that is not here."""
-    stage.wish(Handoff(shard=0, worker="ann", meant_for="bob", reason=WHY))
+    stage.wish(base.Handoff(shard=0, worker="ann", meant_for="bob", reason=WHY))
     stage.happen(on.WorkerLeft, worker="bob", reason="gone")
     given = of(stage.hand_over("ann", 0, "s5"), out.Assigned)
     assert given[0].snapshot is None or given[0].attempt.shard == 0
@@ -131,8 +121,8 @@ def test_a_hand_over_that_comes_too_late_changes_nothing(stage: Stage) -> None:
 def test_a_shard_whose_copy_goes_on_is_reserved_for_nobody(stage: Stage) -> None:
     """If the copy is lost later, the first idle worker gets the shard."""
     stage.wish(
-        Assignment(shard=0, worker="dot", reason=WHY),
-        Handoff(shard=0, worker="ann", meant_for="bob", reason=WHY),
+        base.Assignment(shard=0, worker="dot", reason=WHY),
+        base.Handoff(shard=0, worker="ann", meant_for="bob", reason=WHY),
     )
     assert of(stage.hand_over("ann", 0, "s5"), out.Assigned) == []
     [given] = of(stage.happen(on.WorkerLost, worker="dot", reason="gone"), out.Assigned)
@@ -141,7 +131,7 @@ def test_a_shard_whose_copy_goes_on_is_reserved_for_nobody(stage: Stage) -> None
 
 def test_the_first_of_several_attempts_counts(stage: Stage) -> None:
     """A copy begins on an idle worker; when one has published, the other is told to stop."""
-    [given] = of(stage.wish(Assignment(shard=0, worker="dot", reason=WHY)), out.Assigned)
+    [given] = of(stage.wish(base.Assignment(shard=0, worker="dot", reason=WHY)), out.Assigned)
     assert (given.worker, given.attempt.attempt) == ("dot", 1)
     commands = stage.publish("dot", 0, attempt=1)
     [cancelled] = of(commands, out.Cancel)
@@ -152,7 +142,8 @@ def test_the_first_of_several_attempts_counts(stage: Stage) -> None:
 def test_an_attempt_that_is_withdrawn_is_nobodys_failure(stage: Stage) -> None:
     """Its worker stops, and another one trains the shard from its beginning."""
     commands = stage.wish(
-        Withdrawal(shard=0, worker="ann", reason=WHY), Assignment(shard=0, worker="dot", reason=WHY)
+        base.Withdrawal(shard=0, worker="ann", reason=WHY),
+        base.Assignment(shard=0, worker="dot", reason=WHY),
     )
     assert [(c.worker, c.attempt.shard) for c in of(commands, out.Assigned)] == [("dot", 0)]
     assert stage.core.state.active.round.tasks[0].failures == 0  # type: ignore[union-attr]
@@ -164,7 +155,7 @@ def test_a_round_can_be_closed_without_the_last(stage: Stage, *, leave_running: 
     stage.publish("ann", 0)
     stage.publish("bob", 1)
     stage.beat("cid", make.progress(make.attempt("one", 0, 2, 0), saved="s5"))
-    commands = stage.wish(Close(reason=WHY, leave_running=leave_running))
+    commands = stage.wish(base.Close(reason=WHY, leave_running=leave_running))
     [folded] = of(commands, out.Aggregate)
     assert folded.shards == (0, 1)
     assert len(of(commands, out.Cancel)) == (0 if leave_running else 1)
@@ -194,7 +185,7 @@ def test_of_many_missing_shards_the_first_are_named(shards: int, named: str) -> 
     """A line fits a screen, however many shards a round leaves out."""
     stage = Stage((10,) * shards)
     stage.publish("ann", 0)
-    stage.wish(Close(reason=WHY))
+    stage.wish(base.Close(reason=WHY))
     text = f"epoch 1: closed without shards {named}: {WHY}"
     assert stage.said == [text]
 
@@ -202,7 +193,7 @@ def test_of_many_missing_shards_the_first_are_named(shards: int, named: str) -> 
 def test_a_snapshot_of_an_unwanted_task_is_removed(stage: Stage) -> None:
     """Once, when its worker mentions it; a worker that finishes unused leaves no file behind."""
     stage.publish("ann", 0)
-    stage.wish(Close(reason=WHY, leave_running=True))
+    stage.wish(base.Close(reason=WHY, leave_running=True))
     late = make.progress(make.attempt("one", 0, 2, 0), saved="s5")
     assert removed(stage.beat("cid", late)) == {"s5"}
     assert removed(stage.beat("cid", late)) == set()
@@ -210,7 +201,7 @@ def test_a_snapshot_of_an_unwanted_task_is_removed(stage: Stage) -> None:
 
 def test_no_policy_is_asked_during_a_replay(stage: Stage) -> None:
     """What it has decided is there as well, and comes next."""
-    wish = Close(reason=WHY)
+    wish = base.Close(reason=WHY)
     core = Scheduler(policies=stage.core.state.policies)
     stage.wishes, asked = [wish], len(stage.views)
     for entry in stage.entries:
@@ -220,17 +211,17 @@ def test_no_policy_is_asked_during_a_replay(stage: Stage) -> None:
 
 def test_a_round_without_any_update_is_not_closed(stage: Stage) -> None:
     """There would be nothing to go on from."""
-    assert stage.wish(Close(reason=WHY)) == []
+    assert stage.wish(base.Close(reason=WHY)) == []
 
 
 def test_a_round_is_cut_anew_only_before_it_begins(stage: Stage) -> None:
     """Sizes of other sums, of none, or too late, are not heard."""
-    assert of(stage.wish(Resize(samples=(20, 5, 5), reason=WHY)), out.Resized) == []
+    assert of(stage.wish(base.Resize(samples=(20, 5, 5), reason=WHY)), out.Resized) == []
     publish_all(stage)
     stage.wishes = [
-        Resize(samples=(20, 5, 6), reason=WHY),
-        Resize(samples=(30, 0, 0), reason=WHY),
-        Resize(samples=(25, 1, 4), reason=WHY),
+        base.Resize(samples=(20, 5, 6), reason=WHY),
+        base.Resize(samples=(30, 0, 0), reason=WHY),
+        base.Resize(samples=(25, 1, 4), reason=WHY),
     ]
     commands = stage.aggregate()
     assert [command.samples for command in of(commands, out.Resized)] == [(25, 1, 4)]
@@ -240,7 +231,7 @@ def test_a_round_is_cut_anew_only_before_it_begins(stage: Stage) -> None:
 def test_a_task_keeps_the_share_of_its_first_attempt(stage: Stage) -> None:
     """So each attempt has the same steps, whoever trains it; forecasts are of these alone."""
     publish_all(stage)
-    stage.wishes = [Assignment(shard=0, worker="dot", reason=WHY, share=0.5)]
+    stage.wishes = [base.Assignment(shard=0, worker="dot", reason=WHY, share=0.5)]
     happened = stage.aggregate()
     tasks = {(a.attempt.shard, a.attempt.attempt): a.share for a in of(happened, out.Assigned)}
     # The stage's own policy has given shard 0 to ann, its home, and asked for all of it.
@@ -251,7 +242,7 @@ def test_a_task_keeps_the_share_of_its_first_attempt(stage: Stage) -> None:
 
 def test_why_a_shard_stays_is_told_once_a_round(stage: Stage) -> None:
     """The policy says so at each look; nothing is told of a shard that its worker does not hold."""
-    stays = Waiting(shard=0, worker="ann", reason=WHY)
+    stays = base.Waiting(shard=0, worker="ann", reason=WHY)
     (told,) = of(stage.wish(stays), out.Explained)
     assert (told.round, told.shard, told.worker, told.reason) == (0, 0, "ann", WHY)
     assert stage.said[-1] == f"epoch 1: shard 0 stays at ann: {WHY}"
@@ -261,30 +252,30 @@ def test_why_a_shard_stays_is_told_once_a_round(stage: Stage) -> None:
 
 def test_a_worker_is_asked_for_once_in_a_while(stage: Stage) -> None:
     """It takes time to start one; the policy sees that it is on its way."""
-    assert len(of(stage.wish(WorkerRequest(reason=WHY)), out.WorkerRequested)) == 1
-    assert of(stage.wish(WorkerRequest(reason=WHY)), out.WorkerRequested) == []
+    assert len(of(stage.wish(base.WorkerRequest(reason=WHY)), out.WorkerRequested)) == 1
+    assert of(stage.wish(base.WorkerRequest(reason=WHY)), out.WorkerRequested) == []
     assert [view.requested for view in stage.views[-2:]] == [0, 1]
     stage.join("eve", "fay")
     assert stage.views[-1].requested == 0
     stage.now += 26.0  # and the seconds after which the next things happen
-    assert len(of(stage.wish(WorkerRequest(reason=WHY)), out.WorkerRequested)) == 1
+    assert len(of(stage.wish(base.WorkerRequest(reason=WHY)), out.WorkerRequested)) == 1
 
 
 @pytest.mark.parametrize(
     "wish",
     [
-        Assignment(shard=9, worker="dot", reason=WHY),
-        Assignment(shard=0, worker="ann", reason=WHY),
-        Assignment(shard=0, worker="stranger", reason=WHY),
-        Assignment(shard=0, worker="dot", reason=WHY, share=0.0),
-        Assignment(shard=0, worker="dot", reason=WHY, share=1.5),
-        Withdrawal(shard=1, worker="ann", reason=WHY),
-        Handoff(shard=1, worker="ann", meant_for="dot", reason=WHY),
-        Handoff(shard=0, worker="ann", meant_for="stranger", reason=WHY),
-        Handoff(shard=0, worker="ann", meant_for="ann", reason=WHY),
+        base.Assignment(shard=9, worker="dot", reason=WHY),
+        base.Assignment(shard=0, worker="ann", reason=WHY),
+        base.Assignment(shard=0, worker="stranger", reason=WHY),
+        base.Assignment(shard=0, worker="dot", reason=WHY, share=0.0),
+        base.Assignment(shard=0, worker="dot", reason=WHY, share=1.5),
+        base.Withdrawal(shard=1, worker="ann", reason=WHY),
+        base.Handoff(shard=1, worker="ann", meant_for="dot", reason=WHY),
+        base.Handoff(shard=0, worker="ann", meant_for="stranger", reason=WHY),
+        base.Handoff(shard=0, worker="ann", meant_for="ann", reason=WHY),
     ],
 )
-def test_an_impossible_action_is_ignored(stage: Stage, wish: Action) -> None:
+def test_an_impossible_action_is_ignored(stage: Stage, wish: base.Action) -> None:
     """A policy's mistake costs nothing else."""
     assert stage.wish(wish) == []
 
@@ -335,7 +326,7 @@ def test_an_assignment_says_how_long_it_is_forecast_to_take(stage: Stage) -> Non
 
 def test_nothing_is_forecast_of_an_unknown_worker(stage: Stage) -> None:
     """No forecast is better than a guess."""
-    [given] = of(stage.wish(Assignment(shard=0, worker="dot", reason=WHY)), out.Assigned)
+    [given] = of(stage.wish(base.Assignment(shard=0, worker="dot", reason=WHY)), out.Assigned)
     assert given.forecast is None
 
 
@@ -368,12 +359,12 @@ def test_quarters_are_those_of_an_attempts_remaining_steps(stage: Stage) -> None
     "wish",
     [
         TO_DOT,
-        Withdrawal(shard=0, worker="ann", reason=WHY),
-        Assignment(shard=0, worker="dot", reason=WHY),
-        Close(reason=WHY),
+        base.Withdrawal(shard=0, worker="ann", reason=WHY),
+        base.Assignment(shard=0, worker="dot", reason=WHY),
+        base.Close(reason=WHY),
     ],
 )
-def test_the_forecast_is_recorded_with_each_decision(stage: Stage, wish: Action) -> None:
+def test_the_forecast_is_recorded_with_each_decision(stage: Stage, wish: base.Action) -> None:
     """So that the record says what waiting would have taken."""
     attempt = make.attempt("one", 0, 0, 0)
     stage.publish("bob", 1)
@@ -391,7 +382,7 @@ def test_a_prediction_is_told_once(stage: Stage) -> None:
     attempt = make.attempt("one", 0, 0, 0)
     stage.report("ann", attempt, 30)
     assert len(forecast_facts(stage, attempt)) == 1
-    wish = Assignment(shard=0, worker="dot", reason=WHY)
+    wish = base.Assignment(shard=0, worker="dot", reason=WHY)
     assert of(stage.wish(wish), out.ForecastRecorded) == []
 
 
@@ -399,10 +390,10 @@ def test_the_last_decisions_are_kept_in_words(stage: Stage) -> None:
     """What was done and why, but not who was simply given work; the oldest are forgotten."""
     assert list(stage.core.state.decisions) == []
     stage.wish(TO_DOT)
-    stage.wish(Assignment(shard=1, worker="dot", reason=WHY))
+    stage.wish(base.Assignment(shard=1, worker="dot", reason=WHY))
     stage.publish("dot", 1, attempt=1)
-    stage.wish(Withdrawal(shard=2, worker="cid", reason=WHY), WorkerRequest(reason=WHY))
-    stage.wish(Close(reason=WHY))
+    stage.wish(base.Withdrawal(shard=2, worker="cid", reason=WHY), base.WorkerRequest(reason=WHY))
+    stage.wish(base.Close(reason=WHY))
     assert stage.said == [
         f"epoch 1: shard 0 from ann to dot: {WHY}",
         f"epoch 1: shard 1 to dot, too: {WHY}",
@@ -410,13 +401,13 @@ def test_the_last_decisions_are_kept_in_words(stage: Stage) -> None:
         f"epoch 1: one more worker is asked for: {WHY}",
         f"epoch 1: closed without shards 0, 2: {WHY}",
     ]
-    stage.wishes = [Resize(samples=(20, 4, 6), reason=WHY)]
+    stage.wishes = [base.Resize(samples=(20, 4, 6), reason=WHY)]
     stage.aggregate()
     last = stage.core.state.decisions[-1]
     assert last == (stage.now, "one", f"epoch 2: cut anew, 4 to 20 samples a shard: {WHY}")
     for _ in range(100):
         stage.now += 30.0
-        stage.wish(WorkerRequest(reason=WHY))
+        stage.wish(base.WorkerRequest(reason=WHY))
     assert len(stage.core.state.decisions) < 100
 
 
@@ -467,9 +458,9 @@ def test_a_worker_that_stands_by_is_told_of_once_while_that_is_so(stage: Stage) 
     for step in (1, 2):
         report = replace(progress, steps_done=step, steps_total=9, elapsed_seconds=float(step))
         stage.beat("bob", report)
-    stage.wish(Withdrawal(shard=0, worker="ann", reason=WHY))
+    stage.wish(base.Withdrawal(shard=0, worker="ann", reason=WHY))
     said = [{"dot": "too slow"}, {"dot": "too slow"}, {}, {"dot": "too slow again"}]
-    teller = Policy(decide=lambda _: [], watches=True, standing_by=lambda _: said.pop(0))
+    teller = base.Policy(decide=lambda _: [], watches=True, standing_by=lambda _: said.pop(0))
     stage.core.state.policies = {"wait": teller}
     stage.core.state.decisions.clear()
     outputs = [stage.core.handle(on.Tick(at_seconds=stage.now)) for _ in range(4)]

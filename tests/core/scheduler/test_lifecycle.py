@@ -7,30 +7,19 @@ from typing import Any
 
 import pytest
 
+from downpour.base import states
 from downpour.base.errors import IllegalTransition
-from downpour.base.states import (
-    EXPERIMENT,
-    TASK,
-    WORKER,
-    ExperimentState,
-    Lifecycle,
-    Table,
-    TaskState,
-    WorkerState,
-    heartbeat_timeout,
-    progress_timeout,
-)
 
 TABLES = {
-    "task": (TASK, TaskState.PENDING),
-    "worker": (WORKER, WorkerState.AWAITED),
-    "experiment": (EXPERIMENT, ExperimentState.WAITING),
+    "task": (states.TASK, states.TaskState.PENDING),
+    "worker": (states.WORKER, states.WorkerState.AWAITED),
+    "experiment": (states.EXPERIMENT, states.ExperimentState.WAITING),
 }
 
 
 def test_an_illegal_step_tells_the_story() -> None:
     """Who asks for a step that is not in the table learns what had happened before."""
-    life = Lifecycle("task round 0 shard 3", TASK, TaskState.PENDING)
+    life = states.Lifecycle("task round 0 shard 3", states.TASK, states.TaskState.PENDING)
     life.step("assign")
     life.step("publish")
     life.step("apply")
@@ -47,7 +36,7 @@ def test_an_illegal_step_tells_the_story() -> None:
 
 def test_an_illegal_step_changes_nothing() -> None:
     """After a refused step the life goes on where it was."""
-    life = Lifecycle("worker ann", WORKER, WorkerState.IDLE)
+    life = states.Lifecycle("worker ann", states.WORKER, states.WorkerState.IDLE)
     with pytest.raises(IllegalTransition):
         life.step("release")
     assert life.state == "idle"
@@ -57,7 +46,7 @@ def test_an_illegal_step_changes_nothing() -> None:
 
 def test_a_long_story_keeps_its_end() -> None:
     """A worker that has lived through a thousand tasks remembers the last few."""
-    life = Lifecycle("worker ann", WORKER, WorkerState.IDLE)
+    life = states.Lifecycle("worker ann", states.WORKER, states.WorkerState.IDLE)
     for _ in range(1000):
         life.step("assign")
         life.step("release")
@@ -69,7 +58,7 @@ def test_a_long_story_keeps_its_end() -> None:
 
 
 @pytest.mark.parametrize(("table", "first"), TABLES.values(), ids=TABLES)
-def test_every_state_can_be_reached(table: Table[Any, Any], first: StrEnum) -> None:
+def test_every_state_can_be_reached(table: states.Table[Any, Any], first: StrEnum) -> None:
     """No row of a table is dead."""
     reached = {first}
     while grown := {after for (before, _), after in table.items() if before in reached} - reached:
@@ -80,22 +69,22 @@ def test_every_state_can_be_reached(table: Table[Any, Any], first: StrEnum) -> N
 @pytest.mark.parametrize(
     ("table", "ends"),
     [
-        (TASK, {"applied", "dropped"}),
-        (WORKER, {"gone"}),
-        (EXPERIMENT, {"finished", "failed", "cancelled"}),
+        (states.TASK, {"applied", "dropped"}),
+        (states.WORKER, {"gone"}),
+        (states.EXPERIMENT, {"finished", "failed", "cancelled"}),
     ],
     ids=TABLES,
 )
-def test_a_life_ends_where_it_should(table: Table[Any, Any], ends: set[str]) -> None:
+def test_a_life_ends_where_it_should(table: states.Table[Any, Any], ends: set[str]) -> None:
     """From these states, and no others, there is no further step."""
     assert set(table.values()) - {before for before, _ in table} == ends
 
 
 @pytest.mark.parametrize(("table", "first"), TABLES.values(), ids=TABLES)
-def test_may_and_step_agree(table: Table[Any, Any], first: StrEnum) -> None:
+def test_may_and_step_agree(table: states.Table[Any, Any], first: StrEnum) -> None:
     """`may` says beforehand whether `step` would raise."""
     for name in {name for _, name in table}:
-        life = Lifecycle("somebody", table, first)
+        life = states.Lifecycle("somebody", table, first)
         if life.may(name):
             life.step(name)
             assert life.state == table[first, name]
@@ -106,7 +95,7 @@ def test_may_and_step_agree(table: Table[Any, Any], first: StrEnum) -> None:
 
 def test_a_timeout_is_long_until_gaps_are_known_and_never_very_short() -> None:
     """The first step of all takes long, and a short pause now says little about the next one."""
-    steps, heartbeats = progress_timeout(), heartbeat_timeout()
+    steps, heartbeats = states.progress_timeout(), states.heartbeat_timeout()
     assert (steps.seconds, heartbeats.seconds) == (600.0, 10.0)
     steps.learn(0.5)
     assert steps.seconds == 60.0

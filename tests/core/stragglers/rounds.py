@@ -8,16 +8,7 @@ from typing import Any
 
 from downpour.base.values import Forecast
 from downpour.core.spec_fields import Option
-from downpour.core.stragglers.base import (
-    POLICIES,
-    Action,
-    PendingTask,
-    RoundView,
-    RunningTask,
-    Speed,
-    UpdateTimes,
-    WorkerHistory,
-)
+from downpour.core.stragglers import base
 
 
 def sure(seconds: float) -> Forecast:
@@ -25,15 +16,19 @@ def sure(seconds: float) -> Forecast:
     return Forecast(q10=seconds * 0.95, q50=seconds, q90=seconds * 1.05, q98=seconds * 1.1)
 
 
-def running(worker: str, shard: int, done: float, seconds: float = 5.0, **more: Any) -> RunningTask:
+def running(
+    worker: str, shard: int, done: float, seconds: float = 5.0, **more: Any
+) -> base.RunningTask:
     """Return a shard of a hundred samples that a worker has trained for so long."""
-    task = RunningTask(shard=shard, samples=100, worker=worker, elapsed_seconds=seconds, done=done)
+    task = base.RunningTask(
+        shard=shard, samples=100, worker=worker, elapsed_seconds=seconds, done=done
+    )
     return replace(task, **more)
 
 
-def measured(seconds: float, steps: int = 100) -> Speed:
+def measured(seconds: float, steps: int = 100) -> base.Speed:
     """Return the speed of a worker that takes so long for a shard of a hundred samples."""
-    return Speed(
+    return base.Speed(
         samples_per_second=100 / seconds, share=1.0, variance=0.0, step_seconds=seconds / steps
     )
 
@@ -47,7 +42,7 @@ FAST = dict.fromkeys(("ann", "bob", "cid", "eve"), 10.0)
 
 
 def round_of(
-    tasks: Sequence[RunningTask] = (),
+    tasks: Sequence[base.RunningTask] = (),
     *,
     idle: str = "",
     pending: int = 0,
@@ -59,23 +54,24 @@ def round_of(
     elapsed: float = 5.0,
     requested: int = 0,
     options: Mapping[str, Option] | None = None,
-) -> RoundView:
+) -> base.RoundView:
     """Return a round: what runs, who is idle, what took how long, and how long who will take."""
     free = tuple(idle.split())
     first = max((task.shard for task in tasks), default=-1) + 1
-    return RoundView(
+    return base.RoundView(
         round=3,
         at_seconds=100.0,
-        pending=tuple(PendingTask(shard=first + n, samples=100) for n in range(pending)),
+        pending=tuple(base.PendingTask(shard=first + n, samples=100) for n in range(pending)),
         idle=free,
         workers=(*(task.worker for task in tasks), *free),
         shards=len({task.shard for task in tasks}) + pending + len(published),
         begun=begun,
         running=tuple(tasks),
-        published=UpdateTimes((100, seconds) for seconds in published),
+        published=base.UpdateTimes((100, seconds) for seconds in published),
         paces={name: sure(seconds / 100) for name, seconds in (paces or {}).items()},
         history={
-            name: WorkerHistory(slowness=(times,) * 8) for name, times in (slowness or {}).items()
+            name: base.WorkerHistory(slowness=(times,) * 8)
+            for name, times in (slowness or {}).items()
         },
         standbys=standbys,
         elapsed_seconds=elapsed,
@@ -84,29 +80,29 @@ def round_of(
     )
 
 
-def seen_by(policy: str, view: RoundView) -> RoundView:
+def seen_by(policy: str, view: base.RoundView) -> base.RoundView:
     """Return a view with all options of a policy, as the scheduler shows it."""
-    return replace(view, options={**POLICIES[policy].options, **view.options})
+    return replace(view, options={**base.POLICIES[policy].options, **view.options})
 
 
-def decide(policy: str, view: RoundView) -> Sequence[Action]:
+def decide(policy: str, view: base.RoundView) -> Sequence[base.Action]:
     """Return what a policy asks for."""
-    return POLICIES[policy].decide(seen_by(policy, view))
+    return base.POLICIES[policy].decide(seen_by(policy, view))
 
 
-def standing_by(view: RoundView) -> Mapping[str, str]:
+def standing_by(view: base.RoundView) -> Mapping[str, str]:
     """Return what `handoff` says of the workers that stand by."""
-    lines = POLICIES["handoff"].standing_by
+    lines = base.POLICIES["handoff"].standing_by
     assert lines is not None
     return lines(seen_by("handoff", view))
 
 
-def actions_of(policy: str, view: RoundView) -> list[str]:
+def actions_of(policy: str, view: base.RoundView) -> list[str]:
     """Return what a policy asks for, in a few words each, without the reasons."""
     return [_words(action) for action in decide(policy, view)]
 
 
-def _words(action: Action) -> str:
+def _words(action: base.Action) -> str:
     shard, worker = getattr(action, "shard", ""), getattr(action, "worker", "")
     meant_for = getattr(action, "meant_for", "")
     return " ".join(str(w) for w in (type(action).__name__, shard, worker, meant_for) if w != "")

@@ -16,30 +16,14 @@ from hypothesis import given, note
 from hypothesis import strategies as st
 
 from downpour.base.values import Forecast
-from downpour.core.stragglers.base import (
-    POLICIES,
-    Assignment,
-    Close,
-    Handoff,
-    PendingTask,
-    Policy,
-    Resize,
-    RoundView,
-    RunningTask,
-    Speed,
-    UpdateTimes,
-    Waiting,
-    Withdrawal,
-    WorkerHistory,
-    WorkerRequest,
-)
+from downpour.core.stragglers import base
 from downpour.core.stragglers.outlook import Outlook
 from tests.core.stragglers.rounds import actions_of, decide, round_of, seen_by
 
 NAMES = ("ann", "bob", "cid", "dot", "eve", "fay")
 SECONDS = st.sampled_from((0.0, 0.01, 1.0, 4.0, 30.0))
 SPEEDS = st.builds(
-    Speed,
+    base.Speed,
     samples_per_second=SECONDS,
     share=st.sampled_from((0.0, 0.04, 0.5)),
     variance=st.sampled_from((None, 0.0, 0.05, 4.0)),
@@ -57,11 +41,13 @@ def forecasts(draw: st.DrawFn) -> Forecast:
 
 
 @st.composite
-def running(draw: st.DrawFn, shard: int, samples: int, holders: list[str]) -> list[RunningTask]:
+def running(
+    draw: st.DrawFn, shard: int, samples: int, holders: list[str]
+) -> list[base.RunningTask]:
     """Draw the attempts at a shard, one for each of its holders."""
     began, done = sorted((draw(SHARES), draw(SHARES)))
     return [
-        RunningTask(
+        base.RunningTask(
             shard=shard,
             samples=samples,
             worker=worker,
@@ -82,15 +68,15 @@ def running(draw: st.DrawFn, shard: int, samples: int, holders: list[str]) -> li
 
 
 @st.composite
-def views(draw: st.DrawFn) -> RoundView:
+def views(draw: st.DrawFn) -> base.RoundView:
     """Draw a moment of a round."""
     workers = draw(st.lists(st.sampled_from(NAMES), unique=True))
     known = st.sets(st.sampled_from(NAMES))
     sizes = draw(st.lists(st.sampled_from((1, 10, 400)), max_size=6))
     free = list(workers)
-    pending: list[PendingTask] = []
+    pending: list[base.PendingTask] = []
     published: list[tuple[int, float]] = []
-    tasks: list[RunningTask] = []
+    tasks: list[base.RunningTask] = []
     for shard, samples in enumerate(sizes):
         holders = free[: draw(st.sampled_from((0, 1, 1, 2)))]
         if holders:
@@ -100,7 +86,7 @@ def views(draw: st.DrawFn) -> RoundView:
             published.append((samples, draw(SECONDS)))
         else:
             pending.append(
-                PendingTask(
+                base.PendingTask(
                     shard=shard,
                     samples=samples,
                     failed_on=draw(st.lists(st.sampled_from(NAMES), max_size=3).map(tuple)),
@@ -109,7 +95,7 @@ def views(draw: st.DrawFn) -> RoundView:
                     home=draw(st.none() | st.sampled_from(NAMES)),
                 )
             )
-    return RoundView(
+    return base.RoundView(
         round=1,
         at_seconds=100.0,
         pending=tuple(pending),
@@ -118,10 +104,10 @@ def views(draw: st.DrawFn) -> RoundView:
         shards=len(sizes),
         begun=len(pending) < len(sizes) or draw(st.booleans()),
         running=tuple(tasks),
-        published=UpdateTimes(published),
+        published=base.UpdateTimes(published),
         paces={name: draw(forecasts()) for name in sorted(draw(known))},
         history={
-            name: WorkerHistory(slowness=(draw(SECONDS),) * 8) for name in sorted(draw(known))
+            name: base.WorkerHistory(slowness=(draw(SECONDS),) * 8) for name in sorted(draw(known))
         },
         standbys=draw(st.integers(0, 2)),
         speeds={name: draw(SPEEDS) for name in sorted(draw(known))},
@@ -131,12 +117,12 @@ def views(draw: st.DrawFn) -> RoundView:
     )
 
 
-def at_any_moment(check: Callable[[Policy, RoundView], None]) -> Callable[[], None]:
+def at_any_moment(check: Callable[[base.Policy, base.RoundView], None]) -> Callable[[], None]:
     """Make a test of all policies together: to draw a moment costs more than to decide."""
 
     @given(view=views())
-    def test(view: RoundView) -> None:
-        for name, policy in POLICIES.items():
+    def test(view: base.RoundView) -> None:
+        for name, policy in base.POLICIES.items():
             note(name)  # of a failure's notes, the last is the policy's that failed
             check(policy, seen_by(name, view))
 
@@ -145,41 +131,41 @@ def at_any_moment(check: Callable[[Policy, RoundView], None]) -> Callable[[], No
 
 
 @at_any_moment
-def test_a_policy_asks_for_possible_actions(policy: Policy, view: RoundView) -> None:
+def test_a_policy_asks_for_possible_actions(policy: base.Policy, view: base.RoundView) -> None:
     """Actions name what is there, and come in an order in which each is possible."""
     idle, held = set(view.idle), {(task.shard, task.worker) for task in view.running}
     open_shards = {offer.shard for offer in view.pending} | {task.shard for task in view.running}
     for action in policy.decide(view):
-        if isinstance(action, Assignment):
+        if isinstance(action, base.Assignment):
             assert action.shard in open_shards
             assert action.worker in idle
             assert view.may_train(action.worker, action.shard)
             idle.remove(action.worker)
-        elif isinstance(action, Withdrawal):
+        elif isinstance(action, base.Withdrawal):
             assert (action.shard, action.worker) in held
             held.remove((action.shard, action.worker))
-        elif isinstance(action, Handoff):
+        elif isinstance(action, base.Handoff):
             assert (action.shard, action.worker) in held
             assert action.meant_for in set(view.workers) - {action.worker}
             assert view.may_train(action.meant_for, action.shard)
-        elif isinstance(action, Close):
+        elif isinstance(action, base.Close):
             assert 0 < len(view.published) < view.shards
-        elif isinstance(action, Resize):
+        elif isinstance(action, base.Resize):
             assert not view.begun
             assert sum(action.samples) == sum(task.samples for task in view.pending)
             assert len(action.samples) == view.shards
             assert min(action.samples) > 0
-        elif isinstance(action, Waiting):
+        elif isinstance(action, base.Waiting):
             assert (action.shard, action.worker) in held
         else:
-            assert isinstance(action, WorkerRequest)
+            assert isinstance(action, base.WorkerRequest)
 
 
 @at_any_moment
-def test_a_worker_takes_part_in_one_move_at_most(policy: Policy, view: RoundView) -> None:
+def test_a_worker_takes_part_in_one_move_at_most(policy: base.Policy, view: base.RoundView) -> None:
     """No worker hands over a shard twice, or gets two shards at once."""
-    moves = [action for action in policy.decide(view) if isinstance(action, Handoff)]
-    assignments = [action for action in policy.decide(view) if isinstance(action, Assignment)]
+    moves = [action for action in policy.decide(view) if isinstance(action, base.Handoff)]
+    assignments = [action for action in policy.decide(view) if isinstance(action, base.Assignment)]
     takers = [move.meant_for for move in moves] + [choice.worker for choice in assignments]
     assert len(takers) == len(set(takers))
     givers = [move.worker for move in moves]
@@ -191,7 +177,9 @@ def test_a_worker_takes_part_in_one_move_at_most(policy: Policy, view: RoundView
 
 
 @at_any_moment
-def test_a_task_that_ends_sooner_than_it_moves_stays(policy: Policy, view: RoundView) -> None:
+def test_a_task_that_ends_sooner_than_it_moves_stays(
+    policy: base.Policy, view: base.RoundView
+) -> None:
     """No shard is moved or copied that ends before it could go on elsewhere, or that is starting.
 
     A worker that makes no step may not end what it has, whatever is expected of it.
@@ -202,25 +190,25 @@ def test_a_task_that_ends_sooner_than_it_moves_stays(policy: Policy, view: Round
         left = outlook.left_seconds(task)
         silent = max(task.still_seconds, task.leaving_seconds) > 0 and not task.is_starting
         pays = left is not None and left > outlook.move_seconds
-        stalls = policy is POLICIES["handoff"] and silent
+        stalls = policy is base.POLICIES["handoff"] and silent
         movable[task.shard] = movable.get(task.shard, False) or pays or stalls
     for action in policy.decide(view):
-        if isinstance(action, Handoff | Assignment):
+        if isinstance(action, base.Handoff | base.Assignment):
             assert movable.get(action.shard, True), action
 
 
 @at_any_moment
-def test_a_policy_lets_something_happen(policy: Policy, view: RoundView) -> None:
+def test_a_policy_lets_something_happen(policy: base.Policy, view: base.RoundView) -> None:
     """If all workers are idle and one may train a pending shard, a worker gets a shard."""
     all_idle = bool(view.idle) and len(view.idle) == len(view.workers)
-    steps = (Assignment, Close)
+    steps = (base.Assignment, base.Close)
     happens = any(isinstance(action, steps) for action in policy.decide(view))
     possible = any(view.first_fit(task.shard, view.idle) for task in view.pending)
     assert happens or not all_idle or not possible
 
 
 @at_any_moment
-def test_a_policy_is_pure_and_gives_its_reasons(policy: Policy, view: RoundView) -> None:
+def test_a_policy_is_pure_and_gives_its_reasons(policy: base.Policy, view: base.RoundView) -> None:
     """The same moment gives the same answer; every action says why, in one line of numbers."""
     actions = policy.decide(view)
     assert policy.decide(view) == actions
@@ -231,7 +219,7 @@ def test_a_policy_is_pure_and_gives_its_reasons(policy: Policy, view: RoundView)
 
 
 @st.composite
-def late_shards(draw: st.DrawFn) -> RoundView:
+def late_shards(draw: st.DrawFn) -> base.RoundView:
     """Draw a round in which every shard is late, and no move would gain enough."""
     holders = NAMES[: draw(st.integers(1, 3))]
     tasks = [
@@ -244,16 +232,16 @@ def late_shards(draw: st.DrawFn) -> RoundView:
         workers=(*holders, "fay"),
         shards=len(tasks) + 1,
         running=tuple(replace(task, meant_for=None, is_starting=False) for task in tasks),
-        published=UpdateTimes([(10, 1.0)]),
+        published=base.UpdateTimes([(10, 1.0)]),
         barred={},
         options={"late": 0.0, "settle": 0.0, "gain": 1e6, "stalled_seconds": 1e6},
     )
 
 
 @given(view=late_shards())
-def test_a_number_lies_in_the_interval_beside_it(view: RoundView) -> None:
+def test_a_number_lies_in_the_interval_beside_it(view: base.RoundView) -> None:
     """Users who read "1.7 s (1.9–2.0)" believe neither."""
-    for policy in POLICIES:
+    for policy in base.POLICIES:
         for action in decide(policy, view):
             intervals = re.findall(r"([\d.]+) s \(([\d.]+)–([\d.]+)\)", action.reason)
             assert len(intervals) == action.reason.count("–")
@@ -264,16 +252,21 @@ def test_a_number_lies_in_the_interval_beside_it(view: RoundView) -> None:
 def test_policies_declare_what_they_do_to_a_round() -> None:
     """Users read in it which policies change the model, or need snapshots."""
     declared = {
-        field: {name for name, policy in POLICIES.items() if getattr(policy, field)}
+        field: {name for name, policy in base.POLICIES.items() if getattr(policy, field)}
         for field in ("preserves_bytes", "cuts_rounds", "shortens", "hands_over")
     }
-    assert POLICIES.keys() - declared["preserves_bytes"] == {"drop", "backup", "rebalance", "dylu"}
+    assert base.POLICIES.keys() - declared["preserves_bytes"] == {
+        "drop",
+        "backup",
+        "rebalance",
+        "dylu",
+    }
     assert declared["cuts_rounds"] == {"rebalance"}
     assert declared["shortens"] == {"dylu"}
     assert declared["hands_over"] == {"handoff"}
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", base.POLICIES)
 def test_shards_begin_although_forecasts_say_nothing(policy: str) -> None:
     """A pace of 0 compares with no other."""
     view = round_of(idle="ann bob", pending=2, paces={"ann": 0.0, "bob": 0.0}, begun=False)
@@ -281,25 +274,27 @@ def test_shards_begin_although_forecasts_say_nothing(policy: str) -> None:
 
 
 @at_any_moment
-def test_a_policy_that_preserves_bytes_counts_every_shard(policy: Policy, view: RoundView) -> None:
+def test_a_policy_that_preserves_bytes_counts_every_shard(
+    policy: base.Policy, view: base.RoundView
+) -> None:
     """It neither closes a round early, nor cuts it anew, nor leaves out steps of a task."""
     actions = policy.decide(view)
-    shares = [action.share for action in actions if isinstance(action, Assignment)]
+    shares = [action.share for action in actions if isinstance(action, base.Assignment)]
     assert all(0 < share <= 1 for share in shares)
     shortens = any(share < 1 for share in shares)
-    changes = shortens or any(isinstance(action, Close | Resize) for action in actions)
+    changes = shortens or any(isinstance(action, base.Close | base.Resize) for action in actions)
     assert not (changes and policy.preserves_bytes)
     assert policy.shortens or not shortens
-    assert policy.cuts_rounds or not any(isinstance(action, Resize) for action in actions)
+    assert policy.cuts_rounds or not any(isinstance(action, base.Resize) for action in actions)
 
 
 @at_any_moment
 def test_between_two_looks_whole_shards_are_assigned_and_nothing_else(
-    policy: Policy, view: RoundView
+    policy: base.Policy, view: base.RoundView
 ) -> None:
     """Each to an idle worker that gets no other."""
     actions = policy.between(view) if policy.between is not None else []
-    assigned = [action for action in actions if isinstance(action, Assignment)]
+    assigned = [action for action in actions if isinstance(action, base.Assignment)]
     workers = [action.worker for action in assigned]
     assert len(assigned) == len(actions)
     assert len(set(workers)) == len(workers)
@@ -309,7 +304,7 @@ def test_between_two_looks_whole_shards_are_assigned_and_nothing_else(
 
 def test_every_default_is_a_finite_number() -> None:
     """Options are shares, counts and factors; only policies that watch see them."""
-    for policy in POLICIES.values():
+    for policy in base.POLICIES.values():
         assert policy.watches or not policy.options
         for value in policy.options.values():
             assert isinstance(value, int | float)

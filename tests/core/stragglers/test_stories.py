@@ -9,15 +9,7 @@ import pytest
 
 from downpour.base.values import Forecast
 from downpour.core.spec_fields import Option
-from downpour.core.stragglers.base import (
-    Assignment,
-    Close,
-    Resize,
-    RoundView,
-    Speed,
-    WorkerHistory,
-    WorkerRequest,
-)
+from downpour.core.stragglers import base
 from tests.core.stragglers.rounds import FAST, LATE, actions_of, decide, round_of, running, sure
 
 PACES = {**FAST, "dot": 25.0}
@@ -27,7 +19,7 @@ def test_drop_goes_on_without_the_slowest() -> None:
     """With k shards there, the round is over; with fewer it goes on."""
     enough = round_of([running("dot", 0, 0.1)], idle="ann", published=[9.0] * 9)
     reason = "9 of 10 updates are there; 1 dropped"
-    assert decide("drop", enough) == [Close(reason=reason, leave_running=False)]
+    assert decide("drop", enough) == [base.Close(reason=reason, leave_running=False)]
     few = round_of(LATE, published=[9.0] * 8)
     assert actions_of("drop", few) == []
 
@@ -56,7 +48,7 @@ def test_backup_lets_the_slowest_finish_unused() -> None:
     """The spec's shards are n + b; n are enough."""
     view = round_of(LATE[3:], idle="ann", published=[9.0] * 3)
     (close,) = decide("backup", view)
-    assert isinstance(close, Close)
+    assert isinstance(close, base.Close)
     assert close.leave_running
 
 
@@ -81,7 +73,7 @@ def test_a_few_slow_rounds_blacklist_nobody(
     rounds: int, options: dict[str, Option], first: str
 ) -> None:
     """Five of them do, if most were slow; the option asks for others, and at least for one."""
-    history = {"dot": WorkerHistory(slowness=(1.0, 2.0, 1.0, 2.0, 2.0)[-rounds:])}
+    history = {"dot": base.WorkerHistory(slowness=(1.0, 2.0, 1.0, 2.0, 2.0)[-rounds:])}
     view = replace(round_of(idle="dot ann bob", pending=1, options=options), history=history)
     assert actions_of("blacklist", view) == [f"Assignment 0 {first}"]
 
@@ -321,9 +313,9 @@ def test_rebalance_cuts_by_speed_and_gives_the_biggest_to_the_fastest() -> None:
     paces = {"ann": 20.0, "bob": 10.0, "cid": 20.0}
     view = round_of(idle="ann bob cid", pending=3, paces=paces, begun=False, elapsed=0.0)
     resize, *rest = decide("rebalance", view)
-    assert isinstance(resize, Resize)
+    assert isinstance(resize, base.Resize)
     assert resize.samples == (150, 75, 75)
-    assert [(a.shard, a.worker) for a in rest if isinstance(a, Assignment)] == [
+    assert [(a.shard, a.worker) for a in rest if isinstance(a, base.Assignment)] == [
         (0, "bob"),
         (1, "ann"),
         (2, "cid"),
@@ -343,7 +335,7 @@ def test_rebalance_trusts_forecasts_within_bounds(
     """Without one, a worker counts as the median one; none is slower than a quarter of that."""
     view = round_of(idle="ann bob cid", pending=3, paces=paces, begun=False)
     resize = decide("rebalance", view)[0]
-    assert isinstance(resize, Resize)
+    assert isinstance(resize, base.Resize)
     assert resize.samples == sizes
 
 
@@ -365,13 +357,13 @@ def test_rebalance_leaves_begun_and_even_tasks_alone() -> None:
         replace(begun, begun=False, idle=("ann", "dot", "gus"), standbys=2),
         round_of(idle="ann dot", pending=2, paces=nearly, begun=False),
     ):
-        assert not any(isinstance(one, Resize) for one in decide("rebalance", view))
+        assert not any(isinstance(one, base.Resize) for one in decide("rebalance", view))
 
 
-def dylu_shares(view: RoundView) -> list[float]:
+def dylu_shares(view: base.RoundView) -> list[float]:
     """Return how much of a task each new assignment is to train."""
     actions = decide("dylu", view)
-    return [action.share for action in actions if isinstance(action, Assignment)]
+    return [action.share for action in actions if isinstance(action, base.Assignment)]
 
 
 def test_dylu_gives_a_slow_worker_fewer_steps() -> None:
@@ -390,8 +382,8 @@ def test_dylu_goes_by_measurements_without_forecasts() -> None:
     """And asks for all steps where nothing is known of a worker."""
     view = round_of(idle="ann bob cid", pending=3)
     speeds = {
-        "ann": Speed(samples_per_second=20.0, share=1.0),
-        "bob": Speed(samples_per_second=5.0, share=1.0),
+        "ann": base.Speed(samples_per_second=20.0, share=1.0),
+        "bob": base.Speed(samples_per_second=5.0, share=1.0),
     }
     whole, part, _ = dylu_shares(replace(view, speeds=speeds))
     assert whole == 1.0
@@ -406,7 +398,7 @@ def test_replace_lets_the_forecast_straggler_stand_by() -> None:
     none = round_of(idle="dot ann", pending=2, paces=PACES, begun=False)
     *begun, asked = decide("replace", none)
     assert [getattr(choice, "worker", "") for choice in begun] == ["ann", "dot"]
-    assert asked == WorkerRequest(reason="no standby for dot, forecast 2.5 times the median")
+    assert asked == base.WorkerRequest(reason="no standby for dot, forecast 2.5 times the median")
 
 
 def test_replace_begins_the_whole_shard_anew_elsewhere() -> None:
@@ -433,5 +425,5 @@ def test_replace_asks_for_one_worker_where_none_stands_by() -> None:
     """Not for another one while that has not come."""
     view = round_of(LATE, paces=FAST)
     (asked,) = decide("replace", view)
-    assert asked == WorkerRequest(reason="no standby: dot forecast 22.6 s, median 10.0 s")
+    assert asked == base.WorkerRequest(reason="no standby: dot forecast 22.6 s, median 10.0 s")
     assert actions_of("replace", round_of(LATE, paces=FAST, requested=1)) == []

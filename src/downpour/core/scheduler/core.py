@@ -25,7 +25,6 @@ from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.queue import SchedulerState, TaskContext, spent_models
 from downpour.core.scheduler.replay import Entry, EntryEvent, Journaled, apply, take_up
 from downpour.core.scheduler.round import TaskKey, files_of
-from downpour.core.scheduler.updates import aggregate_if_due
 from downpour.core.scheduler.workers import Worker
 from downpour.core.stragglers.base import POLICIES, Policy
 
@@ -48,7 +47,7 @@ class Scheduler:
         # We check after every event: updates come in many ways, and a grace window ends by time
         # alone.
         if state.active is not None:
-            aggregate_if_due(state, state.active)
+            updates.aggregate_if_due(state, state.active)
         # We also ask the policy after every event, because any event may have freed a worker or a
         # shard.
         dispatch.decide(state, event)
@@ -229,7 +228,7 @@ def _aggregated(state: SchedulerState, event: on.Aggregated) -> None:
     for current in over:
         if current.number in experiment.evaluating:
             queue.evaluate(state, experiment, current.number, event.model, experiment.part)
-    aggregate_if_due(state, experiment)  # a version that is due should not wait either
+    updates.aggregate_if_due(state, experiment)  # a version that is due should not wait either
     state.discard(experiment.name, (*spent, *models))
     queue.publish_if_done(state, experiment)
 

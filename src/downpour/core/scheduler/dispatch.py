@@ -18,32 +18,11 @@ from downpour.base.states import FailureKind, TaskState
 from downpour.base.values import AttemptId, Forecast
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
-from downpour.core.scheduler import updates
+from downpour.core.scheduler import round_view, updates
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.queue import SchedulerState, leading_to
 from downpour.core.scheduler.round import Round, ShardTask
-from downpour.core.scheduler.round_view import (
-    between_looks,
-    between_views,
-    is_crowded,
-    may_have_news,
-    may_train,
-    set_aside,
-    tell,
-    view_of,
-)
-from downpour.core.scheduler.updates import aggregate_if_due
-from downpour.core.stragglers.base import (
-    Action,
-    Assignment,
-    Close,
-    Handoff,
-    Resize,
-    RoundView,
-    Waiting,
-    Withdrawal,
-    WorkerRequest,
-)
+from downpour.core.stragglers import base
 
 # A new worker takes seconds to import torch and register. If we asked sooner, the policy would
 # start a second worker for the same need.
@@ -57,13 +36,13 @@ def decide(state: SchedulerState, event: on.Event | None = None) -> None:
     if experiment is None or not experiment.ready or state.replaying:
         return
     _ask_again(state, experiment)
-    set_aside(state, experiment)
+    round_view.set_aside(state, experiment)
     # We start with the oldest round, because the others wait for its shards, now or later.
     for current in list(experiment.rounds):
         # If many rounds are open, most of them have only shards that are done or held back.
         if current.outstanding:
             _decide_on(state, experiment, current, event)
-    tell(state, experiment)
+    round_view.tell(state, experiment)
 
 
 def _decide_on(
@@ -71,7 +50,7 @@ def _decide_on(
 ) -> None:
     if experiment.has_enough(current):
         reason = f"{current.published} of {len(current.tasks)} updates make the version"
-        _close(state, experiment, current, Close(reason=reason))
+        _close(state, experiment, current, base.Close(reason=reason))
         return
     current.offer_again(state.now_seconds)
     policy = state.policies[experiment.spec.policy]
@@ -79,16 +58,16 @@ def _decide_on(
     waiting = current.any_pending and bool(state.workers.idle)
     if not policy.watches and not waiting:
         return
-    if policy.watches and not may_have_news(state, event, waiting=waiting):
+    if policy.watches and not round_view.may_have_news(state, event, waiting=waiting):
         return
     between, decide = policy.between, policy.decide
-    if between is not None and is_crowded(state):
-        view, decide = view_of(state, experiment, current, policy, between=True), between
+    if between is not None and round_view.is_crowded(state):
+        view, decide = round_view.view_of(state, experiment, current, policy, between=True), between
     else:
-        view = view_of(state, experiment, current, policy)
+        view = round_view.view_of(state, experiment, current, policy)
         if policy.watches:
-            state.look_again_at_seconds = view.at_seconds + between_looks(view)
-            state.crowded_until_seconds = view.at_seconds + between_views(view)
+            state.look_again_at_seconds = view.at_seconds + round_view.between_looks(view)
+            state.crowded_until_seconds = view.at_seconds + round_view.between_views(view)
     actions = decide(view)
     _tell_who_stands_by(state, experiment, current, view, actions)
     for action in actions:
@@ -102,14 +81,14 @@ def _tell_who_stands_by(
     state: SchedulerState,
     experiment: Experiment,
     current: Round,
-    view: RoundView,
-    actions: Sequence[Action],
+    view: base.RoundView,
+    actions: Sequence[base.Action],
 ) -> None:
     """Log one line about each worker that gets none of the waiting shards, until that changes."""
     standing_by = state.policies[experiment.spec.policy].standing_by
     if standing_by is None or not (view.pending and view.idle and view.speeds):
         return
-    assigned = sum(isinstance(action, Assignment) for action in actions)
+    assigned = sum(isinstance(action, base.Assignment) for action in actions)
     leaves_some = assigned < min(len(view.pending), len(view.idle))
     lines = standing_by(view) if leaves_some else {}
     for name in sorted(lines.keys() - experiment.told_standing_by):
@@ -118,36 +97,36 @@ def _tell_who_stands_by(
     experiment.told_standing_by = frozenset(lines)
 
 
-def _do(state: SchedulerState, experiment: Experiment, current: Round, action: Action) -> None:
+def _do(state: SchedulerState, experiment: Experiment, current: Round, action: base.Action) -> None:
     match action:
-        case Assignment():
+        case base.Assignment():
             _assign(state, experiment, current, action)
-        case Withdrawal():
+        case base.Withdrawal():
             _withdraw(state, current, action)
-        case Handoff():
+        case base.Handoff():
             if experiment.spec.repeatable:  # else another worker's bytes would differ
                 _hand_over(state, experiment, current, action)
-        case Close():
+        case base.Close():
             _close(state, experiment, current, action)
-        case Resize():
+        case base.Resize():
             _resize(state, experiment, current, action)
-        case WorkerRequest():
+        case base.WorkerRequest():
             _request(state, current, action)
-        case Waiting():
+        case base.Waiting():
             _wait(state, current, action)
         case _:
             assert_never(action)
 
 
 def _assign(
-    state: SchedulerState, experiment: Experiment, current: Round, action: Assignment
+    state: SchedulerState, experiment: Experiment, current: Round, action: base.Assignment
 ) -> None:
     task = _task(current, action.shard)
     if task is None or not task.life.may("assign"):
         return
     if action.worker not in state.workers.idle or not 0 < action.share <= 1:
         return
-    if not may_train(state, experiment, action.worker, action.shard):
+    if not round_view.may_train(state, experiment, action.worker, action.shard):
         return
     if task.held_by:
         _decided(state, current, f"shard {task.shard} to {action.worker}, too: {action.reason}")
@@ -208,7 +187,7 @@ def _ask_again(state: SchedulerState, experiment: Experiment) -> None:
             state.do(_asked(state, experiment, current, attempt, worker.name, reason))
 
 
-def _withdraw(state: SchedulerState, current: Round, action: Withdrawal) -> None:
+def _withdraw(state: SchedulerState, current: Round, action: base.Withdrawal) -> None:
     attempt = _held(current, action.shard, action.worker)
     worker = state.workers.get(action.worker)
     if attempt is not None and worker is not None:
@@ -222,14 +201,14 @@ def _withdraw(state: SchedulerState, current: Round, action: Withdrawal) -> None
 
 
 def _hand_over(
-    state: SchedulerState, experiment: Experiment, current: Round, action: Handoff
+    state: SchedulerState, experiment: Experiment, current: Round, action: base.Handoff
 ) -> None:
     attempt = _held(current, action.shard, action.worker)
     holder = state.workers.get(action.worker)
     known = action.meant_for in state.workers.names
     if attempt is None or holder is None or not known or action.worker == action.meant_for:
         return
-    if not may_train(state, experiment, action.meant_for, action.shard):
+    if not round_view.may_train(state, experiment, action.meant_for, action.shard):
         return
     task = current.tasks[action.shard]
     # A policy may repeat its request at the next decision, but we ask the worker only once.
@@ -247,7 +226,9 @@ def _hand_over(
     state.do(out.HandOver(worker=action.worker, attempt=attempt))
 
 
-def _close(state: SchedulerState, experiment: Experiment, current: Round, action: Close) -> None:
+def _close(
+    state: SchedulerState, experiment: Experiment, current: Round, action: base.Close
+) -> None:
     missing = tuple(task.shard for task in current.tasks if task.life.may("drop"))
     # Without any update there is nothing to aggregate.
     if not current.published or not missing:
@@ -275,10 +256,12 @@ def _close(state: SchedulerState, experiment: Experiment, current: Round, action
         )
     )
     state.discard(current.experiment, spent)
-    aggregate_if_due(state, experiment)
+    updates.aggregate_if_due(state, experiment)
 
 
-def _resize(state: SchedulerState, experiment: Experiment, current: Round, action: Resize) -> None:
+def _resize(
+    state: SchedulerState, experiment: Experiment, current: Round, action: base.Resize
+) -> None:
     # Every example must be in exactly one shard, and no shard may be empty. A policy's mistake must
     # not change the training.
     whole = sum(action.samples) == sum(experiment.shard_samples)
@@ -299,7 +282,7 @@ def _resize(state: SchedulerState, experiment: Experiment, current: Round, actio
     )
 
 
-def _wait(state: SchedulerState, current: Round, action: Waiting) -> None:
+def _wait(state: SchedulerState, current: Round, action: base.Waiting) -> None:
     """Say once per round why a late shard stays with its worker."""
     if _held(current, action.shard, action.worker) is None or action.shard in current.explained:
         return
@@ -323,7 +306,7 @@ def _explained(
     )
 
 
-def _request(state: SchedulerState, current: Round, action: WorkerRequest) -> None:
+def _request(state: SchedulerState, current: Round, action: base.WorkerRequest) -> None:
     """Request a worker, unless the last requested one hasn't had time to join yet."""
     now = state.now_seconds
     if now - state.asked_for_workers_at_seconds >= _BETWEEN_REQUESTS_SECONDS:

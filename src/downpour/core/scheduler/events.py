@@ -9,19 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from downpour.base import values
 from downpour.base.states import Evaluation, FailureKind
-from downpour.base.values import (
-    AttemptId,
-    Forecast,
-    Part,
-    ProcessState,
-    Progress,
-    PublishedFile,
-    Snapshot,
-    SystemState,
-    TrialSums,
-    Update,
-)
 from downpour.core.spec import ResolvedSpec
 
 
@@ -66,7 +55,7 @@ class Best:
 
     round: int
     value: float
-    model: PublishedFile | None
+    model: values.PublishedFile | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +68,11 @@ class HandedOn:
     that the ended experiment should have compared, but did not; their rounds are negative.
     """
 
-    states: tuple[tuple[int, PublishedFile], ...] = ()
-    steps: tuple[tuple[int, PublishedFile], ...] = ()
-    former: PublishedFile | None = None
+    states: tuple[tuple[int, values.PublishedFile], ...] = ()
+    steps: tuple[tuple[int, values.PublishedFile], ...] = ()
+    former: values.PublishedFile | None = None
     best: Best | None = None
-    unevaluated: tuple[tuple[int, PublishedFile], ...] = ()
+    unevaluated: tuple[tuple[int, values.PublishedFile], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +88,10 @@ class Prepared(ExperimentNews):
 
     dataset: str
     shard_samples: tuple[int, ...]
-    model: PublishedFile
-    frozen: PublishedFile | None = None
-    trial: TrialSums | None = None
-    outer: PublishedFile | None = None
+    model: values.PublishedFile
+    frozen: values.PublishedFile | None = None
+    trial: values.TrialSums | None = None
+    outer: values.PublishedFile | None = None
     handed_on: HandedOn = HandedOn()
 
 
@@ -125,7 +114,7 @@ class WorkerJoined(WorkerNews):
     a while. `labels` are the user's labels for it, each as KEY=VALUE.
     """
 
-    running: AttemptId | None = None
+    running: values.AttemptId | None = None
     labels: tuple[str, ...] = ()
 
 
@@ -150,25 +139,25 @@ class HeartbeatReceived(WorkerNews):
     The `process` figures are for the record; no decision uses them.
     """
 
-    running: tuple[Progress, ...]
-    system: SystemState
-    process: ProcessState | None = None  # optional in the message
+    running: tuple[values.Progress, ...]
+    system: values.SystemState
+    process: values.ProcessState | None = None  # optional in the message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdatePublished(WorkerNews):
     """An attempt has succeeded; its update is durable in the shared directory."""
 
-    attempt: AttemptId
-    update: Update
+    attempt: values.AttemptId
+    update: values.Update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandedOver(WorkerNews):
     """A worker has published the state of an attempt, as we asked, and has stopped it."""
 
-    attempt: AttemptId
-    snapshot: Snapshot
+    attempt: values.AttemptId
+    snapshot: values.Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,15 +169,15 @@ class Forecasts:
     """
 
     at_seconds: float
-    paces: tuple[tuple[str, Forecast], ...] = ()
-    remaining: tuple[tuple[AttemptId, Forecast], ...] = ()
+    paces: tuple[tuple[str, values.Forecast], ...] = ()
+    remaining: tuple[tuple[values.AttemptId, values.Forecast], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFailed(WorkerNews):
     """An attempt has failed."""
 
-    attempt: AttemptId
+    attempt: values.AttemptId
     failure: FailureKind
     reason: str
 
@@ -204,10 +193,10 @@ class Aggregated(ExperimentNews):
     """
 
     round: int
-    model: PublishedFile
-    outer: PublishedFile | None = None
+    model: values.PublishedFile
+    outer: values.PublishedFile | None = None
     parts: tuple[tuple[int, int], ...] = ()
-    own: tuple[PublishedFile, ...] = ()
+    own: tuple[values.PublishedFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,14 +221,14 @@ class Evaluated(ExperimentNews):
 
     round: int
     evaluation: Evaluation
-    part: Part = "test"
+    part: values.Part = "test"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPublished(ExperimentNews):
     """The experiment's result is published."""
 
-    model: PublishedFile
+    model: values.PublishedFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

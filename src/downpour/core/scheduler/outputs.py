@@ -20,16 +20,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from downpour.base import values
 from downpour.base.states import Ending, FailureKind
-from downpour.base.values import (
-    AttemptId,
-    Forecast,
-    Part,
-    PublishedFile,
-    Snapshot,
-    TrialSums,
-    Update,
-)
 from downpour.core.spec import ResolvedSpec
 
 
@@ -45,7 +37,7 @@ class AttemptFact(_Fact):
     """The part that all facts about an attempt share: the attempt and its worker."""
 
     worker: str
-    attempt: AttemptId
+    attempt: values.AttemptId
 
     @property
     def experiment(self) -> str:
@@ -63,14 +55,14 @@ class Assigned(AttemptFact):
     update; None if nothing is known.
     """
 
-    model: PublishedFile
-    optimizer_state: PublishedFile | None
+    model: values.PublishedFile
+    optimizer_state: values.PublishedFile | None
     reason: str
-    snapshot: Snapshot | None = None
+    snapshot: values.Snapshot | None = None
     portion: tuple[int, int] | None = None
     share: float = 1.0
-    step: PublishedFile | None = None
-    forecast: Forecast | None = None
+    step: values.PublishedFile | None = None
+    forecast: values.Forecast | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +83,7 @@ class ForecastRecorded(AttemptFact):
 
     done: float
     elapsed_seconds: float
-    remaining: Forecast
+    remaining: values.Forecast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +94,7 @@ class Accepted(AttemptFact):
     imports, makes the network, and opens the dataset.
     """
 
-    update: Update
+    update: values.Update
     completion_seconds: float
     startup_seconds: float = 0.0
 
@@ -111,7 +103,7 @@ class Accepted(AttemptFact):
 class Saved(AttemptFact):
     """The next attempt at a shard continues from this snapshot."""
 
-    snapshot: Snapshot
+    snapshot: values.Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,8 +113,8 @@ class Contradicted(AttemptFact):
     They should have the same bytes, so these workers compute different results.
     """
 
-    update: Update
-    accepted: Update
+    update: values.Update
+    accepted: values.Update
     accepted_from: str
 
 
@@ -169,7 +161,7 @@ class Improved(ExperimentFact):
 
     round: int
     value: float
-    model: PublishedFile | None
+    model: values.PublishedFile | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +200,7 @@ class Concluded(ExperimentFact):
     ending: Ending
     reason: str
     asked_wrongly: bool = False
-    model: PublishedFile | None = None
+    model: values.PublishedFile | None = None
 
 
 Fact = (
@@ -242,10 +234,10 @@ class Prepare:
     experiment: str
     spec: ResolvedSpec
     dataset: str | None = None
-    model: PublishedFile | None = None
-    outer: PublishedFile | None = None
-    frozen: PublishedFile | None = None
-    trial: TrialSums | None = None
+    model: values.PublishedFile | None = None
+    outer: values.PublishedFile | None = None
+    frozen: values.PublishedFile | None = None
+    trial: values.TrialSums | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +250,7 @@ class Assign:
     """
 
     assigned: Assigned
-    leading: tuple[PublishedFile, ...] = ()
+    leading: tuple[values.PublishedFile, ...] = ()
     unread: bool = False
 
 
@@ -267,7 +259,7 @@ class Cancel:
     """Ask a worker to stop an attempt that is no longer wanted."""
 
     worker: str
-    attempt: AttemptId
+    attempt: values.AttemptId
     reason: str
 
 
@@ -279,7 +271,7 @@ class HandOver:
     """
 
     worker: str
-    attempt: AttemptId
+    attempt: values.AttemptId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,7 +282,7 @@ class Adopt:
     """
 
     experiment: str
-    attempts: tuple[tuple[AttemptId, str], ...]
+    attempts: tuple[tuple[values.AttemptId, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,8 +296,8 @@ class Push:
 
     round: int
     shard: int
-    update: Update
-    base: PublishedFile
+    update: values.Update
+    base: values.PublishedFile
     staleness: int = 0
     weight: float = 1.0
 
@@ -326,10 +318,10 @@ class Aggregate:
 
     experiment: str
     round: int
-    model: PublishedFile
+    model: values.PublishedFile
     whole: bool = True
-    versions: tuple[PublishedFile, ...] = ()
-    outer: PublishedFile | None = None
+    versions: tuple[values.PublishedFile, ...] = ()
+    outer: values.PublishedFile | None = None
     pushes: tuple[Push, ...]
     in_step: bool = True
     mixes: bool = False
@@ -347,7 +339,7 @@ class Aggregate:
         return tuple(push.shard for push in self.pushes)
 
     @property
-    def updates(self) -> tuple[Update, ...]:
+    def updates(self) -> tuple[values.Update, ...]:
         """The updates themselves."""
         return tuple(push.update for push in self.pushes)
 
@@ -364,9 +356,9 @@ class Gather:
     experiment: str
     round: int
     shard: int
-    update: Update
-    model: PublishedFile
-    base: PublishedFile
+    update: values.Update
+    model: values.PublishedFile
+    base: values.PublishedFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,9 +370,9 @@ class Evaluate:
 
     experiment: str
     round: int
-    model: PublishedFile
-    part: Part = "test"
-    leading: tuple[PublishedFile, ...] = ()
+    model: values.PublishedFile
+    part: values.Part = "test"
+    leading: tuple[values.PublishedFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -391,9 +383,9 @@ class Publish:
     """
 
     experiment: str
-    model: PublishedFile
-    best: PublishedFile | None = None
-    leading: tuple[PublishedFile, ...] = ()
+    model: values.PublishedFile
+    best: values.PublishedFile | None = None
+    leading: tuple[values.PublishedFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -408,7 +400,7 @@ class Discard:
     """Remove files that are no longer needed; some may be gone already."""
 
     experiment: str
-    files: tuple[PublishedFile, ...]
+    files: tuple[values.PublishedFile, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -421,8 +413,8 @@ class Conclude:
 
     experiment: str
     ending: Ending
-    kept: tuple[PublishedFile, ...] = ()
-    versions: tuple[PublishedFile, ...] = ()
+    kept: tuple[values.PublishedFile, ...] = ()
+    versions: tuple[values.PublishedFile, ...] = ()
 
 
 Command = (
