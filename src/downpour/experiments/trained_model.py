@@ -46,11 +46,11 @@ from downpour.learning.datasets.images import (
     is_image,
 )
 from downpour.learning.datasets.prepared import without_examples
-from downpour.learning.tasks.agreement import Data, TaskData, limited, prepare_data
+from downpour.learning.tasks.agreement import Data, TaskData, prepare_data
 from downpour.learning.tasks.batches import batch_of
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.tasks.loaded import load as load_task
-from downpour.learning.tasks.own import examples_of, own_task, theirs
+from downpour.learning.tasks.own import examples_of, limited, own_task, theirs
 from downpour.learning.training import parameters
 from downpour.learning.training.evaluation import evaluate, examples_together
 from downpour.learning.user_code import check_code

@@ -27,13 +27,7 @@ from torch import Tensor
 from downpour.base.errors import SpecError
 from downpour.host.machine import expect_random_reads
 from downpour.learning.blocks.formats import token_type, window
-from downpour.learning.datasets.images import (
-    check_every_class,
-    class_folders,
-    images_in,
-    pixels_of,
-    resized,
-)
+from downpour.learning.datasets import images
 from downpour.learning.datasets.source import local_path
 
 log = logging.getLogger(__name__)
@@ -76,11 +70,11 @@ class ImageFolder:
         cache_megabytes: int = 512,
     ) -> None:
         folder = local_path("root", root)
-        self.classes = class_folders(folder) if folder.is_dir() else []
+        self.classes = images.class_folders(folder) if folder.is_dir() else []
         if not self.classes:
             raise SpecError("root", str(root), "must be a folder that holds <class>/<image>")
-        check_every_class(folder, self.classes, field="root")
-        found = images_in(folder, self.classes)
+        images.check_every_class(folder, self.classes, field="root")
+        found = images.images_in(folder, self.classes)
         self.remarks = found.remarks
         for remark in self.remarks:
             log.warning("%s: %s", root, remark)
@@ -103,8 +97,8 @@ class ImageFolder:
         kept = self._kept.get(path)
         if kept is not None:
             return kept
-        pixels = pixels_of(path, self._channels, field="root")
-        pixels = pixels if self._size is None else resized(pixels, self._size)
+        pixels = images.pixels_of(path, self._channels, field="root")
+        pixels = pixels if self._size is None else images.resized(pixels, self._size)
         image = np.ascontiguousarray(pixels[0].transpose(2, 0, 1))
         if image.nbytes <= self._room:
             self._room -= image.nbytes

@@ -51,7 +51,7 @@ def test_images_are_decoded_once_as_far_as_the_room_goes(
     def darkened(image: Tensor) -> Tensor:
         return image.zero_()
 
-    monkeypatch.setattr(on_demand, "pixels_of", counted)
+    monkeypatch.setattr("downpour.learning.datasets.images.pixels_of", counted)
     monkeypatch.setattr(on_demand, "_MEGABYTE", 75)  # an image takes 72 bytes
     folder = ImageFolder(pets, cache_megabytes=2, transform=darkened)
     for _ in range(3):

@@ -14,6 +14,7 @@ from downpour.base.errors import FileMissing, SpecError, UnfitWorker
 from downpour.base.values import DatasetFacts
 from downpour.core.spec import Spec
 from downpour.learning.allowlist import VARIABLE
+from downpour.learning.tasks import resemble
 from downpour.learning.tasks.agreement import (
     TaskData,
     check_named,
@@ -22,7 +23,7 @@ from downpour.learning.tasks.agreement import (
     prepare_data,
 )
 from downpour.learning.tasks.loaded import load
-from downpour.learning.tasks.own import resemble, sketched
+from downpour.learning.tasks.own import sketched
 
 from .conftest import loaded
 

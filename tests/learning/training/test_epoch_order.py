@@ -285,7 +285,7 @@ def test_the_meetings_of_an_epoch_permute_a_shard_once(
         epochs.append(about[3])
         return batch_order(*about)
 
-    monkeypatch.setattr(loop, "batch_order", noted)
+    monkeypatch.setattr("downpour.learning.training.epoch_order.batch_order", noted)
     train(dataset, 6, KeptArrays(), meet=3, **fields)
     assert (steps, epochs) == (alone, [0, 1])
 

@@ -25,17 +25,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from downpour.base.errors import FileCorrupt, SpecError
-from downpour.learning.blocks.formats import (
-    KINDS,
-    Block,
-    BlockFormat,
-    Files,
-    OpenBlock,
-    Tars,
-    Tokens,
-    Wanted,
-    suffix_of,
-)
+from downpour.learning.blocks import formats
 from downpour.learning.blocks.indexed import Mds, Parquet
 from downpour.learning.blocks.places import BlockPlace, cache_bytes, place_of, refusal
 
@@ -98,10 +88,10 @@ class Blocks:
     ) -> None:
         self._place = place_of(address, files)
         wanted = _named(columns)
-        self._format: BlockFormat = (
+        self._format: formats.BlockFormat = (
             _format_of(self._place, wanted)
             if length is None
-            else Tokens(self._place, length, dtype)
+            else formats.Tokens(self._place, length, dtype)
         )
         self._blocks = [block for block in self._format.blocks if block.count]
         counts = np.array([block.count for block in self._blocks], np.int64)
@@ -112,7 +102,7 @@ class Blocks:
         windows = max(1, opened_bytes // _WINDOW_BYTES)
         self.window_blocks = max(_WINDOW_BLOCKS, -(-len(self._blocks) // windows))
         self._transform = transform
-        self._opened: OrderedDict[int, OpenBlock] = OrderedDict()
+        self._opened: OrderedDict[int, formats.OpenBlock] = OrderedDict()
         self.digests: dict[str, str] = {}
         self._room_bytes, self._used_bytes = memory_megabytes * _MEGABYTE, 0
         self._pace = Pace()
@@ -199,7 +189,7 @@ class Blocks:
             self._ahead.close()
             self._ahead = None
 
-    def _row(self, number: int, opened: OpenBlock, index: int) -> Any:
+    def _row(self, number: int, opened: formats.OpenBlock, index: int) -> Any:
         block = self._blocks[number]
         row = index - int(self.block_ends[number]) + block.count
         where = f"{block.key}, block {number}, row {row}"
@@ -213,7 +203,7 @@ class Blocks:
             reason = " ".join(str(error).split()) or type(error).__name__
             raise FileCorrupt(where, f"cannot be decoded: {reason}") from None
 
-    def _open(self, numbers: list[int]) -> Iterator[tuple[int, OpenBlock]]:
+    def _open(self, numbers: list[int]) -> Iterator[tuple[int, formats.OpenBlock]]:
         """Yield blocks, those first that are open, and keep as many as the memory holds."""
         missing = [number for number in numbers if number not in self._opened]
         for number in [number for number in numbers if number in self._opened]:
@@ -229,13 +219,13 @@ class Blocks:
                     self._used_bytes -= self._opened.popitem(last=False)[1].nbytes
                 yield number, opened
 
-    def _read(self, numbers: list[int]) -> list[OpenBlock]:
+    def _read(self, numbers: list[int]) -> list[formats.OpenBlock]:
         if len(numbers) == 1:
             return [self._read_one(numbers[0])]
         with ThreadPoolExecutor(_READERS) as readers:
             return list(readers.map(self._read_one, numbers))
 
-    def _read_one(self, number: int) -> OpenBlock:
+    def _read_one(self, number: int) -> formats.OpenBlock:
         block = self._blocks[number]
         content = self._place.read(block.key, block.begin, block.end)
         if len(self._blocks) <= _DIGESTS_MAX:
@@ -250,29 +240,29 @@ def _named(columns: Sequence[str] | Mapping[str, str] | None) -> dict[str, str] 
         return None
     kinds = dict(columns) if isinstance(columns, Mapping) else dict.fromkeys(columns, "")
     for name, kind in kinds.items():
-        if kind not in KINDS:
-            known = ", ".join(sorted(one for one in KINDS if one))
+        if kind not in formats.KINDS:
+            known = ", ".join(sorted(one for one in formats.KINDS if one))
             raise SpecError("columns", f"{name}: {kind}", f"must be one of {known}")
     return kinds
 
 
-def _format_of(place: BlockPlace, wanted: Wanted) -> BlockFormat:
+def _format_of(place: BlockPlace, wanted: formats.Wanted) -> formats.BlockFormat:
     """Return the format of a place's files, by their names."""
     names = [key.rpartition("/")[2] for key in place.files]
-    suffixes = {suffix_of(name) for name in names}
+    suffixes = {formats.suffix_of(name) for name in names}
     if "index.json" in names:
         return Mds(place, wanted)
     if ".parquet" in suffixes:
         return Parquet(place, wanted)
     if suffixes == {".tar"}:
-        return Tars(place, wanted)
+        return formats.Tars(place, wanted)
     for key, name in zip(place.files, names, strict=True):
         if not _CONTAINERS.isdisjoint(name.lower().split(".")[1:]):
             accepted = (
                 "holds many examples: leave out other files by files='*.tar', or keep index.json"
             )
             raise refusal(key, accepted)
-    return Files(place, wanted)
+    return formats.Files(place, wanted)
 
 
 _FETCHERS = 8
@@ -287,7 +277,7 @@ class Need:
     Places go on behind the task, for blocks of the next one; `later` is None if none is known.
     """
 
-    block: Block
+    block: formats.Block
     first: int
     last: int
     later: int | None
@@ -355,7 +345,7 @@ class ReadAhead:
             self._next = len(self._needs)
             self._changed.notify_all()
 
-    def _keep(self, block: Block, place: int | None) -> None:
+    def _keep(self, block: formats.Block, place: int | None) -> None:
         if place is not None:
             self._place.keep_until(block.key, block.begin, block.end, self._pace.due_at(place))
 

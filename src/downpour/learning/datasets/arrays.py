@@ -22,16 +22,8 @@ from downpour.base.errors import DownpourError, SpecError
 from downpour.core.spec import Spec
 from downpour.learning.allowlist import check_factory, load_factory, source_file
 from downpour.learning.blame import describe_error, users_errors
-from downpour.learning.datasets.source import (
-    Arrays,
-    SourceFiles,
-    fingerprint,
-    held_out,
-    named_path,
-    row_blocks,
-    stacked,
-    stored,
-)
+from downpour.learning.datasets import source
+from downpour.learning.datasets.source import Arrays
 
 ACCEPTED = (
     "numeric arrays train_images, train_labels, test_images, test_labels; or x, y, and "
@@ -122,14 +114,16 @@ def _normalize(named: Mapping[str, Any], field: str, value: str) -> bool | None:
 def _held_out(x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[Any], ...]:
     flat = y.reshape(len(y), -1)
     classes = np.unique(flat, return_inverse=True)[1] if flat.shape[1] == 1 else None
-    train, test = held_out(None if classes is None else classes.ravel(), len(x))
+    train, test = source.held_out(None if classes is None else classes.ravel(), len(x))
     return _taken(x, train), y[train], _taken(x, test), y[test]
 
 
 def _taken(x: NDArray[Any], order: NDArray[np.int64]) -> NDArray[Any]:
     """Return some of the rows [n, ...], in this order."""
     shape = (len(order), *x.shape[1:])
-    return stacked((x[order[rows]] for rows in row_blocks(x, len(order))), shape, x.dtype)
+    return source.stacked(
+        (x[order[rows]] for rows in source.row_blocks(x, len(order))), shape, x.dtype
+    )
 
 
 _FIELD = "data_path"
@@ -150,18 +144,18 @@ class Npz:
         self._checked(spec, data_dir)
 
     def _checked(self, spec: Spec, data_dir: Path | None) -> Path:
-        path = named_path(spec, data_dir)
+        path = source.named_path(spec, data_dir)
         if not path.is_file() or not zipfile.is_zipfile(path):
             raise SpecError(_FIELD, spec.data_path, "is not a .npz file")
         _check_heads(path)
         return path
 
-    def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> SourceFiles:
+    def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> source.SourceFiles:
         """Find the file that `data_path` names."""
         del downloads
         path = self._checked(spec, data_dir)
-        return SourceFiles(
-            fingerprint=fingerprint([path]),
+        return source.SourceFiles(
+            fingerprint=source.fingerprint([path]),
             read=lambda: from_names(_named_arrays(path), field=_FIELD, value=path.name),
         )
 
@@ -181,7 +175,7 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
     """Read an array piece by piece; `zipfile` compares its checksum at the end."""
     with archive.open(member) as file:
         shape, is_fortran, dtype, size_bytes = _head(member, file)
-        content = stored(iter(partial(file.read, _PIECE_BYTES), b""), size_bytes)
+        content = source.stored(iter(partial(file.read, _PIECE_BYTES), b""), size_bytes)
     return content.view(dtype).reshape(shape, order="F" if is_fortran else "C")
 
 
@@ -247,12 +241,12 @@ class Factory:
         del data_dir
         check_factory("dataset", spec.dataset)
 
-    def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> SourceFiles:
+    def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> source.SourceFiles:
         """Find the factory's module."""
         del data_dir, downloads
         path = source_file(check_factory("dataset", spec.dataset))
         paths = [path] if path else []
-        return SourceFiles(fingerprint=fingerprint(paths), read=lambda: _made(spec))
+        return source.SourceFiles(fingerprint=source.fingerprint(paths), read=lambda: _made(spec))
 
 
 def _made(spec: Spec) -> Arrays:

@@ -18,16 +18,8 @@ from numpy.typing import NDArray
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
-from downpour.learning.datasets.source import (
-    Arrays,
-    SourceFiles,
-    fingerprint,
-    held_out,
-    named_path,
-    random_order,
-    row_blocks,
-    stacked,
-)
+from downpour.learning.datasets import source
+from downpour.learning.datasets.source import Arrays
 
 IMAGE_SUFFIXES = frozenset(
     {
@@ -70,7 +62,7 @@ class ImageFiles:
 
     def shuffled(self) -> ImageFiles:
         """Return all files in a random order, which is always the same."""
-        return self.taken(random_order(len(self.paths), len(self.paths)))
+        return self.taken(source.random_order(len(self.paths), len(self.paths)))
 
 
 def class_folders(root: Path) -> list[str]:
@@ -200,8 +192,8 @@ def resized(images: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
         pixels: NDArray[np.uint8] = smooth.round_().clamp_(0, 255).byte().numpy()
         return pixels.transpose(0, 2, 3, 1)
 
-    blocks = (squeezed(images[rows]) for rows in row_blocks(images))
-    return stacked(blocks, (count, size, size, channels), np.uint8)
+    blocks = (squeezed(images[rows]) for rows in source.row_blocks(images))
+    return source.stacked(blocks, (count, size, size, channels), np.uint8)
 
 
 _ACCEPTED = "must be a folder that holds <class>/ or train/<class>/ and test/<class>/"
@@ -220,16 +212,16 @@ class Folder:
 
     def check(self, spec: Spec, data_dir: Path | None) -> None:
         """Refuse a folder that is not there, or holds no images in class folders."""
-        _parts_of(named_path(spec, data_dir))
+        _parts_of(source.named_path(spec, data_dir))
 
-    def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> SourceFiles:
+    def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> source.SourceFiles:
         """List the images that the limits leave."""
         del downloads
-        found = _found(_parts_of(named_path(spec, data_dir)))
+        found = _found(_parts_of(source.named_path(spec, data_dir)))
         limited = (found.train, spec.train_limit), (found.test, spec.test_limit)
         train, test = (ImageFiles(f.paths[:limit], f.labels[:limit]) for f, limit in limited)
-        files = fingerprint(train.paths + test.paths, field="data_path")
-        return SourceFiles(
+        files = source.fingerprint(train.paths + test.paths, field="data_path")
+        return source.SourceFiles(
             # The last two decide about facts of the prepared dataset, with any limits.
             fingerprint=(*files, *found.classes, *found.remarks),
             read=lambda: _read(train, test, found, spec.image_size),
@@ -302,7 +294,7 @@ def _found(parts: _Parts) -> _Found:
     whole = images_in(parts.train, classes)
     remarks = parts.remarks + whole.remarks
     if parts.test is None:
-        train, test = map(whole.taken, held_out(whole.labels, len(whole.paths)))
+        train, test = map(whole.taken, source.held_out(whole.labels, len(whole.paths)))
         if not test.paths:
             count = len(train.paths)
             remarks += (f"a fifth of each class is held out for tests: {count} images are too few",)
@@ -342,4 +334,4 @@ def decoded_images(paths: list[Path], channels: int, size: int | None) -> NDArra
     shape = (1, 1, channels)
     if paths:
         shape = pixels_of(paths[0], channels).shape[1:] if size is None else (size, size, channels)
-    return stacked(map(decoded, paths), (len(paths), *shape), np.uint8)
+    return source.stacked(map(decoded, paths), (len(paths), *shape), np.uint8)

@@ -20,12 +20,7 @@ from downpour.core.families import ARRANGEMENTS
 from downpour.core.spec import Spec
 from downpour.learning import numerics
 from downpour.learning.blame import users_errors
-from downpour.learning.intra_worker.helper_process import (
-    Answer,
-    HelperJob,
-    HelperTask,
-    SharedNetwork,
-)
+from downpour.learning.intra_worker import helper_process
 from downpour.learning.intra_worker.team import Arrangement
 from downpour.learning.shipping import use
 from downpour.learning.tasks.agreement import open_data
@@ -35,7 +30,7 @@ from downpour.learning.tasks.loaded import load
 class Helper:
     """Builds the network that its worker trains, in the same memory."""
 
-    def __init__(self, work: HelperTask, memory: int) -> None:
+    def __init__(self, work: helper_process.HelperTask, memory: int) -> None:
         spec = Spec.from_toml(work.spec)
         if work.code:
             use(Path(work.code))
@@ -45,12 +40,12 @@ class Helper:
         network = loaded.network()
         self._spec = loaded.spec
         numerics.place(network, self._spec, images=loaded.images)
-        shared = SharedNetwork(network, memory, work.gradients).attach()
+        shared = helper_process.SharedNetwork(network, memory, work.gradients).attach()
         network.train()
         arrangement: Arrangement = ARRANGEMENTS[self._spec.inside.how]
         self._work = arrangement.helping(loaded, network, shared, work.share)
 
-    def do(self, job: HelperJob) -> Answer:
+    def do(self, job: helper_process.HelperJob) -> helper_process.Answer:
         """Do what the worker asks for; the answer says if it failed."""
         randomness = numerics.Randomness(
             job.task_seed, self._spec.device, beyond_torch=self._spec.trains_own_code
@@ -61,16 +56,18 @@ class Helper:
         except users_errors() as error:
             # The worker computes the step on its own, and tells what is wrong if that fails.
             self._work.forget()
-            return Answer(job=job.number, done=False, short=isinstance(error, OutOfMemory))
+            return helper_process.Answer(
+                job=job.number, done=False, short=isinstance(error, OutOfMemory)
+            )
 
 
 def help_worker(lines: Iterable[str], answers: TextIO, memory: int) -> None:
     """Answer each line: the first names the work, each further one is a job of it."""
     arriving = iter(lines)
-    helper = Helper(HelperTask.of(next(arriving)), memory)
-    print(Answer(job=0).to_line(), file=answers, flush=True)
+    helper = Helper(helper_process.HelperTask.of(next(arriving)), memory)
+    print(helper_process.Answer(job=0).to_line(), file=answers, flush=True)
     for line in arriving:
-        print(helper.do(HelperJob.of(line)).to_line(), file=answers, flush=True)
+        print(helper.do(helper_process.HelperJob.of(line)).to_line(), file=answers, flush=True)
 
 
 def main() -> None:

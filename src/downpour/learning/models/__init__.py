@@ -21,22 +21,14 @@ from downpour.learning import numerics
 from downpour.learning.accelerators import is_plain
 from downpour.learning.allowlist import check_factory, load_factory
 from downpour.learning.blame import describe_error, is_lack_of_memory, users_errors
-from downpour.learning.models.networks import (
-    ConvLstm,
-    digits_cnn,
-    known_networks,
-    mlp,
-    mnist_cnn,
-    vision_builder,
-    xray_cnn,
-)
+from downpour.learning.models import networks
 
 NETWORKS: dict[str, Callable[..., nn.Module]] = {
-    "digits-cnn": digits_cnn,
-    "mnist-cnn": mnist_cnn,
-    "mlp": mlp,
-    "xray-cnn": xray_cnn,
-    "conv-lstm": ConvLstm,
+    "digits-cnn": networks.digits_cnn,
+    "mnist-cnn": networks.mnist_cnn,
+    "mlp": networks.mlp,
+    "xray-cnn": networks.xray_cnn,
+    "conv-lstm": networks.ConvLstm,
 }
 
 
@@ -46,7 +38,7 @@ def build(spec: Spec, facts: DatasetFacts) -> nn.Module:
     if ":" in spec.model:
         builder = load_factory("model", spec.model)
     else:
-        builder = NETWORKS.get(spec.model) or vision_builder(spec.model)
+        builder = NETWORKS.get(spec.model) or networks.vision_builder(spec.model)
     return call_builder(builder, spec, facts)
 
 
@@ -55,7 +47,7 @@ def check_model(spec: Spec) -> None:
     if ":" in spec.model:
         check_factory("model", spec.model)
     elif spec.model not in NETWORKS:
-        vision = known_networks()
+        vision = networks.known_networks()
         if spec.model not in vision:
             own = ", ".join(NETWORKS)
             meant = did_you_mean(spec.model, [*NETWORKS, *vision])

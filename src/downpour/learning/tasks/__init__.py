@@ -8,6 +8,7 @@ be a function of the position, which is why all global generators are seeded bef
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -139,3 +140,23 @@ class Task:
 def _unwritten(task: Task, method: str) -> str:
     kind = type(task)
     return f"{kind.__module__}:{kind.__qualname__} must define {method}()"
+
+
+_TOLERANCE = 1e-3
+
+
+def resemble(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Say whether two sketches can be of the same example.
+
+    Integers and text must be the same to the bit. Of floats the mean and the mean size count, to a
+    thousandth, because decoding and scaling round differently on other processors.
+    """
+    return len(one) == len(other) and all(map(_alike, one, other))
+
+
+def _alike(one: list[Any], other: list[Any]) -> bool:
+    if one[:2] != other[:2] or one[0] != "float" or one == other:
+        return one == other
+    (mean, size), (mean_there, size_there) = one[2:], other[2:]
+    slack = _TOLERANCE * max(size, size_there)
+    return math.isclose(size, size_there, abs_tol=slack) and abs(mean - mean_there) <= slack

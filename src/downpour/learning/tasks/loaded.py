@@ -9,16 +9,25 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from downpour.base.errors import FileCorrupt, SpecError
+from downpour.base.errors import FileCorrupt, SpecError, UnfitWorker
 from downpour.base.names import AUTO
 from downpour.core.spec import Spec
 from downpour.learning import models, numerics
 from downpour.learning.accelerators import devices_here
 from downpour.learning.datasets import PreparedDataset
-from downpour.learning.tasks import Batch, ExampleList, Task
-from downpour.learning.tasks.agreement import Data, TaskData, check_examples
+from downpour.learning.tasks import Batch, ExampleList, Task, resemble
+from downpour.learning.tasks.agreement import Data, TaskData
 from downpour.learning.tasks.batches import Classification, Columns, batch_of
-from downpour.learning.tasks.own import examples_of, mistake, overrides, own_task, theirs
+from downpour.learning.tasks.own import (
+    examples_of,
+    fingerprint_of,
+    limited,
+    mistake,
+    overrides,
+    own_task,
+    sketched,
+    theirs,
+)
 
 
 def load(spec: Spec, data: Data, begun: Callable[[nn.Module], None] | None = None) -> LoadedTask:
@@ -101,7 +110,7 @@ class LoadedTask:
         """Check that one of a user's training examples is still the same, another one each time."""
         if isinstance(self.data, TaskData):
             with theirs(self.spec, 'an example of "train" cannot be read'):
-                check_examples(self.spec, self.data, "train", self.examples("train"), number)
+                _check_examples(self.spec, self.data, "train", self.examples("train"), number)
 
     def count(self, part: str) -> int:
         """Return how many examples of a part are used."""
@@ -128,5 +137,26 @@ class LoadedTask:
             self.block_digests = digests
         if isinstance(self.data, TaskData):
             with theirs(self.spec, f'an example of "{part}" cannot be read'):
-                check_examples(self.spec, self.data, part, examples)
+                _check_examples(self.spec, self.data, part, examples)
         return examples
+
+
+def _check_examples(
+    spec: Spec, data: TaskData, part: str, examples: ExampleList, number: int | None = None
+) -> None:
+    """Check that this machine's examples of a part are those of the manager.
+
+    Of the manager's sketches, `number` says which one to compare; absent: all of them.
+    """
+    count = data.facts.train_samples if part == "train" else data.facts.test_samples
+    here = limited(len(examples), spec, part)
+    if here != count:
+        raise UnfitWorker(f"{spec.task} has {here} {part} examples here, but {count} elsewhere")
+    if fingerprint_of(examples) != data.files.get(part, ""):
+        raise UnfitWorker(f"{spec.task}: the files of its {part} examples are different here")
+    sketches = list(data.sketches[part].items())
+    if number is not None and sketches:
+        sketches = [sketches[number % len(sketches)]]
+    for index, expected in sketches:
+        if not resemble(sketched(examples, part, index), expected):
+            raise UnfitWorker(f"{spec.task}: {part} example {index} is different here")

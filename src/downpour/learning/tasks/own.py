@@ -7,9 +7,8 @@ of the user's file.
 from __future__ import annotations
 
 import inspect
-import math
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -19,15 +18,18 @@ import torch
 import xxhash
 from numpy.typing import NDArray
 from torch.utils._pytree import tree_leaves
+from torch.utils.data import DataLoader, Dataset
 
-from downpour.base.errors import DownpourError, SpecError
+from downpour.base.errors import DownpourError, SpecError, size_in_words
 from downpour.core.spec import Spec
 from downpour.core.spec_refusals import not_default
+from downpour.host.machine import free_memory
 from downpour.learning import numerics
 from downpour.learning.accelerators import is_plain
 from downpour.learning.allowlist import load_factory
 from downpour.learning.blame import describe_error, is_lack_of_memory, users_errors, with_place
-from downpour.learning.tasks import ExampleList, Task
+from downpour.learning.datasets import CLASSES_MAX
+from downpour.learning.tasks import ExampleList, Task, resemble
 from downpour.learning.tasks.batches import read
 
 NEEDED = ("model", "examples", "loss")
@@ -152,9 +154,6 @@ def _refuse_twice_said(task: Task, spec: Spec) -> None:
                 raise SpecError(field, value, f"{spec.task} has its own {method}()")
 
 
-_TOLERANCE = 1e-3
-
-
 def sketched(examples: ExampleList, part: str, index: int) -> list[Any]:
     """Return a sketch of an example of a part, as values that JSON holds.
 
@@ -163,15 +162,6 @@ def sketched(examples: ExampleList, part: str, index: int) -> list[Any]:
     with numerics.seeded(index):
         example = read(examples, part, [index])
     return [_leaf(leaf) for leaf in tree_leaves(example)]
-
-
-def resemble(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    """Say whether two sketches can be of the same example.
-
-    Integers and text must be the same to the bit. Of floats the mean and the mean size count, to a
-    thousandth, because decoding and scaling round differently on other processors.
-    """
-    return len(one) == len(other) and all(map(_alike, one, other))
 
 
 def _leaf(leaf: Any) -> list[Any]:
@@ -203,9 +193,136 @@ def _array(leaf: torch.Tensor) -> NDArray[Any]:
     return leaf.clone().numpy()
 
 
-def _alike(one: list[Any], other: list[Any]) -> bool:
-    if one[:2] != other[:2] or one[0] != "float" or one == other:
-        return one == other
-    (mean, size), (mean_there, size_there) = one[2:], other[2:]
-    slack = _TOLERANCE * max(size, size_there)
-    return math.isclose(size, size_there, abs_tol=slack) and abs(mean - mean_there) <= slack
+_EXAMPLES_MAX = 2**31 - 1
+"""Their indices, eight bytes each, are in the memory of the manager."""
+_DIVIDING_BYTES = 20
+"""For each example, what dividing them into shards takes for a moment."""
+_WINDOW_BLOCKS = 8
+"""How many blocks an epoch mixes at a time, if the examples do not say it."""
+_LOOKED_AT = 16
+"""How many examples are compared: the first, the last, and some between."""
+
+
+def looked_at(spec: Spec) -> tuple[dict[str, Any], dict[str, NDArray[np.int64]]]:
+    """Make the task and look at its data; returns what the folder states, and its arrays."""
+    task = own_task(spec)
+    counts, sketches, ends, files, windows = {}, {}, {}, {}, {}
+    for part in ("train", "test"):
+        examples = examples_of(task, spec, part)
+        counts[part], sketches[part], ends[part] = _part(task, spec, part, examples)
+        files[part] = fingerprint_of(examples)
+        windows[part] = int(getattr(examples, "window_blocks", _WINDOW_BLOCKS))
+    labels = _labels(task, spec, counts["train"])
+    facts = {
+        "task": spec.task,
+        "train_samples": limited(counts["train"], spec, "train"),
+        "test_samples": limited(counts["test"], spec, "test"),
+        "classes": int(labels.max()) + 1 if len(labels) else 0,
+        "sketches": sketches,
+        "files": files,
+        "window_blocks": windows["train"],
+    }
+    return facts, {"labels": labels, "block_ends": ends["train"]}
+
+
+def limited(count: int, spec: Spec, part: str) -> int:
+    """Return how many examples of a part are used."""
+    limit = spec.train_limit if part == "train" else spec.test_limit
+    return count if limit is None else min(count, limit)
+
+
+def fingerprint_of(examples: object) -> str:
+    """Return what examples tell of their files; other libraries' fingerprints are none."""
+    found = getattr(examples, "fingerprint", "")
+    return found if isinstance(found, str) else ""
+
+
+def _remedy(examples: object) -> str:
+    """Say what to return instead of an object without examples by index; empty if it may have."""
+    if isinstance(examples, DataLoader):
+        return "return its dataset; batch_size and collate() make the batches"
+    if isinstance(examples, tuple | dict):
+        # Of (x, y) the length is 2, and training would go on with two examples of the wrong shape.
+        return "torch.utils.data.TensorDataset(x, y) makes one from columns"
+    # torch's streams inherit an index that only raises; litdata's and mosaicml's have their own.
+    index = getattr(type(examples), "__getitem__", Dataset.__getitem__)
+    has_index = index is not Dataset.__getitem__ or hasattr(examples, "__getitems__")
+    if not has_index or not hasattr(examples, "__len__"):
+        return "record a stream to a list, or open its files with downpour.data.Blocks"
+    return ""
+
+
+def _part(
+    task: Task, spec: Spec, part: str, examples: ExampleList
+) -> tuple[int, dict[int, list[Any]], NDArray[np.int64]]:
+    """Return how many examples a part has, sketches of some used ones, and where blocks end."""
+    if remedy := _remedy(examples):
+        accepted = (
+            f'examples("{part}") must return examples by index, not a '
+            f"{type(examples).__name__}: {remedy}"
+        )
+        raise mistake(spec, task, "examples", accepted)
+    with theirs(spec, f'examples("{part}") fails', task.examples):
+        count = len(examples)
+    if count < 1:
+        raise mistake(spec, task, "examples", f'examples("{part}") is empty')
+    used = limited(count, spec, part)
+    if used > _EXAMPLES_MAX:
+        accepted = f'examples("{part}") has {count} examples; at most {_EXAMPLES_MAX} are possible'
+        raise mistake(spec, task, "examples", accepted)
+    needed_bytes, free_bytes = used * _DIVIDING_BYTES, free_memory()
+    if part == "train" and needed_bytes > free_bytes:
+        free = f"only {size_in_words(free_bytes)} are free"
+        needs = f"needs {size_in_words(needed_bytes)} of memory, but {free}"
+        raise SpecError("train_limit", spec.train_limit, f"dividing {used:,} examples {needs}")
+    indices = np.unique(np.linspace(0, used - 1, _LOOKED_AT).astype(int)).tolist()
+    with theirs(spec, f'cannot read an example of "{part}"', task.examples):
+        sketches = {index: sketched(examples, part, index) for index in indices}
+        if not spec.repeatable:
+            return count, {}, _block_ends(task, spec, part, examples)
+        for index, sketch in sketches.items():
+            if not resemble(sketch, sketched(examples, part, index)):
+                accepted = (
+                    f'example {index} of "{part}" differs on a second read: it must '
+                    "draw random numbers only from the global generators of torch, Python or numpy"
+                )
+                raise mistake(spec, task, "examples", accepted)
+    return count, sketches, _block_ends(task, spec, part, examples)
+
+
+def _block_ends(task: Task, spec: Spec, part: str, examples: ExampleList) -> NDArray[np.int64]:
+    """Return where the blocks of the used examples end; nothing if the order ignores them."""
+    ends = getattr(examples, "block_ends", None)
+    if spec.order == "blocks" and ends is None and part == "train":
+        accepted = (
+            'order = "blocks" needs examples with block_ends, as those of downpour.data.Blocks'
+        )
+        raise mistake(spec, task, "examples", accepted)
+    if ends is None or spec.order == "random" or spec.batches != "shuffled":
+        return np.empty(0, np.int64)
+    ends = np.asarray(ends)
+    if ends.ndim != 1 or not len(ends) or ends[-1] != len(examples) or (np.diff(ends) <= 0).any():
+        accepted = f"block_ends must ascend, and end in {len(examples)}, the number of examples"
+        raise mistake(spec, task, "examples", accepted)
+    return np.unique(np.minimum(ends, limited(len(examples), spec, "train"))).astype(np.int64)
+
+
+def _labels(task: Task, spec: Spec, count: int) -> NDArray[np.int64]:
+    """Return the labels of the used examples; of length 0 if the task has none.
+
+    There are `count` training examples, used or not.
+    """
+    with theirs(spec, "labels() fails"), numerics.seeded(spec.seed):
+        given = task.labels()
+        labels = np.empty(0, np.int64) if given is None else np.asarray(given)
+    if given is None:
+        return labels
+    if labels.ndim != 1 or len(labels) != count or labels.dtype.kind not in "iu":
+        accepted = (
+            f"labels() must return {count} class numbers, one for each training example, "
+            f"but returned {labels.dtype} {list(labels.shape)}"
+        )
+        raise mistake(spec, task, "labels", accepted)
+    if labels.min() < 0 or labels.max() >= CLASSES_MAX:
+        raise mistake(spec, task, "labels", "labels() must return class numbers, 0 or above")
+    return labels[: limited(count, spec, "train")].astype(np.int64)

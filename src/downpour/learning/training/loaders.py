@@ -34,13 +34,7 @@ from torch.utils.data._utils import worker
 from downpour.base.names import CPU
 from downpour.base.options import LOADERS_MAX
 from downpour.core.spec import Spec
-from downpour.host.machine import (
-    HELPER_PIDS,
-    free_memory,
-    let_be_killed_first,
-    own_memory,
-    usable_cores,
-)
+from downpour.host import machine
 from downpour.learning import numerics
 from downpour.learning.accelerators import is_plain, repeatable
 from downpour.learning.blame import users_errors
@@ -193,7 +187,7 @@ def _begin(_: int) -> None:
     # A terminal's Ctrl-C goes to all processes; the worker decides when its loaders end.
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    let_be_killed_first(os.getpid())
+    machine.let_be_killed_first(os.getpid())
     # Examples and collations behave as in the worker. Torch's collation would otherwise put each
     # batch into shared memory, and fail where that is full.
     worker._worker_info = None  # noqa: SLF001 - no public name sets it
@@ -294,7 +288,7 @@ class Loaders:
 
     def _end(self) -> None:
         self._loader = self._batches = None  # torch ends its processes
-        HELPER_PIDS.difference_update(self.pids)
+        machine.HELPER_PIDS.difference_update(self.pids)
         self.pids = set()
 
     def _taken(self, indices: Indices) -> _Prepared | None:
@@ -324,7 +318,7 @@ class Loaders:
         return zip(self._asked(self._step), loader, strict=True)
 
     def _start(self, count: int) -> None:
-        most = max(1, free_memory() // max(1, own_memory()))
+        most = max(1, machine.free_memory() // max(1, machine.own_memory()))
         if most < count:
             log.warning("memory has room for %d of %d loaders", most, count)
         self._count = min(count, most)
@@ -358,7 +352,7 @@ class Loaders:
             return
         if not self._is_closed:
             self.pids = _children() - before
-            HELPER_PIDS.update(self.pids)
+            machine.HELPER_PIDS.update(self.pids)
             self._loader = loader
 
     def _fail(self, reason: str) -> None:
@@ -394,7 +388,7 @@ class _ReadingCost:
         if share < _CHEAP_SHARE or self.reading_seconds < _CHEAP_SECONDS * (self._steps - 1):
             return 0
         needed = ceil(share / max(1 - share, 1 / LOADERS_MAX)) + 1
-        cores = min((_idle_seconds() - self._idle) / whole, usable_cores() - 1)
+        cores = min((_idle_seconds() - self._idle) / whole, machine.usable_cores() - 1)
         return min(needed, round(cores), LOADERS_MAX)
 
 

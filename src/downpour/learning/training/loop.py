@@ -28,23 +28,10 @@ from downpour.learning.accelerators import lacks_kernel
 from downpour.learning.tasks import ReadsAhead
 from downpour.learning.tasks.batches import Indices
 from downpour.learning.tasks.loaded import LoadedTask
-from downpour.learning.training.epoch_order import (
-    KeptArrays,
-    batch_order,
-    blocks_in_order,
-    part_of,
-    samples_in,
-)
+from downpour.learning.training import epoch_order, parameters
 from downpour.learning.training.loaders import BatchRequest, Loaders
 from downpour.learning.training.optimizers import Optimizers, Position, rate_factor
-from downpour.learning.training.parameters import (
-    Arrays,
-    check_finite,
-    infinite_constants,
-    load_parameters,
-    moved_constant,
-    parameters_of,
-)
+from downpour.learning.training.parameters import Arrays
 from downpour.learning.training.step import (
     StepHelp,
     TrainingStep,
@@ -95,7 +82,7 @@ class ShardTraining:
         loaders: Loaders | None = None,
         *,
         spills: bool = False,
-        orders: KeptArrays | None = None,
+        orders: epoch_order.KeptArrays | None = None,
     ) -> None:
         spec = loaded.spec
         self._loaded = loaded
@@ -103,7 +90,7 @@ class ShardTraining:
         self._task = task
         self._epoch = task.round // spec.meetings.each
         self._size = len(task.indices)
-        self._part = part_of(spec, self._size, task.round, task.share)
+        self._part = epoch_order.part_of(spec, self._size, task.round, task.share)
         self._orders = orders
         self._order = self._ordered()
         numerics.place(model, spec, images=loaded.images)
@@ -112,7 +99,7 @@ class ShardTraining:
         self._model = model
         self._modules = tuple(model.modules())
         self._modes: list[bool] = []
-        self._constants = infinite_constants(model)
+        self._constants = parameters.infinite_constants(model)
         self._optimizers = Optimizers(loaded, model)
         if optimizer_state:
             self._optimizers.load(optimizer_state)
@@ -142,8 +129,8 @@ class ShardTraining:
         # No more than is trained, because a shard may have a billion examples.
         if self._orders is None or each == 1:
             return self._made_order(self._place_after(self._part.steps))
-        last = part_of(self._spec, self._size, each - 1)
-        stop = samples_in(last.first + last.steps, self._size, self._spec)
+        last = epoch_order.part_of(self._spec, self._size, each - 1)
+        stop = epoch_order.samples_in(last.first + last.steps, self._size, self._spec)
         key = self._epoch, task.shard, task.checksum
         return self._orders.get(key, stop, partial(self._made_order, stop))
 
@@ -164,14 +151,18 @@ class ShardTraining:
         ends, window = self._loaded.data.block_ends, self._loaded.data.window_blocks
         task, meetings = self._task, self._spec.meetings
         after, number = divmod(task.round + 1, meetings.each)
-        place = samples_in(part_of(self._spec, self._size, number).first, self._size, self._spec)
+        place = epoch_order.samples_in(
+            epoch_order.part_of(self._spec, self._size, number).first, self._size, self._spec
+        )
         epochs = [(after, place), (after + 1, 0)][: meetings.epochs_in_all - after]
         if ends is None or not epochs:
             return np.empty(0, np.int64)
         indices = np.asarray(task.indices, np.int64)
         return np.concatenate(
             [
-                blocks_in_order(indices, ends, window, first, self._spec.seed, epoch, task.shard)
+                epoch_order.blocks_in_order(
+                    indices, ends, window, first, self._spec.seed, epoch, task.shard
+                )
                 for epoch, first in epochs
             ]
         )
@@ -183,7 +174,7 @@ class ShardTraining:
             raise FileCorrupt("indices", f"must be from 0 to {count - 1}")
         data = self._loaded.data
         about = self._epoch, task.shard, stop, data.block_ends, data.window_blocks
-        return batch_order(self._spec, indices, data.labels, *about)
+        return epoch_order.batch_order(self._spec, indices, data.labels, *about)
 
     @property
     def steps_done(self) -> int:
@@ -299,15 +290,15 @@ class ShardTraining:
 
     def _place_after(self, steps: int) -> int:
         """Return where in the epoch's order the examples after these steps begin."""
-        return samples_in(self._part.first + steps, self._size, self._spec)
+        return epoch_order.samples_in(self._part.first + steps, self._size, self._spec)
 
     def parameters(self, *, copy: bool = True) -> Arrays:
         """Return the parameters and buffers as they are now.
 
         Without `copy` they hold until the next step only, which suffices to write them to a file.
         """
-        arrays = parameters_of(self._model, copy=copy)
-        moved = moved_constant(arrays, self._constants)
+        arrays = parameters.parameters_of(self._model, copy=copy)
+        moved = parameters.moved_constant(arrays, self._constants)
         if moved is not None:
             accepted = (
                 f"{moved} holds NaN or infinity that becomes a number {self._where()}; no average "
@@ -315,7 +306,7 @@ class ShardTraining:
             )
             raise self._loaded.mistake("model", accepted)
         try:
-            check_finite(arrays, self._constants)
+            parameters.check_finite(arrays, self._constants)
         except NonFinite as error:
             raise NonFinite(f"{error} {self._where()}") from None
         return arrays
@@ -328,7 +319,7 @@ class ShardTraining:
         """Return the whole state as arrays with distinct names, for `restore`; see `parameters`."""
         self._check_loss()
         parts: dict[str, Mapping[str, NDArray[Any]]] = {
-            "model": parameters_of(self._model, copy=copy),
+            "model": parameters.parameters_of(self._model, copy=copy),
             "optimizer": self.optimizer_state(copy=copy),
             "progress": {
                 "task": self._identity(),
@@ -345,7 +336,7 @@ class ShardTraining:
             raise FileCorrupt("snapshot", "does not state its progress")
         if not np.array_equal(progress["task"], self._identity()):
             raise FileCorrupt("snapshot", "belongs to another task")
-        load_parameters(self._model, _taken("model", arrays))
+        parameters.load_parameters(self._model, _taken("model", arrays))
         self._optimizers.load(_taken("optimizer", arrays))
         self._steps_done = int(progress["steps_done"][0])
         for kept, number in zip((self._loss_sum, self._counted), progress["loss_sum"], strict=True):

@@ -36,17 +36,11 @@ from downpour.learning.blame import users_errors
 from downpour.learning.tasks.batches import Indices
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.tasks.own import overrides, theirs, told
+from downpour.learning.training import repeating
 from downpour.learning.training.epoch_order import part_of
 from downpour.learning.training.evaluation import evaluate_on
 from downpour.learning.training.loop import LocalTask, ShardTraining
 from downpour.learning.training.parameters import Arrays, load_parameters, parameters_of
-from downpour.learning.training.repeating import (
-    aside,
-    begun,
-    buffer_versions,
-    frozen_sums,
-    state_of,
-)
 from downpour.learning.training.step import (
     StepCost,
     add_gradient,
@@ -154,10 +148,12 @@ class _Trial:
         self._network = None
         network = self._loaded.network()
         self._start = self._start or parameters_of(network)
-        before, frozen = aside(network), frozen_sums(network)
+        before, frozen = repeating.aside(network), repeating.frozen_sums(network)
         straight_on = list(self._straight_on(network))
-        self._check_frozen(frozen, frozen_sums(network))
-        changed = [name for name, value in aside(network).items() if before.get(name) != value]
+        self._check_frozen(frozen, repeating.frozen_sums(network))
+        changed = [
+            name for name, value in repeating.aside(network).items() if before.get(name) != value
+        ]
         del network
         for (moment, cause, known), sums in zip(straight_on, self._cut(), strict=True):
             odd = [name for name, digest in known.items() if sums.get(name) != digest]
@@ -195,7 +191,7 @@ class _Trial:
         if self._spec.inside.processes == 1:
             return
         # Buffers that change follow from all examples, in their order.
-        after = buffer_versions(network)
+        after = repeating.buffer_versions(network)
         why = [
             f"a step changes {name}, as batch normalization does, but processes that share a "
             "batch cannot"
@@ -211,15 +207,15 @@ class _Trial:
             raise SpecError("inside.processes", self._spec.inside.processes, accepted)
 
     def _straight_on(self, network: nn.Module) -> Iterator[_Look]:
-        yield "before the first step", _ELSEWHERE, begun(network)
-        versions = buffer_versions(network)
+        yield "before the first step", _ELSEWHERE, repeating.begun(network)
+        versions = repeating.buffer_versions(network)
         training = self._one_step(self._first(network))
         self._check_form(network)
         self._check_parts(network, versions)
-        yield "after one step", _ELSEWHERE, state_of(training)
+        yield "after one step", _ELSEWHERE, repeating.state_of(training)
         self._timed_step(training, network)
         self._check_form(network)
-        yield "once it was handed over", _BEFORE, state_of(training)
+        yield "once it was handed over", _BEFORE, repeating.state_of(training)
         del training
         yield "in the next task", _BEFORE, self._next_task(network)
 
@@ -237,12 +233,12 @@ class _Trial:
         size, count = self._spec.evaluate_batch or self._spec.batch_size, self._loaded.count("test")
         last = count - (count % size or size)
         chosen = np.unique(np.r_[0 : min(size, count), last:count])
-        before = begun(self._network)
+        before = repeating.begun(self._network)
         found = evaluate_on(self._network, self._loaded, chosen)
         if not math.isfinite(found.loss):
             told = "the loss on the test examples is NaN or infinite"
             raise self._loaded.mistake("loss", told)
-        after = begun(self._network)
+        after = repeating.begun(self._network)
         changed = [name for name, digest in before.items() if after.get(name) != digest]
         if changed:
             method = "metrics" if overrides(self._loaded.task, "metrics") else "loss"
@@ -285,16 +281,16 @@ class _Trial:
 
     def _cut(self) -> Iterator[dict[str, str]]:
         network = self._loaded.network()
-        yield begun(network)
+        yield repeating.begun(network)
         training = self._one_step(self._first(network))
-        yield state_of(training)
+        yield repeating.state_of(training)
         # The memory of the network and the optimizer, of which nothing else is left.
         snapshot = training.snapshot(copy=False)
         del network, training
         network = self._loaded.network()
         training = self._first(network)
         training.restore(snapshot)
-        yield state_of(self._one_step(training))
+        yield repeating.state_of(self._one_step(training))
         del training
         yield self._next_task(network)
         self._network = network
@@ -317,7 +313,7 @@ class _Trial:
             self._advance(training, where)
         except NonFinite:
             raise self._infinite(where) from None
-        return state_of(training)
+        return repeating.state_of(training)
 
     def _one_step(self, training: ShardTraining) -> ShardTraining:
         """Take the next step of the first task, if it has one; it must stay finite."""
