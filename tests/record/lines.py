@@ -11,10 +11,10 @@ from downpour.record.timeline import Cost
 from tests.specs import stored_spec
 
 
-def submitted(shards: int = 2, **spec: Any) -> told.SubmittedLine:
-    """An experiment `e` whose spec has these fields."""
-    fields = stored_spec(**spec)
-    return told.SubmittedLine(experiment="e", name="e", spec=fields, version="1", shards=shards)
+def submitted(shards: int = 2, name: str = "e", **spec: Any) -> told.SubmittedLine:
+    """An experiment whose spec has these fields; its name is its ID as well."""
+    fields = stored_spec(name=name, shards=shards, **spec)
+    return told.SubmittedLine(experiment=name, name=name, spec=fields, version="1", shards=shards)
 
 
 def prepared(*samples: int, **fields: Any) -> told.PreparedLine:

@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -24,6 +23,7 @@ from downpour.experiments.studies.running import StudyDisplay, Train, measured_i
 from downpour.experiments.studies.study import OnEpoch
 from downpour.network.rpc.messages import Status
 from downpour.record import record_lines as told
+from tests.record import lines as made
 
 GRID = """\
 name = "small"
@@ -172,10 +172,13 @@ def record_of(run: Run, *, failed: bool = False, wrong: bool = False, lost: bool
 
     One that failed did so with an attempt that diverged, or whose worker was `lost`.
     """
-    facts: list[tuple[float, told.RecordLine]] = [(0.0, _submitted(run)), (0.5, _prepared(run))]
+    shards = run.spec.shards or 1
+    prepared = made.prepared(*(100 // shards,) * shards, classes=3)
+    facts: list[told.Dated] = [(0.0, _submitted(run)), (0.5, prepared)]
     if failed:
         if not wrong:
-            facts.append((1.0, _attempt_failed("lost" if lost else "non_finite")))
+            failure = "lost" if lost else "non_finite"
+            facts.append((1.0, made.failed(0, failure=failure, reason="no luck")))
         facts.append((1.0, told.FailedLine(reason="no luck", asked_wrongly=wrong)))
     else:
         for number in range(run.spec.epochs):
@@ -203,55 +206,20 @@ def _submitted(run: Run) -> told.SubmittedLine:
     )
 
 
-def _prepared(run: Run) -> told.PreparedLine:
-    shards = run.spec.shards or 1
-    return told.PreparedLine(
-        train_samples=100,
-        test_samples=20,
-        classes=3,
-        shard_samples=(100 // shards,) * shards,
-        prepare_seconds=0.1,
-        split_seconds=0.1,
-        bytes=1000,
-        parameters=250,
-        numeric_class="",
-        dataset="",
-        checksum="",
-    )
-
-
-def _attempt_failed(failure: str) -> told.AttemptFailedLine:
-    return told.AttemptFailedLine(
-        round=0, shard=0, attempt=0, worker="worker-1", failure=failure, reason="no luck"
-    )
-
-
-def _round(run: Run, number: int) -> list[tuple[float, told.RecordLine]]:
+def _round(run: Run, number: int) -> list[told.Dated]:
     drawn = random.Random(f"{run.id} {number}")
     workers, shards = run.workers or 1, run.spec.shards or 1
     begin = 1.0 + 10.0 * number
-    facts: list[tuple[float, told.RecordLine]] = []
+    facts: list[told.Dated] = []
     for shard in range(shards):
         worker = f"worker-{1 + shard % workers}"
         at = begin + shard / workers
-        given: dict[str, Any] = {"round": number, "shard": shard, "attempt": 0, "worker": worker}
-        facts.append((at, told.AssignedLine(**given, reason="the first idle worker")))
-        facts.append((at + 0.9, _updated(given)))
+        facts.append((at, made.assigned(shard, worker=worker, round=number)))
+        facts.append((at + 0.9, made.updated(shard, worker=worker, round=number)))
     seconds = 8.0 / workers + drawn.random()
     facts.sort(key=lambda fact: fact[0])
     classes = tuple(drawn.random() for _ in range(3))
-    aggregated = told.AggregatedLine(
-        round=number,
-        version=number + 1,
-        file="model",
-        bytes=1000,
-        seconds=0.01,
-        train_seconds=seconds,
-        loss=drawn.random(),
-        summed="",
-        whole=True,
-        checksum="",
-    )
+    aggregated = made.aggregated(number, train_seconds=seconds, loss=drawn.random())
     evaluated = told.EvaluatedLine(
         round=number,
         loss=drawn.random(),
@@ -260,18 +228,3 @@ def _round(run: Run, number: int) -> list[tuple[float, told.RecordLine]]:
         seconds=0.2,
     )
     return [*facts, (begin + 9.0, aggregated), (begin + 9.5, evaluated)]
-
-
-def _updated(given: dict[str, Any]) -> told.UpdatedLine:
-    return told.UpdatedLine(
-        **given,
-        samples=50,
-        steps=2,
-        loss=0.5,
-        load_seconds=0.01,
-        train_seconds=0.8,
-        publish_seconds=0.01,
-        completion_seconds=0.9,
-        bytes=1000,
-        checksum="",
-    )

@@ -10,7 +10,7 @@ from typing import Any
 
 from downpour.record import record_lines as told
 from downpour.record.record import line_text
-from tests.specs import stored_spec
+from tests.record import lines as made
 
 MODEL_BYTES = 90_000
 REASON = "next shard in order for the worker idle longest"
@@ -20,40 +20,13 @@ def large_record(
     workers: int, rounds: int, *, round_seconds: float = 10.0, start: float = 1_790_000_000.0
 ) -> Iterator[tuple[float, told.RecordLine]]:
     """Yield the record of an experiment in step: a shard a worker, four forecasts an attempt."""
-    spec: dict[str, Any] = {"name": "large", "epochs": rounds, "shards": workers, "mode": "sync"}
+    spec: dict[str, Any] = {"name": "large", "epochs": rounds, "mode": "sync"}
     spec |= {"policy": "wait", "aggregate": "average", "split": "random", "dataset": "mnist"}
-    yield (
-        start,
-        told.SubmittedLine(
-            experiment="large-0001",
-            name="large",
-            spec=stored_spec(**spec),
-            version="1.0",
-            shards=workers,
-        ),
-    )
+    yield start, made.submitted(workers, **spec)
     for number in range(workers):
         name, address = f"worker-{number + 1}", f"10.0.{number // 250}.{number % 250 + 1}:9091"
-        yield (
-            start,
-            told.WorkerJoinedLine(worker=name, address=address, numeric_class="torch on cpu"),
-        )
-    yield (
-        start + 2,
-        told.PreparedLine(
-            train_samples=60 * workers,
-            test_samples=10_000,
-            classes=10,
-            shard_samples=(60,) * workers,
-            prepare_seconds=1.5,
-            split_seconds=0.2,
-            bytes=MODEL_BYTES,
-            parameters=22_000,
-            numeric_class="",
-            dataset="",
-            checksum="",
-        ),
-    )
+        yield start, made.joined(name, address=address)
+    yield start + 2, made.prepared(*(60,) * workers, classes=10, bytes=MODEL_BYTES)
     draw = random.Random(1)
     for number in range(rounds):
         begin = start + 2 + number * round_seconds
@@ -84,23 +57,11 @@ def _round(
             for second in range(int(takes))
         ]
         yield begin + takes, told.ResourcesUsedLine(**about, samples=tuple(samples))
-        yield begin + takes, _updated(about, takes, draw)
-    closed = begin + 0.95 * seconds
-    yield (
-        closed,
-        told.AggregatedLine(
-            round=number,
-            version=number + 1,
-            file=f"model-{number:06d}-abc.safetensors",
-            bytes=MODEL_BYTES,
-            seconds=0.1,
-            train_seconds=0.9 * seconds,
-            loss=2.3 / (number + 1),
-            summed="tree",
-            checksum="0123456789abcdef",
-            whole=True,
-        ),
-    )
+        update: Any = {"loss": draw.uniform(0.1, 2.0), "bytes": MODEL_BYTES}
+        update |= {"train_seconds": 0.8 * takes, "completion_seconds": takes}
+        yield begin + takes, made.updated(shard, worker=name, round=number, **update)
+    closed, loss = begin + 0.95 * seconds, 2.3 / (number + 1)
+    yield closed, made.aggregated(number, bytes=MODEL_BYTES, train_seconds=0.9 * seconds, loss=loss)
     yield (
         closed,
         told.EvaluatedLine(
@@ -110,21 +71,6 @@ def _round(
             class_accuracy=(0.5,) * 10,
             seconds=0.3,
         ),
-    )
-
-
-def _updated(about: dict[str, Any], takes: float, draw: random.Random) -> told.UpdatedLine:
-    return told.UpdatedLine(
-        **about,
-        samples=60,
-        steps=6,
-        loss=draw.uniform(0.1, 2.0),
-        load_seconds=0.1 * takes,
-        train_seconds=0.8 * takes,
-        publish_seconds=0.1 * takes,
-        completion_seconds=takes,
-        bytes=MODEL_BYTES,
-        checksum="0123456789abcdef",
     )
 
 
