@@ -161,9 +161,7 @@ _TIMEOUT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PingOptions:
-    """The options of `downpour ping`."""
-
+class _PingOptions:
     address: str = argument(
         "The address to call.",
         "HOST:PORT",
@@ -176,7 +174,7 @@ class PingOptions:
 
 
 @command
-def ping(options: PingOptions, credentials: Credentials) -> None:
+def ping(options: _PingOptions, credentials: Credentials) -> None:
     """Check whether a manager, or a worker, answers.
 
     Prints who answers. Without an answer, it prints the reason in one line and exits with a status

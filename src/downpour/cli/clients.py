@@ -10,19 +10,9 @@ from typing import TYPE_CHECKING
 from downpour.base import options as base
 from downpour.base.errors import SpecError, Unreachable
 from downpour.base.options import argument, flag, option
-from downpour.cli import common
+from downpour.cli import common, printing
 from downpour.cli.asking import client_of, find, stored
 from downpour.cli.common import SHARED, command, refuse_both
-from downpour.cli.printing import (
-    SpecOnce,
-    err,
-    note,
-    out,
-    print_json,
-    print_result,
-    print_spec,
-    say,
-)
 from downpour.cli.spec_options import AskedSpec
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.host.paths import Credentials
@@ -50,9 +40,7 @@ class ManagerCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SubmitOptions(ManagerCall):
-    """The options of `downpour submit`, beside those of the spec."""
-
+class _SubmitOptions(ManagerCall):
     connect_seconds: float = base.connect_seconds()
     watch: bool = flag("Wait for its end, then print the result.")
     tensorboard: Path | None = common.tensorboard()
@@ -60,7 +48,7 @@ class SubmitOptions(ManagerCall):
 
 
 @command
-def submit(options: SubmitOptions, credentials: Credentials, request: AskedSpec) -> None:
+def submit(options: _SubmitOptions, credentials: Credentials, request: AskedSpec) -> None:
     """Submit an experiment to a manager, and print its ID.
 
     Without --shards, it gets one shard for each worker that the manager has now. The command also
@@ -83,30 +71,28 @@ def submit(options: SubmitOptions, credentials: Credentials, request: AskedSpec)
         Follower(event_files(tensorboard)) as follower,
     ):
         experiment = client.submit(spec)
-        say(experiment)
+        printing.say(experiment)
         resolved = ResolvedSpec.make(client.results(experiment).spec)
         if not options.watch:
             why = explained(spec, resolved)
-            print_spec(resolved, [why] if why is not None else [])
+            printing.print_spec(resolved, [why] if why is not None else [])
             return
         try:
             result = _stay(client, experiment, spec, resolved, follower)
         except KeyboardInterrupt:
-            note(f"{experiment} goes on; `downpour cancel {experiment}` stops it")
+            printing.note(f"{experiment} goes on; `downpour cancel {experiment}` stops it")
             raise
-    print_result(result)
+    printing.print_result(result)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StatusOptions(ManagerCall):
-    """The options of `downpour status`."""
-
+class _StatusOptions(ManagerCall):
     experiment: str = _any_experiment()
     as_json: bool = common.as_json()
 
 
 @command
-def status(options: StatusOptions, credentials: Credentials) -> None:
+def status(options: _StatusOptions, credentials: Credentials) -> None:
     """Show the workers and the experiment, as they are now.
 
     If you name no manager and none answers, the command reads the record in the shared directory.
@@ -123,23 +109,21 @@ def status(options: StatusOptions, credentials: Credentials) -> None:
 
         now = Status(change=0, experiment=found[-1])
     if options.as_json:
-        print_json(asdict(now))
+        printing.print_json(asdict(now))
         return
     from downpour.show.tables.live import status_view
 
-    out().print(status_view(now))
+    printing.out().print(status_view(now))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WatchOptions(ManagerCall):
-    """The options of `downpour watch`."""
-
+class _WatchOptions(ManagerCall):
     experiment: str = _any_experiment()
     connect_seconds: float = base.connect_seconds()
 
 
 @command
-def watch(options: WatchOptions, credentials: Credentials) -> None:
+def watch(options: _WatchOptions, credentials: Credentials) -> None:
     """Show the workers and the experiment until it ends.
 
     Without an ID it shows the active experiment, or the next that becomes active.
@@ -150,22 +134,20 @@ def watch(options: WatchOptions, credentials: Credentials) -> None:
 
     with (
         client_of(options.manager, credentials, options.shared, options.connect_seconds) as client,
-        Live(console=out(), refresh_per_second=4) as live,
+        Live(console=printing.out(), refresh_per_second=4) as live,
     ):
         for now in client.watch(options.experiment):
             live.update(status_view(now))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListOptions(ManagerCall):
-    """The options of `downpour list`."""
-
+class _ListOptions(ManagerCall):
     last: int = option(_LISTED, "List the last N experiments; 0: all.", "N")
     as_json: bool = common.as_json()
 
 
 @command
-def list_experiments(options: ListOptions, credentials: Credentials) -> None:
+def list_experiments(options: _ListOptions, credentials: Credentials) -> None:
     """List the manager's last experiments, oldest first.
 
     If you name no manager and none answers, the command reads the records in the shared directory.
@@ -185,25 +167,23 @@ def list_experiments(options: ListOptions, credentials: Credentials) -> None:
         if not experiments:
             raise
     if last and len(experiments) > last:
-        note(f"only the last {last} experiments are listed; --last 0 lists all")
+        printing.note(f"only the last {last} experiments are listed; --last 0 lists all")
         experiments = experiments[-last:]
     if options.as_json:
-        print_json([asdict(summary) for summary in experiments])
+        printing.print_json([asdict(summary) for summary in experiments])
         return
     from downpour.show.tables.live import experiments_table
 
-    out().print(experiments_table(experiments))
+    printing.out().print(experiments_table(experiments))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CancelOptions(ManagerCall):
-    """The options of `downpour cancel`."""
-
+class _CancelOptions(ManagerCall):
     experiment: str = common.experiment()
 
 
 @command
-def cancel(options: CancelOptions, credentials: Credentials) -> None:
+def cancel(options: _CancelOptions, credentials: Credentials) -> None:
     """Stop an experiment; its files stay.
 
     The command prints the experiment's state, which is another one if the experiment had ended.
@@ -212,13 +192,11 @@ def cancel(options: CancelOptions, credentials: Credentials) -> None:
         client.cancel(options.experiment)
         now = client.status(options.experiment).experiment
     if now is not None:
-        note(f"{options.experiment} is {now.state}")
+        printing.note(f"{options.experiment} is {now.state}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResultsOptions:
-    """The options of `downpour results`."""
-
+class _ResultsOptions:
     experiment: str = common.experiment()
     shared: Path | str | None = common.shared_if_seen()
     manager: str = base.manager()
@@ -228,7 +206,7 @@ class ResultsOptions:
 
 
 @command
-def results(options: ResultsOptions, credentials: Credentials) -> None:
+def results(options: _ResultsOptions, credentials: Credentials) -> None:
     """Print an experiment's results, even while it runs.
 
     The command reads them from the shared directory or, if that lacks the experiment, from the
@@ -242,7 +220,7 @@ def results(options: ResultsOptions, credentials: Credentials) -> None:
 
         write_events(found.record, options.tensorboard)
     result = found.result(with_tasks=options.as_json)
-    print_result(result, as_json=options.as_json, as_csv=options.as_csv)
+    printing.print_result(result, as_json=options.as_json, as_csv=options.as_csv)
 
 
 def _stay(
@@ -251,8 +229,8 @@ def _stay(
     """Show an experiment until it ends, and write its event files."""
     from downpour.show.tables.live import LINE_SECONDS, ProgressDisplay
 
-    with ProgressDisplay(err(), line_seconds=LINE_SECONDS) as display:
-        shown = SpecOnce(display.show, asked)
+    with ProgressDisplay(printing.err(), line_seconds=LINE_SECONDS) as display:
+        shown = printing.SpecOnce(display.show, asked)
         shown.resolved(resolved)
 
         def look(status: Status) -> None:

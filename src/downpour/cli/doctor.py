@@ -33,9 +33,7 @@ _TIMEOUT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DoctorOptions:
-    """The options of `downpour doctor`."""
-
+class _DoctorOptions:
     shared: Path | str = base.location()
     manager: str = option(
         "",
@@ -56,7 +54,7 @@ class DoctorOptions:
 
 
 @command
-def doctor(options: DoctorOptions, credentials: Credentials) -> None:
+def doctor(options: _DoctorOptions, credentials: Credentials) -> None:
     """Check the shared directory, devices, and hosts by ssh.
 
     The command checks the shared directory as this machine sees it, and lets each accelerator
@@ -154,9 +152,7 @@ def _seen(look: Look) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CertsOptions:
-    """The options of `downpour certs`."""
-
+class _CertsOptions:
     names: tuple[str, ...] = argument(
         "A machine's names and IP addresses, separated by commas, such as "
         "first,first.lab,10.0.0.5; the first one names its files.",
@@ -167,7 +163,7 @@ class CertsOptions:
 
 
 @command
-def certs(options: CertsOptions) -> None:
+def certs(options: _CertsOptions) -> None:
     """Make certificates for mutual TLS, one for each machine.
 
     The first call in a folder also makes an authority. Later calls use it to add machines. The

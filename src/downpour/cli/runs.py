@@ -38,9 +38,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """The options of `downpour run`, beside those of the spec and of the launcher."""
-
+class _RunOptions:
     workers: int | None = workers(
         text="Worker processes; also the number of shards if the spec gives none.",
         default="one a shard, but no more than this machine's cores",
@@ -80,7 +78,7 @@ class RunOptions:
 
 
 @command
-def run(options: RunOptions, request: FoundSpec, launching: LaunchOptions) -> None:
+def run(options: _RunOptions, request: FoundSpec, launching: LaunchOptions) -> None:
     """Train with workers that this command starts.
 
     The spec comes from FILE, from options, or both. Without FILE, the command trains the one spec
@@ -122,7 +120,7 @@ def run(options: RunOptions, request: FoundSpec, launching: LaunchOptions) -> No
 
 
 def _trained(
-    request: SpecRequest, workers: int | None, place: Surroundings, options: RunOptions
+    request: SpecRequest, workers: int | None, place: Surroundings, options: _RunOptions
 ) -> Result:
     """Train, and show the progress; leave out the spec if a program reads the output."""
     from downpour.experiments.following import Watching
@@ -149,7 +147,6 @@ def _trained(
 
 
 def _show_plan(spec: Spec, shared: str, launching: Launching) -> None:
-    """Print the commands that the launcher would submit or run."""
     from downpour.core.resolve import resolve
     from downpour.experiments.surroundings import workers_for
 
@@ -183,9 +180,7 @@ _FAILED = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StudyOptions:
-    """The options of `downpour grid` and `downpour tune`."""
-
+class _StudyOptions:
     out_dir: Path | None = option(
         None, "The folder for results.", "DIR", default="./results/NAME", flag="--out"
     )
@@ -208,16 +203,12 @@ class StudyOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GridOptions(StudyOptions):
-    """The options of `downpour grid`, and its file."""
-
+class _GridOptions(_StudyOptions):
     file: Path = argument("A TOML file with the grid.", "FILE")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TuneOptions(StudyOptions):
-    """The options of `downpour tune`, and its file."""
-
+class _TuneOptions(_StudyOptions):
     file: Path = argument("A TOML file with the search.", "FILE")
 
 
@@ -227,7 +218,7 @@ class StudyRun(Generic[StudyT]):
 
     name: str
     study: StudyT
-    options: StudyOptions
+    options: _StudyOptions
     credentials: Credentials
     launching: Launching
     tables: Callable[[StudyFolder[StudyT]], list[RenderableType]]
@@ -320,7 +311,6 @@ class StudyRun(Generic[StudyT]):
         return progress.is_successful
 
     def _print(self, folder: StudyFolder[StudyT]) -> None:
-        """Print the results so far, the progress, and the paths of the files."""
         from downpour.experiments.studies.folder import status_of
 
         status = status_of(folder)
@@ -337,7 +327,10 @@ class StudyRun(Generic[StudyT]):
 
 @command
 def grid(
-    context: typer.Context, options: GridOptions, credentials: Credentials, launching: LaunchOptions
+    context: typer.Context,
+    options: _GridOptions,
+    credentials: Credentials,
+    launching: LaunchOptions,
 ) -> None:
     """Run a grid of experiments, or its missing runs.
 
@@ -366,7 +359,7 @@ def grid(
     ).run()
 
 
-def _checked(context: typer.Context, options: StudyOptions, file: Path) -> StudyOptions:
+def _checked(context: typer.Context, options: _StudyOptions, file: Path) -> _StudyOptions:
     """Refuse options that exclude each other; return all, with the event command's whole path."""
     refuse_both(detach=options.detach, status=options.status)
     refuse_own_data(context, options.manager)
@@ -383,7 +376,10 @@ def _tables_of_grid(folder: StudyFolder[Grid]) -> list[RenderableType]:
 
 @command
 def tune(
-    context: typer.Context, options: TuneOptions, credentials: Credentials, launching: LaunchOptions
+    context: typer.Context,
+    options: _TuneOptions,
+    credentials: Credentials,
+    launching: LaunchOptions,
 ) -> None:
     """Search for settings of high accuracy.
 

@@ -100,9 +100,7 @@ def page_on(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DashboardOptions:
-    """The options of `downpour dashboard`."""
-
+class _DashboardOptions:
     folder: Path | str | None = argument(
         "A shared directory, or a folder of results: one experiment's, a grid's, a search's, or "
         "one that holds several.",
@@ -121,7 +119,7 @@ class DashboardOptions:
 
 
 @command
-def dashboard(options: DashboardOptions, credentials: Credentials) -> None:
+def dashboard(options: _DashboardOptions, credentials: Credentials) -> None:
     """Show experiments as a live page until Ctrl-C.
 
     The page only reads records, so you can run it on any machine that sees the folder or the

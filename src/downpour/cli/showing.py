@@ -10,15 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from downpour.base import errors
 from downpour.base import options as base
-from downpour.base.errors import (
-    FileCorrupt,
-    FileMissing,
-    SpecError,
-    did_you_mean,
-    one_line,
-    require,
-)
 from downpour.base.options import argument, flag, option
 from downpour.cli import common
 from downpour.cli.asking import find
@@ -36,9 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportOptions:
-    """The options of `downpour report`."""
-
+class _ReportOptions:
     folder: Path = argument("A folder of `downpour grid`, or of one experiment.", "FOLDER")
     out_dir: Path | None = option(
         None,
@@ -51,14 +42,14 @@ class ReportOptions:
 
 
 @command
-def report(options: ReportOptions) -> None:
+def report(options: _ReportOptions) -> None:
     """Write tables, figures and a page of the results.
 
     Means over repetitions come with 95 % intervals by Student's t. Tables are Markdown, CSV and
     JSON, figures are PNG and SVG, and index.html is one file that needs no network. The command
     replaces an earlier report in DIR and leaves other files alone.
     """
-    require("downpour report", "report")
+    errors.require("downpour report", "report")
     from downpour.show.report import write_report
     from downpour.show.tables.terminal_tables import study_table
 
@@ -100,14 +91,14 @@ def _study(folder: Path) -> tuple[StudyResult, Path]:
         return grid_results(grid), folder / "report"
     if (folder / Search.file_name).exists():
         accepted = f"is a folder of `downpour tune`; its figure is {FIGURE_STEM}.svg"
-        raise SpecError("FOLDER", str(folder), accepted)
+        raise errors.SpecError("FOLDER", str(folder), accepted)
     try:
         study = read_one(folder)
-    except FileMissing:
+    except errors.FileMissing:
         accepted = "must be a folder of `downpour grid`, or of one experiment"
-        raise SpecError("FOLDER", str(folder), accepted) from None
-    except FileCorrupt as error:
-        raise SpecError("FOLDER", str(folder), str(error)) from None
+        raise errors.SpecError("FOLDER", str(folder), accepted) from None
+    except errors.FileCorrupt as error:
+        raise errors.SpecError("FOLDER", str(folder), str(error)) from None
     return study, RESULTS / study.subgrids[0].runs[0].result.experiment
 
 
@@ -115,9 +106,7 @@ _STANDARD_OUTPUT = Path("-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TraceOptions:
-    """The options of `downpour trace`."""
-
+class _TraceOptions:
     experiment: str = common.experiment()
     to: Path | None = option(
         None,
@@ -131,7 +120,7 @@ class TraceOptions:
 
 
 @command
-def trace(options: TraceOptions, credentials: Credentials) -> None:
+def trace(options: _TraceOptions, credentials: Credentials) -> None:
     """Write a timeline of an experiment, even while it runs.
 
     Open the file at ui.perfetto.dev or in chrome://tracing; both read it on your machine. The
@@ -165,7 +154,7 @@ def check_figure(field: str, path: Path | None) -> None:
     other = path.exists() and not path.is_file()
     if path.suffix not in _FORMS or not path.parent.is_dir() or other:
         accepted = f"must end with {' or '.join(_FORMS)}, in a folder that exists"
-        raise SpecError(field, str(path), accepted)
+        raise errors.SpecError(field, str(path), accepted)
 
 
 def write_figure(field: str, path: Path, figure: Figure) -> None:
@@ -175,13 +164,11 @@ def write_figure(field: str, path: Path, figure: Figure) -> None:
     try:
         path.write_bytes(written(figure, path))
     except OSError as error:
-        raise SpecError(field, str(path), f"cannot be written ({error.strerror})") from None
+        raise errors.SpecError(field, str(path), f"cannot be written ({error.strerror})") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SplitsOptions:
-    """The options of `downpour splits`."""
-
+class _SplitsOptions:
     file: Path = argument("A TOML file with the spec.", "FILE")
     shards: int | None = option(
         None,
@@ -203,7 +190,7 @@ class SplitsOptions:
 
 
 @command
-def splits(options: SplitsOptions) -> None:
+def splits(options: _SplitsOptions) -> None:
     """Show how a split cuts the training data into shards.
 
     The manager makes the same shards, with the spec's seed, limits and validation. This command
@@ -220,7 +207,7 @@ def splits(options: SplitsOptions) -> None:
     prepared data there for a run; otherwise it removes them.
     """
     if options.to is not None:
-        require("downpour splits --to", "report")
+        errors.require("downpour splits --to", "report")
         check_figure("to", options.to)
     allow_code(options.allow, options.file)
     spec = read_spec(options.file)
@@ -258,9 +245,7 @@ _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogsOptions:
-    """The options of `downpour logs`."""
-
+class _LogsOptions:
     experiment: str = argument(
         "An experiment: from its submission to its end. All times if absent.", "ID", ""
     )
@@ -288,7 +273,7 @@ class LogsOptions:
 
 
 @command
-def logs(options: LogsOptions, credentials: Credentials) -> None:
+def logs(options: _LogsOptions, credentials: Credentials) -> None:
     """Print the logs of all processes of a cluster.
 
     Manager, workers and launcher keep their logs in the shared directory, along with your code's
@@ -304,7 +289,7 @@ def logs(options: LogsOptions, credentials: Credentials) -> None:
         begin=_begin(options.since), level=level_of(options.level), of=options.worker
     )
     if last is not None and last < 0:
-        raise SpecError("last", last, "must be a number, 0 or above; 0 prints all")
+        raise errors.SpecError("last", last, "must be a number, 0 or above; 0 prints all")
     if options.experiment:
         found = find(options.experiment, options.shared, options.manager, credentials)
         begin, end = span_of(found.experiment, found.record)
@@ -338,7 +323,6 @@ class _Printer:
                 self._print(line)
 
     def _read(self) -> list[LogLine]:
-        """Return the new lines that the user wants to see."""
         from downpour.record.logs import read_logs
 
         begin = self._wanted.begin if self._cursor is None else 0.0
@@ -357,8 +341,8 @@ class _Printer:
         names = {line.name for line in page.lines} | {line.host for line in page.lines}
         if names and self._wanted.of not in {"", *names}:
             accepted = f"must be one of {', '.join(sorted(names)[:_NAMES_SHOWN])}"
-            raise SpecError(
-                "worker", self._wanted.of, accepted + did_you_mean(self._wanted.of, names)
+            raise errors.SpecError(
+                "worker", self._wanted.of, accepted + errors.did_you_mean(self._wanted.of, names)
             )
         # We don't read pieces that end before the beginning, so older logs may exist.
         if is_empty and (page.lines or self._wanted.begin):
@@ -370,7 +354,7 @@ class _Printer:
         label = line.source if line.source in _STREAMS else line.level
         stamp = datetime.fromtimestamp(line.at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
         head = f"{stamp} {_who(line):{self._width}} {label:7} "
-        text = "\n    ".join(map(one_line, [line.text, *line.trace.splitlines()]))
+        text = "\n    ".join(map(errors.one_line, [line.text, *line.trace.splitlines()]))
         if out().is_terminal:
             from rich.text import Text
 
@@ -381,7 +365,7 @@ class _Printer:
 
 
 def _who(line: LogLine) -> str:
-    return one_line(f"{line.host} {line.name}")
+    return errors.one_line(f"{line.host} {line.name}")
 
 
 def _begin(since: str) -> float:
@@ -390,7 +374,7 @@ def _begin(since: str) -> float:
         return 0.0
     match = _AGE.fullmatch(since)
     if match is None:
-        raise SpecError(
+        raise errors.SpecError(
             "since", since, "must be a number and s, m, h or d, as in 30s, 10m, 2h or 3d"
         )
     return time.time() - int(match[1]) * _UNIT_SECONDS[match[2]]

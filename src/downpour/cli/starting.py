@@ -80,9 +80,7 @@ def write_template(name: str, folder: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InitOptions:
-    """The options of `downpour init`."""
-
+class _InitOptions:
     folder: Path | None = argument(
         "The folder to write to; created if it is missing.", "DIR", None, default="./TEMPLATE"
     )
@@ -90,7 +88,7 @@ class InitOptions:
 
 
 @command
-def init(options: InitOptions) -> None:
+def init(options: _InitOptions) -> None:
     """Write a small project to start from.
 
     It holds a task, a spec and a README. The task trains right away on examples that it makes;
@@ -108,9 +106,7 @@ def init(options: InitOptions) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DemoOptions:
-    """The options of `downpour demo`."""
-
+class _DemoOptions:
     name: str = argument(
         "The demo to show; leave it out to list them.",
         "stragglers|splits|crash|asynchrony",
@@ -123,7 +119,7 @@ class DemoOptions:
 
 
 @command
-def demo(options: DemoOptions) -> None:
+def demo(options: _DemoOptions) -> None:
     """Show what Downpour does, in about a minute.
 
     A demo trains a small network twice on this machine: two policies, two splits, with a crash and

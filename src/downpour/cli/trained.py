@@ -27,9 +27,7 @@ _model = partial(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluateOptions:
-    """The options of `downpour evaluate`."""
-
+class _EvaluateOptions:
     model: str = _model()
     data: Path | None = option(
         None,
@@ -51,7 +49,7 @@ class EvaluateOptions:
 
 
 @command
-def evaluate(options: EvaluateOptions) -> None:
+def evaluate(options: _EvaluateOptions) -> None:
     """Measure a trained model on test examples.
 
     The loss and metrics are the ones that training reports after its last round.
@@ -78,9 +76,7 @@ def evaluate(options: EvaluateOptions) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PredictOptions:
-    """The options of `downpour predict`."""
-
+class _PredictOptions:
     model: str = _model()
     examples: str = argument(
         "A .npz or .npy file (one example per row), an image, or a folder of images; for your own "
@@ -94,7 +90,7 @@ class PredictOptions:
 
 
 @command
-def predict(options: PredictOptions) -> None:
+def predict(options: _PredictOptions) -> None:
     """Print a trained model's predictions, a row each.
 
     A built-in model gives the number of the class and its probability; it normalizes examples as in
@@ -125,9 +121,7 @@ def _shown(value: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExportOptions:
-    """The options of `downpour export`."""
-
+class _ExportOptions:
     model: str = _model()
     to: Path | None = option(
         None, "A new or empty folder.", "DIR", default="ID-export in the current folder"
@@ -137,7 +131,7 @@ class ExportOptions:
 
 
 @command
-def export(options: ExportOptions) -> None:
+def export(options: _ExportOptions) -> None:
     """Write a trained model into a separate folder.
 
     The folder gets the network's plain state_dict as model.safetensors, the spec, and the facts
@@ -158,9 +152,7 @@ _DIFFERS = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayOptions:
-    """The options of `downpour replay`."""
-
+class _ReplayOptions:
     experiment: str = common.experiment()
     shared: Path = common.shared()
     data_dir: Path | None = base.data_dir()
@@ -182,7 +174,7 @@ class ReplayOptions:
 
 
 @command
-def replay(options: ReplayOptions) -> None:
+def replay(options: _ReplayOptions) -> None:
     """Retrain an ended experiment, and compare every byte.
 
     The record gives each task's first version, and the order in which updates became versions. One

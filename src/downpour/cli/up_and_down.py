@@ -105,9 +105,7 @@ The table `[launch]` of the command's FILE supplies the options that the user le
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpOptions:
-    """The options of `downpour up`, beside those of the launcher."""
-
+class _UpOptions:
     shared: Path = common.shared()
     workers: int | None = workers(
         text="How many workers.",
@@ -140,7 +138,7 @@ class UpOptions:
 
 
 @command
-def up(options: UpOptions, credentials: Credentials, launching: LaunchOptions) -> None:
+def up(options: _UpOptions, credentials: Credentials, launching: LaunchOptions) -> None:
     """Start a manager and workers that keep running.
 
     A supervisor in the background restarts processes that die, and gives policies the workers that
@@ -181,9 +179,7 @@ def up(options: UpOptions, credentials: Credentials, launching: LaunchOptions) -
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DownOptions:
-    """The options of `downpour down`."""
-
+class _DownOptions:
     shared: Path = common.shared()
     drain_seconds: float = option(
         0.0,
@@ -195,7 +191,7 @@ class DownOptions:
 
 
 @command
-def down(options: DownOptions) -> None:
+def down(options: _DownOptions) -> None:
     """Stop a cluster that keeps running.
 
     The command returns when all processes of the cluster are gone. You can run it on any machine
@@ -262,7 +258,7 @@ def _keep(plan: LaunchPlan, launching: Launching, page: socket.socket | None) ->
         _serve_page(plan, page)
 
 
-def _check_place(options: UpOptions, on: str) -> None:
+def _check_place(options: _UpOptions, on: str) -> None:
     """Refuse options that need --on local, or that services cannot have."""
     for name, value in {"host": options.host, "service": options.service}.items():
         if value and on != "local":
@@ -272,7 +268,7 @@ def _check_place(options: UpOptions, on: str) -> None:
         raise SpecError("dashboard", value=True, accepted=accepted)
 
 
-def _check_manager(options: UpOptions) -> None:
+def _check_manager(options: _UpOptions) -> None:
     """Refuse workers without a manager except as services, and metrics without a manager."""
     if options.no_manager and not options.service:
         raise SpecError("no_manager", value=True, accepted="needs --service")
@@ -317,15 +313,13 @@ _ASK_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PsOptions:
-    """The options of `downpour ps`."""
-
+class _PsOptions:
     shared: Path = common.shared()
     as_json: bool = common.as_json()
 
 
 @command
-def ps(options: PsOptions, credentials: Credentials) -> None:
+def ps(options: _PsOptions, credentials: Credentials) -> None:
     """Show the processes of a cluster that keeps running.
 
     Each row has a process's machine, ID and state and, for a worker, its current task. The exit

@@ -16,8 +16,15 @@ from typing import Any
 
 from downpour.base.errors import ExperimentFailed, NotBegun, SpecError
 from downpour.base.names import AUTO, checked_call
-from downpour.cluster import launchers
 from downpour.cluster.disturbances import Disturbances
+from downpour.cluster.launchers import (
+    Launcher,
+    LaunchPlan,
+    RunningCluster,
+    launch_of,
+    launcher_of,
+    refuse_unmet,
+)
 from downpour.cluster.launchers.cluster import START_SECONDS, PlacedCluster, fork_server
 from downpour.cluster.launchers.forkserver import ForkServerProcess
 from downpour.cluster.manager.start_file import start_of
@@ -43,7 +50,7 @@ log = logging.getLogger(__name__)
 @contextmanager
 def embed(
     spec: Spec, workers: int, surroundings: Surroundings, server: ForkServerProcess | None = None
-) -> Iterator[tuple[launchers.RunningCluster, Client]]:
+) -> Iterator[tuple[RunningCluster, Client]]:
     """Run a manager, workers and their client until the block ends.
 
     They train any number of experiments, one after the other. This spec sets the number of threads,
@@ -58,7 +65,7 @@ def embed(
         embedded=True,
         run=secrets.token_hex(8),
     )
-    plan = launchers.LaunchPlan(
+    plan = LaunchPlan(
         options,
         workers,
         threads=spec.threads,
@@ -66,7 +73,7 @@ def embed(
         needs=spec.needs,
         imports=package_imports(spec),
     )
-    running = launchers.launcher_of(surroundings.on)(plan)
+    running = launcher_of(surroundings.on)(plan)
     if isinstance(running, PlacedCluster):
         running.early_server = server
     # The environment's credentials belong to another cluster.
@@ -196,7 +203,7 @@ def run(  # noqa: PLR0913 - by keyword, and few at a time
     loggers: Sequence[Logger | str] = (),
     progress: bool | None = None,
     tensorboard: Location | None = None,
-    on: launchers.Launcher | str | None = None,
+    on: Launcher | str | None = None,
     slow: Mapping[str, float | str] | None = None,
     kill: Sequence[str] = (),
 ) -> Result:
@@ -246,14 +253,14 @@ def run(  # noqa: PLR0913 - by keyword, and few at a time
 
 
 def _placed(
-    spec: Asked, asked: Spec, workers: int | None, on: launchers.Launcher | str | None
-) -> tuple[int | None, launchers.Launcher | str | None]:
+    spec: Asked, asked: Spec, workers: int | None, on: Launcher | str | None
+) -> tuple[int | None, Launcher | str | None]:
     """Return the workers and their launcher; a file may name both if the caller does not."""
     if on is None and isinstance(spec, str | os.PathLike):
-        table = launchers.launch_of(path_of("spec", spec))
+        table = launch_of(path_of("spec", spec))
         launcher = table.launcher if table.options or any(table.settings.values()) else table.on
         table.check(asked)
         return table.workers if workers is None else workers, launcher
     if on is None or isinstance(on, str):
-        launchers.refuse_unmet(asked, on or "local", {}, ())
+        refuse_unmet(asked, on or "local", {}, ())
     return workers, on

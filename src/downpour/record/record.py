@@ -138,7 +138,6 @@ class RecordReader:
         self._done.update(files[:-1])  # a manager appends only to its last segment
 
     def _pieces(self, path: Path) -> Iterator[list[Line]]:
-        """Yield a segment's new lines, piece by piece."""
         while True:
             offset = self._read.get(path, 0)
             lines, self._read[path] = journal.lines_from(path, offset)

@@ -70,7 +70,6 @@ def plots_of(study: StudyResult) -> list[Plot]:
 
 
 def _curves(subgrid: SubgridResult) -> Iterator[Plot]:
-    """Draw the course of the first metric and of the losses."""
     bands = f"; bands {_INTERVALS}" if _has_intervals(subgrid) else ""
     first, part = report_tables.measured_by(subgrid)[0], report_tables.part_of(subgrid)
     words = f"{part.capitalize()} {first.words}"
@@ -91,7 +90,6 @@ def _curves(subgrid: SubgridResult) -> Iterator[Plot]:
 
 
 def _outcomes(subgrid: SubgridResult) -> Iterator[Plot]:
-    """Draw the results of each setting, if there are several settings."""
     if len(subgrid.settings) < 2:
         return
     whiskers = f"; whiskers {_INTERVALS}" if _has_intervals(subgrid) else ""

@@ -96,7 +96,6 @@ def refusal(path: Path, reason: str) -> SpecError:
 
 @contextlib.contextmanager
 def _refused_in(path: Path) -> Iterator[None]:
-    """Turn an error of the system into a refusal of the folder."""
     try:
         yield
     except OSError as error:

@@ -388,7 +388,6 @@ def _run(
     *,
     is_first: bool,
 ) -> None:
-    """Train one run, and save its files."""
     began = time.monotonic()
     record = train(run, display.shows, plan.on_epoch)
     result = Result.from_lines(record.decode().splitlines())

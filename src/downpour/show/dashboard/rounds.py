@@ -20,14 +20,7 @@ from downpour.record.record_lines import (
     UpdatedLine,
 )
 from downpour.record.tables import RecordedAttempt, RecordedRound, Tables, outcome_of
-from downpour.show.dashboard.columns import (
-    LAST,
-    NEEDLESS,
-    OUTCOMES,
-    STOPPED,
-    AttemptColumns,
-    RowTable,
-)
+from downpour.show.dashboard import columns
 
 ROUNDS_MAX = 30
 """Only this many last rounds count, because workers come, go and slow down."""
@@ -83,8 +76,8 @@ class Rounds:
     """
 
     def __init__(self, tables: Tables, stopped: Callable[[int, int], None]) -> None:
-        self.attempts = AttemptColumns()
-        self.rows: RowTable[int] = RowTable()
+        self.attempts = columns.AttemptColumns()
+        self.rows: columns.RowTable[int] = columns.RowTable()
         self.durations: deque[float] = deque(maxlen=ROUNDS_MAX)
         self.closed_count = 0
         self.reached = 0
@@ -141,9 +134,9 @@ class Rounds:
         if isinstance(end_line, AttemptFailedLine):
             outcome = outcome_of(end_line.failure)
             # If its update was lost or refused later, its work had ended with that update.
-            if self.attempts.value(number, "outcome") not in {0, NEEDLESS}:
+            if self.attempts.value(number, "outcome") not in {0, columns.NEEDLESS}:
                 end = self.attempts.seconds(number, "end")
-        self.attempts.end(number, end, OUTCOMES.index(outcome), line)
+        self.attempts.end(number, end, columns.OUTCOMES.index(outcome), line)
         return number
 
     def aggregated(self, at: float, made: AggregatedLine, line: int) -> Waited | None:
@@ -163,7 +156,7 @@ class Rounds:
         """Note that the experiment has ended, so nothing runs any more."""
         for number in self._numbers.values():
             if self.attempts.value(number, "outcome") == 0:
-                self._end(number, at, STOPPED, line)
+                self._end(number, at, columns.STOPPED, line)
         self._open.clear()
 
     def waiting(self, *, in_step: bool) -> int:
@@ -197,9 +190,9 @@ class Rounds:
         if number is None:
             return
         end, outcome = of_round.end_of(attempt)
-        how = OUTCOMES.index(None if outcome == "open" else outcome)
+        how = columns.OUTCOMES.index(None if outcome == "open" else outcome)
         if outcome == "stopped" and attempt.end is None:
-            how = NEEDLESS
+            how = columns.NEEDLESS
         self._end(number, end or 0.0, how, line)
 
     def _end(self, number: int, at: float, outcome: int, line: int) -> None:
@@ -220,7 +213,7 @@ class Rounds:
             self._numbers.pop(task, None)
         if waited is not None:
             end = self.attempts.seconds(waited.attempt, "end")
-            self.attempts.end(waited.attempt, end, LAST, line)
+            self.attempts.end(waited.attempt, end, columns.LAST, line)
         self._tell(number, line)
         del self._open[number]
         self._tables.rounds[number] = RecordedRound(number, closed=at, version=of_round.version)

@@ -121,7 +121,6 @@ def _metric_figure(subgrid: SubgridResult, along: _Along) -> Figure:
 def _panels(
     subgrid: SubgridResult, curves: Iterable[_Curve], along: _Along
 ) -> dict[str, list[_Line]]:
-    """Return the lines of each panel, by its title."""
     curves, faceted = list(curves), len(subgrid.axes) > 1
     panels: dict[str, list[_Line]] = {}
     for values, runs in subgrid.measured:
@@ -155,7 +154,6 @@ def _seconds(epochs: Sequence[RoundResult]) -> Sequence[float]:
 
 
 def _drawn(subgrid: SubgridResult, panels: Mapping[str, Sequence[_Line]]) -> Figure:
-    """Draw panels of lines, and below them a legend of the drawn settings."""
     faceted = len(subgrid.axes) > 1
     looks = style.looks_of(style.name_of(values[faceted:]) for values in subgrid.settings)
     figure, axes = style.panels_of(len(panels))

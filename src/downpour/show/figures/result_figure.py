@@ -230,7 +230,6 @@ def _keep_ticks_apart(axis: Axes) -> None:
 
 
 def _draw_runs(axis: Axes, search: SearchResult, place: Place) -> None:
-    """Draw a mark for each run that has a value, with the best on top."""
     kinds: dict[str, list[SearchRun]] = {"finished": [], "pruned": [], "best": []}
     for run in search.runs:
         kind: str = "best" if run is search.best else run.state
@@ -254,7 +253,6 @@ def _draw_best(axis: Axes, search: SearchResult) -> None:
 
 
 def _draw_failed(axis: Axes, search: SearchResult, place: Place) -> None:
-    """Draw failed runs at the bottom, and make room for them."""
     across = [place(run) for run in search.runs if run.state == "failed"]
     if across:
         foot: dict[str, Any] = {"transform": axis.get_xaxis_transform(), "clip_on": False}

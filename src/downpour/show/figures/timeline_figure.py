@@ -208,7 +208,6 @@ def _workers(spans: Sequence[AttemptSpan]) -> list[str]:
 def _draw_lanes(
     axis: Axes, workers: Sequence[str], spans: Sequence[AttemptSpan], window: _Window
 ) -> None:
-    """Draw every attempt, with its shard's number if that fits."""
     lanes = {worker: lane for lane, worker in enumerate(workers)}
     for span in (span for span in spans if span.worker in lanes):
         _draw_span(axis, lanes[span.worker], span, window)
@@ -311,7 +310,6 @@ def _mark(axis: Axes, disturbed: Sequence[float], window: _Window) -> bool:
 
 
 def _entitle(above: Axes, below: Axes, spans: Sequence[AttemptSpan], closer: _Window) -> None:
-    """Title the whole run and the enlarged rounds below it."""
     rounds, workers = ({span.round for span in spans}, {span.worker for span in spans})
     drawn = ""
     if len(workers) > LANES_MAX:

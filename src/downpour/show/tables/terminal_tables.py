@@ -52,7 +52,6 @@ def shortened(value: Any) -> str:
 
 
 def _percents(shares: Sequence[float | None], decimals: int = 2) -> list[str | None]:
-    """Write shares in 0..1 in percent."""
     return [None if share is None else f"{100 * share:.{decimals}f}" for share in shares]
 
 
