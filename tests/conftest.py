@@ -70,7 +70,7 @@ _LONG = (
     "chaos/test_hand_over.py",
     "files/objects",
     "experiments/studies/test_papers.py",
-    "chaos/test_company.py",
+    "chaos/test_kill.py",
     "chaos/test_soak.py",
 )
 """What takes minutes, the longest first: begun in the end, it would go on while others are done."""

@@ -14,18 +14,17 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event
-from time import monotonic
 
 import numpy as np
 from sklearn.datasets import load_digits
 
-from downpour import Spec, run
+from downpour import Spec
 from tests.chaos.forked import QUIET
-from tests.chaos.stage import COMMAND, PATIENCE_SECONDS, Stage
+from tests.chaos.stage import COMMAND, PATIENCE_SECONDS, Stage, undisturbed
+from tests.waiting import until
 
 WORKERS = 5
 RETRIES = 1
@@ -50,8 +49,8 @@ def expected_in(folder: Path) -> Expected:
     data = write_examples(folder / "digits.npz")
     spec = Spec(dataset="npz", data_path=str(data), model="mlp", shards=7, epochs=8, seed=3)
     return Expected(
-        model=_made_of(spec, folder / "alone"),
-        beside=_made_of(BESIDE, folder / "beside"),
+        model=undisturbed(folder / "alone", spec),
+        beside=undisturbed(folder / "beside", BESIDE),
         foreign=_foreign(folder / "elsewhere"),
     )
 
@@ -67,26 +66,14 @@ def write_examples(path: Path, *, inverted: bool = False) -> Path:
     return path
 
 
-def _made_of(spec: Spec, shared: Path) -> bytes:
-    result = run(spec, workers=2, shared=shared, on="inline")
-    assert result.model_file is not None
-    return result.model_file.read_bytes()
-
-
 def _foreign(shared: Path) -> Path:
     """Return the folder of an experiment that another directory's manager has left unfinished."""
     shared.mkdir(parents=True)
-    stage, begun, pause = Stage(shared, 0, workers=1), monotonic(), Event()
-    try:
+    with closing(Stage(shared, 0, workers=1)) as stage:
         with stage.submit(*_FOREIGN_FLAGS) as client:  # which waits for it, and closes its pipes
             client.kill()
         [folder] = (shared / "experiments").iterdir()
-        while max((*_versions(folder), 0)) < _FOREIGN_MODELS:
-            if monotonic() - begun > PATIENCE_SECONDS:
-                raise AssertionError(stage.manager.said)
-            pause.wait(0.1)
-    finally:
-        stage.close()
+        until(lambda: max((*_versions(folder), 0)) >= _FOREIGN_MODELS, PATIENCE_SECONDS)
     return folder
 
 
@@ -101,12 +88,12 @@ class Company(Stage):
     Args:
         shared: the shared directory; the dataset's source lies beside it.
         seed: decides what happens, and when.
-        expected: what must come of it.
+        foreign: the folder of another cluster's experiment.
     """
 
-    def __init__(self, shared: Path, seed: int, expected: Expected) -> None:
+    def __init__(self, shared: Path, seed: int, foreign: Path) -> None:
         super().__init__(shared, seed, workers=WORKERS)
-        self._expected = expected
+        self._foreign = foreign
         self._source = write_examples(shared.parent / f"{shared.name}.npz")
         self._copies: dict[Path, str] = {}
         self._beside: list[subprocess.Popen[bytes]] = []
@@ -148,7 +135,7 @@ class Company(Stage):
     def copy_in(self) -> None:
         """Somebody copies an experiment's folder in, of another cluster or as a backup of ours."""
         if self.random.random() < 0.5:
-            origin, name = self._expected.foreign, self._expected.foreign.name
+            origin, name = self._foreign, self._foreign.name
         else:
             origin, name = self.shared / "experiments" / self._mine, f"{self._mine}-backup"
         copy = self.shared / "experiments" / f"{name}-{len(self._copies)}"
@@ -188,7 +175,7 @@ class Company(Stage):
                 edited = text.replace("seed = 3", "seed = 4")
                 path.write_text(edited if how == "edited" else text[: len(text) // 2])
 
-    def wrong(self) -> str:
+    def wrong(self, expected: Expected) -> str:
         """Say what is not as it should be, now that all has ended."""
         for one in self._beside:
             if status := one.wait(PATIENCE_SECONDS):
@@ -198,9 +185,9 @@ class Company(Stage):
             for path in self.shared.glob("experiments/*/model.safetensors")
             if path.parent not in self._copies
         }
-        if models.pop(self._mine, b"") != self._expected.model:
+        if models.pop(self._mine, b"") != expected.model:
             return "another model"
-        if [*models.values()] != [self._expected.beside] * len(self._beside):
+        if [*models.values()] != [expected.beside] * len(self._beside):
             return f"runs beside have {len(models)} models, or others than expected"
         changed = [copy.name for copy, was in self._copies.items() if _digest(copy) != was]
         return f"copies have been changed: {changed}" if changed else ""

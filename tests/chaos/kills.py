@@ -22,7 +22,7 @@ from random import Random
 from time import monotonic
 from typing import Any
 
-from downpour import Client, Spec, run
+from downpour import Client, Spec
 from downpour.base.states import BLAMELESS
 from downpour.files.store import SharedDirectory
 from downpour.record.record import read_record
@@ -33,7 +33,7 @@ from downpour.record.record_lines import (
     FinishedLine,
     RecordLine,
 )
-from tests.chaos.stage import PATIENCE_SECONDS, Process
+from tests.chaos.stage import PATIENCE_SECONDS, Cluster, Process, undisturbed
 from tests.chaos.watching import Watcher, until_next_assignment
 
 WORKERS = 1, 3, 6, 16, 50
@@ -60,35 +60,6 @@ class Outcome:
     serving_seconds: tuple[float, ...]
 
 
-class Cluster:
-    """A manager that is killed and started again at one address, and workers that stay."""
-
-    def __init__(self, shared: Path, workers: int, stack: ExitStack) -> None:
-        self.shared = shared
-        self.managers = [self._start("0")]
-        stack.callback(self._close)
-        self.address = self.managers[0].says(r"^manager at (\S+),")[1]
-        words = ["worker", "--shared", str(shared), "--manager", self.address]
-        self._workers = [Process(*words, "--name", f"w{n}") for n in range(workers)]
-        for worker in self._workers:
-            stack.callback(worker.kill)
-        for worker in self._workers:
-            worker.says("^worker at ")
-
-    def kill_manager(self) -> float:
-        """Kill the manager and start another, which is not waited for; returns when that was."""
-        at_seconds = monotonic()
-        self.managers[-1].kill()
-        self.managers.append(self._start(self.address.rpartition(":")[2]))
-        return at_seconds
-
-    def _close(self) -> None:
-        self.managers[-1].kill()
-
-    def _start(self, port: str) -> Process:
-        return Process("manager", "--shared", str(self.shared), "--port", port)
-
-
 STEPS = {"compression": "terngrad", "model_compression": "int3"}
 """So that a new manager has to follow the steps between versions."""
 
@@ -98,18 +69,11 @@ def spec_for(workers: int, epochs: int, **fields: Any) -> Spec:
     return Spec(shards=workers + 1, epochs=epochs, seed=3, **fields)
 
 
-def undisturbed(spec: Spec, shared: Path) -> bytes:
-    """Return the model that comes of a spec where nothing happens."""
-    result = run(spec, workers=2, shared=shared, on="inline")
-    assert result.model_file is not None
-    return result.model_file.read_bytes()
-
-
 def play(spec: Spec, workers: int, kills: int, random: Random, expected: bytes) -> Outcome:
     """Run one experiment, and kill its manager that often, or until it has ended."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         shared = Path(folder)
-        cluster = Cluster(shared, workers, stack)
+        cluster = Cluster(shared, stack, workers)
         watcher = stack.enter_context(Watcher(shared))
         with Client(cluster.address, shared=shared) as client:
             experiment = client.submit(spec)
@@ -187,7 +151,7 @@ def measured(
     random, outcomes = Random(seed), list[Outcome]()
     spec = spec_for(workers, epochs, **fields)
     with tempfile.TemporaryDirectory() as folder:
-        expected = undisturbed(spec, Path(folder))
+        expected = undisturbed(Path(folder), spec)
     while (done := sum(one.kills for one in outcomes)) < kills:
         outcomes.append(play(spec, workers, min(KILLS_IN_A_RUN, kills - done), random, expected))
         if not outcomes[-1].kills:

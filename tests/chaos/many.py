@@ -20,17 +20,10 @@ from functools import partial
 from math import inf
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
-from tests.chaos.company import Company, Expected, expected_in
-from tests.chaos.stage import (
-    FLAGS,
-    Happening,
-    Process,
-    Stage,
-    happen_until_done,
-    model_in,
-    undisturbed,
-)
+from tests.chaos.company import Company, expected_in
+from tests.chaos.stage import Happening, Process, Stage, played, undisturbed
 from tests.chaos.watching import Seen, Watcher, until_next_assignment, until_reassignment
 
 say = partial(print, flush=True)
@@ -71,19 +64,15 @@ class Outcome:
         return f"seed {self.seed}: {self.wrong or 'same bytes'}, {self.seconds:.1f} s: {what}"
 
 
-Play = Callable[[int, Path, int], Outcome]
+Made = Callable[[Path, int], Stage]
 
 
-def play(seed: int, shared: Path, times: int, expected: bytes) -> Outcome:
+def play(made: Made, seed: int, shared: Path, times: int, expected: Any) -> Outcome:
     """Run one schedule."""
-    began, stage = monotonic(), Stage(shared, seed)
+    began, stage = monotonic(), made(shared, seed)
     try:
         with Watcher(shared) as watcher:
-            client = stage.submit(*FLAGS)
-            said = happen_until_done(stage, client, times)
-        wrong = "" if client.returncode == 0 else f"ended with {client.returncode}: {said}"
-        if not wrong and model_in(shared) != expected:
-            wrong = "another model"
+            wrong = played(stage, times, expected)
     except Exception as error:  # noqa: BLE001 - the next schedule is another matter
         wrong = f"{type(error).__name__}: {error}"
     finally:
@@ -95,21 +84,6 @@ def play(seed: int, shared: Path, times: int, expected: bytes) -> Outcome:
         happened=tuple(stage.story),
         story=tuple(watcher.story),
     )
-
-
-def play_in_company(seed: int, shared: Path, times: int, expected: Expected) -> Outcome:
-    """Run one schedule in a directory that others use as well."""
-    began, stage = monotonic(), Company(shared, seed, expected)
-    try:
-        client = stage.begin()
-        said = happen_until_done(stage, client, times)
-        wrong = stage.wrong() if client.returncode == 0 else f"{client.returncode}: {said}"
-    except Exception as error:  # noqa: BLE001 - the next schedule is another matter
-        wrong = f"{type(error).__name__}: {error}"
-    finally:
-        stage.close()
-    seconds, happened = monotonic() - began, tuple(stage.story)
-    return Outcome(seed=seed, wrong=wrong, seconds=seconds, happened=happened, story=())
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
@@ -144,19 +118,17 @@ def main() -> int:
     options = parser.parse_args()
     Process.imports = True
     with tempfile.TemporaryDirectory() as folder:
-        playing: Play
-        if options.company:
-            playing = partial(play_in_company, expected=expected_in(Path(folder)))
-        else:
-            playing = partial(play, expected=undisturbed(Path(folder)))
-        return _play_all(options, playing)
+        if not options.company:
+            return _play_all(options, Stage, undisturbed(Path(folder)))
+        expected = expected_in(Path(folder))
+        return _play_all(options, partial(Company, foreign=expected.foreign), expected)
 
 
-def _play_all(options: argparse.Namespace, playing: Play) -> int:
+def _play_all(options: argparse.Namespace, made: Made, expected: Any) -> int:
     outcomes: list[Outcome] = []
     for seed in range(options.first, options.first + options.seeds):
         shared = Path(tempfile.mkdtemp(prefix=f"chaos-{seed}-"))
-        outcomes.append(playing(seed, shared, options.times))
+        outcomes.append(play(made, seed, shared, options.times, expected))
         say(outcomes[-1].line())
         if outcomes[-1].wrong:
             say(f"  its shared directory: {shared}")

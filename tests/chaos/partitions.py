@@ -9,7 +9,6 @@ A line is printed for each run.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
@@ -23,24 +22,13 @@ from time import monotonic
 
 from tests.chaos.cuts import CLIENT, Schedule, Trouble, drawn
 from tests.chaos.field import Field
+from tests.chaos.forked import model_of_run
 from tests.chaos.history import done_in_vain, read_history, violations
 from tests.chaos.skewed import can_skew
 from tests.lab.lab import Lab, Shared
 
-SPEC = (
-    "--dataset",
-    "digits",
-    "--model",
-    "mlp",
-    "--shards",
-    "3",
-    "--seed",
-    "3",
-    "--epochs",
-    "40",
-    "--batch-size",
-    "8",
-)
+SPEC = ["--dataset", "digits", "--model", "mlp", "--shards", "3", "--seed", "3"]
+SPEC += ["--epochs", "40", "--batch-size", "8"]
 MODES: dict[str, tuple[str, ...]] = {
     "sync": (),
     "overlap": ("--overlap", "1"),
@@ -121,11 +109,7 @@ class Played:
 def undisturbed(mode: str) -> bytes:
     """Return the model of the same spec where nothing happens."""
     with tempfile.TemporaryDirectory() as folder:
-        words = ["run", *SPEC, *MODES[mode], "--workers", "3", "--on", "inline", "--json"]
-        command = [*DOWNPOUR, *words, "--shared", folder]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        model = Path(folder, "experiments", json.loads(done.stdout)["experiment"])
-        return (model / "model.safetensors").read_bytes()
+        return model_of_run(Path(folder), *SPEC, *MODES[mode], "--workers", "3")
 
 
 def play(

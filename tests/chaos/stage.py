@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,9 +16,9 @@ from queue import SimpleQueue
 from random import Random
 from threading import Thread, Timer
 from time import monotonic
-from typing import IO, ClassVar
+from typing import IO, Any, ClassVar
 
-from downpour import Spec, run
+from downpour import Client, Result, Spec, run
 from tests.chaos.forked import QUIET, Forked
 from tests.chaos.line import Line, free_port
 
@@ -99,6 +99,36 @@ class Process:
         self._listener.join()
 
 
+class Cluster:
+    """A manager that may be killed and started again at one address, and workers that stay."""
+
+    def __init__(self, shared: Path, stack: ExitStack, workers: int = 2) -> None:
+        self.shared, self._stack = shared, stack
+        self.managers = [self._start("manager", "--port", "0")]
+        self.address = self.managers[0].says(r"^manager at (\S+),")[1]
+        words = "worker", "--manager", self.address, "--name"
+        self.workers = [self._start(*words, f"worker-{n}") for n in range(workers)]
+        for worker in self.workers:
+            worker.says("^worker at ")
+
+    def kill_manager(self) -> float:
+        """Kill the manager and start another, which is not waited for; returns when that was."""
+        at_seconds = monotonic()
+        self.managers[-1].kill()
+        self.managers.append(self._start("manager", "--port", self.address.rpartition(":")[2]))
+        return at_seconds
+
+    def run(self, spec: Spec) -> Result:
+        """Run an experiment to its end."""
+        with Client(self.address, shared=self.shared) as client:
+            return client.wait(client.submit(spec))
+
+    def _start(self, kind: str, *words: str) -> Process:
+        process = Process(kind, "--shared", str(self.shared), *words)
+        self._stack.callback(process.kill)
+        return process
+
+
 class Station:
     """A worker, and the lines between it and the manager: one for each side's calls."""
 
@@ -156,10 +186,14 @@ class Stage:
         shared: the shared directory.
         seed: decides what happens, and when.
         workers: how many there are.
+        flags: the experiment that `begin` submits.
     """
 
-    def __init__(self, shared: Path, seed: int, workers: int = 2) -> None:
+    def __init__(
+        self, shared: Path, seed: int, workers: int = 2, flags: Sequence[str] = FLAGS
+    ) -> None:
         self.shared = shared
+        self.flags = flags
         self.random = Random(seed)
         self.story: list[Happening] = []
         self._endings: list[Timer] = []
@@ -179,6 +213,14 @@ class Stage:
         assert client.stdout is not None
         assert client.stdout.readline().startswith("experiment-")
         return client
+
+    def begin(self) -> subprocess.Popen[str]:
+        """Submit the experiment."""
+        return self.submit(*self.flags)
+
+    def wrong(self, expected: Any) -> str:
+        """Say what is not as it should be, now that all has ended."""
+        return "" if model_in(self.shared) == expected else "another model"
 
     def happen(self) -> None:
         """Let one thing happen."""
@@ -319,13 +361,15 @@ def model_in(shared: Path) -> bytes:
     return model.read_bytes()
 
 
-def happen_until_done(stage: Stage, client: subprocess.Popen[str], times: int) -> str:
-    """Let things happen at odd moments, then nothing more; returns what the client said."""
-    begun = monotonic()
+def played(stage: Stage, times: int, expected: Any) -> str:
+    """Let things happen at odd moments, then nothing more; say what is wrong in the end."""
+    client, begun = stage.begin(), monotonic()
     for _ in range(times):
         with suppress(subprocess.TimeoutExpired):
             client.wait(stage.random.uniform(0.2, 2.0))
             break
         stage.happen()
     said, _ = client.communicate(timeout=PATIENCE_SECONDS - (monotonic() - begun))
-    return said
+    if client.returncode:
+        return f"ended with {client.returncode}: {said}"
+    return stage.wrong(expected)

@@ -13,42 +13,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from downpour import Client, Spec
-from tests.chaos.stage import Process
+from tests.chaos.stage import Cluster
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from downpour.record import Result
 
 SPEC = Spec(
     shards=2, epochs=2, batch_size=1, image_size=28, model="mnist-cnn", seed=3, train_limit=700
 )
 STOPPED_SECONDS, RUNNING_SECONDS = 0.2, 0.04
-
-
-class Cluster:
-    """A manager and two workers, each a process."""
-
-    def __init__(self, shared: Path, stack: ExitStack) -> None:
-        self.shared = shared
-        manager = self._start(stack, "manager", "--port", "0")
-        self.address = manager.says(r"^manager at (\S+),")[1]
-        self.workers = [
-            self._start(stack, "worker", "--manager", self.address, "--name", f"worker-{n}")
-            for n in range(2)
-        ]
-        for worker in self.workers:
-            worker.says("^worker at ")
-
-    def _start(self, stack: ExitStack, kind: str, *words: str) -> Process:
-        process = Process(kind, "--shared", str(self.shared), *words)
-        stack.callback(process.kill)
-        return process
-
-    def run(self, spec: Spec) -> Result:
-        """Run an experiment to its end."""
-        with Client(self.address, shared=self.shared) as client:
-            return client.wait(client.submit(spec))
 
 
 @contextmanager

@@ -30,7 +30,8 @@ from downpour.experiments.surroundings import Surroundings
 from downpour.experiments.training import embed
 from downpour.learning.tasks.own import own_task
 from downpour.record import Result
-from tests.chaos.test_hand_over import Cluster, mostly_stopped
+from tests.chaos.stage import Cluster
+from tests.chaos.test_hand_over import mostly_stopped
 from tests.examples.conftest import SMALL, Example, examples_here
 from tests.examples.plain import plain_training
 from tests.examples.test_real_processes import model_of, run_and_kill

@@ -14,8 +14,8 @@ from downpour.experiments.training import embed
 from downpour.launchers import LocalCluster
 from downpour.network.rpc.messages import Status
 from downpour.record import Result
-from tests.chaos.stage import Process
-from tests.chaos.test_hand_over import Cluster, mostly_stopped
+from tests.chaos.stage import Cluster, Process
+from tests.chaos.test_hand_over import mostly_stopped
 from tests.examples.conftest import Example, examples_here
 
 pytestmark = [

@@ -12,7 +12,6 @@ held to their speed once their workers are there.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from pathlib import Path
 
 from downpour.record.record import read_record
 from downpour.record.record_lines import AggregatedLine, AssignedLine
+from tests.chaos.forked import model_of_run
 from tests.lab.failing import until
 from tests.lab.lab import Lab
 
@@ -93,13 +93,8 @@ def spec(epochs: int, shards: int = 5) -> list[str]:
 def trained_alone(epochs: int) -> bytes:
     """Return the model of one worker that has the code, the memory and the label."""
     with tempfile.TemporaryDirectory() as folder:
-        words = ["run", *spec(epochs), "--workers", "1", "--on", "inline", "--shared", folder]
-        words += ["--label", "site=b", "--allow", TASK, "--json"]
-        done = subprocess.run(
-            [*DOWNPOUR, *words], cwd=CODE, capture_output=True, text=True, check=True
-        )
-        experiment = json.loads(done.stdout)["experiment"]
-        return Path(folder, "experiments", experiment, "model.safetensors").read_bytes()
+        words = [*spec(epochs), "--workers", "1", "--label", "site=b", "--allow", TASK]
+        return model_of_run(Path(folder), *words, where=CODE)
 
 
 def train(epochs: int, machines: Mapping[str, Machine] = MACHINES) -> Trained:

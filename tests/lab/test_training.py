@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.chaos.forked import model_of_run
 from tests.lab.conftest import MakeLab
 from tests.lab.failing import until
 from tests.lab.lab import Lab
@@ -23,14 +22,6 @@ SECONDS = 200.0
 MUCH_BYTES = 100_000_000
 
 
-def a_local_run(folder: Path) -> bytes:
-    """Return the model of the same experiment where nothing goes over a link."""
-    words = ["run", *SPEC, "--workers", str(SHARDS), "--shared", str(folder), "--on", "inline"]
-    done = subprocess.run([*DOWNPOUR, *words, "--json"], capture_output=True, text=True, check=True)
-    experiment = str(json.loads(done.stdout)["experiment"])
-    return (folder / "experiments" / experiment / "model.safetensors").read_bytes()
-
-
 def test_run_on_ssh_trains_over_slow_links(make_lab: MakeLab, tmp_path: Path) -> None:
     """By the lab's own hosts; two shards need one each, for a late worker may find nothing left."""
     lab = make_lab("old-switch", 3, "folder")
@@ -41,7 +32,7 @@ def test_run_on_ssh_trains_over_slow_links(make_lab: MakeLab, tmp_path: Path) ->
     lab["pc1"].downpour("run", *words, *SPEC, seconds=SECONDS)
     [model] = lab.export.glob("experiments/*/model.safetensors")
     content = model.read_bytes()
-    assert content == a_local_run(tmp_path)
+    assert content == model_of_run(tmp_path, *SPEC, "--workers", str(SHARDS))
     stored = lab["store"].traffic()
     assert EPOCHS * SHARDS * len(content) < stored.received_bytes < MUCH_BYTES
     assert EPOCHS * len(content) < stored.sent_bytes < MUCH_BYTES
@@ -81,5 +72,5 @@ def test_a_cluster_has_nothing_in_common_but_a_bucket_on_another_host(
     keys += "open(sys.argv[2], 'wb').write(bytes(obstore.get(store, key).bytes()))"
     lab["pc3"].run(sys.executable, "-c", keys, lab.url, lab.path / "model")
     content = (lab.path / "model").read_bytes()
-    assert content == a_local_run(tmp_path)
+    assert content == model_of_run(tmp_path, *SPEC, "--workers", str(SHARDS))
     assert EPOCHS * SHARDS * len(content) < lab["store"].traffic().received_bytes < MUCH_BYTES

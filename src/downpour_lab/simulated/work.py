@@ -12,7 +12,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -104,91 +104,6 @@ def stepped(model: bytes, aggregate: bytes, outer: bytes) -> tuple[bytes, bytes]
 def loss_of(model: bytes) -> float:
     """Return a model's loss: one of few numbers, so that some models are equally good."""
     return model[0] % 5 / 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
-    """A policy's decisions about a round: the `dropped` shards, and the `sizes` of all shards.
-
-    Sizes are in samples; if there are none, the round is cut as the spec says. `shares` are how
-    much of their steps some shards train; the other shards train all steps.
-    """
-
-    dropped: frozenset[int] = frozenset()
-    sizes: tuple[int, ...] = ()
-    shares: frozenset[tuple[int, float]] = frozenset()
-
-    def portion(self, shard: int, samples: int) -> Portion:
-        """Return the range of a shard's samples; uncut, each shard has as many `samples`."""
-        if not self.sizes:
-            return shard * samples, (shard + 1) * samples
-        end = list(accumulate(self.sizes))[shard]
-        return end - self.sizes[shard], end
-
-    def share(self, shard: int) -> float:
-        """Return how much of its steps a shard trains."""
-        return dict(self.shares).get(shard, 1.0)
-
-
-WHOLE = Cut()
-"""A round in which every shard counts."""
-
-
-class Version:
-    """A model version as it must be, with the optimizers' states that belong to it.
-
-    It contains `number` rounds. Each shard has as many `samples` if a round is not cut. `states`
-    are by shard, if the spec keeps them. Shards begin from the version `before` if rounds overlap.
-    """
-
-    def __init__(
-        self,
-        spec: ResolvedSpec,
-        number: int,
-        model: bytes,
-        samples: int,
-        states: Mapping[int, bytes],
-        outer: bytes | None,
-        before: Version | None = None,
-    ) -> None:
-        self.number = number
-        self.model = model
-        self.outer = outer
-        self._spec = spec
-        self._samples = samples
-        self._states = states
-        self._before = before if spec.overlap else None
-        self._next: dict[Cut, Version] = {}
-
-    def update(self, shard: int, cut: Cut) -> bytes:
-        """Return what the update of a shard must hold in the round after this version."""
-        state, start = self._states.get(shard, b""), self.model
-        if self._before is not None:
-            start = moved_by(self._before.model, self._before.update(shard, WHOLE))
-        part = cut.portion(shard, self._samples), cut.share(shard)
-        return trained(self.number, shard, *part, start, state)
-
-    def after(self, cut: Cut = WHOLE) -> Version:
-        """Return the version after the next round."""
-        if cut in self._next:
-            return self._next[cut]
-        shards = [n for n in range(self._spec.shards) if n not in cut.dropped]
-        updates = {shard: self.update(shard, cut) for shard in shards}
-        keeps = self._spec.hands_on
-        states = {shard: state_after(made) for shard, made in updates.items()} if keeps else {}
-        model, outer = folded(self.model, updates.items()), self.outer
-        if outer is not None:
-            model, outer = stepped(self.model, model, outer)
-        states = {**self._states, **states}
-        number = self.number + 1
-        version = Version(self._spec, number, model, self._samples, states, outer, before=self)
-        return self._next.setdefault(cut, version)
-
-
-def first_version(spec: ResolvedSpec, samples: int) -> Version:
-    """Return an experiment's first version; each shard has as many `samples`."""
-    outer = first_outer(spec) if spec.outer.keeps_state else None
-    return Version(spec, 0, first_model(spec), samples, {}, outer)
 
 
 def _digest(*parts: str) -> bytes:

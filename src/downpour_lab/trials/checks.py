@@ -25,7 +25,7 @@ from downpour.record.view import View
 from downpour_lab.simulated.disk import Disk
 from downpour_lab.simulated.environment import Observation, Observer, Stories
 from downpour_lab.simulated.work import loss_of
-from downpour_lab.trials.counting_check import CountingCheck, PushCheck
+from downpour_lab.trials.counting_check import CountingCheck, Ledger
 from downpour_lab.trials.promises import Comparisons, Expect, Promise
 
 TaskKey = tuple[str, int, int]
@@ -299,40 +299,38 @@ def check_the_end(
     disk: Disk,
     core: Scheduler,
     counting: CountingCheck,
-    pushes: PushCheck,
     may_fail: Collection[str],
 ) -> None:
-    """Compare how experiments ended with how they would have ended without faults."""
-    expect = comparisons.of(Promise.RESULTS)
+    """Compare how experiments ended with a count of their journals."""
     for name, experiment in core.state.experiments.items():
         finished = experiment.life.state is ExperimentState.FINISHED
         if name not in may_fail:
             state = experiment.life.state
             sentence = f"{name} is {state}: {experiment.reason}"
             comparisons.expect(Promise.FINISHES, finished, sentence)
-        if finished and not experiment.spec.in_step:
-            pushes.check_result(core, experiment)
-        elif finished:
-            _check_result(expect, disk, experiment, counting)
+        if finished:
+            ledger = counting.recounted(core, name)
+            _check_result(comparisons.of(Promise.RESULTS), disk, experiment, ledger)
 
 
-def _check_result(
-    expect: Expect, disk: Disk, experiment: Experiment, counting: CountingCheck
-) -> None:
-    name, result = experiment.name, experiment.result
+def _check_result(expect: Expect, disk: Disk, experiment: Experiment, ledger: Ledger) -> None:
+    name, spec, result = experiment.name, experiment.spec, experiment.result
     published = result is not None and result.name == layout.FINAL_NAME
     expect(published, f"the result of {name} is {result}")
-    if result is None:
-        return
-    version = counting.version_of(name, experiment.model)
-    models = counting.models_of(name, version.number)
-    last, best = _last_and_best(experiment.spec, list(map(loss_of, models)))
-    expect(version.number == last + 1, f"{name} ends with model {version.number}")
-    same = disk.digest(name, result) == version.model
-    expect(same, f"the result of {name} differs from the counted updates")
+    models = ledger.models[1:]
+    last, best = spec.rounds - 1, None
+    if spec.in_step:
+        last, best = _last_and_best(spec, list(map(loss_of, models)))
+    wanted = dict.fromkeys(range(spec.shards), last + 1)
+    expect(ledger.done == wanted, f"{name} ends with {dict(ledger.done)} tasks a shard")
+    final = disk.digest(name, result) if result is not None else None
+    expect(final == models[-1], f"the result of {name} differs from the counted updates")
     there = disk.store(name).list()
-    expect((layout.BEST_NAME in there) == (best is not None), f"{name} keeps what it should not")
-    if experiment.spec.validation:
+    keeps = layout.BEST_NAME in there
+    expect(keeps == (spec.keep_best is not None), f"{name} keeps what it should not")
+    if not spec.in_step:
+        return
+    if spec.validation:
         loss = loss_of(models[last if best is None else best])
         tested = experiment.tested
         expect(tested is not None and tested.loss == loss, f"{name} has tested another model")

@@ -1,19 +1,19 @@
-"""Checks that every shard of a round counts once, and that each model contains exactly these.
+"""Checks that every update counts once, and that each model contains exactly the counted updates.
 
-From the updates that counted, the check recomputes the digests that the files must hold. In
-asynchronous modes it depends on arrivals which updates a version contains, so we have no run
-without faults to compare with. The journal says what arrived and in which order. Everything else
-follows from that.
+From the journal, the check recomputes the digests that the files must hold. In step, a run without
+faults makes the same ones, unless the policy drops or resizes shards. Then the journal says which
+shards, and how. In asynchronous modes, a version contains whichever updates arrive first, so we
+have no run without faults to compare with. The journal says what arrived and in which order.
+Everything else follows from that.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from functools import partial
 
 from downpour.base.values import PublishedFile, Update
 from downpour.cluster.manager.aggregation import contribution
@@ -21,284 +21,13 @@ from downpour.core.modes import Mode, mode_of
 from downpour.core.scheduler import Checkpoint, Entry, Scheduler
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
-from downpour.core.scheduler.experiment import Experiment
 from downpour.core.spec import ResolvedSpec
 from downpour.core.stragglers.base import POLICIES
 from downpour.files.aggregators import AGGREGATORS
-from downpour.files.store import layout
 from downpour_lab.simulated import work as digests
 from downpour_lab.simulated.disk import Disk
 from downpour_lab.simulated.environment import Observation, Observer, Stories
-from downpour_lab.simulated.work import WHOLE, Cut, Version, first_version
-from downpour_lab.trials.promises import Broken, Comparisons, Promise
-
-
-@dataclass(slots=True)
-class _Tally:
-    """One core's count of an experiment: the update of each shard in the current round.
-
-    The shards train the round from `version`, cut as `cut` says. The round has `begun` once the
-    manager assigns a shard. If rounds overlap, `ahead` holds the updates of the next round.
-    """
-
-    version: Version
-    samples: int
-    updates: dict[int, str] = field(default_factory=dict)
-    ahead: dict[int, str] = field(default_factory=dict)
-    cut: Cut = WHOLE
-    begun: bool = False
-
-    def go_on(self, version: Version) -> None:
-        """Begin a round."""
-        self.version = version
-        self.updates, self.ahead, self.cut, self.begun = self.ahead, {}, WHOLE, False
-
-    def of(self, round_number: int) -> dict[int, str]:
-        """Return the updates of the current round, or of the next one."""
-        return self.updates if round_number == self.version.number else self.ahead
-
-    def update(self, round_number: int, shard: int) -> bytes:
-        """Return what an update of the current round, or of the next one, must hold."""
-        if round_number == self.version.number:
-            return self.version.update(shard, self.cut)
-        return self.version.after().update(shard, WHOLE)
-
-
-class JournalCheck(Observer, ABC):
-    """Counts the journaled entries of experiments, and checks the digests in their files."""
-
-    def __init__(
-        self, comparisons: Comparisons, disk: Disk, specs: Mapping[str, ResolvedSpec]
-    ) -> None:
-        self._folds = comparisons.of(Promise.FOLDS)
-        self._holds = comparisons.of(Promise.BYTES)
-        self._whole = comparisons.of(Promise.REFUSES)
-        self._disk = disk
-        self._specs = specs
-        self._reached: dict[str, Any] = {}
-
-    def _count_on(self, counts: dict[str, Any], entry: Checkpoint) -> None:
-        """Give a core the counts of the one that made the checkpoint."""
-        name, version = entry.experiment, entry.models[-1].name
-        counts[name] = _copied(self._reached.setdefault(version, _copied(counts[name])))
-
-    def recovered(self, core: Scheduler, stories: Stories) -> None:
-        """Count again from the journals: what the earlier manager did not journal is lost."""
-        for line in sorted((x for s in stories.values() for x in s), key=lambda line: line.order):
-            if isinstance(line.entry, Entry) and line.entry.experiment in self._specs:
-                self._count(core, line.entry, line.at_seconds)
-
-    def handled(self, step: Observation) -> None:
-        """Count journaled entries, and check aggregations that are ordered or refused."""
-        event, core = step.event, step.core
-        if isinstance(event, on.AggregationFailed) and event.experiment in self._specs:
-            self._look_at_refused(event, self._counted(core, event.experiment, event.round))
-        for entry in step.kept:
-            if entry.experiment in self._specs:
-                self._count(core, entry, core.state.now_seconds)
-        for command in step.output.commands:
-            if isinstance(command, out.Aggregate) and command.experiment in self._specs:
-                self._in_order(core, command)
-
-    @abstractmethod
-    def _count(self, core: Scheduler, entry: Entry, at_seconds: float) -> None:
-        """Count an entry."""
-
-    @abstractmethod
-    def _counted(self, core: Scheduler, experiment: str, number: int) -> Mapping[int, str]:
-        """Return the updates that count, by shard; none if the next version has another number."""
-
-    @abstractmethod
-    def _in_order(self, core: Scheduler, command: out.Aggregate) -> None:
-        """Check that the manager aggregates the updates that count."""
-
-    def _look_at_refused(self, event: on.AggregationFailed, counted: Mapping[int, str]) -> None:
-        """Check that the manager refuses no update that is whole and that every host can read.
-
-        If the directory fails, no worker is to blame.
-        """
-        there = self._disk.store(event.experiment).list()
-        for shard, reason in event.reasons if counted else ():
-            name = counted.get(shard)
-            wrong = name not in there or self._disk.is_doubtful(name)
-            self._whole(wrong, f"the update of shard {shard} is whole, and refused: {reason}")
-
-    def _compare_version(
-        self, entry: on.Prepared | on.Aggregated, model: bytes, outer: bytes | None
-    ) -> None:
-        """Check that the files of a version hold it, and the state of its outer optimizer."""
-        self._compare(entry.experiment, entry.model, model)
-        same = (entry.outer is None) == (outer is None)
-        self._holds(same, f"{entry.experiment} has {entry.outer} beside {entry.model.name}")
-        if entry.outer is not None:
-            self._compare(entry.experiment, entry.outer, outer)
-
-    def _compare(self, experiment: str, file: PublishedFile, wanted: bytes | None) -> None:
-        digest = self._disk.digest(experiment, file)
-        if digest is not None:
-            right = digest == wanted
-            self._holds(right, f"{file.name} of {experiment} is not what it should be")
-
-
-def _copied(count: Any) -> Any:
-    return replace(count, **{each.name: copy(getattr(count, each.name)) for each in fields(count)})
-
-
-class CountingCheck(JournalCheck):
-    """Shards count once in each round, and their updates hold what a run without faults makes.
-
-    It follows the experiments whose shards go through the rounds together. If the policy drops or
-    resizes shards, the journal says which ones and how. Everything else follows from that.
-    """
-
-    def __init__(
-        self, comparisons: Comparisons, disk: Disk, specs: Mapping[str, ResolvedSpec]
-    ) -> None:
-        super().__init__(comparisons, disk, {n: spec for n, spec in specs.items() if spec.in_step})
-        self._own = comparisons.of(Promise.OWN)
-        self._once = comparisons.of(Promise.ONCE)
-        self._submitted = set(specs)
-        self._tallies: dict[Scheduler, dict[str, _Tally]] = {}
-        self._versions: dict[tuple[str, str], Version] = {}
-        self._by_number: dict[str, dict[int, Version]] = {}
-
-    def recovered(self, core: Scheduler, stories: Stories) -> None:
-        """Begin with nothing."""
-        self._tallies[core] = {}
-        strange = set(core.state.experiments) - self._submitted
-        self._own(not strange, f"{sorted(strange)} is taken up, and was never submitted here")
-        super().recovered(core, stories)
-
-    def handled(self, step: Observation) -> None:
-        """Check also who is taken in."""
-        if isinstance(step.event, on.ExperimentSubmitted):
-            name = step.event.experiment
-            self._own(name in self._submitted, f"{name} is taken in, and was never submitted here")
-        super().handled(step)
-
-    def version_of(self, experiment: str, model: PublishedFile) -> Version:
-        """Return the version that a model file must hold; AssertionError if there is none."""
-        version = self._versions.get((experiment, model.name))
-        if version is None:
-            raise Broken(
-                Promise.BYTES, f"{model.name} of {experiment} was made of nothing that counts"
-            )
-        return version
-
-    def models_of(self, experiment: str, rounds: int) -> list[bytes]:
-        """Return what the models after the first rounds of an experiment hold."""
-        versions = self._by_number[experiment]
-        return [versions[number + 1].model for number in range(rounds)]
-
-    def _count(self, core: Scheduler, entry: Entry, at_seconds: float) -> None:  # noqa: ARG002
-        match entry:
-            case on.Prepared():
-                self._prepared(core, entry)
-            case out.Assigned():
-                self._assign(self._tally(core, entry.experiment), entry)
-            case out.Accepted():
-                self._accept(self._tally(core, entry.experiment), entry)
-            case out.GivenUp():
-                tally = self._tally(core, entry.experiment)
-                if entry.attempt.round >= tally.version.number:
-                    tally.of(entry.attempt.round).pop(entry.attempt.shard, None)
-            case out.Dropped():
-                self._drop(self._tally(core, entry.experiment), entry)
-            case out.Resized():
-                self._resize(self._tally(core, entry.experiment), entry)
-            case on.Aggregated():
-                self._aggregated(self._tally(core, entry.experiment), entry)
-            case Checkpoint():
-                self._count_on(self._tallies[core], entry)
-
-    def _tally(self, core: Scheduler, experiment: str) -> _Tally:
-        return self._tallies[core][experiment]
-
-    def _prepared(self, core: Scheduler, entry: on.Prepared) -> None:
-        name = entry.experiment
-        if name not in self._tallies[core]:
-            version = first_version(self._specs[name], entry.shard_samples[0])
-            self._tallies[core][name] = _Tally(version, sum(entry.shard_samples))
-            self._know(name, entry, version)
-
-    def _assign(self, tally: _Tally, entry: out.Assigned) -> None:
-        shard, share, cut = entry.attempt.shard, entry.share, tally.cut
-        policy = self._specs[entry.experiment].policy
-        self._once(share == 1 or POLICIES[policy].shortens, f"{policy} shortens shard {shard}")
-        again = entry.attempt.attempt > 0
-        same = not again or share == cut.share(shard)
-        self._holds(
-            same, f"{entry.attempt} trains {share:.0%} of shard {shard}, not {cut.share(shard):.0%}"
-        )
-        if share < 1:
-            tally.cut = replace(cut, shares=cut.shares | {(shard, share)})
-        tally.begun = True
-
-    def _accept(self, tally: _Tally, entry: out.Accepted) -> None:
-        attempt = entry.attempt
-        at, last = tally.version.number, tally.version.number
-        last += self._specs[entry.experiment].overlap
-        self._once(at <= attempt.round <= last, f"{attempt} counts in round {at}")
-        counted = tally.of(attempt.round)
-        self._once(attempt.shard not in counted, f"{attempt} is one too many")
-        self._once(attempt.shard not in tally.cut.dropped, f"{attempt} counts, and was dropped")
-        counted[attempt.shard] = entry.update.file.name
-        wanted = tally.update(attempt.round, attempt.shard)
-        self._compare(attempt.experiment, entry.update.file, wanted)
-
-    def _drop(self, tally: _Tally, entry: out.Dropped) -> None:
-        spec, dropped = self._specs[entry.experiment], tally.cut.dropped.union(entry.shards)
-        enough = mode_of(spec).enough
-        if enough is None:
-            self._once(
-                not POLICIES[spec.policy].preserves_bytes, f"{spec.policy} does without shards"
-            )
-        else:
-            counted = len(tally.updates)
-            self._once(
-                counted >= enough, f"round {entry.round} ends with {counted} of {enough} updates"
-            )
-        self._once(entry.round == tally.version.number, f"{entry} is of another round")
-        self._once(len(dropped) < spec.shards, f"round {entry.round} does without all shards")
-        there = dropped & set(tally.updates)
-        self._once(
-            not there, f"shards {sorted(there)} of round {entry.round} count, and are dropped"
-        )
-        tally.cut = replace(tally.cut, dropped=dropped)
-
-    def _resize(self, tally: _Tally, entry: out.Resized) -> None:
-        spec = self._specs[entry.experiment]
-        self._once(POLICIES[spec.policy].cuts_rounds, f"{spec.policy} cuts rounds again")
-        self._once(not tally.begun, f"round {entry.round} has a new cut, and has begun")
-        self._once(entry.round == tally.version.number, f"{entry} is of another round")
-        made = sum(entry.samples)
-        self._once(made == tally.samples, f"{made} samples are made of {tally.samples}")
-        tally.cut = replace(tally.cut, sizes=entry.samples)
-
-    def _aggregated(self, tally: _Tally, entry: on.Aggregated) -> None:
-        if entry.round == tally.version.number:
-            tally.go_on(tally.version.after(tally.cut))
-            self._know(entry.experiment, entry, tally.version)
-
-    def _know(self, experiment: str, entry: on.Prepared | on.Aggregated, version: Version) -> None:
-        """Note which version a file must hold, and check that it does."""
-        self._versions[experiment, entry.model.name] = version
-        self._by_number.setdefault(experiment, {})[version.number] = version
-        self._compare_version(entry, version.model, version.outer)
-
-    def _counted(self, core: Scheduler, experiment: str, number: int) -> Mapping[int, str]:
-        tally = self._tally(core, experiment)
-        return tally.updates if number == tally.version.number else {}
-
-    def _in_order(self, core: Scheduler, command: out.Aggregate) -> None:
-        name, number = command.experiment, command.round
-        tally = self._tally(core, name)
-        shards = range(self._specs[name].shards)
-        counted = [(n, tally.updates.get(n)) for n in shards if n not in tally.cut.dropped]
-        files = [update.file.name for update in command.updates]
-        folded = [*zip(command.shards, files, strict=True)]
-        self._folds(folded == counted, f"round {number} of {name} folds {folded}, not {counted}")
-
+from downpour_lab.trials.promises import Comparisons, Promise
 
 _ROUNDING_SECONDS = 1e-6
 
@@ -307,128 +36,199 @@ Key = tuple[int, int]
 
 
 @dataclass(slots=True)
-class _Ledger:
-    """One core's count of an experiment, and the bytes that its newest version must hold.
+class Ledger:
+    """One core's count of an experiment, and the bytes that its versions must hold.
 
-    `done` counts the tasks of each shard that are part of a version. `bases` are the versions that
-    tasks began from, and `shares` how much of their steps they train. `arrived` are the updates
-    that no version contains yet, with the digests that they must hold, and when they came. `own`
-    are the shards' own parameters. Each shard has as many `samples`.
+    `models` are all versions so far. Each shard has as many `samples`. `done` counts the tasks of
+    each shard that are over. Shards continue from the `last` of their updates, and from their `own`
+    parameters. Tasks began from their `bases`: a version's number, the parameters, and the
+    optimizer's state. `shares` are how much of their steps tasks train. `arrived` are the updates
+    that no version contains yet, with the digests that they must hold, and when they came. The
+    current round does without the `dropped` shards, and has other `sizes` if there are any.
     """
 
     spec: ResolvedSpec
     mode: Mode
-    model: bytes
+    models: list[bytes]
     outer: bytes | None
     samples: int
     expect: Callable[[Promise, bool, str], None]
-    version: int = 0
     done: Counter[int] = field(default_factory=Counter)
-    states: dict[int, bytes] = field(default_factory=dict)
+    last: dict[int, bytes] = field(default_factory=dict)
     own: dict[int, bytes] = field(default_factory=dict)
-    bases: dict[Key, tuple[int, bytes]] = field(default_factory=dict)
+    bases: dict[Key, tuple[int, bytes, bytes]] = field(default_factory=dict)
     shares: dict[Key, float] = field(default_factory=dict)
     arrived: dict[Key, tuple[Update, bytes, float]] = field(default_factory=dict)
+    dropped: frozenset[int] = frozenset()
+    sizes: tuple[int, ...] = ()
+
+    @property
+    def version(self) -> int:
+        """The number of the newest version."""
+        return len(self.models) - 1
+
+    @property
+    def due(self) -> tuple[Key, ...]:
+        """The tasks that count in the current round, in order, if shards are in step."""
+        shards = range(self.spec.shards)
+        return tuple((self.version, shard) for shard in shards if shard not in self.dropped)
+
+    def file_of(self, key: Key) -> str:
+        """Return the name of a task's update; empty if none has arrived."""
+        return self.arrived[key][0].file.name if key in self.arrived else ""
 
     def assign(self, key: Key, share: float) -> None:
-        """Note the version that a task begins from, and how much of its steps it trains."""
+        """Note what a task begins from, and how much of its steps it trains."""
         number, shard = key
-        follows = number == self.done[shard]
+        ahead = number - self.done[shard]
+        follows = 0 <= ahead <= self.spec.overlap
         self.expect(Promise.APART, follows, f"shard {shard} is in round {number}, and not next")
         ahead = number - min(self.done[each] for each in range(self.spec.shards))
         most = self.mode.ahead
         near = most is None or ahead <= most
         self.expect(Promise.APART, near, f"shard {shard} is {ahead} rounds ahead, more than {most}")
-        self.bases.setdefault(key, (self.version, self.own.get(shard, self.model)))
+        policy = self.spec.policy
+        may = share == 1 or POLICIES[policy].shortens
+        self.expect(Promise.ONCE, may, f"{policy} shortens shard {shard}")
         known = self.shares.setdefault(key, share)
         trained = f"round {number} trains {share:.0%} of shard {shard}, not {known:.0%}"
         self.expect(Promise.BYTES, share == known, trained)
+        self._base(key)
 
     def accept(self, key: Key, update: Update, at_seconds: float) -> bytes:
         """Note an update; return what it must hold."""
         number, shard = key
-        task = f"round {number} shard {shard}"
+        task, done = f"round {number} shard {shard}", self.done[shard]
+        in_time = done <= number <= done + self.spec.overlap
+        self.expect(Promise.ONCE, in_time, f"{task} counts in round {done}")
         self.expect(Promise.ONCE, key not in self.arrived, f"{task} is one too many")
-        self.expect(Promise.ONCE, number == self.done[shard], f"{task} counts twice")
-        _, base = self.bases[key]
-        portion = shard * self.samples, (shard + 1) * self.samples
-        state = self.states.get(shard, b"")
-        made = digests.trained(number, shard, portion, self.shares[key], base, state)
+        self.expect(Promise.ONCE, shard not in self.dropped, f"{task} counts, and was dropped")
+        _, start, state = self._base(key)
+        sizes = self.sizes or (self.samples,) * self.spec.shards
+        portion = sum(sizes[:shard]), sum(sizes[: shard + 1])
+        made = digests.trained(number, shard, portion, self.shares.get(key, 1.0), start, state)
         self.arrived[key] = update, made, at_seconds
+        if self.spec.overlap:
+            self.last[shard] = made
         return made
 
+    def _base(self, key: Key) -> tuple[int, bytes, bytes]:
+        number, shard = key
+        start, last = self.own.get(shard, self.models[-1]), self.last.get(shard)
+        if last is not None and self.spec.overlap:
+            start = digests.moved_by(self.models[number - 1], last)
+        state = digests.state_after(last) if last is not None and self.spec.hands_on else b""
+        return self.bases.setdefault(key, (self.version, start, state))
+
+    def drop(self, shards: tuple[int, ...], number: int) -> None:
+        """Note that the round does without some shards."""
+        spec, enough = self.spec, self.mode.enough
+        self.dropped = self.dropped.union(shards)
+        there = [shard for _, shard in self.arrived]
+        may, sentence = not POLICIES[spec.policy].preserves_bytes, f"{spec.policy} does without"
+        if enough is not None:
+            may = len(there) >= enough
+            sentence = f"round {number} ends with {len(there)} of {enough} updates"
+        self.expect(Promise.ONCE, may, sentence)
+        self.expect(Promise.ONCE, number == self.version, f"{shards} are of round {number}")
+        some = len(self.dropped) < spec.shards
+        self.expect(Promise.ONCE, some, f"round {number} does without all shards")
+        both = sorted(self.dropped.intersection(there))
+        wrong = f"shards {both} of round {number} count, and are dropped"
+        self.expect(Promise.ONCE, not both, wrong)
+
+    def resize(self, sizes: tuple[int, ...], number: int) -> None:
+        """Note the sizes of the round's shards, in samples."""
+        policy, before = self.spec.policy, self.samples * self.spec.shards
+        self.expect(Promise.ONCE, POLICIES[policy].cuts_rounds, f"{policy} cuts rounds again")
+        self.expect(Promise.ONCE, not self.bases, f"round {number} has a new cut, and has begun")
+        self.expect(Promise.ONCE, number == self.version, f"{sizes} are of round {number}")
+        wrong = f"{sum(sizes)} samples are made of {before}"
+        self.expect(Promise.ONCE, sum(sizes) == before, wrong)
+        self.sizes = sizes
+
     def take(self, parts: tuple[Key, ...]) -> None:
-        """Make the next version."""
+        """Make the next version of these tasks' updates."""
         missing = [part for part in parts if part not in self.arrived]
         wrong = f"version {self.version + 1} is made of {missing}, which is not there"
         self.expect(Promise.FOLDS, not missing, wrong)
-        taken = {part: self.arrived.pop(part) for part in parts}
-        made = {part: digest for part, (_, digest, _) in taken.items()}
+        made = {key[1]: digest for key, (_, digest, _) in self.arrived.items() if key in parts}
+        updates = [(shard, made[shard]) for _, shard in parts]
+        before = self.models[-1]
+        after = digests.folded(before, updates) if self.spec.in_step else self._moved(parts)
+        if self.outer is not None:
+            after, self.outer = digests.stepped(before, after, self.outer)
+        self.models.append(after)
+        if not self.spec.overlap:
+            self.last |= made
+        over = [(parts[0][0], n) for n in range(self.spec.shards)] if self.spec.in_step else parts
+        for key in over:
+            self.done[key[1]] += 1
+            for of_task in (self.bases, self.shares, self.arrived):
+                of_task.pop(key, None)
+        self.dropped, self.sizes = frozenset(), ()
+
+    def _moved(self, parts: tuple[Key, ...]) -> bytes:
+        """Return the newest version, moved by updates that may be stale."""
+        taken = [(part[1], *self.arrived[part][:2]) for part in parts]
         weigh = AGGREGATORS[self.spec.aggregate]
-        weights = weigh([contribution(part[1], update) for part, (update, *_) in taken.items()])
+        weights = weigh([contribution(shard, update) for shard, update, _ in taken])
         stale = [self.mode.weight(self.version - self.bases[part][0]) for part in parts]
         factors = [weight * factor for weight, factor in zip(weights, stale, strict=True)]
-        pushes = [
-            (part[1], made[part], factor) for part, factor in zip(parts, factors, strict=True)
-        ]
+        pushes = [(n, made, factor) for (n, _, made), factor in zip(taken, factors, strict=True)]
         if self.mode.elastic:
-            met = {shard: (digest, factor) for shard, digest, factor in pushes}
-            self.own |= {n: digests.own_after(self.model, *one) for n, one in met.items()}
-        after = digests.moved(self.model, pushes)
-        if self.outer is not None:
-            after, self.outer = digests.stepped(self.model, after, self.outer)
-        self.model = after
-        self.version += 1
-        for number, shard in parts:
-            self.done[shard] += 1
-            key = number, shard
-            del self.bases[key], self.shares[key]
-            if self.spec.hands_on:
-                self.states[shard] = digests.state_after(made[number, shard])
+            own_after = partial(digests.own_after, self.models[-1])
+            self.own |= {shard: own_after(made, factor) for shard, made, factor in pushes}
+        return digests.moved(self.models[-1], pushes)
 
 
-class PushCheck(JournalCheck):
-    """Follows the asynchronous experiments of a run."""
+class CountingCheck(Observer):
+    """Counts the journaled entries of experiments, and checks the digests in their files."""
 
     def __init__(
         self, comparisons: Comparisons, disk: Disk, specs: Mapping[str, ResolvedSpec]
     ) -> None:
-        apart = {name: spec for name, spec in specs.items() if not spec.in_step}
-        super().__init__(comparisons, disk, apart)
         self._expect = comparisons.expect
-        self._apart = comparisons.of(Promise.APART)
-        self._results = comparisons.of(Promise.RESULTS)
-        self._ledgers: dict[Scheduler, dict[str, _Ledger]] = {}
+        self._disk = disk
+        self._specs = specs
+        self._ledgers: dict[Scheduler, dict[str, Ledger]] = {}
+        self._reached: dict[str, Ledger] = {}
 
     def recovered(self, core: Scheduler, stories: Stories) -> None:
-        """Begin with nothing."""
+        """Count again from the journals: what the earlier manager did not journal is lost."""
         self._ledgers[core] = {}
-        super().recovered(core, stories)
+        strange = set(core.state.experiments) - set(self._specs)
+        said = f"{sorted(strange)} is taken up, and was never submitted here"
+        self._expect(Promise.OWN, not strange, said)
+        for line in sorted((x for s in stories.values() for x in s), key=lambda line: line.order):
+            if isinstance(line.entry, Entry) and line.entry.experiment in self._specs:
+                self._count(core, line.entry, line.at_seconds)
 
-    def check_result(self, core: Scheduler, experiment: Experiment) -> None:
-        """Raise AssertionError unless the result contains every task exactly once."""
-        name, spec = experiment.name, experiment.spec
-        self.recovered(core, {name: self._disk.stories()[name]})
-        ledger = self._ledgers[core][name]
-        wanted = dict.fromkeys(range(spec.shards), spec.rounds)
-        self._results(
-            dict(ledger.done) == wanted, f"{name} ends with {dict(ledger.done)} tasks a shard"
-        )
-        final = self._disk.digest(name, experiment.result) if experiment.result else None
-        self._results(
-            final == ledger.model, f"the result of {name} differs from the counted updates"
-        )
-        best = layout.BEST_NAME in self._disk.store(name)
-        self._results(best == (spec.keep_best is not None), f"{name} keeps what it should not")
+    def handled(self, step: Observation) -> None:
+        """Count journaled entries, and check submissions, aggregations and refusals."""
+        event, core = step.event, step.core
+        if isinstance(event, on.ExperimentSubmitted):
+            said = f"{event.experiment} is taken in, and was never submitted here"
+            self._expect(Promise.OWN, event.experiment in self._specs, said)
+        if isinstance(event, on.AggregationFailed) and event.experiment in self._specs:
+            self._look_at_refused(event, self._ledgers[core][event.experiment])
+        for entry in step.kept:
+            if entry.experiment in self._specs:
+                self._count(core, entry, core.state.now_seconds)
+        for command in step.output.commands:
+            if isinstance(command, out.Aggregate) and command.experiment in self._specs:
+                ledger = self._ledgers[core][command.experiment]
+                self._in_order(ledger, command, core.state.now_seconds)
+
+    def recounted(self, core: Scheduler, experiment: str) -> Ledger:
+        """Return what the journals of an experiment that has ended come to."""
+        self.recovered(core, {experiment: self._disk.stories()[experiment]})
+        return self._ledgers[core][experiment]
 
     def _count(self, core: Scheduler, entry: Entry, at_seconds: float) -> None:
         name, ledgers = entry.experiment, self._ledgers[core]
         if isinstance(entry, on.Prepared) and name not in ledgers:
-            spec, samples = self._specs[name], entry.shard_samples[0]
-            outer = digests.first_outer(spec) if spec.outer.keeps_state else None
-            model = digests.first_model(spec)
-            ledgers[name] = _Ledger(spec, mode_of(spec), model, outer, samples, self._expect)
-            self._compare_version(entry, model, outer)
+            ledgers[name] = self._begun(entry)
         ledger = ledgers.get(name)
         if ledger is None:
             return
@@ -441,46 +241,92 @@ class PushCheck(JournalCheck):
                 self._compare(name, entry.update.file, made)
             case out.GivenUp():
                 ledger.arrived.pop((entry.attempt.round, entry.attempt.shard), None)
+            case out.Dropped():
+                ledger.drop(entry.shards, entry.round)
+            case out.Resized():
+                ledger.resize(entry.samples, entry.round)
             case on.Aggregated() if entry.round == ledger.version:
-                ledger.take(entry.parts)
-                self._compare_version(entry, ledger.model, ledger.outer)
-                kept = [shard for _, shard in entry.parts] if ledger.mode.elastic else []
-                for shard, file in zip(kept, entry.own, strict=True):
-                    self._compare(name, file, ledger.own[shard])
+                ledger.take(entry.parts or ledger.due)
+                self._compare_version(entry, ledger)
             case Checkpoint():
-                self._count_on(ledgers, entry)
+                # The core goes on from the counts of the one that made the checkpoint.
+                version = entry.models[-1].name
+                ledgers[name] = _copied(self._reached.setdefault(version, _copied(ledger)))
 
-    def _in_order(self, core: Scheduler, command: out.Aggregate) -> None:
-        ledger = self._ledgers[core][command.experiment]
+    def _begun(self, entry: on.Prepared) -> Ledger:
+        spec, samples = self._specs[entry.experiment], entry.shard_samples[0]
+        outer = digests.first_outer(spec) if spec.outer.keeps_state else None
+        models = [digests.first_model(spec)]
+        ledger = Ledger(spec, mode_of(spec), models, outer, samples, self._expect)
+        self._compare_version(entry, ledger)
+        return ledger
+
+    def _in_order(self, ledger: Ledger, command: out.Aggregate, now_seconds: float) -> None:
+        """Check that the manager aggregates the updates that count."""
         asked = [(push.round, push.shard, push.update.file.name) for push in command.pushes]
-        known = [
-            (*key, ledger.arrived[key][0].file.name)
-            for key in command.parts
-            if key in ledger.arrived
-        ]
-        self._folds(asked == known, f"version {command.round + 1} takes in {asked}, not {known}")
+        known = [(*key, ledger.file_of(key)) for key in command.parts or ledger.due]
+        version = f"version {command.round + 1}"
+        self._expect(Promise.FOLDS, asked == known, f"{version} folds {asked}, not {known}")
+        if ledger.spec.in_step:
+            return
         together = ledger.mode.together or len(asked)
         if ledger.mode.grace_seconds is not None:
             together = len(ledger.arrived)
-        self._folds(
-            len(asked) <= together, f"version {command.round + 1} takes in more than {together}"
-        )
-        self._in_time(ledger, core.state.now_seconds)
+        few = len(asked) <= together
+        self._expect(Promise.FOLDS, few, f"{version} takes in more than {together}")
+        self._in_time(ledger, now_seconds)
 
-    def _counted(self, core: Scheduler, experiment: str, number: int) -> Mapping[int, str]:
-        ledger = self._ledgers[core][experiment]
-        names = {shard: update.file.name for (_, shard), (update, *_) in ledger.arrived.items()}
-        return names if number == ledger.version else {}
-
-    def _in_time(self, ledger: _Ledger, now_seconds: float) -> None:
+    def _in_time(self, ledger: Ledger, now_seconds: float) -> None:
         """Check that a version without all of its tasks has waited for its grace window."""
         together, grace = ledger.mode.together, ledger.mode.grace_seconds
         if together is None or grace is None or set(ledger.bases) == set(ledger.arrived):
             return
         there = [at_seconds for _, _, at_seconds in ledger.arrived.values()]
-        next_one = f"version {ledger.version + 1}"
-        self._apart(
-            len(there) >= together, f"{next_one} is made of {len(there)}, not of {together}"
-        )
+        version, many = f"version {ledger.version + 1}", len(there)
+        enough = many >= together
+        self._expect(Promise.APART, enough, f"{version} is made of {many}, not of {together}")
         over = there[together - 1] + grace <= now_seconds + _ROUNDING_SECONDS
-        self._apart(over, f"{next_one} is made before its grace window is over")
+        self._expect(Promise.APART, over, f"{version} is made before its grace window is over")
+
+    def _look_at_refused(self, event: on.AggregationFailed, ledger: Ledger) -> None:
+        """Check that the manager refuses no update that is whole and that every host can read.
+
+        If the directory fails, no worker is to blame.
+        """
+        if event.round != ledger.version:
+            return
+        there = self._disk.store(event.experiment).list()
+        names = {
+            shard: ledger.file_of((number, shard))
+            for number, shard in ledger.arrived
+            if number == event.round or not ledger.spec.in_step
+        }
+        for shard, reason in event.reasons if names else ():
+            name = names.get(shard, "")
+            wrong = name not in there or self._disk.is_doubtful(name)
+            said = f"the update of shard {shard} is whole, and refused: {reason}"
+            self._expect(Promise.REFUSES, wrong, said)
+
+    def _compare_version(self, entry: on.Prepared | on.Aggregated, ledger: Ledger) -> None:
+        """Check the files of a version, its outer optimizer, and the shards' own parameters."""
+        self._compare(entry.experiment, entry.model, ledger.models[-1])
+        same = (entry.outer is None) == (ledger.outer is None)
+        said = f"{entry.experiment} has {entry.outer} beside {entry.model.name}"
+        self._expect(Promise.BYTES, same, said)
+        if entry.outer is not None:
+            self._compare(entry.experiment, entry.outer, ledger.outer)
+        if ledger.mode.elastic and isinstance(entry, on.Aggregated):
+            for (_, shard), file in zip(entry.parts, entry.own, strict=True):
+                self._compare(entry.experiment, file, ledger.own[shard])
+
+    def _compare(self, experiment: str, file: PublishedFile, wanted: bytes | None) -> None:
+        digest = self._disk.digest(experiment, file)
+        if digest is not None:
+            said = f"{file.name} of {experiment} is not what it should be"
+            self._expect(Promise.BYTES, digest == wanted, said)
+
+
+def _copied(ledger: Ledger) -> Ledger:
+    return replace(
+        ledger, **{each.name: copy(getattr(ledger, each.name)) for each in fields(ledger)}
+    )

@@ -43,7 +43,7 @@ from downpour_lab.trials.checks import (
     RetryCheck,
     check_the_end,
 )
-from downpour_lab.trials.counting_check import CountingCheck, PushCheck
+from downpour_lab.trials.counting_check import CountingCheck
 from downpour_lab.trials.plan import Plan, plan_of
 from downpour_lab.trials.promises import (
     Broken,
@@ -75,9 +75,7 @@ _APPLIES: Mapping[Promise, Callable[[Plan, Happened], object]] = {
     Promise.ONCE: lambda _plan, seen: seen["fact", "Accepted"],
     Promise.FOLDS: lambda _plan, seen: seen["command", "Aggregate"],
     Promise.BYTES: lambda _plan, seen: seen["event", "Aggregated"],
-    Promise.APART: lambda plan, seen: (
-        not any(spec.in_step for _, spec in plan.specs) and seen["fact", "Assigned"]
-    ),
+    Promise.APART: lambda _plan, seen: seen["fact", "Assigned"],
     Promise.REFUSES: lambda plan, seen: (
         all(spec.in_step for _, spec in plan.specs) and seen["event", "AggregationFailed"]
     ),
@@ -232,7 +230,6 @@ class _Run:
     def _watch(self, disk: Disk) -> Observer:
         made = self.comparisons
         self._counting = CountingCheck(made, disk, dict(self._plan.specs))
-        self._pushes = PushCheck(made, disk, dict(self._plan.specs))
         self._records = RecordCheck(made, disk)
         self._ending = _Ending(disk)
         observers: list[Observer] = [
@@ -240,7 +237,6 @@ class _Run:
             self.happenings,
             InvariantCheck(made),
             self._counting,
-            self._pushes,
             ReplayCheck(made),
             self._records,
             DurabilityCheck(made, disk),
@@ -275,7 +271,7 @@ class _Run:
         core = Scheduler()
         replay(core, disk.stories())
         may_fail = self._plan.may_fail | disk.harmed
-        check_the_end(made, disk, core, self._counting, self._pushes, may_fail)
+        check_the_end(made, disk, core, self._counting, may_fail)
         self.tell("all experiments have ended")
         known = core.state.experiments
         self._tidy_up(limit, {file.name for each in known.values() for file in each.files()})

@@ -1,4 +1,4 @@
-"""The rules of a journal, on a disk that fails, tears and forgets, and in simulated directories.
+"""The rules of a journal, on a disk that fails, tears and forgets.
 
 The judge knows what was confirmed, and reads the journal back after every step. It finds every
 writer that has a defect.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from itertools import chain, count, product
+from itertools import count, product
 from pathlib import Path
 
 import pytest
@@ -18,11 +18,7 @@ from downpour.core.node.journal import JournalWriter, Line, Segment
 from downpour.core.scheduler import Checkpoint, Journaled, TakenUp
 from downpour.record.journal import DiskSegments, read_journal
 from downpour.record.record import RecordReader
-from downpour_lab.simulated.manager import SimulatedManager
-from downpour_lab.trials.faults import FaultKind
-from downpour_lab.trials.simulation import outcomes, simulate
-from tests.core.node.journal_defects import DEFECTS, WritesOnAfterAFailure
-from tests.downpour_lab.trials.seeds import seeds_with
+from tests.core.node.journal_defects import DEFECTS
 from tests.record.test_journal import CHECKPOINT, ONE_OF_EACH
 
 SUBMITTED, PREPARED, ASSIGNED = ONE_OF_EACH[:3]
@@ -37,8 +33,6 @@ STEPS: tuple[tuple[Journaled, bool], ...] = (
     (ASSIGNED, True),
 )
 """The journaled entries, and whether each must survive the machine when it is committed."""
-
-SEEDS = 400
 
 
 class Unreliable(DiskSegments):
@@ -186,22 +180,3 @@ def test_a_defect_of_the_rules_is_found_on_a_disk(
 ) -> None:
     """A confirmed line is not read back."""
     assert not does_its_duty(defect, tmp_path)
-
-
-@pytest.mark.no_cover  # the simulator would take a minute, and other tests reach these lines
-@pytest.mark.parametrize(
-    ("defect", "sentence", "refusal", "operation"),
-    [(WritesOnAfterAFailure, ", and is forgotten", FaultKind.DISK_REFUSES_ONCE, "append")],
-)
-def test_a_defect_of_the_rules_is_found_by_the_simulator(
-    defect: type[JournalWriter], sentence: str, refusal: FaultKind, operation: str
-) -> None:
-    """A manager goes on from less than was acknowledged, where the directory refused to write."""
-    manager_class = type("Defective", (SimulatedManager,), {"journal_class": defect})
-    seeds = seeds_with(refusal, FaultKind.MANAGER_DIES, operation=operation, number=SEEDS)
-    # A seed that showed it comes first.
-    for outcome in outcomes(chain((12962,), seeds), manager_class):
-        if sentence in outcome.failure:
-            assert not simulate(outcome.plan).failure, "it is the defect's, and not the seed's"
-            return
-    pytest.fail("the defect was not found")

@@ -13,7 +13,7 @@ from downpour.base.states import FailureKind
 from downpour.base.values import PublishedFile
 from downpour.cluster.manager.command_runner import CommandRunner
 from downpour.core.node.journal import Line, since_checkpoint
-from downpour.core.scheduler import Entry, Output, Scheduler, core, dispatch
+from downpour.core.scheduler import Entry, Journaled, Output, Scheduler, core, dispatch
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler.experiment import Experiment
@@ -22,8 +22,13 @@ from downpour.core.spec import ResolvedSpec
 from downpour.files.store import Array
 from downpour_lab.simulated import work as digests
 from downpour_lab.simulated.disk import tensors_of
-from downpour_lab.simulated.environment import Stories
-from downpour_lab.simulated.manager import SimulatedDriver, SimulatedManager, SimulatedSink
+from downpour_lab.simulated.environment import Stories, labels_of
+from downpour_lab.simulated.manager import (
+    SimulatedDriver,
+    SimulatedManager,
+    SimulatedService,
+    SimulatedSink,
+)
 from downpour_lab.simulated.work import DigestAggregation
 from tests.core.node import manager_defects
 
@@ -94,7 +99,7 @@ class NeverResigns(SimulatedManager):
         return True
 
 
-class _AsksOtherwise(Scheduler):
+class AsksOtherwise(Scheduler):
     """Asks for what `instead` makes of each command, if anything."""
 
     def instead(self, command: out.Command) -> out.Command | None:
@@ -108,7 +113,7 @@ class _AsksOtherwise(Scheduler):
         return replace(output, commands=[command for command in asked if command is not None])
 
 
-class _DoesOtherwise(Scheduler):
+class DoesOtherwise(Scheduler):
     """Has one function replaced; other schedulers of the same run keep theirs."""
 
     module: ModuleType
@@ -144,7 +149,7 @@ class TakesASecondUpdate(Scheduler):
         return output
 
 
-class FoldsInAnotherOrder(_AsksOtherwise):
+class FoldsInAnotherOrder(AsksOtherwise):
     """Hands out updates against the order of shards."""
 
     def instead(self, command: out.Command) -> out.Command:
@@ -155,7 +160,7 @@ class FoldsInAnotherOrder(_AsksOtherwise):
         return command
 
 
-class TrainsFromAnOldModel(_AsksOtherwise):
+class TrainsFromAnOldModel(AsksOtherwise):
     """Has shards trained from an older model."""
 
     def instead(self, command: out.Command) -> out.Command:
@@ -165,14 +170,14 @@ class TrainsFromAnOldModel(_AsksOtherwise):
         return command
 
 
-class NeverPublishes(_AsksOtherwise):
+class NeverPublishes(AsksOtherwise):
     """Never asks for the result."""
 
     def instead(self, command: out.Command) -> out.Command | None:
         return None if isinstance(command, out.Publish) else command
 
 
-class ForgetsTheBusy(_DoesOtherwise):
+class ForgetsTheBusy(DoesOtherwise):
     """Does not give up the attempt of a worker that is gone."""
 
     module, name = core, "gone"
@@ -199,7 +204,7 @@ class CountsTheAbsentIn(Scheduler):
         return commands
 
 
-class BlamesWhoComesBack(_DoesOtherwise):
+class BlamesWhoComesBack(DoesOtherwise):
     """Counts a failure for a shard whose worker has registered anew."""
 
     module, name = core, "_goes_on"
@@ -209,7 +214,7 @@ class BlamesWhoComesBack(_DoesOtherwise):
         return False
 
 
-class KeepsTheLastForTheBest(_AsksOtherwise):
+class KeepsTheLastForTheBest(AsksOtherwise):
     """Publishes the last model as the best."""
 
     def instead(self, command: out.Command) -> out.Command:
@@ -371,7 +376,7 @@ class FoldsWhatIsDropped(Scheduler):
 _decide = dispatch.decide
 
 
-class DecidesWhileItReads(_DoesOtherwise):
+class DecidesWhileItReads(DoesOtherwise):
     """Asks its policy while it replays a journal, in which the answer comes next."""
 
     module, name = dispatch, "decide"
@@ -379,3 +384,54 @@ class DecidesWhileItReads(_DoesOtherwise):
     def instead(self, state: SchedulerState, event: on.Event | None = None) -> None:
         state.replaying = False
         _decide(state, event)
+
+
+class _LeavesOutAggregations(SimulatedSink):
+    def keep(self, core: Scheduler, event: on.Event, output: Output) -> list[Entry]:
+        others: list[out.Command] = []
+        others += (each for each in output.commands if not isinstance(each, out.Aggregate))
+        return super().keep(core, event, replace(output, commands=others))
+
+
+class ForgetsToObserve(SimulatedManager):
+    """Journals no line of the record when an aggregation begins."""
+
+    sink_class = _LeavesOutAggregations
+
+
+class _GivesAnotherName(SimulatedService):
+    def submit(self, experiment: str, spec: ResolvedSpec) -> None:
+        again = experiment in self._manager.core.state.experiments
+        super().submit(f"{experiment}-again" if again else experiment, spec)
+
+
+class TakesRequestsTwice(SimulatedManager):
+    """Takes a request that is repeated because its answer was lost for another one."""
+
+    service_class = _GivesAnotherName
+
+
+class ForgetsNeeds(Scheduler):
+    """Takes every worker for one that has the labels of the first."""
+
+    def handle(self, event: on.Event) -> Output:
+        if isinstance(event, on.WorkerJoined):
+            event = replace(event, labels=labels_of("worker-1"))
+        return super().handle(event)
+
+
+class ForgetsProgress(Scheduler):
+    """Holds every failed attempt against its task, however far it came."""
+
+    def handle(self, event: on.Event) -> Output:
+        self._forget()
+        return super().handle(event)
+
+    def replay(self, at_seconds: float, entry: Journaled) -> None:
+        self._forget()
+        super().replay(at_seconds, entry)
+
+    def _forget(self) -> None:
+        for experiment in self.state.experiments.values():
+            for task in experiment.open_tasks():
+                task.furthered.clear()

@@ -7,52 +7,64 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from greenlet import getcurrent, greenlet
 
+from downpour.base.errors import SharedDirectoryError
 from downpour.cluster.manager.command_runner import log
+from downpour.core.scheduler import invariants, queue
 from downpour.core.stragglers.base import POLICIES
 from downpour_lab.simulated.environment import Timings
 from downpour_lab.simulated.manager import SimulatedManager
 from downpour_lab.trials.faults import Fault, FaultKind
-from downpour_lab.trials.plan import plan_of
+from downpour_lab.trials.plan import Plan, plan_of
 from downpour_lab.trials.promises import Promise
-from downpour_lab.trials.simulation import outcomes, shrunken, simulate
+from downpour_lab.trials.simulation import shrunken, simulate
 from tests.downpour_lab.trials import defects
-from tests.downpour_lab.trials.planted import PLANTED, RARE, Planted
-from tests.downpour_lab.trials.seeds import seeds_with
+from tests.downpour_lab.trials.planted import PLANTED, RARE, Planted, overlapping, stepping
 from tests.specs import plain_spec
 
 SEEDS_FOR_A_DEFECT = 600
+SLOW = pytest.mark.slow
 
 
-def failing_seed(
-    manager_class: type[SimulatedManager], sentence: str, faults: tuple[FaultKind, ...] = ()
-) -> int:
-    """Return the first seed that has these faults, and with which a manager fails so."""
-    for outcome in outcomes(seeds_with(*faults, number=SEEDS_FOR_A_DEFECT), manager_class):
-        if sentence in outcome.failure:
-            return outcome.plan.seed
-    pytest.fail("the defect was not found")
+@pytest.fixture(autouse=True)
+def _whole_more_often(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In plans of steps every third version is whole, because these experiments have few."""
+    if "stepping" in request.node.name:
+        for module in (queue, invariants):
+            monkeypatch.setattr(module, "WHOLE_EVERY", 3)
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "seeds",
+    ("plan", "seeds"),
     [
-        range(60),
-        pytest.param(range(60, 150), marks=pytest.mark.slow),
-        *(pytest.param(range(n, n + 570), marks=pytest.mark.slow) for n in range(150, 3_000, 570)),
+        (plan_of, range(60)),
+        pytest.param(plan_of, range(60, 150), marks=SLOW),
+        *(pytest.param(plan_of, range(n, n + 570), marks=SLOW) for n in range(150, 3_000, 570)),
+        (overlapping, range(20)),
+        pytest.param(overlapping, range(20, 530), marks=SLOW),
+        pytest.param(overlapping, range(530, 1_000), marks=SLOW),
+        (stepping, range(20)),
+        pytest.param(stepping, range(20, 400), marks=SLOW),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
-def test_whatever_goes_wrong_every_run_ends_as_if_nothing_had(seeds: Sequence[int]) -> None:
-    """No shard is lost or counted twice, and the last model is that of a run without faults."""
-    failures = {o.plan.seed: o.failure for o in outcomes(seeds) if o.failure}
+def test_whatever_goes_wrong_every_run_ends_as_if_nothing_had(
+    plan: Callable[[int], Plan], seeds: Sequence[int]
+) -> None:
+    """No shard is lost or counted twice, and the last model is that of a run without faults.
+
+    Where rounds overlap, a task begins from what follows from its number, and never from what is
+    there first. Steps are read by workers and managers that have the version before, or have not.
+    """
+    failures = {n: failure for n in seeds if (failure := simulate(plan(n)).failure)}
     assert failures == {}
 
 
@@ -102,13 +114,14 @@ def test_every_promise_has_a_planted_defect_that_breaks_it() -> None:
     assert {each.promise for each in PLANTED} == set(Promise)
 
 
-def find(planted: Planted) -> None:
-    """Look for a planted defect, and see that its seed is well without it."""
-    for outcome in outcomes(planted.seeds(SEEDS_FOR_A_DEFECT), **planted.how()):
-        if planted.sentence in outcome.failure:
+def find(planted: Planted) -> Plan:
+    """Look for a planted defect, and see that its plan is well without it."""
+    for plan in planted.plans(SEEDS_FOR_A_DEFECT):
+        outcome = simulate(plan, **planted.how())
+        if outcome.failure and planted.sentence in outcome.failure:
             assert outcome.broken is planted.promise
-            assert not simulate(outcome.plan).failure, "it is the defect's, and not the seed's"
-            return
+            assert not simulate(plan).failure, "it is the defect's, and not the seed's"
+            return plan
     pytest.fail("the defect was not found")
 
 
@@ -129,11 +142,11 @@ def test_a_rare_defect_is_found_where_its_faults_are(planted: Planted) -> None:
 @pytest.mark.slow
 def test_a_failing_plan_shrinks_to_the_faults_that_it_takes() -> None:
     """No fault that remains can be left out, and the one that the defect needs is there."""
-    seed = failing_seed(defects.NeverResigns, "in the time of a later one")
-    plan = shrunken(plan_of(seed), defects.NeverResigns)
+    whole = find(Planted(defects.NeverResigns, "in the time of a later one", Promise.LEADS))
+    plan = shrunken(whole, defects.NeverResigns)
     assert simulate(plan, defects.NeverResigns).failure
     numbers = {fault.number for fault in plan.faults}
-    assert 0 < len(numbers) < len(plan_of(seed).faults)
+    assert 0 < len(numbers) < len(whole.faults)
     for number in numbers:
         assert not simulate(plan.with_faults(numbers - {number}), defects.NeverResigns).failure
     assert FaultKind.LOCK_LOST in {fault.kind for fault in plan.faults}
@@ -157,19 +170,24 @@ def test_a_seed_tells_the_same_story_every_time() -> None:
         assert tuple(told.stdout.splitlines()) == story
 
 
+def plan_with(*faults: Fault, **fields: Any) -> Plan:
+    """Return a plan of two managers, two workers and one experiment."""
+    plain: dict[str, Any] = {
+        "specs": (("e", plain_spec(shards=4, epochs=3, retries=3)),),
+        "managers": ("manager-a", "manager-b"),
+        "workers": ("worker-1", "worker-2"),
+        "timings": Timings(task_seconds=4.0),
+    }
+    return replace(plan_of(1, swarm=False), faults=faults, **{**plain, **fields})
+
+
 def how_missed(kind: FaultKind, seconds: float) -> tuple[float, str]:
     """Let the only worker go after three seconds; returns when it is given up, and why."""
     gone = Fault(number=1, at_seconds=3.0, kind=kind, target="worker-1", seconds=seconds)
-    plan = replace(
-        plan_of(1, swarm=False),
-        specs=(("e", plain_spec(shards=4, epochs=1, retries=3)),),
-        workers=("worker-1",),
-        timings=Timings(task_seconds=30.0, spread=0.0, worker_spread=0.0),
-        faults=(gone,),
-    )
-    outcome = simulate(plan, story=True)
+    timings = Timings(task_seconds=30.0, spread=0.0, worker_spread=0.0)
+    outcome = simulate(plan_with(gone, workers=("worker-1",), timings=timings), story=True)
     assert not outcome.failure
-    [missed] = [line for line in outcome.story if "is given up" in line]
+    [missed, *_] = [line for line in outcome.story if "is given up" in line]
     return float(missed.split()[0]), missed
 
 
@@ -185,6 +203,50 @@ def test_a_machine_that_dies_is_missed_by_its_silence_alone() -> None:
     at_seconds, why = how_missed(FaultKind.WORKER_MACHINE_DIES, seconds=90.0)
     assert "no heartbeat for" in why
     assert at_seconds > 4.0
+
+
+def test_a_successor_leads_while_the_isolated_leader_lives() -> None:
+    """The lock's lease ends, and the run is as if nothing had happened."""
+    isolated = Fault(
+        number=1, at_seconds=4.0, kind=FaultKind.MANAGER_ISOLATED, target="manager-a", seconds=25.0
+    )
+    outcome = simulate(plan_with(isolated), story=True)
+    assert not outcome.failure
+    told = [line.split("  ", 1)[1].strip() for line in outcome.story]
+    leads = [n for n, line in enumerate(told) if "manager-b leads, term 2" in line]
+    assert leads
+    assert not any("manager-a dies" in line for line in told[: leads[0]])
+
+
+REPLACED_UNSEEN = (
+    Fault(
+        number=1,
+        at_seconds=3.5,
+        kind=FaultKind.DISK_REFUSES,
+        detail="EIO list manager-a",
+        seconds=15.0,
+    ),
+    Fault(number=2, at_seconds=4.0, kind=FaultKind.LOCK_LOST, seconds=1.0),
+)
+
+
+class ActsInDoubt(SimulatedManager):
+    """Acts where it cannot see whether another manager leads."""
+
+    def leads(self) -> bool:
+        """Believe that no news is good news."""
+        try:
+            return super().leads()
+        except SharedDirectoryError:
+            return True
+
+
+def test_a_manager_that_cannot_see_its_successor_does_not_act() -> None:
+    """It can write its journal, which is void since its successor's first line."""
+    plan = plan_with(*REPLACED_UNSEEN)
+    assert not simulate(plan).failure
+    outcome = simulate(plan, ActsInDoubt)
+    assert outcome.broken is Promise.LEADS
 
 
 def test_a_simulation_silences_only_itself(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,6 +13,7 @@ import obstore
 import pytest
 
 from tests.chaos import forked
+from tests.chaos.forked import model_of_run
 from tests.files.objects.lab import S3Server
 from tests.learning.shipping.conftest import written
 from tests.learning.shipping.foreign import FLAGS, MODULE, PROJECT
@@ -75,15 +76,6 @@ def machines(s3: S3Server, tmp_path: Path) -> Iterator[Machines]:
         process.wait()
 
 
-def a_local_run(folder: Path) -> bytes:
-    """The final model of the same experiment in a shared folder."""
-    words = ["run", *SPEC, "--workers", "2", "--shared", str(folder), "--on", "inline", "--json"]
-    done = forked.run(words, os.environ)
-    assert done.returncode == 0, done.stderr
-    experiment = str(json.loads(done.stdout)["experiment"])
-    return (folder / "experiments" / experiment / "model.safetensors").read_bytes()
-
-
 def test_a_worker_and_the_manager_are_killed_and_the_bytes_are_those_of_a_local_run(
     machines: Machines, tmp_path: Path
 ) -> None:
@@ -103,7 +95,7 @@ def test_a_worker_and_the_manager_are_killed_and_the_bytes_are_those_of_a_local_
     finals = f"experiments/{experiment}/model.safetensors"
     until(lambda: any(key.endswith(finals) for key in machines.objects()))
     final = next(key for key in machines.objects() if key.endswith(finals))
-    assert machines.content(final) == a_local_run(tmp_path / "local")
+    assert machines.content(final) == model_of_run(tmp_path / "local", *SPEC, "--workers", "2")
     in_flight = ("update-", "snapshot-", "indices-")
     until(lambda: not any(word in key for key in machines.objects() for word in in_flight))
     # With these, one a shard, another experiment would go on.
@@ -128,7 +120,7 @@ def test_a_manager_on_another_machine_goes_on_where_the_first_ones_machine_is_lo
     shutil.rmtree(tmp_path / "a")
     finals = f"experiments/{experiment}/model.safetensors"
     until(lambda: finals in machines.objects() or second.poll() is not None)
-    assert machines.content(finals) == a_local_run(tmp_path / "local")
+    assert machines.content(finals) == model_of_run(tmp_path / "local", *SPEC, "--workers", "2")
     status, out, err = machines.run(
         "d", "results", experiment, "--json", "--manager", machines.leader()
     )

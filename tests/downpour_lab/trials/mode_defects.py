@@ -1,18 +1,20 @@
-"""Managers with one defect each that only asynchronous modes can have."""
+"""Managers with one defect each that some modes can have: asynchronous, overlapping, in steps."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from downpour.base.values import AttemptId
-from downpour.core.scheduler import Checkpoint, Journaled, Output, Scheduler
+from downpour.base.values import AttemptId, PublishedFile
+from downpour.core.scheduler import Checkpoint, Journaled, Output, Scheduler, queue
 from downpour.core.scheduler import events as on
+from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.round import Round, TaskKey
+from tests.downpour_lab.trials.defects import AsksOtherwise, DoesOtherwise
 
 _assign, _due = Experiment.assign, Experiment.due
 
@@ -122,3 +124,59 @@ class LosesPushes(Patched):
     """Forgets the updates that wait where another one comes."""
 
     instead = {"arrive": lambda one, _attempt, _at: one.arrived.clear()}  # noqa: RUF012
+
+
+def _newest(one: Experiment, _current: Round) -> int:
+    return one.version
+
+
+def _last_applied(one: Experiment, _current: Round, shard: int) -> tuple[PublishedFile | None, ...]:
+    return one.optimizer_states.get(shard), one.steps.get(shard)
+
+
+def _leave(one: Experiment, key: TaskKey) -> None:
+    del one.arrived[key]
+
+
+class BeginsFromTheNewest(Patched):
+    """Has a task begin from the newest version, whichever that is when it is assigned."""
+
+    instead = {"_begins_from": _newest}  # noqa: RUF012
+
+
+class GoesOnFromWhatCounts(Patched):
+    """Has a shard go on from its last update that is part of a version."""
+
+    instead = {"handed_on": _last_applied}  # noqa: RUF012
+
+
+class GoesOnFromWhatWasRefused(Patched):
+    """Offers a shard's next task although the update is gone that it begins from."""
+
+    instead = {"leave": _leave}  # noqa: RUF012
+
+
+class NamesTooFew(AsksOtherwise):
+    """Leaves the whole version out of those that lead to a task's."""
+
+    def instead(self, command: out.Command) -> out.Command:
+        if isinstance(command, out.Assign):
+            return replace(command, leading=command.leading[1:])
+        return command
+
+
+class TakesStepsForWhole(AsksOtherwise):
+    """Publishes a step where a whole version is due, on which later ones are to rest."""
+
+    def instead(self, command: out.Command) -> out.Command:
+        return replace(command, whole=False) if isinstance(command, out.Aggregate) else command
+
+
+class KeepsNothingLinked(DoesOtherwise):
+    """Keeps no version for the sake of those after it."""
+
+    module, name = queue, "linked"
+
+    def instead(self, _: Experiment, needed: Collection[str]) -> tuple[PublishedFile, ...]:
+        del needed
+        return ()
