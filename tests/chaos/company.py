@@ -21,15 +21,14 @@ from pathlib import Path
 import numpy as np
 from sklearn.datasets import load_digits
 
-from downpour import Spec
-from tests.chaos.forked import QUIET
-from tests.chaos.stage import COMMAND, PATIENCE_SECONDS, Stage, undisturbed
+from tests.chaos.forked import QUIET, model_of_run
+from tests.chaos.stage import COMMAND, PATIENCE_SECONDS, Stage
 from tests.waiting import until
 
 WORKERS = 5
 RETRIES = 1
-BESIDE = Spec(shards=2, epochs=3, seed=5)
-_BESIDE_FLAGS = "--shards", "2", "--epochs", "3", "--seed", "5", "--workers", "1"
+_FLAGS = "--shards", "7", "--epochs", "8", "--seed", "3"
+_BESIDE = "--shards", "2", "--epochs", "3", "--seed", "5", "--workers", "1"
 _FOREIGN_FLAGS = "--shards", "2", "--epochs", "5000", "--seed", "1"
 _FOREIGN_MODELS = 3
 _TEST_EXAMPLES = 200
@@ -46,13 +45,16 @@ class Expected:
 
 def expected_in(folder: Path) -> Expected:
     """Find out what is to be expected, and make another cluster's folder."""
-    data = write_examples(folder / "digits.npz")
-    spec = Spec(dataset="npz", data_path=str(data), model="mlp", shards=7, epochs=8, seed=3)
+    data = _flags(write_examples(folder / "digits.npz"))
     return Expected(
-        model=undisturbed(folder / "alone", spec),
-        beside=undisturbed(folder / "beside", BESIDE),
+        model=model_of_run(folder / "alone", *data, "--workers", "2"),
+        beside=model_of_run(folder / "beside", *_BESIDE),
         foreign=_foreign(folder / "elsewhere"),
     )
+
+
+def _flags(data: Path) -> list[str]:
+    return ["--dataset", "npz", "--data-path", str(data), "--model", "mlp", *_FLAGS]
 
 
 def write_examples(path: Path, *, inverted: bool = False) -> Path:
@@ -91,41 +93,31 @@ class Company(Stage):
         foreign: the folder of another cluster's experiment.
     """
 
+    happens = (
+        *("kill_manager", "run_beside", "copy_in", "copy_in_meanwhile"),
+        *("change_source_meanwhile", "damage_spec_meanwhile"),
+    )
+
     def __init__(self, shared: Path, seed: int, foreign: Path) -> None:
-        super().__init__(shared, seed, workers=WORKERS)
-        self._foreign = foreign
         self._source = write_examples(shared.parent / f"{shared.name}.npz")
+        retries = "--retries", str(RETRIES)
+        super().__init__(shared, seed, WORKERS, [*_flags(self._source), *retries])
+        self._foreign = foreign
         self._copies: dict[Path, str] = {}
         self._beside: list[subprocess.Popen[bytes]] = []
         self._mine = ""
 
     def begin(self) -> subprocess.Popen[str]:
         """Submit the experiment."""
-        data = "--dataset", "npz", "--data-path", str(self._source), "--model", "mlp"
-        words = "--shards", "7", "--epochs", "8", "--seed", "3", "--retries", str(RETRIES)
-        client = self.submit(*data, *words)
+        client = super().begin()
         [folder] = (self.shared / "experiments").iterdir()
         self._mine = folder.name
         return client
 
-    def happen(self) -> None:
-        """Let one thing happen."""
-        chosen = self.random.choice(
-            [
-                self.kill_manager,
-                self.run_beside,
-                self.copy_in,
-                self.copy_in_meanwhile,
-                self.change_source_meanwhile,
-                self.damage_spec_meanwhile,
-            ]
-        )
-        chosen()
-
     def run_beside(self) -> None:
         """Somebody runs an experiment of their own in this directory."""
         self._note("run_beside", "run")
-        words = [*COMMAND, "run", "--shared", str(self.shared), *_BESIDE_FLAGS]
+        words = [*COMMAND, "run", "--shared", str(self.shared), *_BESIDE]
         log = (self.shared.parent / f"{self.shared.name}-beside.log").open("ab")
         with log:
             self._beside.append(

@@ -2,8 +2,10 @@
 
 Each is what the tests of this folder do for a few seeds: real processes, at whose end the model
 must be the same, byte for byte, as where nothing happened. A line is printed for each, and in the
-end how often what happened, and how long it took until work went on. With `--company` others use
-the directory as well, and files change while no manager is there (`company.py`).
+end how often what happened, and how long it took until work went on. With `--only kill_manager`
+managers alone die, which costs no retry, however many `--workers` there are. With `--company`
+others use the directory as well, and files change while no manager is there (`company.py`). Other
+options are fields of the experiment, such as `--shards 51 --overlap 1`.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from time import monotonic
 from typing import Any
 
 from tests.chaos.company import Company, expected_in
-from tests.chaos.stage import Happening, Process, Stage, played, undisturbed
+from tests.chaos.forked import model_of_run
+from tests.chaos.stage import FLAGS, Happening, Process, Stage, played
 from tests.chaos.watching import Seen, Watcher, until_next_assignment, until_reassignment
 
 say = partial(print, flush=True)
@@ -115,13 +118,19 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--times", type=int, default=5, help="things that happen in each, at most")
     parser.add_argument("--company", action="store_true", help="in a directory others use as well")
-    options = parser.parse_args()
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--only", nargs="+", choices=sorted({*Stage.happens}), help="what happens")
+    options, fields = parser.parse_known_args()
     Process.imports = True
     with tempfile.TemporaryDirectory() as folder:
         if not options.company:
-            return _play_all(options, Stage, undisturbed(Path(folder)))
-        expected = expected_in(Path(folder))
-        return _play_all(options, partial(Company, foreign=expected.foreign), expected)
+            flags = [*FLAGS, *fields]
+            Stage.happens = options.only or Stage.happens
+            made = partial(Stage, workers=options.workers, flags=flags)
+            expected = model_of_run(Path(folder), *flags, "--workers", "2")
+            return _play_all(options, made, expected)
+        others = expected_in(Path(folder))
+        return _play_all(options, partial(Company, foreign=others.foreign), others)
 
 
 def _play_all(options: argparse.Namespace, made: Made, expected: Any) -> int:

@@ -18,13 +18,15 @@ from threading import Thread, Timer
 from time import monotonic
 from typing import IO, Any, ClassVar
 
-from downpour import Client, Result, Spec, run
+from downpour import Client, Result, Spec
+from downpour.base.states import BLAMELESS
+from downpour.record.record import read_record
+from downpour.record.record_lines import AttemptFailedLine
 from tests.chaos.forked import QUIET, Forked
 from tests.chaos.line import Line, free_port
 
 PATIENCE_SECONDS = 240.0
 COMMAND = [sys.executable, "-m", "downpour.cli"]
-SPEC = Spec(shards=4, epochs=12, seed=3)
 FLAGS = "--shards", "4", "--epochs", "12", "--seed", "3"
 LONGER_THAN_LOST_SECONDS = 13.0
 
@@ -100,23 +102,15 @@ class Process:
 
 
 class Cluster:
-    """A manager that may be killed and started again at one address, and workers that stay."""
+    """A manager and workers, each a process."""
 
     def __init__(self, shared: Path, stack: ExitStack, workers: int = 2) -> None:
         self.shared, self._stack = shared, stack
-        self.managers = [self._start("manager", "--port", "0")]
-        self.address = self.managers[0].says(r"^manager at (\S+),")[1]
+        self.address = self._start("manager", "--port", "0").says(r"^manager at (\S+),")[1]
         words = "worker", "--manager", self.address, "--name"
         self.workers = [self._start(*words, f"worker-{n}") for n in range(workers)]
         for worker in self.workers:
             worker.says("^worker at ")
-
-    def kill_manager(self) -> float:
-        """Kill the manager and start another, which is not waited for; returns when that was."""
-        at_seconds = monotonic()
-        self.managers[-1].kill()
-        self.managers.append(self._start("manager", "--port", self.address.rpartition(":")[2]))
-        return at_seconds
 
     def run(self, spec: Spec) -> Result:
         """Run an experiment to its end."""
@@ -189,6 +183,13 @@ class Stage:
         flags: the experiment that `begin` submits.
     """
 
+    happens: Sequence[str] = (
+        *["kill_manager"] * 2,
+        *("kill_manager_at_its_journal", "kill_worker", "freeze_worker"),
+        *["cut_off"] * 2,
+        *("damage_update", "damage_model"),
+    )
+
     def __init__(
         self, shared: Path, seed: int, workers: int = 2, flags: Sequence[str] = FLAGS
     ) -> None:
@@ -220,24 +221,18 @@ class Stage:
 
     def wrong(self, expected: Any) -> str:
         """Say what is not as it should be, now that all has ended."""
-        return "" if model_in(self.shared) == expected else "another model"
+        if model_in(self.shared) != expected:
+            return "another model"
+        if any(one.who != "manager" for one in self.story):
+            return ""
+        [record] = self.shared.glob("experiments/*/record.jsonl")
+        failed = [line for _, line in read_record(record) if isinstance(line, AttemptFailedLine)]
+        burned = [line for line in failed if line.failure not in BLAMELESS]
+        return f"managers that died cost retries: {burned}" if burned else ""
 
     def happen(self) -> None:
         """Let one thing happen."""
-        chosen = self.random.choice(
-            [
-                self.kill_manager,
-                self.kill_manager,
-                self.kill_manager_at_its_journal,
-                self.kill_worker,
-                self.freeze_worker,
-                self.cut_off,
-                self.cut_off,
-                self.damage_update,
-                self.damage_model,
-            ]
-        )
-        chosen()
+        getattr(self, self.random.choice(self.happens))()
 
     def kill_manager(self) -> None:
         """The manager dies; another instead at the same address."""
@@ -346,13 +341,6 @@ def _put_back(right: Path, path: Path) -> None:
         right.rename(path)
     else:
         right.unlink()
-
-
-def undisturbed(shared: Path, spec: Spec = SPEC) -> bytes:
-    """Return the model that comes of the spec when nothing happens."""
-    result = run(spec, workers=2, shared=shared, on="inline")
-    assert result.model_file is not None
-    return result.model_file.read_bytes()
 
 
 def model_in(shared: Path) -> bytes:

@@ -6,49 +6,60 @@ What happens, and when, follows from a seed, which the test's name tells.
 from __future__ import annotations
 
 from contextlib import closing
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from tempfile import TemporaryDirectory
+from typing import TypeVar
 
 import pytest
 
 from downpour import Spec
 from downpour.record.record_lines import AssignedLine, WorkerLeftLine
 from tests.chaos.company import Company, expected_in
-from tests.chaos.kills import STEPS, measured, told
-from tests.chaos.stage import FLAGS, PATIENCE_SECONDS, SPEC, model_in, played, undisturbed
+from tests.chaos.forked import model_of_run
+from tests.chaos.stage import FLAGS, PATIENCE_SECONDS, Stage, model_in, played
 from tests.chaos.watching import Watcher
 from tests.waiting import until
-
-if TYPE_CHECKING:
-    from tests.chaos.stage import Stage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 SEEDS = range(10)
 
 
-calm: dict[str, bytes] = {}
-"""The models that come of the specs when nothing happens, by their compression."""
+@cache
+def calm(*flags: str) -> bytes:
+    """Return the model that comes of an experiment when nothing happens."""
+    with TemporaryDirectory() as folder:
+        return model_of_run(Path(folder), *flags, "--workers", "2")
 
 
-@pytest.fixture
-def expected(compression: str, tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """The model that comes of the spec when nothing happens."""
-    if compression not in calm:
-        folder, spec = tmp_path_factory.mktemp("calm"), SPEC.replace(compression=compression)
-        calm[compression] = undisturbed(folder, spec)
-    return calm[compression]
+STEPS = "--compression", "terngrad", "--model-compression", "int3"
+"""So that a new manager has to follow the steps between versions."""
 
 
 @pytest.mark.parametrize(
-    ("stage", "compression"),
-    [*((seed, "none") for seed in SEEDS), (4, "int8"), (4, "topk")],
+    ("stage", "more"),
+    [*((seed, ()) for seed in SEEDS), *((4, ("--compression", name)) for name in ("int8", "topk"))],
     indirect=["stage"],
 )
-def test_faults_leave_the_model_the_same(stage: Stage, compression: str, expected: bytes) -> None:
+def test_faults_leave_the_model_the_same(stage: Stage, more: tuple[str, ...]) -> None:
     """Nothing is lost, nothing counts twice, and a shard's remainder of a codec moves with it."""
-    stage.flags = *FLAGS, "--compression", compression
-    assert played(stage, 5, expected) == "", stage.story
+    stage.flags = *FLAGS, *more
+    assert played(stage, 5, calm(*stage.flags)) == "", stage.story
+
+
+@pytest.mark.parametrize(
+    ("workers", "more"), [(3, ()), (6, ("--shards", "7")), (3, ("--overlap", "1", *STEPS))]
+)
+def test_a_killed_manager_costs_no_retry(
+    workers: int, more: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Nor where rounds overlap, and versions are steps; `tests.chaos.many` plays many more."""
+    flags = *FLAGS, "--epochs", "30", *more
+    with closing(Stage(tmp_path, workers, workers, flags)) as stage:
+        stage.happens = ["kill_manager"]
+        assert played(stage, 1, calm(*flags)) == "", stage.story
+        assert stage.story, "it ended before the manager could be killed"
 
 
 def test_in_whatever_company_every_model_is_the_same(tmp_path: Path) -> None:
@@ -56,15 +67,6 @@ def test_in_whatever_company_every_model_is_the_same(tmp_path: Path) -> None:
     expected = expected_in(tmp_path)
     with closing(Company(tmp_path / "shared", 0, expected.foreign)) as stage:
         assert played(stage, 4, expected) == "", stage.story
-
-
-@pytest.mark.parametrize(("workers", "fields"), [(3, {}), (6, {}), (3, {"overlap": 1, **STEPS})])
-def test_a_killed_manager_costs_nothing_but_the_time_until_the_next_is_there(
-    workers: int, fields: dict[str, Any]
-) -> None:
-    """Nor where rounds overlap, and versions are steps; the script of this test plays many more."""
-    outcomes = measured(workers, kills=1, epochs=30, seed=workers, fields=fields)
-    assert all(one.same_bytes and not one.burned for one in outcomes), told(workers, outcomes)
 
 
 @pytest.mark.parametrize("stage", [0], indirect=True)
@@ -98,12 +100,12 @@ def first(watcher: Watcher, kind: type[Kind]) -> Kind:
     return found()[0]
 
 
-@pytest.mark.parametrize(("stage", "compression"), [(0, "none")], indirect=["stage"])
-def test_a_successor_goes_on_and_the_workers_find_it(stage: Stage, expected: bytes) -> None:
+@pytest.mark.parametrize("stage", [0], indirect=True)
+def test_a_successor_goes_on_and_the_workers_find_it(stage: Stage) -> None:
     """It answers elsewhere; the shared directory tells them where."""
     client = stage.submit(*FLAGS)
     stage.hand_over()
     client.kill()  # it was told the other address
     client.communicate()
     until(lambda: [*stage.shared.glob("experiments/*/model.safetensors")], PATIENCE_SECONDS)
-    assert model_in(stage.shared) == expected, stage.manager.said
+    assert model_in(stage.shared) == calm(*FLAGS), stage.manager.said

@@ -5,12 +5,10 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
 
 import numpy as np
 import pytest
@@ -24,6 +22,7 @@ from downpour.launchers import LaunchPlan, LocalCluster
 from downpour.record.result_parts import mixture_of
 from downpour.show.tables.live import status_view
 from tests.show.terminal import rendered
+from tests.waiting import until
 
 from .conftest import numbered
 
@@ -69,26 +68,24 @@ def test_a_run_learns_and_says_where_it_was_trained(result: downpour.Result, dev
     assert mixture_of(result.numeric_classes) == ""
 
 
-@pytest.mark.parametrize(("workers", "on"), [(1, "local"), (3, "local"), (2, "inline")])
+@pytest.mark.parametrize(
+    ("workers", "on", "named"),
+    [
+        (1, "local", ""),
+        (3, "local", ""),
+        (2, "inline", ""),
+        (2, "local", ":0"),
+        (2, "local", "auto"),
+    ],
+)
 def test_the_model_does_not_depend_on_who_trains_what(
-    result: downpour.Result, device: str, tmp_path: Path, workers: int, on: str
+    result: downpour.Result, device: str, tmp_path: Path, workers: int, on: str, named: str
 ) -> None:
-    """Other numbers of workers, as processes or as threads, make the same bytes."""
-    assert digest(trained(device, tmp_path, workers, on)) == digest(result)
-
-
-def test_auto_takes_the_accelerator(result: downpour.Result, tmp_path: Path) -> None:
-    """To the bytes of a spec that names it; the first one's number changes nothing either."""
-    assert digest(trained("auto", tmp_path)) == digest(result)
-
-
-def test_the_first_of_several_is_the_kind(
-    result: downpour.Result, device: str, tmp_path: Path
-) -> None:
-    """`cuda:0` trains to the bytes of `cuda`."""
-    if not numbered(device):
+    """Other numbers of workers, as processes or as threads, and names of the device: same bytes."""
+    if named == ":0" and not numbered(device):
         pytest.skip(f"there is one {device}")
-    assert digest(trained(f"{device}:0", tmp_path)) == digest(result)
+    asked = named if named == "auto" else f"{device}{named}"
+    assert digest(trained(asked, tmp_path, workers, on)) == digest(result)
 
 
 def test_the_processor_is_another_class(
@@ -144,10 +141,7 @@ def test_a_mixture_trains_and_is_shown(device: str, tmp_path: Path) -> None:
         worker_on(device, cluster.address, tmp_path),
         downpour.Client(cluster.address, shared=tmp_path) as client,
     ):
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while len(client.status().workers) < 2:
-            assert time.monotonic() < deadline, "the worker did not come"
-            Event().wait(0.1)
+        until(lambda: len(client.status().workers) == 2)
         status = client.status()
         assert sorted(one.device for one in status.workers) == sorted(["cpu", device])
         mixed = client.wait(client.submit(SPEC.replace(device="auto", shards=8, epochs=3)))

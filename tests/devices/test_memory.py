@@ -6,6 +6,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ EXAMPLES = 8192
 
 
 @pytest.fixture
-def module(device: str) -> object:
+def module(device: str) -> Any:
     """Torch's module of the device, if its allocator can be limited and measured."""
     found = module_of(device)
     needed = ("set_per_process_memory_fraction", "max_memory_allocated", "mem_get_info")
@@ -41,17 +42,22 @@ def module(device: str) -> object:
     return found
 
 
-@contextmanager
-def limited(module: object, device: str, count_bytes: float) -> Iterator[None]:
-    """Let this process have so many bytes of the device."""
-    total = module.mem_get_info()[1]  # type: ignore[attr-defined]
+def forget(device: str) -> None:
+    """Give back all that torch keeps of a device."""
     gc.collect()
     release(device)
-    module.set_per_process_memory_fraction(count_bytes / total)  # type: ignore[attr-defined]
+
+
+@contextmanager
+def limited(module: Any, device: str, count_bytes: float) -> Iterator[None]:
+    """Let this process have so many bytes of the device."""
+    total = module.mem_get_info()[1]
+    forget(device)
+    module.set_per_process_memory_fraction(count_bytes / total)
     try:
         yield
     finally:
-        module.set_per_process_memory_fraction(1.0)  # type: ignore[attr-defined]
+        module.set_per_process_memory_fraction(1.0)
 
 
 @pytest.fixture
@@ -61,22 +67,21 @@ def deep(device: str, numbers: Path, tmp_path: Path) -> Office:
     return office(tmp_path / "shared", bench.spec(DEEP), EXAMPLES)
 
 
-def peaks(module: object, bench: Bench) -> list[float]:
+def peaks(module: Any, bench: Bench) -> list[float]:
     """Return the most bytes that a step has taken, as usual and keeping nothing on the device."""
     found = []
     loaded = load(bench.spec(DEEP), bench.dataset())
     for spills in (False, True):
-        gc.collect()
-        release(bench.device)
-        module.reset_peak_memory_stats()  # type: ignore[attr-defined]
+        forget(bench.device)
+        module.reset_peak_memory_stats()
         task = LocalTask(indices=np.arange(EXAMPLES), round=0, shard=0)
         ShardTraining(loaded, loaded.network(), task, spills=spills).advance(1)
-        found.append(float(module.max_memory_allocated()))  # type: ignore[attr-defined]
+        found.append(float(module.max_memory_allocated()))
     return found
 
 
 def test_a_step_that_keeps_nothing_on_the_device_takes_much_less_of_it(
-    module: object, device: str, numbers: Path, tmp_path: Path
+    module: Any, device: str, numbers: Path, tmp_path: Path
 ) -> None:
     """Less than half, in a deep network."""
     usual, spilled = peaks(module, Bench(device, numbers, tmp_path))
@@ -84,7 +89,7 @@ def test_a_step_that_keeps_nothing_on_the_device_takes_much_less_of_it(
 
 
 def test_a_task_that_runs_out_of_memory_is_trained_to_the_same_bytes(
-    module: object, device: str, deep: Office, numbers: Path, tmp_path: Path
+    module: Any, device: str, deep: Office, numbers: Path, tmp_path: Path
 ) -> None:
     """First with all that torch had kept given back, then keeping activations on the host."""
     usual, spilled = peaks(module, Bench(device, numbers, tmp_path))
@@ -100,13 +105,12 @@ def test_a_task_that_runs_out_of_memory_is_trained_to_the_same_bytes(
 
 
 def test_a_device_that_is_far_too_small_is_told_in_one_line(
-    module: object, device: str, deep: Office
+    module: Any, device: str, deep: Office
 ) -> None:
     """With what to change."""
     torch.zeros(1, device=device)
-    gc.collect()
-    release(device)
-    taken: int = module.memory_reserved()  # type: ignore[attr-defined]
+    forget(device)
+    taken: int = module.memory_reserved()
     # Enough for the network, and not for the outputs of its first layers.
     with limited(module, device, taken + 24 * 2**20), pytest.raises(OutOfMemory) as failed:
         deep.run(device)
@@ -140,13 +144,11 @@ def test_a_shortage_that_passes_costs_one_retry(
 
 
 def test_memory_goes_back_when_an_experiment_is_over(
-    module: object, device: str, deep: Office
+    module: Any, device: str, deep: Office
 ) -> None:
     """Other processes of the machine share the card."""
-    gc.collect()
-    release(device)
-    before = module.memory_reserved()  # type: ignore[attr-defined]
+    forget(device)
+    before = module.memory_reserved()
     deep.run(device)
-    gc.collect()
-    release(device)
-    assert module.memory_reserved() <= before + 64 * 2**20  # type: ignore[attr-defined]
+    forget(device)
+    assert module.memory_reserved() <= before + 64 * 2**20

@@ -38,20 +38,18 @@ def test_two_workers_make_the_same_update(first: Office, device: str) -> None:
     assert with_state.file.checksum != one.file.checksum
 
 
-def test_a_number_of_the_first_one_is_the_kind_alone(first: Office, device: str) -> None:
-    """`cuda:0` is `cuda`, to the byte."""
-    if not numbered(device):
-        pytest.skip(f"there is one {device}")
-    assert first.run(device).file.checksum == first.run(f"{device}:0", attempt=1).file.checksum
-
-
 def test_auto_is_the_device_of_the_worker(bench: Bench, device: str, tmp_path: Path) -> None:
-    """To the bytes of a spec that names it; and the processor's where a worker has that."""
-    made = {}
-    for asked, own in ((device, device), ("auto", device), ("auto", "cpu"), ("cpu", device)):
+    """To the bytes of a spec that names it; and the processor's where a worker has that.
+
+    A number of the first one is the kind alone: `cuda:0` is `cuda`.
+    """
+    made: dict[tuple[str, str], str] = {}
+    first = f"{device}:0" if numbered(device) else device
+    pairs = (device, device), ("auto", device), ("auto", first), ("auto", "cpu"), ("cpu", device)
+    for asked, own in pairs:
         spec = bench.spec({**ADAM, "shards": 1, "device": asked})
-        made[asked, own] = office(tmp_path / asked / own, spec, 96).run(own).file.checksum
-    assert made[device, device] == made["auto", device]
+        made[asked, own] = office(tmp_path / f"{len(made)}", spec, 96).run(own).file.checksum
+    assert made[device, device] == made["auto", device] == made["auto", first]
     assert made["auto", "cpu"] == made["cpu", device] != made["auto", device]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,31 +25,41 @@ from tests.learning.training.conftest import with_network
 
 from .conftest import Bench, finished, same
 
+TORCHVISION = "resnet18", "mobilenet_v3_small"
+"""Their batch normalization has running means, which are part of the model."""
+LAYOUTS = [
+    {"precision": precision, "channels_last": channels_last}
+    for precision in ("float32", "bfloat16")
+    for channels_last in (True, False)
+]
+IN_PARTS = {"flip": True, "accumulate": 4, "clip_norm": 1.0}
+REPEATED: list[dict[str, Any]] = [
+    *(
+        {"model": model, "optimizer": optimizer, "momentum": 0.9, "weight_decay": 0.01}
+        for model, optimizer in product(NETWORKS, OPTIMIZERS)
+    ),
+    *({"model": model, "optimizer": "adam", **one} for model, one in product(NETWORKS, LAYOUTS)),
+    *(
+        {"model": model, **IN_PARTS, **one}
+        for model, one in product(["mnist-cnn", "conv-lstm"], LAYOUTS)
+    ),
+    *({"model": model, "channels_last": False} for model in TORCHVISION),
+]
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("model", NETWORKS)
-def test_every_network_trains_to_the_same_bytes_twice(
-    bench: Bench, model: str, optimizer: str
-) -> None:
-    """With every optimizer, and dropout on the device; the loss is a number that falls or rises."""
-    fields = {"model": model, "optimizer": optimizer, "momentum": 0.9, "weight_decay": 0.01}
-    one, other = (finished(bench.training(fields)) for _ in range(2))
+
+@pytest.mark.parametrize("fields", REPEATED, ids=lambda fields: "-".join(map(str, fields.values())))
+def test_a_training_repeats_its_bytes(bench: Bench, fields: dict[str, Any]) -> None:
+    """Twice, and where it keeps nothing on the device: it comes back from the host as it was."""
+    if fields["model"] in TORCHVISION:
+        pytest.importorskip("torchvision", reason="torchvision is not installed")
+    one, other, spilled = (
+        finished(bench.training(fields, spills=spills)) for spills in (False, False, True)
+    )
     assert one.steps_done == 3
     assert math.isfinite(one.mean_loss)
     assert one._loaded.repeats
     assert same(one, other)
-
-
-@pytest.mark.parametrize("channels_last", [True, False])
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("model", ["mnist-cnn", "conv-lstm"])
-def test_layouts_and_precisions_repeat_their_bytes(
-    bench: Bench, model: str, precision: str, *, channels_last: bool
-) -> None:
-    """Each combination, with flipped images and a batch in four parts."""
-    fields = {"model": model, "precision": precision, "channels_last": channels_last}
-    fields |= {"flip": True, "accumulate": 4, "clip_norm": 1.0}
-    assert same(*(finished(bench.training(fields)) for _ in range(2)))
+    assert same(one, spilled)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -107,18 +118,6 @@ def test_parts_of_a_batch_make_the_step_of_the_whole(bench: Bench) -> None:
         np.testing.assert_allclose(parts.parameters()[name], value, atol=1e-4)
 
 
-@pytest.mark.parametrize("channels_last", [True, False])
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("model", NETWORKS)
-def test_steps_that_keep_nothing_on_the_device_make_the_same_bytes(
-    bench: Bench, model: str, precision: str, *, channels_last: bool
-) -> None:
-    """What the backward pass needs comes back from the host's memory as it was."""
-    fields = {"model": model, "precision": precision, "channels_last": channels_last}
-    fields |= {"optimizer": "adam"}
-    assert same(finished(bench.training(fields)), finished(bench.training(fields, spills=True)))
-
-
 def test_training_leaves_the_generators_and_settings_of_the_process(bench: Bench) -> None:
     """Those of the device as well: a user's process draws on as if nothing had been."""
     module = accelerators.module_of(bench.device)
@@ -168,16 +167,6 @@ def test_a_numeric_class_names_the_card_and_no_number(bench: Bench) -> None:
     if bench.device == "cuda":
         assert torch.cuda.get_device_name(0) in its.instruction_set
         assert numeric_class("cuda:0") == its
-
-
-@pytest.mark.parametrize("model", ["resnet18", "mobilenet_v3_small"])
-def test_networks_of_torchvision_repeat_their_bytes(bench: Bench, model: str) -> None:
-    """With batch normalization, whose running means are part of the model."""
-    pytest.importorskip("torchvision", reason="torchvision is not installed")
-    fields: dict[str, Any] = {"model": model, "channels_last": False}
-    whole = finished(bench.training(fields))
-    assert same(whole, finished(bench.training(fields)))
-    assert same(whole, finished(bench.training(fields, spills=True)))
 
 
 class Attention(nn.Module):

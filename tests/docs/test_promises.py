@@ -21,6 +21,7 @@ from downpour.base.names import Family
 from downpour.core import families
 from downpour.experiments.studies.grid import Grid
 from downpour.experiments.studies.search import Search
+from downpour.files.spec_file import read_spec
 from tests.docs.pages import EVERY, ROOT, Fence
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -50,17 +51,12 @@ def test_every_function_that_the_tour_names_in_a_file_is_there() -> None:
 )
 def test_every_example_is_a_spec_or_a_search(example: Path) -> None:
     """The TOML files under examples/ are accepted as they are."""
-    from downpour.experiments.studies.search import Search
-    from downpour.files.spec_file import read_spec
-
     read = Search.from_file if "[search]" in example.read_text("utf-8") else read_spec
     assert read(example).name == example.stem
 
 
 def test_the_search_in_the_docs_is_the_example() -> None:
     """What the page shows is accepted, and searches what the example does."""
-    from downpour.experiments.studies.search import Search
-
     page = (ROOT / "docs" / "how-to" / "tuning.md").read_text("utf-8")
     (block,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     assert Search.from_toml(block) == Search.from_file(ROOT / "examples" / "tune.toml")
@@ -71,8 +67,6 @@ def test_the_search_in_the_docs_is_the_example() -> None:
 )
 def test_every_paper_is_a_grid(example: Path) -> None:
     """The TOML files under examples/papers/ are accepted as they are, and so is the page's."""
-    from downpour.experiments.studies.grid import Grid
-
     assert Grid.from_file(example).name == example.stem
     page = (ROOT / "docs" / "how-to" / "experiments.md").read_text("utf-8")
     blocks = re.findall(r"```toml\n(name = .*?)```", page, re.DOTALL)

@@ -20,7 +20,7 @@ from typing import IO
 import psutil
 
 from tests.lab.failing import NoLab
-from tests.lab.links import NETWORK, LinkProfile, Switch, Traffic, traffic_of
+from tests.lab.links import NETWORK, LinkProfile, Switch, Traffic, opened, traffic_of
 from tests.lab.shares import HostShare
 
 _FIRST = """
@@ -108,8 +108,8 @@ class LabHost:
             text=True,
             start_new_session=True,
         )
-        if _opened(first.stdout).readline() != "up\n":
-            raise NoLab(f"no {self.name}: {' '.join(_opened(first.stderr).read().split())}")
+        if opened(first.stdout).readline() != "up\n":
+            raise NoLab(f"no {self.name}: {' '.join(opened(first.stderr).read().split())}")
         self._first = first
         self._process = psutil.Process(first.pid).children()[0].pid
         self._switch.plug(self.name, self.number, self._process, self.profile)
@@ -126,7 +126,7 @@ class LabHost:
             os.kill(self._process, signal.SIGKILL)
         first.wait()  # the kernel has ended all the others before
         for pipe in (first.stdin, first.stdout, first.stderr):
-            _opened(pipe).close()
+            opened(pipe).close()
         with suppress(NoLab):  # the switch may have ended before
             self._switch.unplug(self.name)
 
@@ -264,8 +264,3 @@ def _passwd(home: Path) -> str:
             fields[5] = str(home)
         lines.append(":".join(fields) + "\n")
     return "".join(lines)
-
-
-def _opened(pipe: IO[str] | None) -> IO[str]:
-    assert pipe is not None
-    return pipe

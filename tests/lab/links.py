@@ -183,21 +183,21 @@ class Switch:
     def close(self) -> None:
         """Take everything away."""
         for pipe in (self._wire.stdin, self._wire.stdout, self._wire.stderr):
-            _opened(pipe).close()
+            opened(pipe).close()
         self._wire.kill()
         self._wire.wait()
 
     def _ask(self, what: str, **about: object) -> None:
         with self._asking:
             try:
-                asking = _opened(self._wire.stdin)
+                asking = opened(self._wire.stdin)
                 asking.write(json.dumps({"do": what, **about}) + "\n")
                 asking.flush()
-                answer = _opened(self._wire.stdout).readline()
+                answer = opened(self._wire.stdout).readline()
             except BrokenPipeError:
                 answer = ""
         if not answer:
-            raise NoLab(" ".join(_opened(self._wire.stderr).read().split()) or "the wire has ended")
+            raise NoLab(" ".join(opened(self._wire.stderr).read().split()) or "the wire has ended")
         if answer.strip():
             raise NoLab(f"the wire cannot {what}: {answer.strip()}")
 
@@ -206,6 +206,7 @@ class Switch:
         run(*enter, "ip", "-batch", "-", text="\n".join(lines))
 
 
-def _opened(pipe: IO[str] | None) -> IO[str]:
+def opened(pipe: IO[str] | None) -> IO[str]:
+    """Return a pipe that a process was started with."""
     assert pipe is not None
     return pipe

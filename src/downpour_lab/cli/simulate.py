@@ -76,26 +76,12 @@ def plan_capacity(load: Load, *, as_json: bool) -> None:
         estimate = estimate_capacity(load, lambda rounds: show(completed=rounds))
     took = time.perf_counter() - began
     if as_json:
-        load_shown = {
-            "workers": load.workers,
-            "shards": load.shards,
-            "mode": load.mode,
-            "policy": load.policy,
-            "deaths_an_hour": load.deaths_an_hour,
-            "figures": asdict(load.timings),
-        }
-        figures = {
-            "round_seconds": estimate.round_seconds,
-            "rounds_per_hour": estimate.rounds_per_hour,
-            "updates_per_hour": estimate.updates_per_hour,
-            "staleness": estimate.staleness,
-            "training": estimate.training,
-            "manager_busy": estimate.manager_busy,
-            "lost": estimate.lost,
-            "events": estimate.events,
-            "seconds": took,
-        }
-        print_json(load_shown | figures)
+        names = "workers", "shards", "mode", "policy", "deaths_an_hour"
+        shown = {name: getattr(load, name) for name in names}
+        rates = {"rounds_per_hour": estimate.rounds_per_hour}
+        rates["updates_per_hour"] = estimate.updates_per_hour
+        shown |= {"figures": asdict(load.timings), **asdict(estimate), **rates, "seconds": took}
+        print_json(shown)
         return
     out().print(_table(load, estimate))
     rate = estimate.events / took
@@ -219,7 +205,6 @@ def simulate(context: typer.Context, options: SimulateOptions) -> None:
 
 
 def _search(first: int, count: int, options: SimulateOptions) -> None:
-    """Try seeds until one fails."""
     from downpour_lab.trials.simulation import RunsTally, different, outcomes, shrunken
 
     began, tally = time.perf_counter(), RunsTally()

@@ -203,7 +203,6 @@ def folds(traces: Traces, count: int) -> list[list[int]]:
 
 
 def _stages(traces: Traces) -> dict[str, tuple[int, ...]]:
-    """Return which reports are known at each stage."""
     stages: dict[str, tuple[int, ...]] = {ASSIGNMENT: ()}
     known = tuple(percent for percent in traces.percents if percent <= _PERCENT)
     if known:
@@ -221,7 +220,6 @@ def _tasks_before(workers: Array) -> Array:
 
 
 def _ratios(seconds: Array, rounds: Array) -> Array:
-    """Return seconds over the median of their round."""
     starts = np.flatnonzero(np.diff(rounds)) + 1
     parts = np.split(seconds, starts)
     return np.concatenate([part / np.median(part) for part in parts])

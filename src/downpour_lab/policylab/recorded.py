@@ -122,7 +122,6 @@ class _Reading:
         )
 
     def _checked(self) -> tuple[ResolvedSpec, int]:
-        """Return the spec and the number of rounds."""
         tables = self._tables
         if tables.submitted is None or not tables.versions or not self._updates:
             raise SpecError("ID", self._experiment, "has no finished round to learn from")
@@ -135,11 +134,9 @@ class _Reading:
         return spec, spec.rounds
 
     def _end(self) -> float:
-        """Return when the last version was made."""
         return max(version.at for version in self._tables.versions.values()) - self._tables.start
 
     def _sizes_of_shards(self) -> dict[int, float]:
-        """Return the sizes of shards, in shards of the usual size."""
         by_shard = _grouped(
             (one.shard, one.updated.samples / _assigned(one).share)
             for one in self._attempts

@@ -219,7 +219,6 @@ class RerunWatch(Observer):
 
 
 def _check(run: RecordedRun, tactic: Tactic) -> None:
-    """Refuse a tactic that the run's spec does not allow."""
     asked = run.spec.replace(**asdict(tactic))
     check_policy(asked, POLICIES[tactic.policy], len(run.workers))
     check_mode(asked)

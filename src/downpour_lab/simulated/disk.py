@@ -27,6 +27,8 @@ from downpour.files.store import Array, decode
 from downpour.files.store.layout import Buffer, MemoryStore, Moved, described, unnoticed
 from downpour.files.store.publish import RetryPolicy, reading, writing
 from downpour.record.journal import belongs_elsewhere
+from downpour.record.record_lines import Dated
+from downpour.record.view import View
 from downpour_lab.simulated.threads import Clock, Process
 
 _FOLDER = Path("shared")
@@ -275,6 +277,11 @@ class Disk:
         """Return all lines of a journal that count; FileCorrupt if one is missing."""
         segments = sorted(self._journals.get(experiment, {}).items())
         return in_order((term, segment.lines) for (term, _), segment in segments)
+
+    def record(self, experiment: str) -> list[Dated]:
+        """Return the lines of an experiment's record, as far as its journal goes."""
+        view = View()
+        return [dated for line in self.journal(experiment) for dated in view.take(line)]
 
     def settle(self) -> None:
         """Sync all lines of all journals."""

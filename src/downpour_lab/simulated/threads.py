@@ -404,7 +404,6 @@ class Network:
         server.do(server.begin, (self._serve, service, call))
 
     def _serve(self, service: object, call: _Call) -> None:
-        """Carry out a call in a thread of the server."""
         try:
             answer = getattr(service, call.method)(*call.args)
         except DownpourError as error:

@@ -21,11 +21,10 @@ from downpour.core.spec import ResolvedSpec
 from downpour.files.store import layout
 from downpour.record.journal import replay
 from downpour.record.record_lines import AggregatedLine, RecordLine
-from downpour.record.view import View
 from downpour_lab.simulated.disk import Disk
 from downpour_lab.simulated.environment import Observation, Observer, Stories
 from downpour_lab.simulated.work import loss_of
-from downpour_lab.trials.counting_check import CountingCheck, Ledger
+from downpour_lab.trials.counting_check import CountingCheck, Tally
 from downpour_lab.trials.promises import Comparisons, Expect, Promise
 
 TaskKey = tuple[str, int, int]
@@ -98,15 +97,14 @@ class RecordCheck(Observer):
                 self._look(name, core.state.experiments[name].version, story)
 
     def _look(self, name: str, versions: int, story: Sequence[Line]) -> None:
-        journal, view = self._disk.journal(name), View()
+        journal = self._disk.journal(name)
         heads = max((len(line.head) + 1 for line in story if line.head), default=0)
         replayed = list(story[heads:])  # without the checkpoint, and the lines that it repeats
         self._expect(
             journal[len(journal) - len(replayed) :] == replayed,
             f"{name} is not replayed from its journal",
         )
-        lines = [line for each in journal for _, line in view.take(each)]
-        self.check_lines(name, versions, lines)
+        self.check_lines(name, versions, [line for _, line in self._disk.record(name)])
 
     def check_lines(self, name: str, versions: int, record: Sequence[RecordLine]) -> None:
         """Compare a record with the number of its experiment's newest version."""
@@ -309,20 +307,20 @@ def check_the_end(
             sentence = f"{name} is {state}: {experiment.reason}"
             comparisons.expect(Promise.FINISHES, finished, sentence)
         if finished:
-            ledger = counting.recounted(core, name)
-            _check_result(comparisons.of(Promise.RESULTS), disk, experiment, ledger)
+            tally = counting.recounted(core, name)
+            _check_result(comparisons.of(Promise.RESULTS), disk, experiment, tally)
 
 
-def _check_result(expect: Expect, disk: Disk, experiment: Experiment, ledger: Ledger) -> None:
+def _check_result(expect: Expect, disk: Disk, experiment: Experiment, tally: Tally) -> None:
     name, spec, result = experiment.name, experiment.spec, experiment.result
     published = result is not None and result.name == layout.FINAL_NAME
     expect(published, f"the result of {name} is {result}")
-    models = ledger.models[1:]
+    models = tally.models[1:]
     last, best = spec.rounds - 1, None
     if spec.in_step:
         last, best = _last_and_best(spec, list(map(loss_of, models)))
     wanted = dict.fromkeys(range(spec.shards), last + 1)
-    expect(ledger.done == wanted, f"{name} ends with {dict(ledger.done)} tasks a shard")
+    expect(tally.done == wanted, f"{name} ends with {dict(tally.done)} tasks a shard")
     final = disk.digest(name, result) if result is not None else None
     expect(final == models[-1], f"the result of {name} differs from the counted updates")
     there = disk.store(name).list()

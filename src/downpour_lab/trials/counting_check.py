@@ -2,7 +2,7 @@
 
 From the journal, the check recomputes the digests that the files must hold. In step, a run without
 faults makes the same ones, unless the policy drops or resizes shards. Then the journal says which
-shards, and how. In asynchronous modes, a version contains whichever updates arrive first, so we
+shards, and how. In asynchronous modes, a version contains the updates that arrive first, so we
 have no run without faults to compare with. The journal says what arrived and in which order.
 Everything else follows from that.
 """
@@ -36,7 +36,7 @@ Key = tuple[int, int]
 
 
 @dataclass(slots=True)
-class Ledger:
+class Tally:
     """One core's count of an experiment, and the bytes that its versions must hold.
 
     `models` are all versions so far. Each shard has as many `samples`. `done` counts the tasks of
@@ -191,12 +191,12 @@ class CountingCheck(Observer):
         self._expect = comparisons.expect
         self._disk = disk
         self._specs = specs
-        self._ledgers: dict[Scheduler, dict[str, Ledger]] = {}
-        self._reached: dict[str, Ledger] = {}
+        self._tallies: dict[Scheduler, dict[str, Tally]] = {}
+        self._reached: dict[str, Tally] = {}
 
     def recovered(self, core: Scheduler, stories: Stories) -> None:
         """Count again from the journals: what the earlier manager did not journal is lost."""
-        self._ledgers[core] = {}
+        self._tallies[core] = {}
         strange = set(core.state.experiments) - set(self._specs)
         said = f"{sorted(strange)} is taken up, and was never submitted here"
         self._expect(Promise.OWN, not strange, said)
@@ -211,95 +211,94 @@ class CountingCheck(Observer):
             said = f"{event.experiment} is taken in, and was never submitted here"
             self._expect(Promise.OWN, event.experiment in self._specs, said)
         if isinstance(event, on.AggregationFailed) and event.experiment in self._specs:
-            self._look_at_refused(event, self._ledgers[core][event.experiment])
+            self._look_at_refused(event, self._tallies[core][event.experiment])
         for entry in step.kept:
             if entry.experiment in self._specs:
                 self._count(core, entry, core.state.now_seconds)
         for command in step.output.commands:
             if isinstance(command, out.Aggregate) and command.experiment in self._specs:
-                ledger = self._ledgers[core][command.experiment]
-                self._in_order(ledger, command, core.state.now_seconds)
+                tally = self._tallies[core][command.experiment]
+                self._in_order(tally, command, core.state.now_seconds)
 
-    def recounted(self, core: Scheduler, experiment: str) -> Ledger:
+    def recounted(self, core: Scheduler, experiment: str) -> Tally:
         """Return what the journals of an experiment that has ended come to."""
         self.recovered(core, {experiment: self._disk.stories()[experiment]})
-        return self._ledgers[core][experiment]
+        return self._tallies[core][experiment]
 
     def _count(self, core: Scheduler, entry: Entry, at_seconds: float) -> None:
-        name, ledgers = entry.experiment, self._ledgers[core]
-        if isinstance(entry, on.Prepared) and name not in ledgers:
-            ledgers[name] = self._begun(entry)
-        ledger = ledgers.get(name)
-        if ledger is None:
+        name, tallies = entry.experiment, self._tallies[core]
+        if isinstance(entry, on.Prepared) and name not in tallies:
+            tallies[name] = self._begun(entry)
+        tally = tallies.get(name)
+        if tally is None:
             return
         match entry:
             case out.Assigned():
-                ledger.assign((entry.attempt.round, entry.attempt.shard), entry.share)
+                tally.assign((entry.attempt.round, entry.attempt.shard), entry.share)
             case out.Accepted():
                 key = entry.attempt.round, entry.attempt.shard
-                made = ledger.accept(key, entry.update, at_seconds)
+                made = tally.accept(key, entry.update, at_seconds)
                 self._compare(name, entry.update.file, made)
             case out.GivenUp():
-                ledger.arrived.pop((entry.attempt.round, entry.attempt.shard), None)
+                tally.arrived.pop((entry.attempt.round, entry.attempt.shard), None)
             case out.Dropped():
-                ledger.drop(entry.shards, entry.round)
+                tally.drop(entry.shards, entry.round)
             case out.Resized():
-                ledger.resize(entry.samples, entry.round)
-            case on.Aggregated() if entry.round == ledger.version:
-                ledger.take(entry.parts or ledger.due)
-                self._compare_version(entry, ledger)
+                tally.resize(entry.samples, entry.round)
+            case on.Aggregated() if entry.round == tally.version:
+                tally.take(entry.parts or tally.due)
+                self._compare_version(entry, tally)
             case Checkpoint():
                 # The core goes on from the counts of the one that made the checkpoint.
                 version = entry.models[-1].name
-                ledgers[name] = _copied(self._reached.setdefault(version, _copied(ledger)))
+                tallies[name] = _copied(self._reached.setdefault(version, _copied(tally)))
 
-    def _begun(self, entry: on.Prepared) -> Ledger:
+    def _begun(self, entry: on.Prepared) -> Tally:
         spec, samples = self._specs[entry.experiment], entry.shard_samples[0]
         outer = digests.first_outer(spec) if spec.outer.keeps_state else None
         models = [digests.first_model(spec)]
-        ledger = Ledger(spec, mode_of(spec), models, outer, samples, self._expect)
-        self._compare_version(entry, ledger)
-        return ledger
+        tally = Tally(spec, mode_of(spec), models, outer, samples, self._expect)
+        self._compare_version(entry, tally)
+        return tally
 
-    def _in_order(self, ledger: Ledger, command: out.Aggregate, now_seconds: float) -> None:
-        """Check that the manager aggregates the updates that count."""
+    def _in_order(self, tally: Tally, command: out.Aggregate, now_seconds: float) -> None:
         asked = [(push.round, push.shard, push.update.file.name) for push in command.pushes]
-        known = [(*key, ledger.file_of(key)) for key in command.parts or ledger.due]
+        known = [(*key, tally.file_of(key)) for key in command.parts or tally.due]
         version = f"version {command.round + 1}"
         self._expect(Promise.FOLDS, asked == known, f"{version} folds {asked}, not {known}")
-        if ledger.spec.in_step:
+        if tally.spec.in_step:
             return
-        together = ledger.mode.together or len(asked)
-        if ledger.mode.grace_seconds is not None:
-            together = len(ledger.arrived)
+        together = tally.mode.together or len(asked)
+        if tally.mode.grace_seconds is not None:
+            together = len(tally.arrived)
         few = len(asked) <= together
         self._expect(Promise.FOLDS, few, f"{version} takes in more than {together}")
-        self._in_time(ledger, now_seconds)
+        self._in_time(tally, now_seconds)
 
-    def _in_time(self, ledger: Ledger, now_seconds: float) -> None:
+    def _in_time(self, tally: Tally, now_seconds: float) -> None:
         """Check that a version without all of its tasks has waited for its grace window."""
-        together, grace = ledger.mode.together, ledger.mode.grace_seconds
-        if together is None or grace is None or set(ledger.bases) == set(ledger.arrived):
+        together, grace = tally.mode.together, tally.mode.grace_seconds
+        if together is None or grace is None or set(tally.bases) == set(tally.arrived):
             return
-        there = [at_seconds for _, _, at_seconds in ledger.arrived.values()]
-        version, many = f"version {ledger.version + 1}", len(there)
+        there = [at_seconds for _, _, at_seconds in tally.arrived.values()]
+        version, many = f"version {tally.version + 1}", len(there)
         enough = many >= together
         self._expect(Promise.APART, enough, f"{version} is made of {many}, not of {together}")
         over = there[together - 1] + grace <= now_seconds + _ROUNDING_SECONDS
         self._expect(Promise.APART, over, f"{version} is made before its grace window is over")
 
-    def _look_at_refused(self, event: on.AggregationFailed, ledger: Ledger) -> None:
+    def _look_at_refused(self, event: on.AggregationFailed, tally: Tally) -> None:
         """Check that the manager refuses no update that is whole and that every host can read.
 
         If the directory fails, no worker is to blame.
         """
-        if event.round != ledger.version:
+        if event.round != tally.version:
             return
         there = self._disk.store(event.experiment).list()
         names = {
-            shard: ledger.file_of((number, shard))
-            for number, shard in ledger.arrived
-            if number == event.round or not ledger.spec.in_step
+            shard: tally.file_of((number, shard))
+            for number, shard in tally.arrived
+            if number == event.round or not tally.spec.in_step
         }
         for shard, reason in event.reasons if names else ():
             name = names.get(shard, "")
@@ -307,17 +306,17 @@ class CountingCheck(Observer):
             said = f"the update of shard {shard} is whole, and refused: {reason}"
             self._expect(Promise.REFUSES, wrong, said)
 
-    def _compare_version(self, entry: on.Prepared | on.Aggregated, ledger: Ledger) -> None:
+    def _compare_version(self, entry: on.Prepared | on.Aggregated, tally: Tally) -> None:
         """Check the files of a version, its outer optimizer, and the shards' own parameters."""
-        self._compare(entry.experiment, entry.model, ledger.models[-1])
-        same = (entry.outer is None) == (ledger.outer is None)
+        self._compare(entry.experiment, entry.model, tally.models[-1])
+        same = (entry.outer is None) == (tally.outer is None)
         said = f"{entry.experiment} has {entry.outer} beside {entry.model.name}"
         self._expect(Promise.BYTES, same, said)
         if entry.outer is not None:
-            self._compare(entry.experiment, entry.outer, ledger.outer)
-        if ledger.mode.elastic and isinstance(entry, on.Aggregated):
+            self._compare(entry.experiment, entry.outer, tally.outer)
+        if tally.mode.elastic and isinstance(entry, on.Aggregated):
             for (_, shard), file in zip(entry.parts, entry.own, strict=True):
-                self._compare(entry.experiment, file, ledger.own[shard])
+                self._compare(entry.experiment, file, tally.own[shard])
 
     def _compare(self, experiment: str, file: PublishedFile, wanted: bytes | None) -> None:
         digest = self._disk.digest(experiment, file)
@@ -326,7 +325,5 @@ class CountingCheck(Observer):
             self._expect(Promise.BYTES, digest == wanted, said)
 
 
-def _copied(ledger: Ledger) -> Ledger:
-    return replace(
-        ledger, **{each.name: copy(getattr(ledger, each.name)) for each in fields(ledger)}
-    )
+def _copied(tally: Tally) -> Tally:
+    return replace(tally, **{each.name: copy(getattr(tally, each.name)) for each in fields(tally)})

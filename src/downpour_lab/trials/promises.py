@@ -25,7 +25,6 @@ from downpour.core.spec import ResolvedSpec
 from downpour.network.rpc.messages import messages
 from downpour.network.rpc.wire import kinds_of_refusals
 from downpour.record.record_lines import KINDS, RecordLine, kind_of
-from downpour.record.view import View
 from downpour_lab.simulated.disk import DAMAGES, ERRORS, OPERATIONS, Disk
 from downpour_lab.simulated.environment import Observation, Observer, Stories, What, WorkerAction
 from downpour_lab.simulated.manager import DEATH_POINTS
@@ -197,8 +196,7 @@ class Happenings(Observer):
     ) -> Iterator[tuple[str, list[RecordLine]]]:
         """Project the records of experiments, and count their lines."""
         for name in experiments:
-            view = View()
-            lines = [line for each in disk.journal(name) for _, line in view.take(each)]
+            lines = [line for _, line in disk.record(name)]
             for line in lines:
                 self.counted["line of the record", kind_of(line)] += 1
             yield name, lines

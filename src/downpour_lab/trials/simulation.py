@@ -22,7 +22,6 @@ from downpour.core.stragglers.base import POLICIES
 from downpour.files.store import layout
 from downpour.record.journal import replay
 from downpour.record.record import line_text
-from downpour.record.view import View
 from downpour_lab.simulated.disk import Disk
 from downpour_lab.simulated.environment import (
     Guessing,
@@ -219,13 +218,9 @@ class _Run:
         self.story.append(f"{self.cluster.clock.now_seconds:8.3f}  {line}")
 
     def records(self) -> dict[str, tuple[str, ...]]:
-        """Project the records from the journals, as far as these go."""
-        disk, found = self.cluster.disk, {}
-        for name in (name for name, _ in self._plan.specs if name not in disk.harmed):
-            view = View()
-            dated = (one for line in disk.journal(name) for one in view.take(line))
-            found[name] = tuple(starmap(line_text, dated))
-        return found
+        disk = self.cluster.disk
+        names = [name for name, _ in self._plan.specs if name not in disk.harmed]
+        return {name: tuple(starmap(line_text, disk.record(name))) for name in names}
 
     def _watch(self, disk: Disk) -> Observer:
         made = self.comparisons

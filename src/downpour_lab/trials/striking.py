@@ -68,18 +68,17 @@ class Striking:
 
     def _strike_manager(self, fault: Fault, manager: SimulatedManager) -> None:
         cluster = self._cluster
+        if fault.kind in _ENDS:
+            cluster.away[manager.host] = fault.seconds
         match fault.kind:
             case FaultKind.MANAGER_DIES:
-                cluster.away[manager.host] = fault.seconds
                 manager.crash("")
             case FaultKind.MANAGER_DIES_AT:
                 manager.die_at = cast("DeathPoint", fault.detail)
                 cluster.clock.after(fault.seconds, setattr, manager, "die_at", "")
             case FaultKind.MANAGER_MACHINE_DIES:
-                cluster.away[manager.host] = fault.seconds
                 manager.crash("with its machine", machine_for_seconds=_LOCK_SECONDS)
             case FaultKind.DAMAGED_MEANWHILE:
-                cluster.away[manager.host] = fault.seconds
                 manager.crash("")
                 what, _, name = fault.detail.rpartition(" of ")
                 self._damage(cast("Damage", what), name)
@@ -104,20 +103,18 @@ class Striking:
 
     def _strike_worker(self, fault: Fault, worker: SimulatedWorker) -> None:
         cluster = self._cluster
+        if fault.kind in _ENDS:
+            cluster.away[worker.host] = fault.seconds
         match fault.kind:
             case FaultKind.WORKER_DIES | FaultKind.WORKER_MACHINE_DIES:
-                cluster.away[worker.host] = fault.seconds
                 worker.crash("", with_machine=fault.kind is FaultKind.WORKER_MACHINE_DIES)
             case FaultKind.WORKER_DIES_AT:
-                cluster.away[worker.host] = fault.seconds
                 worker.flow.dies_at = cast("Phase", fault.detail)
             case FaultKind.WORKER_STANDS_STILL:
                 worker.process.stand_still(fault.seconds)
             case FaultKind.WORKER_LEAVES:
-                cluster.away[worker.host] = fault.seconds
                 worker.leave()
             case FaultKind.WORKER_DRAINS:
-                cluster.away[worker.host] = fault.seconds
                 cluster.client.begin(cluster.client.drain, worker.host)
             case FaultKind.WORKER_DOUBLED:
                 twin = cluster.double(fault.target, f"{worker.host}'")
@@ -195,37 +192,41 @@ class Striking:
     # All processes
 
     def _strike_all(self, fault: Fault) -> None:
-        network, disk = self._cluster.network.state, self._cluster.disk.state
-        after = self._cluster.clock.after
+        disk = self._cluster.disk
         match fault.kind:
-            case FaultKind.MESSAGES_LOST:
-                network.lost = fault.share
-                after(fault.seconds, setattr, network, "lost", 0.0)
-            case FaultKind.MESSAGES_DOUBLED:
-                network.doubled = fault.share
-                after(fault.seconds, setattr, network, "doubled", 0.0)
-            case FaultKind.MESSAGES_HELD_UP:
-                network.held_up, network.held_up_seconds = fault.share, fault.seconds
-                after(fault.seconds, setattr, network, "held_up", 0.0)
-            case FaultKind.DISK_SLOW:
-                disk.slower = fault.amount or _DISK_SLOWER
-                after(fault.seconds, setattr, disk, "slower", 1.0)
-            case FaultKind.DISK_STALE:
-                disk.stale_seconds = fault.seconds
-                after(fault.seconds, setattr, disk, "stale_seconds", 0.0)
             case FaultKind.DISK_AWAY | FaultKind.DISK_REFUSES:
                 trouble = AWAY if fault.kind is FaultKind.DISK_AWAY else _trouble(fault)
-                disk.troubles.append(trouble)
-                after(fault.seconds, disk.troubles.remove, trouble)
+                disk.state.troubles.append(trouble)
+                self._cluster.clock.after(fault.seconds, disk.state.troubles.remove, trouble)
             case FaultKind.DISK_REFUSES_ONCE:
-                disk.once.append(_trouble(fault))
+                disk.state.once.append(_trouble(fault))
             case FaultKind.LOCK_LOST:
-                self._cluster.disk.lose_lock()
-            case _:
+                disk.lose_lock()
+            case FaultKind.CANCELLED:
                 client = self._cluster.client
                 client.begin(client.cancel, self._plan.specs[0][0])
+            case _:
+                self._change(fault)
+
+    def _change(self, fault: Fault) -> None:
+        """Change the state of the network or of the directory, as long as the fault lasts."""
+        network, disk = self._cluster.network.state, self._cluster.disk.state
+        if fault.kind is FaultKind.MESSAGES_HELD_UP:
+            network.held_up_seconds = fault.seconds
+        state, name, value = {
+            FaultKind.MESSAGES_LOST: (network, "lost", fault.share),
+            FaultKind.MESSAGES_DOUBLED: (network, "doubled", fault.share),
+            FaultKind.MESSAGES_HELD_UP: (network, "held_up", fault.share),
+            FaultKind.DISK_SLOW: (disk, "slower", fault.amount or _DISK_SLOWER),
+            FaultKind.DISK_STALE: (disk, "stale_seconds", fault.seconds),
+        }[fault.kind]
+        usual = getattr(type(state)(), name)
+        setattr(state, name, value)
+        self._cluster.clock.after(fault.seconds, setattr, state, name, usual)
 
 
+_ENDS = of_kind("_DIES", "WORKER_DIES_AT", "_LEAVES", "_DRAINS", "DAMAGED_MEANWHILE")
+"""The kinds whose `seconds` are the time until the process is back."""
 _HALF = {FaultKind.MANAGER_HALF_CUT_OFF, FaultKind.WORKER_HALF_CUT_OFF}
 _CUT_OFF = of_kind("_CUT_OFF", "_ISOLATED", "_FLAPS") - _HALF
 _WITHOUT_FOLDER = of_kind("_WITHOUT_FOLDER", "_ISOLATED")

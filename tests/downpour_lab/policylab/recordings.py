@@ -5,7 +5,6 @@ from __future__ import annotations
 from random import Random
 
 from downpour.record.record_lines import RecordLine
-from downpour.record.view import View
 from downpour_lab.policylab.conditions import Curve
 from downpour_lab.policylab.recorded import Absence, RecordedRun, RecordedWorker
 from downpour_lab.policylab.rerun import RecordedMachines, RerunWatch, Tactic, plan_of_rerun
@@ -71,6 +70,4 @@ def recorded(run: RecordedRun, tactic: Tactic) -> list[tuple[float, RecordLine]]
     while not watch.ended:
         assert cluster.clock.step()
     assert not watch.failure
-    view = View()
-    lines = [line for each in cluster.disk.journal("recorded") for line in view.take(each)]
-    return sorted(lines, key=lambda line: line[0])
+    return sorted(cluster.disk.record("recorded"), key=lambda line: line[0])
