@@ -48,11 +48,3 @@ def test_an_error_reads_as_one_line(error: errors.DownpourError, line: str, stat
 def test_a_long_value_is_cut() -> None:
     """A value never floods the line it is shown in."""
     assert len(str(errors.SpecError("name", "x" * 10_000, "shorter"))) < 120
-
-
-def test_a_broken_store_is_one_kind() -> None:
-    """Whoever reads files can catch all that may be wrong with them at once."""
-    assert all(
-        issubclass(e, errors.StoreError)
-        for e in (errors.SharedDirectoryError, errors.FileMissing, errors.FileCorrupt)
-    )

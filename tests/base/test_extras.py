@@ -54,10 +54,12 @@ def bare(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "COLUMNS": "200"}
 
 
-def command(bare: dict[str, str], *words: object) -> subprocess.CompletedProcess[str]:
+def command(
+    bare: dict[str, str], *words: object, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run a command where no optional library is installed."""
     line = [sys.executable, "-m", "downpour.cli", *map(str, words)]
-    return subprocess.run(line, env=bare, capture_output=True, text=True, check=False)
+    return subprocess.run(line, env=bare, cwd=cwd, capture_output=True, text=True, check=False)
 
 
 def spec_file(folder: Path) -> Path:
@@ -181,14 +183,10 @@ def test_a_demo_makes_do_with_data_of_its_own_and_without_a_figure(
     bare: dict[str, str], tmp_path: Path
 ) -> None:
     """The table is there, and a line says what is missing for the figure."""
-    line = [sys.executable, "-m", "downpour.cli", "demo", "splits", "--epochs", "2"]
-    outcome = subprocess.run(
-        line, env=bare, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    outcome = command(bare, "demo", "splits", "--epochs", 2, cwd=tmp_path)
     assert outcome.returncode == 0, outcome
-    assert (
-        "the figure of downpour demo needs jinja2; install downpour-sgd[report]" in outcome.stderr
-    )
+    said = "the figure of downpour demo needs jinja2; install downpour-sgd[report]"
+    assert said in outcome.stderr
     assert "Notice: " in outcome.stdout
     assert "Figure: " not in outcome.stdout
     assert "--data-path=results/clouds.npz" in outcome.stdout
@@ -204,10 +202,8 @@ def test_the_package_imports_without_any_of_them(bare: dict[str, str]) -> None:
         " downpour.learning.models"
     )
     subprocess.run([sys.executable, "-c", code], env=bare, check=True)
-    code = "import scipy"
-    hidden = subprocess.run(
-        [sys.executable, "-c", code], env=bare, capture_output=True, check=False
-    )
+    words = [sys.executable, "-c", "import scipy"]
+    hidden = subprocess.run(words, env=bare, capture_output=True, check=False)
     assert b"No module named 'scipy'" in hidden.stderr
 
 

@@ -20,14 +20,26 @@ SMAPS = Path("/proc/self/smaps")
 
 
 @pytest.fixture
-def cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine of eight cores, whose cgroups are in a folder; the process is in `/slice/job`."""
-    (tmp_path / "slice" / "job").mkdir(parents=True)
-    (tmp_path / "self").mkdir()
-    (tmp_path / "self" / "cgroup").write_text("1:name=systemd:/elsewhere\n0::/slice/job\n")
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine of eight cores with 1000 bytes free; the process is in `/slice/job` of its cgroups.
+
+    Their folder has both versions of cgroups.
+    """
+    for folder in ("memory/slice/job", "slice/job", "self"):
+        (tmp_path / folder).mkdir(parents=True)
+    groups = (
+        "3:cpuset:/",
+        "2:memory:/slice/job",
+        "1:cpu:/other",
+        "0::/slice/job",
+        "x:x:x",
+    )
+    (tmp_path / "self" / "cgroup").write_text("\n".join(groups))
     monkeypatch.setattr(host, "_CGROUPS", tmp_path)
     monkeypatch.setattr(host, "_PROC", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    free = SimpleNamespace(available=1000)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
     return tmp_path
 
 
@@ -42,45 +54,24 @@ def cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("slice/job", "nonsense", 8),
     ],
 )
-def test_a_quota_limits_the_cores(cgroups: Path, group: str, limit: str, usable: int) -> None:
+def test_a_quota_limits_the_cores(machine: Path, group: str, limit: str, usable: int) -> None:
     """Its own or one above, rounded up: with a core and a half, two processes are worth while."""
-    (cgroups / group / "cpu.max").write_text(f"{limit}\n")
+    (machine / group / "cpu.max").write_text(f"{limit}\n")
     assert host.usable_cores() == usable
 
 
-@pytest.mark.usefixtures("cgroups")
+@pytest.mark.usefixtures("machine")
 def test_without_a_quota_the_affinity_counts() -> None:
     """No group has a limit, as outside of containers."""
     assert host.usable_cores() == 8
 
 
-def test_without_cgroups_the_affinity_counts(cgroups: Path) -> None:
-    """As on macOS, where there is no /proc."""
-    (cgroups / "self" / "cgroup").unlink()
-    assert host.usable_cores() == 8
-
-
-def test_without_affinity_all_cores_count(cgroups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("machine")
+def test_without_affinity_all_cores_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """MacOS does not say on which cores a process may run."""
-    assert cgroups.is_dir()
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 10)
     assert host.usable_cores() == 10
-
-
-@pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine with 1000 bytes free; the process is in `/slice/job` of both cgroup versions."""
-    for folder in ("memory/slice/job", "slice/job", "self"):
-        (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "self" / "cgroup").write_text(
-        "3:cpuset:/\n2:memory:/slice/job\n0::/slice/job\nnonsense:nonsense:x\n"
-    )
-    monkeypatch.setattr(host, "_CGROUPS", tmp_path)
-    monkeypatch.setattr(host, "_PROC", tmp_path)
-    free = SimpleNamespace(available=1000)
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
-    return tmp_path
 
 
 @pytest.mark.parametrize(
@@ -121,6 +112,7 @@ def test_a_group_of_the_first_version_does_so_too(
 def test_without_groups_the_machine_counts(machine: Path) -> None:
     """As on macOS, where there is no /proc; nothing is known of kills there."""
     (machine / "self" / "cgroup").unlink()
+    assert host.usable_cores() == 8
     assert host.free_memory() == 1000
     assert host.kills() == 0
 

@@ -42,13 +42,6 @@ def test_an_older_update_never_counts_more(kind: ModeKind, younger: int, older: 
     assert isfinite(weight(older))
 
 
-@pytest.mark.parametrize("name", MODES)
-def test_a_spec_names_every_mode(name: str) -> None:
-    """With the mode's defaults, a spec needs nothing else."""
-    resolved = resolve(Spec.make({"mode": name}), 3)
-    assert mode_of(resolved).together in {None, 1, 2}
-
-
 @pytest.mark.parametrize(
     ("mode", "options", "sentence"),
     [
@@ -155,20 +148,3 @@ def test_rounds_overlap_only_where_nothing_else_ends_them(fields: dict[str, obje
     check_mode(Spec.make({"overlap": 1}))
     with pytest.raises(SpecError, match="overlap = 1: must be 0"):
         check_mode(Spec.make({"overlap": 1, **fields}))
-
-
-def test_elastic_force_is_shared_among_the_shards() -> None:
-    """The centre moves by beta times the mean difference, once every shard has met it."""
-    mode = mode_of(plain_spec(mode="easgd", mode_options={"beta": 0.8}, shards=4))
-    assert mode.elastic
-    assert mode.mixes
-    assert mode.weight(7) == 0.2
-
-
-def test_k_is_a_share_or_a_number() -> None:
-    """Up to 1 it is a share of the shards, above that a number of them."""
-    made = [
-        mode_of(plain_spec(mode="k-async", mode_options={"k": k}, shards=10)).together
-        for k in (0, 0.01, 0.28, 1, 3, 99)
-    ]
-    assert made == [1, 1, 3, 10, 3, 10]

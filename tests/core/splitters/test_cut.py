@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
-from downpour.core.splitters import SPLITTERS, SplitCut, cut, divide, hold_out
-
-SPLITS = [f"{name}(0.3)" if name == "dirichlet" else name for name in SPLITTERS]
+from downpour.core.splitters import SplitCut, cut, divide, hold_out
+from tests.core.splitters.test_splitters import SPLITS
 
 
 @st.composite
