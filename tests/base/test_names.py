@@ -252,14 +252,6 @@ def test_a_worker_trains_on_its_own_device_or_not_at_all(
     assert trained_on(asked, own) == there
 
 
-@pytest.mark.parametrize("device", ["cuda", "cuda:1", "mps"])
-def test_processes_that_share_a_batch_need_the_cpu(device: str) -> None:
-    """They share its cores; auto is resolved to it."""
-    assert Spec.make({"inside": {"processes": 2}}).device == "auto"
-    with pytest.raises(SpecError, match=r"inside.processes = 2: needs device = 'cpu'"):
-        Spec.make({"device": device, "inside": {"processes": 2}})
-
-
 ALL = [*FAMILIES.values(), SPLITTERS, LAUNCHERS]
 
 ENTRY_POINTS = """

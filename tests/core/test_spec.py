@@ -184,20 +184,12 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         "outer.momentum = 0: delayed-nesterov needs a momentum above 0; sgd does not",
     ),
     (
-        {"outer": {"optimizer": "heloco", "momentum": 0}},
-        "outer.momentum = 0: heloco needs a momentum above 0; sgd does not",
-    ),
-    (
         {"outer": {"optimizer": "nesterov", "every": 4}},
         "outer.every = 4: works only with optimizer = 'delayed-nesterov'",
     ),
     (
         {"outer": {"optimizer": "delayed-nesterov", "every": -1}},
         "outer.every = -1: must be a whole number of at least 0",
-    ),
-    (
-        {"outer": {"optimizer": "nesterov", "momentum": 0}},
-        "outer.momentum = 0: nesterov needs a momentum above 0; sgd does not",
     ),
     (
         {"outer_checksum": "a"},

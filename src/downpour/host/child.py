@@ -219,7 +219,6 @@ def command_for(text: str) -> EventCommand | None:
 
 
 def _variables(event: ExperimentEvent) -> dict[str, str]:
-    """Return an event as environment variables, each in one line."""
     fields = {
         "EVENT": event.kind,
         "EXPERIMENT": event.experiment,

@@ -335,7 +335,6 @@ class Selector:
                 self._chosen[stage] = best
 
     def _put_aside(self, place: int, error: Exception) -> None:
-        """Set a member aside."""
         if len(self._set_aside) + 1 == len(self._names):
             raise error
         self._set_aside.add(place)
@@ -345,7 +344,6 @@ class Selector:
 
 
 def _sound(quantiles: Array) -> Array:
-    """Return the quantiles of a member."""
     if not np.isfinite(quantiles).all():
         raise ValueError("its quantiles are not finite")
     if (np.diff(quantiles, axis=1) < 0).any():

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,6 +34,20 @@ def cluster(
     with embed(downpour.Spec(), 2, surroundings) as (_, client):
         next(status for status in client.watch() if len(status.workers) == 2)
         yield client
+
+
+def trained(folder: Path, workers: int, **fields: Any) -> downpour.Result:
+    """Train with workers that are threads of this process."""
+    spec = downpour.Spec.make({"shards": SHARDS, "epochs": EPOCHS, **fields})
+    result = downpour.run(spec, workers=workers, shared=folder, on="inline")
+    assert result.state == "finished"
+    return result
+
+
+def model_of(result: downpour.Result) -> bytes:
+    """Return the bytes of a result."""
+    assert result.model_file is not None
+    return result.model_file.read_bytes()
 
 
 @pytest.mark.timeout(300)
@@ -64,12 +79,11 @@ def test_every_task_counts_once_and_every_epoch_is_measured(
 @pytest.mark.timeout(300)
 def test_rounds_that_overlap_have_the_bytes_of_their_spec(tmp_path: Path) -> None:
     """However many workers there are, and whichever of them was first; one epoch has all steps."""
-    spec = downpour.Spec(shards=SHARDS, epochs=EPOCHS, meet=MEET, overlap=1, train_limit=400)
-    few = downpour.run(spec, workers=1, shared=tmp_path, on="inline")
-    many = downpour.run(spec, workers=SHARDS, shared=tmp_path, on="inline")
-    waiting = downpour.run(spec.replace(overlap=0), workers=1, shared=tmp_path, on="inline")
-    models = [Path(str(result.model_file)).read_bytes() for result in (few, many, waiting)]
-    assert models[0] == models[1] != models[2]
+    few, many, waiting = (
+        trained(tmp_path, workers, meet=MEET, overlap=overlap, train_limit=400)
+        for workers, overlap in ((1, 1), (SHARDS, 1), (1, 0))
+    )
+    assert model_of(few) == model_of(many) != model_of(waiting)
     steps = [sum(task.steps for task in result.tasks) for result in (few, waiting)]
     assert steps[0] == steps[1]
 
@@ -78,15 +92,10 @@ def test_rounds_that_overlap_have_the_bytes_of_their_spec(tmp_path: Path) -> Non
 @pytest.mark.parametrize("overlap", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_versions_that_are_steps_have_the_bytes_of_their_spec(overlap: int, tmp_path: Path) -> None:
     """However many workers read them, and whether one has the version before or not."""
-    spec = downpour.Spec(
-        shards=SHARDS, epochs=3, meet=12, overlap=overlap, train_limit=400, batch_size=8
-    )
-    spec = spec.replace(model_compression="int3", compression="terngrad")
-    results = [
-        downpour.run(spec, workers=workers, shared=tmp_path, on="inline")
-        for workers in (1, 2, SHARDS)
-    ]
-    models = [Path(str(result.model_file)).read_bytes() for result in results]
+    fields: dict[str, Any] = {"meet": 12, "overlap": overlap, "train_limit": 400, "batch_size": 8}
+    fields |= {"model_compression": "int3", "compression": "terngrad"}
+    results = [trained(tmp_path, workers, **fields) for workers in (1, 2, SHARDS)]
+    models = [model_of(result) for result in results]
     assert models[0] == models[1] == models[2]
     versions = sorted(Path(str(results[0].model_file)).parent.glob("model-*.safetensors"))
     sizes = [version.stat().st_size for version in versions]
@@ -100,14 +109,9 @@ def test_versions_that_are_steps_have_the_bytes_of_their_spec(overlap: int, tmp_
 @pytest.mark.timeout(300)
 def test_a_shard_alone_trains_as_if_it_waited(tmp_path: Path) -> None:
     """It knows all that there is when it goes on: only rounding is different."""
-    spec = downpour.Spec(shards=1, epochs=2, meet=MEET, overlap=1, train_limit=400)
-    results = [
-        downpour.run(spec.replace(overlap=each), workers=1, shared=tmp_path, on="inline")
-        for each in (0, 1)
-    ]
-    waited, overlapped = (
-        decode(Path(str(one.model_file)).read_bytes(), "model").tensors for one in results
-    )
+    fields = {"shards": 1, "epochs": 2, "meet": MEET, "train_limit": 400}
+    results = [trained(tmp_path, 1, overlap=each, **fields) for each in (0, 1)]
+    waited, overlapped = (decode(model_of(one), "model").tensors for one in results)
     for name, tensor in waited.items():
         np.testing.assert_allclose(overlapped[name], tensor, rtol=1e-4, atol=1e-5)
 
@@ -128,9 +132,7 @@ def test_a_round_of_k_sync_ends_with_k_updates(cluster: downpour.Client) -> None
 def test_a_quorum_waits_for_its_grace_window(tmp_path: Path) -> None:
     """A window longer than a task has the others in: every version is made of all that train."""
     options = {"quorum": 1, "grace_seconds": 300.0}
-    fields = {"mode": "quorum", "mode_options": options, "shards": SHARDS, "epochs": EPOCHS}
-    result = downpour.run(downpour.Spec.make(fields), workers=SHARDS, shared=tmp_path, on="inline")
-    assert result.state == "finished"
+    trained(tmp_path, SHARDS, mode="quorum", mode_options=options)
     (record,) = tmp_path.glob("experiments/*/record.jsonl")
     lines = [json.loads(line) for line in record.read_text().splitlines()]
     assert [len(line["parts"]) for line in lines if line.get("parts")] == [SHARDS] * EPOCHS
@@ -143,9 +145,7 @@ def test_a_compressed_update_moves_the_version_from_which_it_is_a_difference(
     compression: str, tmp_path: Path
 ) -> None:
     """The model learns, although updates say how far they are from versions that are gone."""
-    fields = {"mode": "ssp", "shards": SHARDS, "epochs": 6, "compression": compression, "seed": 7}
-    result = downpour.run(downpour.Spec.make(fields), workers=2, shared=tmp_path, on="inline")
-    assert result.state == "finished"
+    result = trained(tmp_path, 2, mode="ssp", epochs=6, compression=compression, seed=7)
     assert result.accuracy is not None
     assert result.accuracy > 0.5
 
@@ -155,9 +155,7 @@ def test_a_compressed_update_moves_the_version_from_which_it_is_a_difference(
 def test_a_delayed_momentum_is_of_every_version(tmp_path: Path) -> None:
     """The state beside the last version has counted all of them, and its buffer is spent."""
     outer = {"optimizer": "delayed-nesterov", "learning_rate": 0.7, "momentum": 0.5}
-    fields = {"mode": "downpour", "shards": SHARDS, "epochs": EPOCHS, "outer": outer}
-    result = downpour.run(downpour.Spec.make(fields), workers=2, shared=tmp_path, on="inline")
-    assert result.state == "finished"
+    trained(tmp_path, 2, mode="downpour", outer=outer)
     (file,) = tmp_path.glob("experiments/*/outer-*.safetensors")
     state = decode(file.read_bytes(), file.name).tensors
     assert state["count/steps"] == SHARDS * EPOCHS

@@ -286,7 +286,6 @@ class Journaling:
         return [Kept(order, entry)] if isinstance(entry, Entry) else []
 
     def _checkpoint(self, core: Scheduler, name: str) -> list[Kept]:
-        """Add a checkpoint if one is due."""
         experiment, journal = core.state.active_as(name), self._journal_of(name)
         if experiment is None or experiment.round is None or journal is None:
             return []

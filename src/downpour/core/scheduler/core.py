@@ -10,13 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
-from downpour.base.states import (
-    HEARTBEATS_A_SECOND,
-    ExperimentState,
-    Failure,
-    FailureKind,
-    unmeasured,
-)
+from downpour.base.states import HEARTBEATS_A_SECOND, ExperimentState, FailureKind, unmeasured
 from downpour.base.values import AttemptId, Progress
 from downpour.core.scheduler import dispatch, queue, updates
 from downpour.core.scheduler import events as on
@@ -254,7 +248,8 @@ def _refuse(state: SchedulerState, context: TaskContext, reason: str) -> None:
         return
     _take_back_next(state, context)
     updates.refuse(state, context.experiment, context.round, task.shard, reason)
-    updates.note_given_up(state, worker, attempt, Failure(FailureKind.STORE, reason))
+    kind = FailureKind.STORE
+    state.note(out.GivenUp(worker=worker, attempt=attempt, failure=kind, reason=reason))
     state.discard(context.experiment.name, files_of(update))
     updates.fail_if_hopeless(state, context, reason)
 
@@ -273,7 +268,6 @@ def _take_back_next(state: SchedulerState, context: TaskContext) -> None:
 
 
 def _evaluated(state: SchedulerState, event: on.Evaluated) -> None:
-    """Note how good a model version is."""
     experiment = state.active_as(event.experiment)
     if experiment is not None and experiment.testing and event.part == "test":
         experiment.testing = False
@@ -411,7 +405,7 @@ def _doubt(state: SchedulerState, worker: Worker, *, elsewhere: bool) -> None:
     """Take back an attempt that its worker has not mentioned for too long."""
     attempt = worker.running
     silent = state.now_seconds - worker.mentioned_at_seconds
-    if attempt is None or silent < _within(state, worker.mention_limit_seconds):
+    if attempt is None or silent < worker.mention_limit_seconds * state.patience:
         return
     what = "has not begun it after" if worker.progress is None else "has not mentioned it for"
     # A worker that reports no other attempt is idle; otherwise it is stuck in the other one.
@@ -419,7 +413,6 @@ def _doubt(state: SchedulerState, worker: Worker, *, elsewhere: bool) -> None:
 
 
 def _forecasts(state: SchedulerState, event: on.Forecasts) -> None:
-    """Note forecasts for workers and running attempts."""
     for name, pace in event.paces:
         worker = state.workers.get(name)
         if worker is not None:
@@ -450,7 +443,7 @@ def _tick(state: SchedulerState) -> None:
     """Check the timeouts of workers' heartbeats and of attempts' steps."""
     for worker in list(state.workers):
         silent = state.now_seconds - worker.seen_at_seconds
-        if silent > _within(state, worker.silence_limit_seconds):
+        if silent > worker.silence_limit_seconds * state.patience:
             # If an awaited worker does not come back, the earlier manager's crash is to blame and
             # not the task. So this costs no retry.
             kind = FailureKind.CANCELLED if worker.is_awaited else FailureKind.LOST
@@ -463,7 +456,7 @@ def _check_progress(state: SchedulerState, worker: Worker, attempt: AttemptId) -
     """Take back an attempt that stands still although its worker sends heartbeats."""
     experiment = state.active_as(attempt.experiment)
     pause = state.now_seconds - worker.active_at_seconds
-    if experiment is not None and pause > _within(state, experiment.progress_timeout.seconds):
+    if experiment is not None and pause > experiment.progress_timeout.seconds * state.patience:
         publishes = worker.progress is not None and worker.progress.phase == "publishing"
         what = f"has {'published nothing' if publishes else 'made no step'} for {pause:.0f} s"
         state.do(out.Cancel(worker=worker.name, attempt=attempt, reason=f"it {what}"))
@@ -479,7 +472,3 @@ def _take_back(
     else:
         state.workers.stick(worker.name)
     updates.give_up(state, worker.name, attempt, FailureKind.LOST, f"{worker.name} {what}")
-
-
-def _within(state: SchedulerState, seconds: float) -> float:
-    return seconds * state.patience

@@ -154,7 +154,6 @@ def _asked(
     reason: str,
     forecast: Forecast | None = None,
 ) -> out.Assign:
-    """Return the command for an attempt, with all that a worker needs for it."""
     task = current.tasks[attempt.shard]
     optimizer_state, step = experiment.handed_on(current, attempt.shard)
     assigned = out.Assigned(
@@ -317,7 +316,6 @@ def _request(state: SchedulerState, current: Round, action: base.WorkerRequest) 
 
 
 def _decided(state: SchedulerState, current: Round, what: str) -> None:
-    """Log a decision in words for users who watch."""
     experiment = state.experiments[current.experiment]
     state.decided(current.experiment, f"{experiment.spec.meetings.named(current.number)}: {what}")
 

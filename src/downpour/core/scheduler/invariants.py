@@ -73,7 +73,6 @@ def _workers(core: SchedulerState) -> Iterator[str]:
 
 
 def _fits_somebody(core: SchedulerState, experiment: Experiment, current: Round) -> bool:
-    """Whether an idle worker has what a pending shard needs."""
     out, idle = barred(core, experiment), core.workers.idle
     pending = current.pending(len(current.tasks))
     return any(not out.get(task.shard, frozenset()).issuperset(idle) for task in pending)
@@ -105,7 +104,6 @@ def _experiment(experiment: Experiment) -> Iterator[str]:
 
 
 def _most_models(experiment: Experiment) -> int:
-    """Return how many model versions an experiment may hold."""
     newest = experiment.kept_newest
     best = experiment.kept_best is not None and experiment.result is None
     if not experiment.spec.publishes_steps:

@@ -303,7 +303,6 @@ class Round:
         self.last_update_at_seconds = at_seconds
 
     def _count(self, task: ShardTask) -> None:
-        """Count a task that has an update."""
         self.times.add(task.offer.samples, task.working_seconds)
         if (overhead := task.overhead_seconds) is not None:
             insort(self._overheads, overhead)

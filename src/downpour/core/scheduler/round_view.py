@@ -12,7 +12,6 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from typing import Any
 
 from downpour.base.errors import listed
@@ -124,10 +123,8 @@ def _waits(state: SchedulerState, experiment: Experiment, current: Round) -> str
     out = barred(state, experiment)
     pending = (shard for shard in out if current.tasks[shard].life.state is TaskState.PENDING)
     lonely = [shard for shard in pending if out[shard].issuperset(able)]
-    words = (f"shard {shard} for {' and '.join(spec.shard_needs[str(shard)])}" for shard in lonely)
-    named = ", ".join(islice(words, _NAMED))
-    more = f" and {len(lonely) - _NAMED} more" if len(lonely) > _NAMED else ""
-    return f"shards wait for a worker that is not here: {named}{more}" if lonely else ""
+    words = [f"shard {shard} for {' and '.join(spec.shard_needs[str(shard)])}" for shard in lonely]
+    return f"shards wait for a worker that is not here: {listed(words, _NAMED)}" if words else ""
 
 
 # Events that change no task and no worker. Most events are heartbeats, and a decision costs far

@@ -216,7 +216,6 @@ def _startup_seconds(reporter: Worker, update: Update, now_seconds: float) -> fl
 
 
 def _contradict(state: SchedulerState, task: ShardTask, event: on.UpdatePublished) -> None:
-    """Record that an update differs from the one that counts."""
     accepted = task.update
     if accepted is None or accepted.file.checksum == event.update.file.checksum:
         return
@@ -281,15 +280,9 @@ def give_up(
     context = state.find(attempt)
     if context is None:
         return
-    note_given_up(state, worker, attempt, Failure(failure, reason))
+    state.note(out.GivenUp(worker=worker, attempt=attempt, failure=failure, reason=reason))
     take_back(state, context.round, attempt.shard, worker, Failure(failure, reason))
     fail_if_hopeless(state, context, reason)
-
-
-def note_given_up(state: SchedulerState, worker: str, attempt: AttemptId, failure: Failure) -> None:
-    """Add the fact that an attempt does not count."""
-    kind, reason = failure.kind, failure.reason
-    state.note(out.GivenUp(worker=worker, attempt=attempt, failure=kind, reason=reason))
 
 
 def take_back(

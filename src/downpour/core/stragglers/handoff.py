@@ -298,7 +298,6 @@ def _pairs(view: RoundView, outlook: Outlook) -> list[Assignment]:
 
 
 def _standing_by(view: RoundView) -> dict[str, str]:
-    """Say why slow workers stand by."""
     outlook = Outlook(view)
     view = _without_dead_ends(view, outlook)
     return {

@@ -282,7 +282,6 @@ class Outlook:
         return max((trained + trust) / (max(seconds, 0.0) + trust / prior), 0.0)
 
     def _prior(self, worker: str) -> float | None:
-        """Return the expected speed of a worker's next attempt; None if unknown."""
         forecast = self._view.paces.get(worker)
         if forecast is not None and 0 < forecast.q50 < inf:
             return 1 / forecast.q50

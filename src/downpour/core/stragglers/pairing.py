@@ -255,7 +255,6 @@ def hindrances(
 
 
 def _may_wait(view: RoundView, task: PendingTask, fast: set[str]) -> bool:
-    """Whether a shard may wait for a fast worker."""
     fresh = not task.failed_on and task.meant_for is None
     return fresh and any(view.may_train(name, task.shard) for name in fast)
 
