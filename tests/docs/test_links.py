@@ -1,22 +1,26 @@
-"""Every link, name, caption and column of a page says what it leads to."""
+"""Every link, name, caption and column of a page says what it leads to; all pages are listed."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from markdown_it.token import Token
+from typer import Context
 
+from downpour.cli.commands import build, titled_commands
 from tests.docs.pages import BESIDE, DOCS, EVERY, ROOT, SITE, Page
 
-
-def _name(page: Page) -> str:
-    return page.name
+NAMED = attrgetter("name")
 
 
-@pytest.mark.parametrize("page", EVERY, ids=_name)
+@pytest.mark.parametrize("page", EVERY, ids=NAMED)
 def test_every_link_leads_somewhere(page: Page) -> None:
     """To a file that is there, and to a heading that it has."""
     for link in page.links():
@@ -29,7 +33,7 @@ def test_every_link_leads_somewhere(page: Page) -> None:
             assert anchor in Page(target).anchors(), f"{page.name} links to {link}: no such heading"
 
 
-@pytest.mark.parametrize("page", SITE, ids=_name)
+@pytest.mark.parametrize("page", SITE, ids=NAMED)
 def test_the_site_links_only_to_itself(page: Page) -> None:
     """A site has what is in docs/; pages name other files by their paths from the root."""
     for link in page.links():
@@ -75,7 +79,7 @@ def _names_a_command(paragraph: Token) -> bool:
     return any(span.startswith(COMMANDS) for span in spans)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=NAMED)
 def test_every_figure_has_a_caption_with_its_command(page: Page) -> None:
     """It stands in the paragraph below the figure, or below several that belong together."""
     paragraphs = [token for token in page.tokens() if token.type == "inline"]
@@ -85,8 +89,50 @@ def test_every_figure_has_a_caption_with_its_command(page: Page) -> None:
             assert _names_a_command(caption), f"{page.name}: no command below {named}"
 
 
-@pytest.mark.parametrize("page", SITE, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", SITE, ids=NAMED)
 def test_every_column_has_a_name(page: Page) -> None:
     """A screen reader says it before each cell."""
     named = [cell.content for head, cell in pairwise(page.tokens()) if head.type == "th_open"]
     assert all(named), f"{page.name}: a head without a word beside {', '.join(filter(None, named))}"
+
+
+class _Plain(yaml.SafeLoader):
+    """Reads past tags that name Python's objects."""
+
+
+_Plain.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
+
+
+def navigation() -> list[Any]:
+    """Return the navigation as `mkdocs.yml` has it."""
+    # The loader is a safe one that knows fewer tags.
+    config = yaml.load((ROOT / "mkdocs.yml").read_text("utf-8"), _Plain)  # noqa: S506
+    return list(config["nav"])
+
+
+def _entries(entries: Any) -> Iterator[str]:
+    for entry in entries if isinstance(entries, list) else [entries]:
+        if isinstance(entry, str):
+            yield entry
+        else:
+            for below in entry.values():
+                yield from _entries(below)
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    """A new page needs its line in `mkdocs.yml`, and a page that is gone loses it."""
+    entries = sorted(_entries(navigation()))
+    assert entries == sorted(page.path.relative_to(DOCS).as_posix() for page in SITE)
+
+
+def test_how_to_pages_are_grouped_as_the_commands_are() -> None:
+    """Who knows `downpour --help` finds the page, and the other way round."""
+    (guides,) = (
+        entry["How-to guides"]
+        for entry in navigation()
+        if isinstance(entry, dict) and "How-to guides" in entry
+    )
+    titles = [title for group in guides for title in group]
+    group: Any = build()
+    context = Context(group, info_name=group.name, **group.context_settings)
+    assert titles == [title for title, _ in titled_commands(group, context)]

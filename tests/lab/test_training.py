@@ -10,7 +10,8 @@ import pytest
 from tests.chaos.forked import model_of_run
 from tests.lab.conftest import MakeLab
 from tests.lab.failing import until
-from tests.lab.lab import Lab
+from tests.lab.lab import Lab, why_not
+from tests.lab.mixed import MACHINES, train, trained_alone
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -74,3 +75,13 @@ def test_a_cluster_has_nothing_in_common_but_a_bucket_on_another_host(
     content = (lab.path / "model").read_bytes()
     assert content == model_of_run(tmp_path, *SPEC, "--workers", str(SHARDS))
     assert EPOCHS * SHARDS * len(content) < lab["store"].traffic().received_bytes < MUCH_BYTES
+
+
+def test_unequal_machines_train_to_the_bytes_of_one() -> None:
+    """A slow host, a small one, one with a label that a shard needs, and one without the code."""
+    if reason := why_not("folder"):
+        pytest.skip(reason)
+    mixed = train(EPOCHS)
+    assert mixed.model == trained_alone(EPOCHS)
+    assert len(mixed.rounds_seconds) == EPOCHS
+    assert all(name in mixed.accounts[-1] for name in MACHINES)

@@ -125,16 +125,15 @@ class Project:
     @property
     def network(self) -> str:
         """The network that the containers share."""
-        return docker(
-            "network", "ls", "-q", f"--filter=label=com.docker.compose.project={self.name}"
-        )
+        return self._own("network")
 
     @property
     def volume(self) -> str:
         """The volume that the containers share."""
-        return docker(
-            "volume", "ls", "-q", f"--filter=label=com.docker.compose.project={self.name}"
-        )
+        return self._own("volume")
+
+    def _own(self, kind: str) -> str:
+        return docker(kind, "ls", "-q", f"--filter=label=com.docker.compose.project={self.name}")
 
     @property
     def token(self) -> str:

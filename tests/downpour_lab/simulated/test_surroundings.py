@@ -64,7 +64,7 @@ class Echo(Process):
 
 
 class Place:
-    """A clock, a network and a disk, with a caller and a server."""
+    """A clock, a network and a disk, with a caller and two servers; `ended_at` is of an answer."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -72,11 +72,14 @@ class Place:
         self.network = Network(self.clock, self.random, deadline_seconds=3.0)
         self.disk = Disk(self.clock, self.random, DiskTimings(patience_seconds=5.0))
         self.caller, self.echo = Process(self.clock, "caller"), Echo(self.clock)
-        self.network.serve("echo", self.echo, self.echo)
+        self.other = Echo(self.clock, "other")
+        self.ended_at = 0.0
+        for server in (self.echo, self.other):
+            self.network.serve(server.host, server, server)
 
-    def ask(self, word: str) -> Any:
+    def ask(self, word: str, whom: str = "echo") -> Any:
         """Call, run all actions, and return the answer, or the name of the error."""
-        return self.result_of(lambda: self.network.call(self.caller, "echo", "say", word))
+        return self.result_of(lambda: self.network.call(self.caller, whom, "say", word))
 
     def result_of(self, act: Callable[[], Any], process: Process | None = None) -> Any:
         """Act in a thread of a process, run all actions, and return the result."""
@@ -87,6 +90,7 @@ class Place:
                 results.append(act())
             except DownpourError as error:
                 results.append(type(error).__name__)
+            self.ended_at = self.clock.now_seconds
 
         (process or self.caller).begin(run)
         self.run()
@@ -189,6 +193,30 @@ def test_a_lost_call_ends_at_the_deadline(place: Place) -> None:
     place.network.mend("caller", "echo")
     assert place.ask("nothing") == "DeadlineExceeded"
     assert place.echo.heard == ["nothing"]
+    place.network.cut("other", "caller")
+    assert place.ask("hello", "other") == "DeadlineExceeded"
+    assert place.other.heard == ["hello"]
+
+
+def test_a_link_that_was_cut_twice_is_mended_twice(place: Place) -> None:
+    """The end of one fault mends nothing of another."""
+    for _ in range(2):
+        place.network.cut("caller", "echo")
+    place.network.mend("caller", "echo")
+    assert place.ask("hello") == "DeadlineExceeded"
+    place.network.mend("caller", "echo")
+    assert place.ask("hello") == "hello"
+
+
+def test_a_host_that_loses_messages_or_is_far_hinders_no_other(place: Place) -> None:
+    """A request and its answer both take the way."""
+    place.network.state.lost_at["echo"] = 1.0
+    assert place.ask("hello") == "DeadlineExceeded"
+    assert place.ask("hello", "other") == "hello"
+    place.network.state.far["other"] = 1.0
+    began = place.clock.now_seconds
+    assert place.ask("hello", "other") == "hello"
+    assert 2.0 < place.ended_at - began < 2.1
 
 
 def test_callers_see_that_a_process_hangs_up(place: Place) -> None:
@@ -350,3 +378,21 @@ def test_only_a_dead_worker_s_late_file_may_stay_behind() -> None:
     assert not any(map(disk.may_stay, ("early", "late", "later")))
     dying.alive = False
     assert [name for name in ("early", "late", "later") if disk.may_stay(name)] == ["late"]
+
+
+def test_the_directory_may_be_slow_for_one_host(place: Place) -> None:
+    """Where it is slow for all as well, the slower of both counts."""
+    disk = place.disk
+    disk.state.slower, disk.state.slower_at["caller"] = 10.0, 100.0
+    assert 50 <= disk.takes(1.0, "caller") <= 150
+    assert 5 <= disk.takes(1.0, "echo") <= 15
+
+
+def test_a_lease_ends_only_for_its_holder(place: Place) -> None:
+    """Whoever has taken the lock since keeps it."""
+    disk = place.disk
+    assert disk.lock(place.caller)
+    disk.lose_lock(place.echo)
+    assert not disk.lock(place.echo)
+    disk.lose_lock(place.caller)
+    assert disk.lock(place.echo)
