@@ -6,6 +6,7 @@ from typing import Any
 
 from downpour.base.values import AttemptId, PublishedFile, Snapshot, Update
 from downpour.core.spec import ResolvedSpec
+from downpour.record import Result
 
 
 def stored_spec(**fields: Any) -> dict[str, Any]:
@@ -42,3 +43,9 @@ def plain_attempt(**fields: Any) -> AttemptId:
 
 
 SNAPSHOT = Snapshot(file=plain_file("snapshot"), steps_done=1, steps_total=2)
+
+
+def model_of(result: Result) -> bytes:
+    """Return the bytes of a run's final model."""
+    assert result.model_file is not None
+    return result.model_file.read_bytes()

@@ -14,6 +14,7 @@ import pytest
 
 from downpour import Client, Spec
 from tests.chaos.stage import Cluster
+from tests.specs import model_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,9 +57,7 @@ def test_a_slow_worker_hands_its_shard_on_and_the_model_is_the_same(tmp_path: Pa
             moved = cluster.run(SPEC.replace(policy="handoff"))
     assert moved.stragglers is not None
     assert moved.stragglers.moves > 0
-    assert waited.model_file is not None
-    assert moved.model_file is not None
-    assert moved.model_file.read_bytes() == waited.model_file.read_bytes()
+    assert model_of(moved) == model_of(waited)
 
 
 @pytest.mark.slow
@@ -83,6 +82,4 @@ def test_a_worker_that_is_told_to_leave_takes_no_step_with_it(tmp_path: Path) ->
     assert handed_over.worker == "worker-0"
     assert re.fullmatch(r"handed over after [1-9]\d?%", handed_over.reason)
     assert all(one.blameless and one.worker == "worker-0" for one in given_back), given_back
-    assert undisturbed.model_file is not None
-    assert left.model_file is not None
-    assert left.model_file.read_bytes() == undisturbed.model_file.read_bytes()
+    assert model_of(left) == model_of(undisturbed)

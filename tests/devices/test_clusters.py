@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from downpour.launchers import LaunchPlan, LocalCluster
 from downpour.record.result_parts import mixture_of
 from downpour.show.tables.live import status_view
 from tests.show.terminal import rendered
+from tests.specs import model_of
 from tests.waiting import until
 
 from .conftest import numbered
@@ -33,12 +33,6 @@ PATIENCE_SECONDS = 100.0
 SPEC = downpour.Spec(
     model="mnist-cnn", shards=4, epochs=3, optimizer="adam", learning_rate=0.003, seed=7
 )
-
-
-def digest(result: downpour.Result) -> str:
-    """Return the checksum of a final model's bytes."""
-    assert result.model_file is not None
-    return hashlib.sha256(result.model_file.read_bytes()).hexdigest()
 
 
 def trained(device: str, shared: Path, workers: int = 2, on: str = "local") -> downpour.Result:
@@ -85,7 +79,7 @@ def test_the_model_does_not_depend_on_who_trains_what(
     if named == ":0" and not numbered(device):
         pytest.skip(f"there is one {device}")
     asked = named if named == "auto" else f"{device}{named}"
-    assert digest(trained(asked, tmp_path, workers, on)) == digest(result)
+    assert model_of(trained(asked, tmp_path, workers, on)) == model_of(result)
 
 
 def test_the_processor_is_another_class(
@@ -94,7 +88,7 @@ def test_the_processor_is_another_class(
     """It learns as well, to other bytes, also by a worker that has the accelerator."""
     on_cpu = trained("cpu", tmp_path)
     assert on_cpu.accuracy == pytest.approx(result.accuracy, abs=0.25)
-    assert digest(on_cpu) != digest(result)
+    assert model_of(on_cpu) != model_of(result)
     with (
         LocalCluster(
             LaunchPlan(ManagerOptions(shared=str(tmp_path), port=0), workers=0)
@@ -103,7 +97,7 @@ def test_the_processor_is_another_class(
         downpour.Client(cluster.address, shared=tmp_path) as client,
     ):
         by_accelerator = client.wait(client.submit(SPEC))
-    assert digest(by_accelerator) == digest(on_cpu)
+    assert model_of(by_accelerator) == model_of(on_cpu)
     assert mixture_of(by_accelerator.numeric_classes) == ""
 
 

@@ -34,8 +34,9 @@ from tests.chaos.stage import Cluster
 from tests.chaos.test_hand_over import mostly_stopped
 from tests.examples.conftest import SMALL, Example, examples_here
 from tests.examples.plain import plain_training
-from tests.examples.test_real_processes import model_of, run_and_kill
+from tests.examples.test_real_processes import run_and_kill
 from tests.examples.test_tasks import lines_of_code
+from tests.specs import model_of
 
 COLUMNS = "task", "lines", "plain", "here", "test", "1, 3, 7", "killed", "moved", "update", "whole"
 

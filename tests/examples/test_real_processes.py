@@ -17,6 +17,7 @@ from downpour.record import Result
 from tests.chaos.stage import Cluster, Process
 from tests.chaos.test_hand_over import mostly_stopped
 from tests.examples.conftest import Example, examples_here
+from tests.specs import model_of
 
 pytestmark = [
     pytest.mark.usefixtures("forked_clusters"),
@@ -32,12 +33,6 @@ LENGTHS: dict[str, dict[str, Any]] = {
     "vae": {"epochs": 10},
     "word_lstm": {"epochs": 10},
 }
-
-
-def model_of(result: Result) -> bytes:
-    """Return the bytes of a finished experiment's model."""
-    assert result.model_file is not None
-    return result.model_file.read_bytes()
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from downpour.files.store.layout import RECORD_NAME
 from downpour.record import Result
 from downpour.record.record import read_record
 from downpour.record.record_lines import DisturbedLine
+from tests.specs import model_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_clusters")]
 
@@ -26,19 +27,13 @@ def disturbances(result: Result) -> list[str]:
     return [str(line) for _, line in record if isinstance(line, DisturbedLine)]
 
 
-def model(result: Result) -> bytes:
-    """Return a model's bytes."""
-    assert result.model_file is not None
-    return result.model_file.read_bytes()
-
-
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The model of an undisturbed run."""
     shared = tmp_path_factory.mktemp("calm")
     result = downpour.run(SPEC, workers=2, shared=shared, progress=False)
     assert disturbances(result) == []
-    return model(result)
+    return model_of(result)
 
 
 def test_a_slowed_worker_is_slower_and_not_lost(tmp_path: Path, calm: bytes) -> None:
@@ -57,7 +52,7 @@ def test_a_slowed_worker_is_slower_and_not_lost(tmp_path: Path, calm: bytes) -> 
     assert not any("lost" in change for change in result.worker_changes)
     assert result.failures == ()
     assert disturbances(result) == ["worker-2 runs at 0.2 of its speed"]
-    assert model(result) == calm
+    assert model_of(result) == calm
 
 
 @pytest.mark.parametrize(
@@ -75,7 +70,7 @@ def test_kills_change_no_byte_of_the_model(
     result = downpour.run(SPEC, workers=2, shared=tmp_path, progress=False, kill=[kill])
     assert result.state == "finished"
     assert disturbances(result) == [said]
-    assert model(result) == calm
+    assert model_of(result) == calm
 
 
 def test_a_killed_manager_is_back_at_once_for_those_who_follow_the_record(

@@ -39,6 +39,7 @@ from tests.cluster.ray_cluster.conftest import lasting_nodes  # noqa: F401 - a f
 from tests.cluster.slurm.conftest import slurm  # noqa: F401 - a fixture
 from tests.cluster.ssh.conftest import ssh  # noqa: F401 - a fixture
 from tests.cluster.ssh.lab import HOSTS
+from tests.specs import model_of
 
 SPEC = Spec(shards=3, epochs=2, batch_size=32, task_options={}, learning_rate=0.05)
 
@@ -83,12 +84,6 @@ def usual(tmp_path_factory: pytest.TempPathFactory) -> Result:
 def trained(launcher: Launcher, shared: Path) -> Result:
     """Train with three workers."""
     return downpour.run(SPEC, workers=3, shared=shared, on=launcher, progress=False)
-
-
-def model_of(result: Result) -> bytes:
-    """Return the bytes of the model."""
-    assert result.model_file is not None
-    return result.model_file.read_bytes()
 
 
 def started() -> set[psutil.Process]:

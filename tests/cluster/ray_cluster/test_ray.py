@@ -19,15 +19,10 @@ from downpour.experiments.training import embed
 from downpour.launchers import LaunchPlan, RayOptions
 from downpour.network.rpc.messages import Status
 from tests.cluster.ray_cluster.conftest import NEVER, SOON, Nodes
+from tests.specs import model_of
 
 pytest.importorskip("ray", reason="Ray is not installed")
 SPEC = downpour.Spec(shards=2, epochs=15, batch_size=16, learning_rate=0.05)
-
-
-def model_of(result: downpour.Result) -> bytes:
-    """Return the bytes of the final model."""
-    assert result.model_file is not None
-    return result.model_file.read_bytes()
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from downpour.record import Result
 from tests.chaos.stage import Process
 from tests.learning.shipping.conftest import written
 from tests.learning.shipping.foreign import CHANGED, MODULE, PROJECT
+from tests.specs import model_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -63,12 +64,6 @@ class Cluster:
         """Return the files that a machine has unpacked."""
         code = self.tmp_path / f"own-{name}" / "code"
         return sorted(path.name for path in code.glob("*/*.py"))
-
-
-def model_of(result: Result) -> bytes:
-    """Return the bytes of a finished experiment's model."""
-    assert result.model_file is not None
-    return result.model_file.read_bytes()
 
 
 def test_workers_without_the_code_train_to_the_bytes_of_one_that_has_it(tmp_path: Path) -> None:
