@@ -60,16 +60,6 @@ def test_toml_carries_a_spec_without_loss(fields: dict[str, Any], name: str) -> 
     assert Spec.from_toml(spec.to_toml()) == spec
 
 
-def test_every_default_fits() -> None:
-    """An empty file is a spec."""
-    assert Spec.from_toml("") == Spec()
-
-
-def test_overrides_win_over_the_file() -> None:
-    """What is said on the command line counts more than what stands in the file."""
-    assert Spec.from_toml("epochs = 3\nseed = 1") == Spec(epochs=3, seed=1)
-
-
 def test_a_whole_number_serves_as_a_float() -> None:
     """`learning_rate = 1` means 1.0."""
     assert Spec.from_toml("learning_rate = 1").learning_rate == 1.0
@@ -307,12 +297,13 @@ def test_a_path_is_a_data_path() -> None:
 
 
 def test_without_meetings_a_round_is_an_epoch() -> None:
-    """As `meet` = 1 is the default."""
+    """As `meet` = 1 is the default; if an epoch has several, people look for the epoch first."""
     for meetings in (Meetings(3), Spec(epochs=3).meetings):
         assert meetings.rounds == 3
         assert [meetings.epoch_of(number) for number in range(3)] == [0, 1, 2]
         assert all(meetings.ends_epoch(number) for number in range(3))
         assert meetings.named(2) == "epoch 3"
+    assert Meetings(5, 10).named(24) == "epoch 3, round 25"
 
 
 @given(epochs=st.integers(1, 20), each=st.integers(1, 12), before=st.integers(0, 60))
@@ -328,8 +319,3 @@ def test_an_experiment_may_go_on_in_the_middle_of_an_epoch(
         assert rest.epoch_of(number) == whole.epoch_of(before + number)
         assert rest.ends_epoch(number) == whole.ends_epoch(before + number)
     assert rest.ends_epoch(rest.rounds - 1)
-
-
-def test_a_round_is_named_where_an_epoch_has_several() -> None:
-    """People look for the epoch first."""
-    assert Meetings(5, 10).named(24) == "epoch 3, round 25"

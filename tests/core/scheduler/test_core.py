@@ -150,12 +150,6 @@ def test_patience_is_an_option() -> None:
     assert concluded.reason == why
 
 
-def test_each_fact_names_its_cause() -> None:
-    """Events are counted from 1; whatever follows from one carries its number."""
-    play, assigned = begin()
-    assert assigned.cause == play.core.state.cause == 3
-
-
 def test_a_failed_aggregation_names_a_shard() -> None:
     """Without a shard the round would stay complete, and never be aggregated."""
     with pytest.raises(ValueError, match="at least one shard"):

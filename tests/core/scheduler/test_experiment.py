@@ -152,16 +152,6 @@ def test_a_quorum_waits_for_a_grace_window() -> None:
     assert due == [(), (), ((0, 0), (0, 1), (0, 2))]
 
 
-def test_a_round_of_k_sync_ends_with_the_kth_update() -> None:
-    """Whichever shards these are."""
-    experiment = started(shards=3, mode="k-sync", mode_options={"k": 2})
-    ends = []
-    for shard in (2, 0):
-        publish(experiment, shard)
-        ends.append(experiment.has_enough(experiment.rounds[0]))
-    assert ends == [False, True]
-
-
 def test_a_base_stays_until_its_last_update_is_applied() -> None:
     """In a round that goes on, too, while shards that are done have their next task at hand."""
     experiment = started(shards=3, mode="fedasync", keep_models=1, evaluate_every=0)
