@@ -18,6 +18,7 @@ from downpour.record.timeline import attempt_spans
 from downpour.show.dashboard import columns
 from downpour.show.dashboard.model import RecordTables
 from downpour.show.dashboard.rounds import time_left
+from tests.record.lines import updated
 from tests.show.dashboard.records import fields_of, large_record
 from tests.show.dashboard.viewer import Viewer, seen_at_once
 
@@ -67,69 +68,53 @@ def test_attempts_are_those_of_the_reports_timeline(record: list[told.Dated]) ->
     assert shown == reported
 
 
-ROUNDS = st.integers(0, 3)
-TASK = {"round": ROUNDS, "shard": st.integers(0, 2), "attempt": st.integers(0, 2)}
-WORKER = st.sampled_from("abc")
 SECONDS = st.floats(0, 100)
-QUANTILE = st.none() | st.floats(0, 100)
-QUANTILES = {f"{name}_seconds": QUANTILE for name in ("q10", "q50", "q90")}
+ROUNDS, SHARDS, WORKERS = st.integers(0, 3), st.integers(0, 2), st.sampled_from("abc")
+FIELDS = {
+    "round": ROUNDS,
+    "shard": SHARDS,
+    "attempt": st.integers(0, 2),
+    "worker": WORKERS,
+    "meant_for": WORKERS,
+    "failure": st.sampled_from(["lost", "cancelled", "handed_over", "task"]),
+    "shards": st.just((1,)),
+    "step": st.integers(0, 1000),
+    "steps": st.integers(0, 1000),
+    "version": st.integers(1, 9),
+    "bytes": st.integers(0, 10**9),
+    "moved_bytes": st.integers(0, 9),
+    "done": st.floats(0, 1),
+    "parts": st.lists(st.tuples(ROUNDS, SHARDS), max_size=2).map(tuple),
+    "staleness": st.lists(st.integers(0, 5), max_size=2).map(tuple),
+}
+
+
+def lines_of(kind: Any, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Lines of a kind; their times are short, and other numbers are small."""
+    for name in kind.__struct_fields__:
+        if name in FIELDS:
+            fields.setdefault(name, FIELDS[name])
+        elif name.endswith("seconds"):
+            fields[name] = st.none() | SECONDS if name[0] == "q" else SECONDS
+    return st.builds(kind, **fields)
+
+
 LINES = st.one_of(
-    st.builds(told.AssignedLine, **TASK, worker=WORKER, reason=st.text(), **QUANTILES),
-    st.builds(
-        told.ForeseenLine,
-        **TASK,
-        worker=WORKER,
-        done=st.floats(0, 1),
-        elapsed_seconds=SECONDS,
-        **QUANTILES,
-    ),
-    st.builds(
-        told.PhaseLine, **TASK, worker=WORKER, phase=st.text(), moved_bytes=st.integers(0, 9)
-    ),
-    st.builds(
-        told.SavedLine,
-        **TASK,
-        worker=WORKER,
-        step=st.integers(0, 1000),
-        bytes=st.integers(0, 10**9),
-    ),
-    st.builds(
-        told.UpdatedLine,
-        **TASK,
-        worker=WORKER,
-        samples=st.integers(0, 1000),
-        steps=st.integers(0, 1000),
-        loss=st.floats(),
-        load_seconds=SECONDS,
-        train_seconds=SECONDS,
-        publish_seconds=SECONDS,
-        completion_seconds=SECONDS,
-        bytes=st.integers(0, 10**9),
-    ),
-    st.builds(
-        told.ResourcesUsedLine, **TASK, worker=WORKER, samples=st.just(((1.0, 0.5, 9, 1, 0.0),))
-    ),
-    st.builds(
-        told.AttemptFailedLine,
-        **TASK,
-        worker=WORKER,
-        failure=st.sampled_from(["lost", "cancelled", "handed_over", "task"]),
-        reason=st.text(),
-    ),
-    st.builds(told.HandOverAskedLine, **TASK, worker=WORKER, meant_for=WORKER, reason=st.text()),
-    st.builds(told.DroppedLine, round=ROUNDS, shards=st.just((1,)), reason=st.text()),
-    st.builds(told.WorkerLeftLine, worker=WORKER, reason=st.text(), lost=st.booleans()),
-    st.builds(
-        told.AggregatedLine,
-        round=ROUNDS,
-        version=st.integers(1, 9),
-        file=st.just("model"),
-        bytes=st.integers(0, 10**9),
-        seconds=SECONDS,
-        train_seconds=SECONDS,
-        loss=st.floats(),
-        parts=st.lists(st.tuples(ROUNDS, st.integers(0, 2)), max_size=2).map(tuple),
-        staleness=st.lists(st.integers(0, 5), max_size=2).map(tuple),
+    lines_of(told.UpdatedLine, samples=st.integers(0, 1000)),
+    lines_of(told.ResourcesUsedLine, samples=st.just(((1.0, 0.5, 9, 1, 0.0),))),
+    *map(
+        lines_of,
+        [
+            told.AssignedLine,
+            told.ForeseenLine,
+            told.PhaseLine,
+            told.SavedLine,
+            told.AttemptFailedLine,
+            told.HandOverAskedLine,
+            told.DroppedLine,
+            told.WorkerLeftLine,
+            told.AggregatedLine,
+        ],
     ),
 )
 
@@ -251,7 +236,7 @@ def test_an_update_that_is_lost_lets_its_copy_go_on() -> None:
         *as_read([])[:6],
         {**copy, "attempt": 0, "worker": "a", "at": 1.0},
         copy,
-        {**json.loads(_an_update()), "at": 3.0},
+        json.loads(line_text(3.0, updated(0))),
         {"kind": "attempt-failed", **task, "attempt": 0, "worker": "a", "at": 4.0}
         | {"failure": "store", "reason": "file lost"},
     ]
@@ -263,15 +248,6 @@ def test_an_update_that_is_lost_lets_its_copy_go_on() -> None:
         ends[model.line] = [row[1:] for row in viewer.rows("ends")]
     assert ends[len(lines) - 1] == [[3.0, "trained"], [3.0, "stopped"]]
     assert ends[len(lines)] == [[3.0, "failed"], [None, None]]
-
-
-def _an_update() -> str:
-    about: Any = {"round": 0, "shard": 0, "attempt": 0, "worker": "a", "samples": 1, "steps": 1}
-    times: Any = {"load_seconds": 0, "train_seconds": 1, "publish_seconds": 0}
-    return line_text(
-        3.0,
-        told.UpdatedLine(**about, **times, loss=1.0, completion_seconds=2.0, bytes=10, checksum=""),
-    )
 
 
 def test_blocks_of_attempts_that_have_ended_are_small_and_read_the_same(
