@@ -73,6 +73,20 @@ def aggregated(number: int = 0, **fields: Any) -> told.AggregatedLine:
     return told.AggregatedLine(round=number, version=number + 1, **known)
 
 
+def measured(number: int, loss: float, *classes: float) -> told.EvaluatedLine:
+    """The loss and the accuracies of classes after a round, which are equally frequent."""
+    metrics = {"accuracy": sum(classes) / len(classes)} if classes else {}
+    return told.EvaluatedLine(
+        round=number, loss=loss, metrics=metrics, class_accuracy=classes, seconds=0.1
+    )
+
+
+def finished(seconds: float) -> told.FinishedLine:
+    """The end of an experiment that took so long."""
+    file = "model.safetensors"
+    return told.FinishedLine(file=file, total_seconds=seconds, reason="", checksum="")
+
+
 def dated(*lines: told.RecordLine) -> list[told.Dated]:
     """The lines a second apart."""
     return [(float(second), line) for second, line in enumerate(lines)]

@@ -21,11 +21,10 @@ from downpour.record.record_lines import (
     AggregatedLine,
     ResourcesUsedLine,
     Sample,
-    SubmittedLine,
     UpdatedLine,
 )
 from downpour.show.event_files import EndedRuns, EventFiles, write_events
-from tests.specs import stored_spec
+from tests.record.lines import submitted
 
 RECORDED = Path(__file__).parents[1] / "recorded"
 HANDOFF = read_record(RECORDED / "handoff" / RECORD_NAME)
@@ -48,13 +47,6 @@ def points(folder: Path) -> Points:
     told = {tag: {event.step: event.value for event in events} for tag, events in read.items()}
     assert all(len(told[tag]) == len(events) for tag, events in read.items())
     return told
-
-
-def submitted(experiment: str) -> SubmittedLine:
-    """Submit an experiment of that name."""
-    return SubmittedLine(
-        experiment=experiment, name="one", spec=stored_spec(), version="0", shards=1
-    )
 
 
 def test_scalars_are_those_of_the_result(tmp_path: Path) -> None:
@@ -113,7 +105,7 @@ def test_the_spec_is_there_as_text_and_as_hyperparameters(tmp_path: Path) -> Non
 
 def test_times_of_day_follow_from_the_identifier(tmp_path: Path) -> None:
     """It holds when the experiment was submitted; the record has seconds since then."""
-    first = 100.0, submitted("one-20260102-030405-0a1b2c3d")
+    first = 100.0, submitted(1, "one-20260102-030405-0a1b2c3d")
     write_events([first, *((100.0 + at, f) for at, f in HANDOFF[1:])], tmp_path)
     events = read_back(tmp_path / first[1].experiment).Scalars("parameters")
     assert [event.wall_time for event in events] == [1767323045.0 + 1.0]
@@ -148,7 +140,7 @@ def test_a_folder_that_is_none_is_named(tmp_path: Path) -> None:
 def test_a_record_cannot_lead_out_of_the_folder(tmp_path: Path) -> None:
     """It may come from somewhere else."""
     with pytest.raises(FileCorrupt, match="cannot name a file"):
-        write_events([(0.0, submitted("../elsewhere"))], tmp_path / "runs")
+        write_events([(0.0, submitted(1, "../elsewhere"))], tmp_path / "runs")
     assert [path.name for path in tmp_path.rglob("*")] == ["runs"]
 
 

@@ -184,14 +184,7 @@ def record_of(run: Run, *, failed: bool = False, wrong: bool = False, lost: bool
         for number in range(run.spec.epochs):
             facts += _round(run, number)
         end = facts[-1][0] + 0.1
-        facts.append(
-            (
-                end,
-                told.FinishedLine(
-                    file="model.safetensors", total_seconds=end, reason="", checksum=""
-                ),
-            )
-        )
+        facts.append((end, made.finished(end)))
     lines = (json.dumps({"at": at, **told.to_fields(fact)}) for at, fact in facts)
     return "".join(f"{line}\n" for line in lines).encode()
 
@@ -220,11 +213,5 @@ def _round(run: Run, number: int) -> list[told.Dated]:
     facts.sort(key=lambda fact: fact[0])
     classes = tuple(drawn.random() for _ in range(3))
     aggregated = made.aggregated(number, train_seconds=seconds, loss=drawn.random())
-    evaluated = told.EvaluatedLine(
-        round=number,
-        loss=drawn.random(),
-        metrics={"accuracy": sum(classes) / 3},
-        class_accuracy=classes,
-        seconds=0.2,
-    )
-    return [*facts, (begin + 9.0, aggregated), (begin + 9.5, evaluated)]
+    measured = made.measured(number, drawn.random(), *classes)
+    return [*facts, (begin + 9.0, aggregated), (begin + 9.5, measured)]

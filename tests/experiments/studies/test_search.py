@@ -20,7 +20,7 @@ from downpour.experiments.studies.running import measured_in, run_study
 from downpour.experiments.studies.sampler import Choices, Pruner, Range
 from downpour.experiments.studies.search import SearchPlan
 from downpour.record.record import line_text
-from downpour.record.record_lines import EvaluatedLine, SubmittedLine
+from downpour.record.record_lines import SubmittedLine
 from downpour.record.study_result import SearchResult, SearchRun
 from tests.experiments.studies.conftest import (
     SEARCH,
@@ -29,6 +29,7 @@ from tests.experiments.studies.conftest import (
     Silence,
     search_folder,
 )
+from tests.record.lines import measured
 
 PLAIN = 'name = "s"\nworkers = 2\n'
 RATE = "learning_rate = { low = 0.1, high = 0.2 }\n"
@@ -382,7 +383,6 @@ def test_epochs_are_counted_by_the_resolved_spec() -> None:
     """The spec of a run may leave `meet` open; its record has the number of rounds an epoch."""
     spec = {**resolve(Spec(meet="auto", shards=2), None).model_dump(mode="json")}
     begun = SubmittedLine(experiment="a-1", name="a", spec=spec, version="", shards=2)
-    measured = EvaluatedLine(round=3, loss=0.5, metrics={}, class_accuracy=(), seconds=0.1)
-    lines = [line_text(0.0, begun), line_text(1.0, measured)]
+    lines = [line_text(0.0, begun), line_text(1.0, measured(3, 0.5))]
     assert list(measured_in(lines, 1)) == [(2, {"loss": 0.5})]
     assert list(measured_in(lines, 2)) == []

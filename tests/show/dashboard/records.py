@@ -31,12 +31,7 @@ def large_record(
     for number in range(rounds):
         begin = start + 2 + number * round_seconds
         yield from sorted(_round(workers, number, begin, round_seconds, draw), key=lambda at: at[0])
-    yield (
-        start + 2 + rounds * round_seconds,
-        told.FinishedLine(
-            file="model.safetensors", total_seconds=rounds * round_seconds, checksum="0", reason=""
-        ),
-    )
+    yield start + 2 + rounds * round_seconds, made.finished(rounds * round_seconds)
 
 
 def _round(
@@ -62,16 +57,7 @@ def _round(
         yield begin + takes, made.updated(shard, worker=name, round=number, **update)
     closed, loss = begin + 0.95 * seconds, 2.3 / (number + 1)
     yield closed, made.aggregated(number, bytes=MODEL_BYTES, train_seconds=0.9 * seconds, loss=loss)
-    yield (
-        closed,
-        told.EvaluatedLine(
-            round=number,
-            loss=2.0 / (number + 1),
-            metrics={"accuracy": 1 - 0.9 / (number + 1)},
-            class_accuracy=(0.5,) * 10,
-            seconds=0.3,
-        ),
-    )
+    yield closed, made.measured(number, 2.0 / (number + 1), *[1 - 0.9 / (number + 1)] * 10)
 
 
 def texts(record: Iterator[tuple[float, told.RecordLine]]) -> Iterator[str]:
