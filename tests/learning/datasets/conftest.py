@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from downpour.core.spec import Spec
+
 IDX_STEMS = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
 
 
@@ -33,6 +35,12 @@ def write_idx(folder: Path, *, count: int = 30) -> dict[str, NDArray[Any]]:
     for stem, array in arrays.items():
         (raw / f"{stem}-ubyte").write_bytes(idx_bytes(array))
     return arrays
+
+
+def npz_spec(folder: Path, **arrays: Any) -> Spec:
+    """Save arrays to `set.npz`, and return a spec that names the file."""
+    np.savez(folder / "set.npz", **arrays)
+    return Spec.make({"dataset": "npz", "data_path": str(folder / "set.npz")})
 
 
 @pytest.fixture

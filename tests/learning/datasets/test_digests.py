@@ -21,6 +21,7 @@ from downpour.learning.datasets.prepared import ARRAYS
 from downpour.learning.tasks.agreement import open_data
 from downpour.learning.tasks.batches import Feed
 from downpour.learning.training.epoch_order import batch_order
+from tests.learning.datasets.conftest import npz_spec
 
 ONE, BLOCK = 128, 1024  # bytes of an example, and of a block, which holds eight
 
@@ -33,8 +34,7 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spec:
     monkeypatch.setattr(digests, "_AT_ONCE", 3)
     monkeypatch.setattr(prepared, "_STRETCH_BYTES", BLOCK)
     x = np.random.default_rng(0).random((80, ONE // 4), np.float32)
-    np.savez(tmp_path / "set.npz", x=x, y=np.arange(80) % 2)
-    return Spec.make({"dataset": "npz", "data_path": str(tmp_path / "set.npz"), "device": "cpu"})
+    return npz_spec(tmp_path, x=x, y=np.arange(80) % 2).replace(device="cpu")
 
 
 @pytest.fixture

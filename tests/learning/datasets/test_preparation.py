@@ -65,6 +65,11 @@ class Gone(Counted):
         raise SpecError("data_path", "set.npz", "no such file or folder")
 
 
+def made(root: Path, source: Counted | None = None, begun_with: str | None = None) -> str:
+    """Prepare a dataset, by default of a source that counts; return its key."""
+    return prepare(Spec.make({}), root, source=source or Counted(), begun_with=begun_with)
+
+
 def folders(root: Path) -> list[Path]:
     """Return the folders of prepared datasets, whole or not."""
     return [path for path in root.iterdir() if path.is_dir() and path.name != "sources"]
@@ -82,29 +87,27 @@ def test_ten_that_start_together_decode_once(tmp_path: Path) -> None:
     """One decodes, the others wait and find the same folder."""
     source = Counted()
     with ThreadPoolExecutor(10) as pool:
-        keys = set(pool.map(lambda _: prepare(Spec.make({}), tmp_path, source=source), range(10)))
+        keys = set(pool.map(lambda _: made(tmp_path, source), range(10)))
     assert len(keys) == 1
     assert source.reads == 1
 
 
 def test_other_content_has_another_name(tmp_path: Path) -> None:
     """Limits and the examples themselves count; what only steers training does not."""
-    base = prepare(Spec.make({}), tmp_path, source=Counted())
-    assert (
-        prepare(Spec.make({"seed": 3, "epochs": 9, "batch_size": 7}), tmp_path, source=Counted())
-        == base
-    )
+    base = made(tmp_path)
+    other = Spec.make({"seed": 3, "epochs": 9, "batch_size": 7})
+    assert prepare(other, tmp_path, source=Counted()) == base
     assert prepare(Spec.make({"train_limit": 5}), tmp_path, source=Counted()) != base
-    assert prepare(Spec.make({}), tmp_path, source=Counted("another", level=1.0)) != base
+    assert made(tmp_path, Counted("another", level=1.0)) != base
 
 
 def test_the_same_examples_from_another_place_are_the_same_dataset(tmp_path: Path) -> None:
     """A copy of the files on another machine leads to the folder that is there."""
-    base = prepare(Spec.make({}), tmp_path, source=Counted())
+    base = made(tmp_path)
     copy = Counted("elsewhere")
-    assert prepare(Spec.make({}), tmp_path, source=copy) == base
+    assert made(tmp_path, copy) == base
     assert copy.reads == 1
-    assert prepare(Spec.make({}), tmp_path, source=copy) == base
+    assert made(tmp_path, copy) == base
     assert copy.reads == 1
 
 
@@ -123,49 +126,49 @@ def test_a_changed_file_is_another_dataset(tmp_path: Path) -> None:
 
 def test_an_intact_folder_needs_no_source(tmp_path: Path) -> None:
     """A manager that resumes on a machine without the files opens the folder that is there."""
-    key = prepare(Spec.make({}), tmp_path, source=Counted())
+    key = made(tmp_path)
     nowhere = Gone()
-    assert prepare(Spec.make({}), tmp_path, begun_with=key, source=nowhere) == key
+    assert made(tmp_path, nowhere, key) == key
     assert nowhere.looks == 0
 
 
 def test_a_changed_source_does_not_change_what_an_experiment_began_with(tmp_path: Path) -> None:
     """It goes on with the examples of its first rounds; the next experiment has the new ones."""
-    key = prepare(Spec.make({}), tmp_path, source=Counted())
+    key = made(tmp_path)
     changed = Counted("two", level=1.0)
-    assert prepare(Spec.make({}), tmp_path, begun_with=key, source=changed) == key
-    assert prepare(Spec.make({}), tmp_path, source=changed) != key
+    assert made(tmp_path, changed, key) == key
+    assert made(tmp_path, changed) != key
 
 
 def test_a_folder_that_is_gone_is_made_again_from_the_same_source(tmp_path: Path) -> None:
     """From its source, which must come to the same examples."""
-    key = prepare(Spec.make({}), tmp_path, source=Counted())
+    key = made(tmp_path)
     shutil.rmtree(tmp_path / key)
-    assert prepare(Spec.make({}), tmp_path, begun_with=key, source=Counted()) == key
+    assert made(tmp_path, begun_with=key) == key
     open_prepared(tmp_path, key)
     shutil.rmtree(tmp_path / key)
     changed = Counted("two", level=1.0)
     with pytest.raises(SpecError, match=f"has changed since the experiment began with {key}"):
-        prepare(Spec.make({}), tmp_path, begun_with=key, source=changed)
+        made(tmp_path, changed, key)
 
 
 def test_a_folder_that_is_gone_with_its_source_is_told_as_that(tmp_path: Path) -> None:
     """One line names the source that is missing, and why it is needed."""
-    key = prepare(Spec.make({}), tmp_path, source=Counted())
+    key = made(tmp_path)
     shutil.rmtree(tmp_path / key)
     wanted = (
         f"data_path = 'set.npz': no such file or folder; the manager needs it again because {key}"
     )
     with pytest.raises(SpecError, match=wanted):
-        prepare(Spec.make({}), tmp_path, begun_with=key, source=Gone())
+        made(tmp_path, Gone(), key)
 
 
 @pytest.mark.parametrize("name", ["train_x.npy", "facts.json"])
 def test_altered_bytes_are_made_good_from_the_source(tmp_path: Path, name: str) -> None:
     """What was altered is kept aside, for others may have mapped it."""
-    key = prepare(Spec.make({}), tmp_path, source=Counted())
+    key = made(tmp_path)
     altered = flipped(tmp_path / key / name)
-    assert prepare(Spec.make({}), tmp_path, source=Counted()) == key
+    assert made(tmp_path) == key
     open_prepared(tmp_path, key)
     assert (tmp_path / f".{key}.damaged" / name).read_bytes() == altered
 
@@ -177,20 +180,20 @@ def test_other_files_that_were_read_are_watched(tmp_path: Path) -> None:
     source = Counted(others=(table,))
     (tmp_path / "datasets").mkdir()
     for _ in range(2):
-        prepare(Spec.make({}), tmp_path / "datasets", source=source)
+        made(tmp_path / "datasets", source)
     assert source.reads == 1
     table.write_text("1,2\n3,4")
-    prepare(Spec.make({}), tmp_path / "datasets", source=source)
+    made(tmp_path / "datasets", source)
     assert source.reads == 2
 
 
 def test_a_source_that_does_not_say_what_it_read_is_asked_each_time(tmp_path: Path) -> None:
     """And what it returns decides whether it is the same dataset."""
     source = Counted(others=None)
-    before = prepare(Spec.make({}), tmp_path, source=source)
-    assert prepare(Spec.make({}), tmp_path, source=source) == before
+    before = made(tmp_path, source)
+    assert made(tmp_path, source) == before
     source.level = 1.0
-    assert prepare(Spec.make({}), tmp_path, source=source) != before
+    assert made(tmp_path, source) != before
     assert source.reads == 3
 
 
@@ -211,26 +214,26 @@ def test_a_source_that_cannot_be_read_is_not_blamed_on_the_shared_directory(
             raise error
 
     with pytest.raises(SpecError, match=accepted):
-        prepare(Spec.make({}), tmp_path, source=Unreadable())
+        made(tmp_path, Unreadable())
 
 
 def test_a_preparation_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     """The next one starts from the beginning, also where a dead process left its half."""
     source = Counted(failures=1)
     with pytest.raises(RuntimeError):
-        prepare(Spec.make({}), tmp_path, source=source)
+        made(tmp_path, source)
     assert not folders(tmp_path)
     (tmp_path / "other").mkdir()
-    key = prepare(Spec.make({}), tmp_path / "other", source=Counted())
+    key = made(tmp_path / "other")
     (tmp_path / f".{key}.partial").mkdir()
-    assert prepare(Spec.make({}), tmp_path, source=source) == key
+    assert made(tmp_path, source) == key
     assert not (tmp_path / f".{key}.partial").exists()
 
 
 def test_a_folder_that_is_away_is_not_made_anew(tmp_path: Path) -> None:
     """Workers would not find what was prepared below the point of a missing mount."""
     with pytest.raises(SharedDirectoryError, match="no such folder"):
-        prepare(Spec.make({}), tmp_path / "datasets", source=Counted())
+        made(tmp_path / "datasets")
     with pytest.raises(FileNotFoundError):
         write_array_folder(tmp_path / "datasets", "x", {}, {"a": np.zeros(3)})
     assert list(tmp_path.iterdir()) == []
@@ -240,14 +243,14 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     """A file where the folder should be is the shared directory's fault, in one line."""
     (tmp_path / "datasets").write_text("in the way")
     with pytest.raises(SharedDirectoryError, match="not a folder"):
-        prepare(Spec.make({}), tmp_path / "datasets", source=Counted())
+        made(tmp_path / "datasets")
 
 
 def test_a_machine_that_asked_too_early_does_not_decode_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An NFS client goes on believing that the folder is missing while another one makes it."""
-    key = prepare(Spec.make({}), tmp_path, source=Counted())
+    key = made(tmp_path)
     late = Counted()
     seen: set[str] = set()
     listing, opening = os.listdir, os.open
@@ -263,7 +266,7 @@ def test_a_machine_that_asked_too_early_does_not_decode_again(
 
     monkeypatch.setattr(os, "listdir", noted)
     monkeypatch.setattr(os, "open", as_a_client_sees_it)
-    assert prepare(Spec.make({}), tmp_path, source=late) == key
+    assert made(tmp_path, late) == key
     assert late.reads == 0
 
 
@@ -279,7 +282,7 @@ def test_a_file_system_that_syncs_no_directories_is_taken_as_it_is(
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", files_only)
-    assert (tmp_path / prepare(Spec.make({}), tmp_path, source=Counted())).is_dir()
+    assert (tmp_path / made(tmp_path)).is_dir()
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
@@ -293,9 +296,9 @@ def test_a_full_disk_is_told_as_that(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", full)
         with pytest.raises(SharedDirectoryError, match="No space left on device"):
-            prepare(Spec.make({}), tmp_path, source=Counted())
+            made(tmp_path)
     assert not folders(tmp_path)
-    prepare(Spec.make({}), tmp_path, source=Counted())
+    made(tmp_path)
 
 
 @given(

@@ -12,16 +12,15 @@ import numpy as np
 import pytest
 
 from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError
-from downpour.core.spec import Spec
 from downpour.learning.datasets import open_prepared, prepare
 from downpour.learning.datasets.prepared import ARRAYS
+from tests.learning.datasets.conftest import npz_spec
 
 
 @pytest.fixture
 def key(tmp_path: Path) -> str:
     """A small prepared dataset in the test's folder."""
-    np.savez(tmp_path / "set.npz", x=np.ones((20, 2)), y=np.arange(20) % 2)
-    return prepare(Spec.make({"dataset": "npz", "data_path": str(tmp_path / "set.npz")}), tmp_path)
+    return prepare(npz_spec(tmp_path, x=np.ones((20, 2)), y=np.arange(20) % 2), tmp_path)
 
 
 def test_examples_are_mapped_not_read(tmp_path: Path, key: str) -> None:

@@ -1,17 +1,21 @@
-"""The digits set of scikit-learn, and what every source has in common."""
+"""The digits set of scikit-learn, orders that never change, and what every source has in common."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
 from downpour.learning.datasets import SOURCES, built_in, check_source, open_prepared, prepare
+from downpour.learning.datasets.source import held_out, random_order
 
 
 def test_an_unknown_dataset_is_refused_by_naming_the_known() -> None:
@@ -37,9 +41,10 @@ def test_importing_the_datasets_brings_no_heavy_package() -> None:
 
 
 def test_a_data_folder_that_is_not_there_is_seen_before_anything_starts(tmp_path: Path) -> None:
-    """A mistyped --data-dir is not answered by a download."""
-    with pytest.raises(SpecError, match="data_dir"):
-        check_source(Spec.make({"dataset": "mnist"}), tmp_path / "nowhere")
+    """A mistyped --data-dir is not answered by a download, also of an impossible name."""
+    for name in ("nowhere", "a" * 5_000, "a\0b"):
+        with pytest.raises(SpecError, match=r"data_dir = .*: no such folder"):
+            check_source(Spec.make({"dataset": "mnist"}), tmp_path / name)
 
 
 @pytest.mark.parametrize("dataset", ["npz", "folder"])
@@ -54,13 +59,6 @@ def test_a_path_that_cannot_be_is_refused_in_one_short_line(
             check_source(spec, data_dir)
         assert refusal.value.field == "data_path"
         assert len(str(refusal.value)) < 200
-
-
-def test_a_data_folder_of_an_impossible_name_is_refused() -> None:
-    """As one that is not there."""
-    for name in ("a" * 5_000, "a\0b"):
-        with pytest.raises(SpecError, match="no such folder"):
-            check_source(Spec.make({}), Path(name))
 
 
 def test_a_fifth_of_every_class_is_held_out(tmp_path: Path) -> None:
@@ -96,3 +94,39 @@ def test_the_file_holds_what_the_loader_gives() -> None:
     assert quick is not None
     assert np.array_equal(quick[0], images)
     assert np.array_equal(quick[1], labels)
+
+
+def test_an_order_is_pinned() -> None:
+    """These numbers may not change with any version of numpy, or old experiments cannot repeat."""
+    assert random_order(8, 1, 2, 3).tolist() == [1, 3, 7, 5, 2, 0, 4, 6]
+
+
+@given(st.integers(0, 200), st.integers(0, 2**63 - 1))
+def test_an_order_is_a_permutation(count: int, seed: int) -> None:
+    """Every position appears once."""
+    assert np.array_equal(np.sort(random_order(count, seed)), np.arange(count))
+
+
+@pytest.mark.slow
+def test_the_beginning_of_an_order_takes_no_memory_for_the_rest() -> None:
+    """It is that of the whole order, and found among millions in a few megabytes."""
+    count = 3_000_000
+    whole = random_order(count, 1, 2)
+    for first in (1, 1000, count // 2, count, count + 1):
+        assert np.array_equal(random_order(count, 1, 2, first=first), whole[:first])
+    tracemalloc.start()
+    random_order(count, 1, 2, first=10)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 16 * count
+
+
+@given(st.lists(st.integers(0, 5), max_size=120))
+def test_each_class_gives_a_fifth_of_itself(classes: list[int]) -> None:
+    """Both parts together are the whole, and no class is off by a whole example."""
+    labels = np.asarray(classes, dtype=np.int64)
+    train, test = held_out(labels, len(labels))
+    assert np.array_equal(np.sort(np.concatenate([train, test])), np.arange(len(labels)))
+    for label in set(classes):
+        share = np.sum(labels == label) / 5
+        assert abs(np.sum(labels[test] == label) - share) < 1

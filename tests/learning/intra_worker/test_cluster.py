@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -40,3 +42,21 @@ def test_the_model_is_the_same_and_no_helper_is_left(
     )
     mine = psutil.Process().children(recursive=True)
     assert not [one for one in mine if "downpour.learning.intra_worker.helper" in one.cmdline()]
+
+
+_CODE = """
+import sys
+import downpour.cluster.worker.task_runner, downpour.learning.training.trial
+print(*(name for name in sys.modules if name.startswith("downpour")))
+"""
+_OTHERS = {"team", "helper", "helper_process"}
+
+
+@pytest.mark.slow
+def test_a_worker_of_one_process_imports_no_arrangement_of_several() -> None:
+    """Helpers and layers in several processes are for those who ask for them."""
+    command = [sys.executable, "-c", _CODE]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert "downpour.learning.training.loop" in told
+    assert not {f"downpour.learning.intra_worker.{name}" for name in _OTHERS} & set(told)
+    assert not [name for name in told if name.startswith("downpour_lab")]

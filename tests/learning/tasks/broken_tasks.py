@@ -54,13 +54,6 @@ class Unnamed(Spoilt):
         return Listed()
 
 
-class Nothing(Spoilt):
-    """Its factory forgets to return the network."""
-
-    def model(self) -> Any:
-        Wrapped()
-
-
 class Leaving(Spoilt):
     """Ends the process where a loss is asked for."""
 

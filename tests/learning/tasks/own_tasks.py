@@ -204,13 +204,6 @@ class Several(Plane):
         return torch.square(model(x) - y)
 
 
-class Number(Plane):
-    """The loss as a number."""
-
-    def loss(self, model: nn.Module, batch: Any) -> Any:
-        return super().loss(model, batch).item()
-
-
 class Detached(Plane):
     """The loss without its history."""
 
@@ -298,14 +291,6 @@ class Remembering(Plane):
 
     def optimizer(self, groups: list[dict[str, Any]]) -> Optimizer:
         return Collecting(groups, lr=0.1)
-
-
-class Wild(Plane):
-    """A rate that is none."""
-
-    def rate(self, done: float) -> float:
-        del done
-        return -1.0
 
 
 class Other:
@@ -404,14 +389,6 @@ class EndlessAtTheEnd(Plane):
         return super().loss(model, batch) / float(len(batch[0]) == 16)
 
 
-class Unnamed(Plane):
-    """Metrics without names."""
-
-    def metrics(self, model: nn.Module, batch: Any) -> Any:
-        del model, batch
-        return [1.0]
-
-
 class Numbered(Plane):
     """Metrics by number."""
 
@@ -434,13 +411,6 @@ class Mistyped(Plane):
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
         mine = [value for value in model.parameters() if value.requires_grad]
         return [{"params": mine, "learning_rate": 0.5}]
-
-
-class Ungrouped(Plane):
-    """Parameters in place of groups."""
-
-    def groups(self, model: nn.Module) -> Any:
-        return model.parameters()
 
 
 class Calling(Plane):

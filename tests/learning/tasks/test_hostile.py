@@ -33,6 +33,13 @@ RETURNED = {
     "step": ("none", "nan", "odd", "text", "tensor"),
 }
 """What is wrong for each; None is right where the spec decides then, and text can be examples."""
+SAID = {
+    ("model", "none"): "model() must return a torch.nn.Module",
+    ("loss", "nan"): "loss() must return a tensor, but returned float",
+    ("metrics", "empty"): "metrics() must return numbers by name, but returned []",
+    ("groups", "text"): 'groups() must return a list of {"params": parameters',
+    ("rate", "nan"): "rate(0) must return a number, 0 or above, not nan",
+}
 TABLE = [(method, what) for method, wrong in RETURNED.items() for what in (*RAISED, *wrong)]
 
 
@@ -57,6 +64,7 @@ def test_a_hostile_method_is_refused_in_one_line(tmp_path: Path, method: str, wh
     line = str(refusal.value)
     assert line.startswith("task = 'hostile_tasks:Hostile")
     assert "\n" not in line
+    assert SAID.get((method, what), "") in line
     # A batch may be anything, so only the loss can tell what is wrong with one.
     names = "collate|loss" if method == "collate" and what not in RAISED else method
     assert re.search(rf"\b({names})\b", line), line

@@ -18,6 +18,7 @@ from downpour.learning.tasks.batches import Classification
 from downpour.learning.tasks.loaded import LoadedTask, load
 from downpour.learning.training.epoch_order import KeptArrays
 from downpour.learning.training.loop import LocalTask, ShardTraining
+from tests.learning.datasets.conftest import npz_spec
 
 # Dropout, two memory layouts and a last batch that is not full.
 BASE: dict[str, Any] = {"model": "mnist-cnn", "batch_size": 16, "learning_rate": 0.01}
@@ -45,8 +46,7 @@ def _prepared(folder: Path, *, images: bool) -> PreparedDataset:
     else:
         x, y = generator.normal(5, 3, (100, 5)), np.arange(100) % 2
         x[:, 0] += 9 * y
-    np.savez(folder / "set.npz", x=x, y=y, x_test=x[:40], y_test=y[:40])
-    spec = Spec.make({"dataset": "npz", "data_path": str(folder / "set.npz")})
+    spec = npz_spec(folder, x=x, y=y, x_test=x[:40], y_test=y[:40])
     return open_prepared(folder, prepare(spec, folder))
 
 

@@ -1,4 +1,4 @@
-"""Measuring a network on the test examples."""
+"""Measuring a network on the test examples, also one that learned by rounds of averaging."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from downpour.base.errors import NonFinite
 from downpour.core.spec import Spec
 from downpour.learning.datasets import PreparedDataset, open_prepared, prepare
-from downpour.learning.models import build
+from downpour.learning.models import build, check_fit
 from downpour.learning.tasks.loaded import load
 from downpour.learning.training import evaluation
 from downpour.learning.training.evaluation import evaluate, evaluate_on
-from downpour.learning.training.parameters import parameters_of
+from downpour.learning.training.loop import LocalTask, ShardTraining
+from downpour.learning.training.parameters import load_parameters, parameters_of
+from tests.learning.datasets.conftest import npz_spec
 
 from .conftest import same_bytes
 
@@ -59,8 +61,7 @@ def test_examples_set_apart_are_evaluated_without_what_training_draws(
 def test_a_class_without_test_examples_has_no_accuracy(tmp_path: Path) -> None:
     """It is NaN, not zero."""
     x, y = np.ones((30, 2)), np.arange(30) % 3
-    np.savez(tmp_path / "set.npz", x=x, y=y, x_test=x[:2], y_test=y[:2])
-    spec = Spec.make({"dataset": "npz", "data_path": str(tmp_path / "set.npz")})
+    spec = npz_spec(tmp_path, x=x, y=y, x_test=x[:2], y_test=y[:2])
     small = open_prepared(tmp_path, prepare(spec, tmp_path))
     assert math.isnan(evaluate(Always(1.0, 0.0, 0.0), load(spec, small)).class_accuracy[2])
 
@@ -76,9 +77,7 @@ def test_two_classes_with_one_output(numbers: PreparedDataset) -> None:
 def test_many_targets_are_judged_one_by_one(tmp_path: Path) -> None:
     """The share of right yeses and noes; there are no classes."""
     x, y = np.ones((10, 2)), np.tile([1, 0, 0], (10, 1))
-    np.savez(tmp_path / "set.npz", x=x, y=y, x_test=x, y_test=y)
-    fields = {"dataset": "npz", "data_path": str(tmp_path / "set.npz")}
-    spec = Spec.make({**fields, "loss": "binary_cross_entropy"})
+    spec = npz_spec(tmp_path, x=x, y=y, x_test=x, y_test=y).replace(loss="binary_cross_entropy")
     many = open_prepared(tmp_path, prepare(spec, tmp_path))
     found = evaluate(Always(1.0, 1.0, -1.0), load(spec, many))
     assert found.metrics["accuracy"] == pytest.approx(2 / 3)
@@ -128,3 +127,24 @@ def test_examples_are_looked_at_together_as_far_as_memory_goes(
     found = evaluate(model, load(Spec.make({}), dataset))
     assert max(model.seen[1:]) == most
     assert sum(model.seen[1:]) == found.samples == 40
+
+
+def test_four_shards_learn_digits_by_averaging(tmp_path: Path) -> None:
+    """More than 95 % after five rounds, as in the first example that users run."""
+    spec = Spec.make({"learning_rate": 0.1, "momentum": 0.9, "batch_size": 16})
+    dataset = open_prepared(tmp_path, prepare(spec, tmp_path))
+    model = build(spec, dataset.facts)
+    check_fit(model, spec, dataset.facts)
+    version = parameters_of(model)
+    for round_ in range(5):
+        updates = []
+        for shard in range(4):
+            load_parameters(model, version)
+            indices = np.arange(shard, dataset.facts.train_samples, 4)
+            task = LocalTask(indices=indices, round=round_, shard=shard)
+            training = ShardTraining(load(spec, dataset), model, task)
+            training.advance(training.steps_total)
+            updates.append(training.parameters())
+        version = {name: np.mean([u[name] for u in updates], axis=0) for name in version}
+    load_parameters(model, version)
+    assert evaluate(model, load(spec, dataset)).metrics["accuracy"] > 0.95

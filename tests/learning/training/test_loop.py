@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from downpour.base.errors import FileCorrupt, NonFinite, SpecError
+from downpour.base.errors import FileCorrupt, NonFinite
 from downpour.core.spec import Spec
 from downpour.learning.datasets import PreparedDataset
 from downpour.learning.models import build
@@ -75,15 +75,6 @@ def test_how_often_it_pauses_changes_nothing(
         torch.rand(disturbance)
     assert same_bytes(finished(training).parameters(), whole.parameters())
     assert training.mean_loss == whole.mean_loss
-
-
-def test_training_leaves_the_process_as_it_was(dataset: PreparedDataset) -> None:
-    """Torch's generator and threads are the process's own again after every advance."""
-    torch.set_num_threads(2)
-    before = torch.get_rng_state()
-    finished(started(dataset))
-    assert torch.equal(torch.get_rng_state(), before)
-    assert torch.get_num_threads() == 2
 
 
 @pytest.mark.parametrize(("round_", "shard"), [(1, 0), (0, 1)])
@@ -227,12 +218,6 @@ def test_parameters_that_explode_in_the_last_step_are_reported(dataset: Prepared
         finished(training).parameters()
 
 
-def test_balanced_batches_that_cannot_be_are_refused(dataset: PreparedDataset) -> None:
-    """Four classes do not fit into batches of three."""
-    with pytest.raises(SpecError, match="batches"):
-        started(dataset, {"batches": "balanced", "batch_size": 3})
-
-
 @pytest.mark.parametrize("indices", [[-1, 3], [0, 100]])
 def test_indices_outside_the_training_set_are_refused(
     dataset: PreparedDataset, indices: list[int]
@@ -368,15 +353,19 @@ def test_python_and_numpy_draws_survive_a_hand_over(dataset: PreparedDataset) ->
         assert same_bytes(finished(second).parameters(), whole.parameters())
 
 
-def test_training_leaves_all_generators_as_they_were(dataset: PreparedDataset) -> None:
-    """Python's and numpy's as well, in the midst of a step's drawing."""
+def test_training_leaves_the_process_as_it_was(dataset: PreparedDataset) -> None:
+    """Threads and all generators are its own again, also in the midst of a step's drawing."""
+    torch.set_num_threads(2)
+    network, before = Drawing(), torch.get_rng_state()
     spec = Spec.make({**BASE, "model": "lab:Drawing"})
     task = LocalTask(indices=np.arange(90), round=0, shard=0)
     random.seed(4)
     np.random.seed(4)
     expected = random.Random(4).random(), np.random.RandomState(4).random_sample()
-    finished(ShardTraining(load(spec, dataset), Drawing(), task))
+    finished(ShardTraining(load(spec, dataset), network, task))
     assert (random.random(), np.random.random_sample()) == expected
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_num_threads() == 2
 
 
 def _told(
