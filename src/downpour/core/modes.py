@@ -78,22 +78,14 @@ OVERLAPPING = ("handoff", "wait")
 
 
 def mode_of(spec: ResolvedSpec) -> Mode:
-    """Return the mode that a spec names, with the spec's options.
-
-    Raises:
-        SpecError: an option is out of its range.
-    """
+    """Return the mode that a spec names, with the spec's options, and refuse impossible ones."""
     kind = MODES[spec.mode]
     mode = kind.make({**kind.options, **spec.mode_options}, spec.shards)
     return replace(mode, ahead=spec.overlap, overlaps=True) if spec.overlap else mode
 
 
 def check_mode(spec: Spec) -> None:
-    """Refuse options that a mode does not have, and fields that need shards to be in step.
-
-    Raises:
-        SpecError: names the field, and the accepted values.
-    """
+    """Refuse options that a mode does not have, and fields that need shards to be in step."""
     kind = MODES[spec.mode]
     for name, value in spec.mode_options.items():
         if name not in kind.options:

@@ -172,9 +172,7 @@ FILES = {name: text.variable for name, (_, text) in options_of(Credentials).item
 """The variable of each file that credentials name."""
 
 
-def known_secrets(
-    credentials: Credentials, environment: Mapping[str, str] = os.environ
-) -> tuple[str, ...]:
+def known_secrets(credentials: Credentials) -> tuple[str, ...]:
     """Return texts that logs must never hold: the token, and variables that sound secret."""
     token = credentials.token
     if credentials.token_file:
@@ -182,7 +180,7 @@ def known_secrets(
             token = Path(credentials.token_file).read_text("utf-8").strip()
     named = (
         value
-        for name, value in environment.items()
+        for name, value in os.environ.items()
         if _SECRET.search(name) and not name.endswith(_PLACES)
     )
     return tuple({text for text in (token, *named) if len(text) >= _SECRET_CHARACTERS_MIN})
