@@ -27,7 +27,7 @@ from tests.waiting import until
 
 WORKERS = 5
 RETRIES = 1
-_FLAGS = "--shards", "7", "--epochs", "8", "--seed", "3"
+_FLAGS = "--shards", "7", "--epochs", "40", "--seed", "3"
 _BESIDE = "--shards", "2", "--epochs", "3", "--seed", "5", "--workers", "1"
 _FOREIGN_FLAGS = "--shards", "2", "--epochs", "5000", "--seed", "1"
 _FOREIGN_MODELS = 3

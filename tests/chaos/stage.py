@@ -27,7 +27,7 @@ from tests.chaos.line import Line, free_port
 
 PATIENCE_SECONDS = 240.0
 COMMAND = [sys.executable, "-m", "downpour.cli"]
-FLAGS = "--shards", "4", "--epochs", "12", "--seed", "3"
+FLAGS = "--shards", "4", "--epochs", "24", "--seed", "3"
 LONGER_THAN_LOST_SECONDS = 13.0
 
 
@@ -360,4 +360,4 @@ def played(stage: Stage, times: int, expected: Any) -> str:
     said, _ = client.communicate(timeout=PATIENCE_SECONDS - (monotonic() - begun))
     if client.returncode:
         return f"ended with {client.returncode}: {said}"
-    return stage.wrong(expected)
+    return stage.wrong(expected) if stage.story else "it ended before anything happened"

@@ -12,10 +12,9 @@ One process answers, so a real store has more hands.
 from __future__ import annotations
 
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
-from tests.files.objects.lab import environment
+from tests.files.objects.lab import environment, why_not
 from tests.lab.failing import until, why_missing
 from tests.lab.hosts import LabHost
 
@@ -82,12 +81,8 @@ def why_no_folder() -> str:
 
 def why_no_objects() -> str:
     """Say in a few words what is missing for a bucket."""
-    missing = [name for name in ("obstore", "moto", "flask") if find_spec(name) is None]
-    return (
-        f"a lab's bucket needs {', '.join(missing)}: pip install downpour-sgd[dev]"
-        if missing
-        else ""
-    )
+    reason = why_not()
+    return f"a lab's bucket {reason}" if reason else ""
 
 
 def serve_folder(lab: Path, store: LabHost) -> None:

@@ -205,11 +205,14 @@ def simulate(context: typer.Context, options: SimulateOptions) -> None:
 
 
 def _search(first: int, count: int, options: SimulateOptions) -> None:
-    from downpour_lab.trials.simulation import RunsTally, different, outcomes, shrunken
+    from downpour_lab.trials.plan import plan_of
+    from downpour_lab.trials.simulation import RunsTally, different, shrunken
+    from downpour_lab.trials.simulation import simulate as run
 
     began, tally = time.perf_counter(), RunsTally()
     with progress_bar("seeds", count) as show:
-        for outcome in outcomes(range(first, first + count)):
+        for seed in range(first, first + count):
+            outcome = run(plan_of(seed))
             tally.take(outcome)
             show(completed=tally.runs)
             if outcome.failure:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import starmap
@@ -363,13 +363,6 @@ def _told(happened: on.Event | out.Fact | out.Command) -> str:
         case _:
             told = ""
     return told
-
-
-def outcomes(
-    seeds: Iterable[int], manager_class: ManagerClass = SimulatedManager, **defects: Any
-) -> Iterator[Outcome]:
-    """Run the plan of each seed; tests plant `defects`, see `Cluster`."""
-    return (simulate(plan_of(seed), manager_class, **defects) for seed in seeds)
 
 
 def shrunken(plan: Plan, manager_class: ManagerClass = SimulatedManager) -> Plan:
