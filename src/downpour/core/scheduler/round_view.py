@@ -23,14 +23,7 @@ from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.queue import SchedulerState
 from downpour.core.scheduler.round import Round, ShardTask
 from downpour.core.scheduler.workers import Worker
-from downpour.core.stragglers.base import (
-    PendingTask,
-    Policy,
-    RoundView,
-    RunningTask,
-    Saving,
-    WorkerHistory,
-)
+from downpour.core.stragglers import base
 from downpour.core.stragglers.outlook import Outlook
 
 _NAMED = 4
@@ -62,7 +55,7 @@ def barred(state: SchedulerState, experiment: Experiment) -> dict[int, frozenset
 
 
 def by_preference(
-    state: SchedulerState, experiment: Experiment, pending: Sequence[PendingTask]
+    state: SchedulerState, experiment: Experiment, pending: Sequence[base.PendingTask]
 ) -> Collection[str]:
     """Return the idle workers: first by preferred labels, then the homes of pending shards."""
     idle, prefers = state.workers.idle, experiment.spec.prefers
@@ -162,7 +155,7 @@ def is_crowded(state: SchedulerState) -> bool:
     return state.now_seconds < state.crowded_until_seconds
 
 
-def between_looks(view: RoundView) -> float:
+def between_looks(view: base.RoundView) -> float:
     """Return the seconds until heartbeats lead to a decision again; fewer if tasks are short."""
     shortest, longest = _BETWEEN_LOOKS_SECONDS
     rising, running = view.published.seconds, len(view.running)
@@ -175,7 +168,7 @@ def between_looks(view: RoundView) -> float:
     return min(longest, max(least, usual / _LOOKS_A_TASK))
 
 
-def between_views(view: RoundView) -> float:
+def between_views(view: base.RoundView) -> float:
     """Return for how many seconds events lead to no decision; 0 if few tasks run."""
     tasks = len(view.running)
     return (
@@ -187,10 +180,10 @@ def view_of(
     state: SchedulerState,
     experiment: Experiment,
     current: Round,
-    policy: Policy,
+    policy: base.Policy,
     *,
     between: bool = False,
-) -> RoundView:
+) -> base.RoundView:
     """Return a view of the current round; a policy that doesn't watch sees only the basic part.
 
     The rest takes time for every worker and running task, at every event that asks the policy. So
@@ -207,7 +200,7 @@ def view_of(
         more = {"running": _Running(state, experiment.startup_limit_seconds, leaving)}
     else:
         more = _watched(state, experiment, current, policy)
-    return RoundView(
+    return base.RoundView(
         round=current.number,
         at_seconds=state.now_seconds,
         pending=pending,
@@ -222,7 +215,7 @@ def view_of(
 
 
 def _watched(
-    state: SchedulerState, experiment: Experiment, current: Round, policy: Policy
+    state: SchedulerState, experiment: Experiment, current: Round, policy: base.Policy
 ) -> dict[str, Any]:
     """Return the part of a view that only a policy that watches sees."""
     workers, now, held = state.workers, state.now_seconds, current.held
@@ -238,14 +231,14 @@ def _watched(
         "overhead_seconds": experiment.overhead_seconds or current.overhead_seconds,
         "requested": state.wanted_workers - state.joined_since,
         "history": {
-            w.name: WorkerHistory(slowness=tuple(w.slowness)) for w in workers if w.slowness
+            w.name: base.WorkerHistory(slowness=tuple(w.slowness)) for w in workers if w.slowness
         },
         "options": {**policy.options, **experiment.spec.policy_options},
     }
 
 
 @dataclass(frozen=True, eq=False)
-class _Running(Sequence[RunningTask]):
+class _Running(Sequence[base.RunningTask]):
     """The attempts at some tasks; it describes them when a policy first looks at one.
 
     Most decisions only give the next shard to an idle worker, and need no other worker's progress.
@@ -258,14 +251,14 @@ class _Running(Sequence[RunningTask]):
     def __len__(self) -> int:
         return sum(len(task.held_by) for task in self.tasks)
 
-    def __iter__(self) -> Iterator[RunningTask]:
+    def __iter__(self) -> Iterator[base.RunningTask]:
         return iter(self._described)
 
     def __getitem__(self, place: Any) -> Any:
         return self._described[place]
 
     @cached_property
-    def _described(self) -> tuple[RunningTask, ...]:
+    def _described(self) -> tuple[base.RunningTask, ...]:
         return tuple(
             _as_running(task, worker, attempt, self.state.now_seconds, self.startup_limit_seconds)
             for task in self.tasks
@@ -276,7 +269,7 @@ class _Running(Sequence[RunningTask]):
 
 def _as_running(
     task: ShardTask, worker: Worker, attempt: AttemptId, now: float, startup_limit_seconds: float
-) -> RunningTask:
+) -> base.RunningTask:
     # We look this up by attempt, because copies of a shard may continue from different snapshots.
     began = task.began_at[attempt.attempt]
     progress, is_starting = worker.progress, worker.is_starting
@@ -285,7 +278,7 @@ def _as_running(
         startup_seconds = min(now - worker.assigned_at_seconds, startup_limit_seconds)
     started = worker.assigned_at_seconds + startup_seconds
     meant_for, since = task.leaving.get(worker.name, (None, now))
-    return RunningTask(
+    return base.RunningTask(
         shard=task.shard,
         samples=task.offer.samples,
         worker=worker.name,
@@ -310,7 +303,7 @@ each worker in the question, it grows with the number of all workers. At these l
 about forty workers takes up to 0.09 s."""
 
 
-def contributions(state: SchedulerState, names: Collection[str]) -> Mapping[str, Saving]:
+def contributions(state: SchedulerState, names: Collection[str]) -> Mapping[str, base.Saving]:
     """Return what some workers contribute to the current round; empty if we can't tell.
 
     We can't tell between rounds, with too many workers or shards, and with a policy that gives no
