@@ -201,7 +201,12 @@ class _Store:
 
 
 def _listed(url: str) -> tuple[Bucket, str, list[Found]]:
-    """Find the objects at a URL; one whose store is away is no mistake of the user's."""
+    """Find the objects at a URL; one whose store is away is no mistake of the user's.
+
+    Raises:
+        SpecError: there are none, or the store refuses.
+        StoreError: the store does not answer.
+    """
     try:
         return found_at("address", url)
     except SpecError as error:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
@@ -67,15 +66,10 @@ class OptimizerState:
         found: Arrays = {}
         for place, held, parameter in self._by_parameter():
             for what, value in held.items():
-                name = f"{place}/{what}"
-                # Torch's plain optimizers count steps on the CPU, wherever the parameter is.
-                if isinstance(value, Tensor) and (
-                    value.device == parameter.device or what == "step"
-                ):
-                    with self._naming(name):
-                        found[name] = _plain_array(value, copy=copy)
+                if _lies_beside(value, what, parameter):
+                    found[f"{place}/{what}"] = self._array(f"{place}/{what}", value, copy=copy)
                 else:
-                    found |= self._lines(name, value)
+                    found |= self._lines(f"{place}/{what}", value)
         for name, value in self._beside():
             now = self._noted(name, value)
             # A new one's tensors may be copies of the parameters, which are others by then.
@@ -127,8 +121,10 @@ class OptimizerState:
                 held = one.state.get(parameter)
                 if held is not None and id(held) not in seen:
                     seen.add(id(held))
-                    is_owner = self._owner(parameter) == optimizer
-                    yield name if is_owner else f":{optimizer}@{name}", held, parameter
+                    yield self._place(name, optimizer, parameter), held, parameter
+
+    def _place(self, name: str, optimizer: str, parameter: nn.Parameter) -> str:
+        return name if self._owner(parameter) == optimizer else f":{optimizer}@{name}"
 
     def _owner(self, parameter: nn.Parameter) -> str | None:
         """Return the name of the first optimizer that trains a parameter."""
@@ -145,10 +141,11 @@ class OptimizerState:
             for what, value in holder.items():
                 is_known = isinstance(value, Optimizer) or id(value) in shared
                 is_known |= isinstance(what, Tensor) or what in {"params", *_OF_TORCH}
-                if what == "lr" and type(value) is float:
-                    is_known |= value == self.rates.get(id(holder))
-                if not is_known:
+                if not (is_known or self._is_scheduled(holder, what, value)):
                     yield f"{place}/{what}", value
+
+    def _is_scheduled(self, holder: Mapping[str, Any], what: str, value: Any) -> bool:
+        return what == "lr" and type(value) is float and value == self.rates.get(id(holder))
 
     def _holders(self) -> dict[str, MutableMapping[Any, Any]]:
         """Return where optimizers keep what belongs to no parameter, once each."""
@@ -200,25 +197,28 @@ class OptimizerState:
 
     def _lines(self, name: str, value: Any) -> Arrays:
         """Return the arrays of a value that is no tensor of a parameter's."""
-        with self._naming(name):
+        try:
             text, tensors = self._written(name, value)
+        except Unwritable as odd:
+            raise self._unwritable(name, odd) from None
         return {f"={name}": np.frombuffer(text.encode(), np.uint8), **tensors}
 
-    @contextmanager
-    def _naming(self, name: str) -> Iterator[None]:
-        """Refuse a value that cannot be written, by its name."""
+    def _array(self, name: str, value: Tensor, *, copy: bool) -> NDArray[Any]:
         try:
-            yield
+            return _plain_array(value, copy=copy)
         except Unwritable as odd:
-            place, _, what = name.rpartition("/")
-            of = f" of {place.rpartition('@')[2]}"
-            if place.startswith(":") and "@" not in place:
-                of = " in its groups" if place.endswith("]") else ""
-            accepted = (
-                f"its optimizer keeps {what}{of}, a {odd}: other workers can only continue with "
-                "tensors, numbers and text, and lists or dictionaries of these"
-            )
-            raise self._loaded.mistake("optimizer", accepted) from None
+            raise self._unwritable(name, odd) from None
+
+    def _unwritable(self, name: str, odd: Unwritable) -> Exception:
+        place, _, what = name.rpartition("/")
+        of = f" of {place.rpartition('@')[2]}"
+        if place.startswith(":") and "@" not in place:
+            of = " in its groups" if place.endswith("]") else ""
+        accepted = (
+            f"its optimizer keeps {what}{of}, a {odd}: other workers can only continue with "
+            "tensors, numbers and text, and lists or dictionaries of these"
+        )
+        return self._loaded.mistake("optimizer", accepted)
 
     def _written(self, name: str, value: Any) -> Written:
         tensors: Arrays = {}
@@ -283,6 +283,12 @@ def _with_wrapped(by_name: Mapping[str, Optimizer]) -> dict[str, Optimizer]:
                 found[f"{name}.{what}"] = value
                 waiting.append((f"{name}.{what}", value))
     return found
+
+
+def _lies_beside(value: Any, what: str, parameter: nn.Parameter) -> bool:
+    """Whether a value is a tensor that lies where the state of a parameter belongs."""
+    # Torch's plain optimizers count steps on the CPU, wherever the parameter is.
+    return isinstance(value, Tensor) and (value.device == parameter.device or what == "step")
 
 
 def _plain_array(value: Tensor, *, copy: bool = True) -> NDArray[Any]:

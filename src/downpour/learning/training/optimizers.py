@@ -165,42 +165,34 @@ OPTIMIZERS: dict[str, Callable[[Groups, Spec], Optimizer]] = {
 }
 
 
-def groups_of(loaded: LoadedTask, model: nn.Module) -> Groups:
+def groups_of(
+    loaded: LoadedTask, model: nn.Module, trainable: Mapping[str, nn.Parameter]
+) -> list[dict[str, Any]]:
     """Return the parameters in groups, each with the names of its parameters."""
     with theirs(loaded.spec, "groups() fails"):
         given = loaded.task.groups(model)
-        named = [{"params": trainable(model).values()}] if given is None else list(given)
+        named = [{"params": trainable.values()}] if given is None else list(given)
     if not all(isinstance(group, Mapping) and "params" in group for group in named):
         accepted = 'groups() must return a list of {"params": parameters, ...}'
         raise loaded.mistake("groups", accepted)
     with theirs(loaded.spec, "groups() fails"):
-        # Torch also takes one parameter alone, or an iterator, which ends once.
-        listings = [group["params"] for group in named]
-        params = [[one] if isinstance(one, Tensor) else list(one) for one in listings]
-    groups = [{**group, "params": some} for group, some in zip(named, params, strict=True)]
-    _check_all_trained(groups, "groups", model, loaded)
+        groups = [{**group, "params": _listed(group["params"])} for group in named]
+    members = [id(one) for group in groups for one in group["params"]]
+    names = {id(parameter): name for name, parameter in trainable.items()}
+    twice = next((names.get(one, "one") for one in members if members.count(one) > 1), None)
+    if twice is not None:
+        raise loaded.mistake("groups", f"groups() names the parameter {twice} twice")
+    if left := [name for one, name in names.items() if one not in set(members)]:
+        raise loaded.mistake("groups", f"groups() leaves out the parameter {listed(left, 1)}")
     return groups
 
 
-def _check_all_trained(groups: Groups, method: str, model: nn.Module, loaded: LoadedTask) -> None:
-    """Refuse groups, which a method has returned, unless each trained parameter is in one."""
-    names = {id(value): name for name, value in model.named_parameters()}
-    found: set[str] = set()
-    for one in (one for group in groups for one in group["params"]):
-        name = names.get(id(one))
-        if name in found:
-            raise loaded.mistake(method, f"{method}() names the parameter {name} twice")
-        if name is not None:
-            found.add(name)
-        elif isinstance(one, Tensor):
-            kind = f"{one.dtype} {list(one.shape)}"
-            accepted = f"its optimizer trains a parameter that model() lacks: {kind}"
-            raise loaded.mistake(method, accepted)
-    if left := [name for name in trainable(model) if name not in found]:
-        raise loaded.mistake(method, f"{method}() leaves out the parameter {listed(left, 1)}")
+def _listed(params: Any) -> list[Any]:
+    """List a group's parameters: torch also takes one alone, or an iterator, which ends once."""
+    return [params] if isinstance(params, Tensor) else list(params)
 
 
-def _by_name(loaded: LoadedTask, groups: Groups) -> dict[str, Optimizer]:
+def _by_name(loaded: LoadedTask, groups: list[dict[str, Any]]) -> dict[str, Optimizer]:
     spec = loaded.spec
     with theirs(spec, "optimizer() fails"):
         given = loaded.task.optimizer(groups)
@@ -237,6 +229,29 @@ def check_options(optimizer: Optimizer, loaded: LoadedTask) -> None:
             raise loaded.mistake("groups", accepted)
 
 
+def _check_all_trained(
+    by_name: Mapping[str, Optimizer], model: nn.Module, loaded: LoadedTask
+) -> None:
+    """Refuse optimizers unless each trainable parameter has exactly one."""
+    owned: set[int] = set()
+    known = set(map(id, model.parameters()))
+    for one in by_name.values():
+        for group in one.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) in owned:
+                    accepted = "optimizer() gives a parameter to two optimizers"
+                    raise loaded.mistake("optimizer", accepted)
+                if id(parameter) not in known:
+                    kind = f"{parameter.dtype} {list(parameter.shape)}"
+                    accepted = f"its optimizer trains a parameter that model() lacks: {kind}"
+                    method = "optimizer" if overrides(loaded.task, "optimizer") else "groups"
+                    raise loaded.mistake(method, accepted)
+                owned.add(id(parameter))
+    trained = trainable(model)
+    if left := [name for name, value in trained.items() if id(value) not in owned]:
+        raise loaded.mistake("optimizer", f"optimizer() leaves out the parameter {left[0]}")
+
+
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters that are trained, by name."""
     return {name: value for name, value in model.named_parameters() if value.requires_grad}
@@ -262,9 +277,10 @@ class Optimizers:
     def __init__(self, loaded: LoadedTask, model: nn.Module) -> None:
         self._loaded = loaded
         self.trainable = trainable(model)
-        self.by_name = _by_name(loaded, groups_of(loaded, model))
+        groups = groups_of(loaded, model, self.trainable)
+        self.by_name = _by_name(loaded, groups)
+        _check_all_trained(self.by_name, model, loaded)
         self._groups = [group for one in self.by_name.values() for group in one.param_groups]
-        _check_all_trained(self._groups, "optimizer", model, loaded)
         for group in self._groups:
             group["lr"] = float(group["lr"])
         self._rates = [group["lr"] for group in self._groups]
@@ -341,7 +357,7 @@ def without_effect(loaded: LoadedTask, model: nn.Module) -> tuple[str, ...]:
     given = not_default(loaded.spec, _OF_THE_OPTIMIZER)
     if not given or not overrides(loaded.task, "optimizer"):
         return ()
-    groups = groups_of(loaded, model)
+    groups = groups_of(loaded, model, trainable(model))
     with theirs(loaded.spec, "optimizer() fails"):
         if loaded.task.optimizer(groups) is None:
             return ()
