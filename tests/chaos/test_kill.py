@@ -70,7 +70,7 @@ def test_a_killed_manager_costs_no_retry(
 
 
 def test_in_whatever_company_every_model_is_the_same(tmp_path: Path) -> None:
-    """No retry is burned, nobody's experiment is taken, and what was copied in stays as it is."""
+    """The manager counts no retry, and leaves foreign experiments and copied files as they are."""
     expected = expected_in(tmp_path)
     with closing(Company(tmp_path / "shared", 0, expected.foreign)) as stage:
         assert played(stage, 4, expected) == "", stage.story

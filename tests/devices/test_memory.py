@@ -50,7 +50,7 @@ def forget(device: str) -> None:
 
 @contextmanager
 def limited(module: Any, device: str, count_bytes: float) -> Iterator[None]:
-    """Let this process have so many bytes of the device."""
+    """Limit this process to `count_bytes` of the device's memory."""
     total = module.mem_get_info()[1]
     forget(device)
     module.set_per_process_memory_fraction(count_bytes / total)

@@ -37,6 +37,12 @@ from downpour.learning.allowlist import environment
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+log = logging.getLogger(__name__)
+
+GAIN_MIN = 1.1
+"""A worker leaves its single process only for a step that is at least this many times as fast.
+Steps of two processes that did nothing else differed by 7 % (two cores, the report's network, eight
+turns)."""
 
 _SIGNS = ("nvidia[0-9]*", "nvmap", "dxg", "kfd")
 """Files of NVIDIA's cards, its small boards, its cards in WSL, and AMD's cards."""
@@ -73,14 +79,6 @@ def _may_have_any(build: str, files: Path) -> bool:
         return True
     signs = _SIGNS_OF_XPU if build == "xpu" else _SIGNS
     return any(any(files.glob(sign)) for sign in signs)
-
-
-log = logging.getLogger(__name__)
-
-GAIN_MIN = 1.1
-"""A worker leaves its single process only for a step that is at least this many times as fast.
-Steps of two processes that did nothing else differed by 7 % (two cores, the report's network, eight
-turns)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +118,7 @@ def closed(spec: Spec, chosen: Candidate) -> Spec:
 
 
 def candidates(spec: Spec, cores: int) -> list[Candidate]:
-    """Return what can be chosen on so many cores; the first is a single process."""
+    """Return the arrangements that `cores` allow; the first is a single process."""
     threads = spec.threads
     found = [Candidate(threads=threads)]
     if (processes := cores // threads) > 1:

@@ -263,7 +263,7 @@ def manager(tmp_path: Path) -> Iterator[Manager]:
 
 
 def joined(client: ManagerClient, number: int) -> Status:
-    """Wait until so many workers have registered."""
+    """Wait until `number` workers have registered."""
     for _ in range(600):
         status = client.status()
         if len(status.workers) == number:

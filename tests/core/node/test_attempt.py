@@ -22,7 +22,7 @@ USUAL = st.floats(min_value=0.1, max_value=60.0)
 
 
 def loaded(before: int = 0, total: int = 4, done: int = 0) -> tuple[HeldAttempt, StepLoop]:
-    """Make an attempt after so many steps, whose snapshots are due every ten seconds."""
+    """Make an attempt that begins at step `before` and takes a snapshot every ten seconds."""
     held = HeldAttempt(plain_attempt())
     held.loaded(before, total, 0.0)
     held.stepped(max(before, done), 0.0)

@@ -84,7 +84,7 @@ def test_a_life_ends_where_it_should(table: states.Table[Any, Any], ends: set[st
 def test_may_and_step_agree(table: states.Table[Any, Any], first: StrEnum) -> None:
     """`may` says beforehand whether `step` would raise."""
     for name in {name for _, name in table}:
-        life = states.Lifecycle("somebody", table, first)
+        life = states.Lifecycle("worker-1", table, first)
         if life.may(name):
             life.step(name)
             assert life.state == table[first, name]

@@ -26,7 +26,7 @@ from tests.core.stragglers.rounds import (
 
 
 def view(seconds: Mapping[str, float], steps: int = 100) -> RoundView:
-    """Return a round whose workers take so long for a shard."""
+    """Return a round whose workers take `seconds` for a shard."""
     speeds = {name: measured(own, steps) for name, own in seconds.items()}
     return replace(round_of(idle=" ".join(seconds)), speeds=speeds)
 

@@ -389,7 +389,7 @@ def test_the_directory_may_be_slow_for_one_host(place: Place) -> None:
 
 
 def test_a_lease_ends_only_for_its_holder(place: Place) -> None:
-    """Whoever has taken the lock since keeps it."""
+    """A host that no longer holds the lock cannot end the lease of the host that does."""
     disk = place.disk
     assert disk.lock(place.caller)
     disk.lose_lock(place.echo)

@@ -31,6 +31,9 @@ from downpour.learning.blocks.places import BlockPlace, cache_bytes, place_of, r
 
 _MEGABYTE = 1 << 20
 _READERS = 8
+_FETCHERS = 8
+_GUESSED_SECONDS = 0.001
+"""For an example, before any was read."""
 _WINDOW_BYTES = 256 * _MEGABYTE
 _WINDOW_BLOCKS = 2
 _CONTAINERS = {"tar", "tgz", "mds"}
@@ -265,11 +268,6 @@ def _format_of(place: BlockPlace, wanted: formats.Wanted) -> formats.BlockFormat
     return formats.Files(place, wanted)
 
 
-_FETCHERS = 8
-_GUESSED_SECONDS = 0.001
-"""For an example, before any was read."""
-
-
 @dataclass(frozen=True, slots=True)
 class Need:
     """A block, the first and last place in a task's order that needs it, and the next one later.
@@ -291,7 +289,7 @@ class Pace:
         self._before = self._place = self._count = 0
 
     def begin(self, count: int) -> None:
-        """Begin a task of so many examples."""
+        """Begin a task of `count` examples."""
         self._before, self._place, self._count = self._before + self._place, 0, count
 
     def reach(self, place: int) -> None:
