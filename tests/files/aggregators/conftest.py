@@ -1,34 +1,17 @@
-"""Contributions to aggregate, with and without files."""
+"""Contributions to aggregate, with and without files, and files that cannot be used."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from downpour.base.values import PublishedFile
 from downpour.files.aggregators import Contribution
-from downpour.files.store import Array, Store, encode
-
-
-class Contribute(Protocol):
-    """Publishes one update a shard and returns what they contribute."""
-
-    def __call__(
-        self, store: Store, updates: Sequence[Mapping[str, Array]], prefix: str = "update"
-    ) -> list[Contribution]:
-        """Shards are counted from 0; samples and losses differ among them."""
-        ...
-
-
-class Imagine(Protocol):
-    """Makes a contribution whose file is never read."""
-
-    def __call__(self, shard: int, **facts: Any) -> Contribution:
-        """Samples are 1 and the loss is 1 unless told."""
-        ...
+from downpour.files.store import Array, Store, decode, encode
 
 
 def contribution_of(shard: int, file: PublishedFile) -> Contribution:
@@ -36,33 +19,60 @@ def contribution_of(shard: int, file: PublishedFile) -> Contribution:
     return Contribution(shard=shard, samples=10 + shard, loss=1.0 + shard, file=file)
 
 
-@pytest.fixture
-def contribute() -> Contribute:
-    """Return the publisher of updates."""
-
-    def publish(
-        store: Store, updates: Sequence[Mapping[str, Array]], prefix: str = "update"
-    ) -> list[Contribution]:
-        return [
-            contribution_of(
-                shard, store.put_new(f"{prefix}-{shard}", encode(update, {"shard": str(shard)}))
-            )
-            for shard, update in enumerate(updates)
-        ]
-
-    return publish
+def contribute(
+    store: Store, updates: Sequence[Mapping[str, Array]], prefix: str = "update"
+) -> list[Contribution]:
+    """Publish an update for each shard, counted from 0; return what they contribute."""
+    return [
+        contribution_of(shard, store.put_new(f"{prefix}-{shard}", encode(update, {})))
+        for shard, update in enumerate(updates)
+    ]
 
 
-@pytest.fixture
-def imagine() -> Imagine:
-    """Return the maker of contributions without files."""
+def imagine(shard: int, **facts: Any) -> Contribution:
+    """Return a contribution without a file: its samples and its loss are 1 unless told."""
+    file = PublishedFile(name=f"update-{shard}", size_bytes=0, checksum="")
+    return Contribution(**({"shard": shard, "samples": 1, "loss": 1.0, "file": file} | facts))
 
-    def make(shard: int, **facts: Any) -> Contribution:
-        file = PublishedFile(name=f"update-{shard}", size_bytes=0, checksum="")
-        known: dict[str, Any] = {"shard": shard, "samples": 1, "loss": 1.0, "file": file}
-        return Contribution(**(known | facts))
 
-    return make
+def whole(tensors: Mapping[str, Array]) -> bytes:
+    """Return all bytes of a file of tensors."""
+    return b"".join(bytes(chunk) for chunk in encode(tensors, {}))
+
+
+SPOILED = {
+    "missing": "no such file",
+    "short": "bytes, but",
+    "altered": "checksum",
+    "nan": "tensor 'weight' holds NaN or infinity",
+    "inf": "tensor 'weight' holds NaN or infinity",
+    "-inf": "tensor 'weight' holds NaN or infinity",
+    "shapes": "'weight' is float32 [2, 2], not float32 ",
+    "names": "'double' is missing",
+    "format": "not a parameter file",
+}
+"""What is said of each fault that `spoiled` makes."""
+
+
+def spoiled(store: Store, file: PublishedFile, fault: str) -> PublishedFile:
+    """Return another file in place of an update's."""
+    if fault == "missing":
+        store.delete(file.name)
+        return file
+    if fault == "short":
+        return replace(file, size_bytes=file.size_bytes + 1)
+    if fault == "altered":
+        return replace(file, checksum="0" * 32)
+    if fault == "format":
+        return store.put_new(f"{file.name}-bad", [b"junk" * 9])
+    tensors = {name: array.copy() for name, array in decode(store.view(file), "").tensors.items()}
+    if fault == "shapes":
+        tensors["weight"] = np.zeros((2, 2), np.float32)
+    elif fault == "names":
+        del tensors["double"]
+    else:
+        tensors["weight"][-1, -1] = float(fault)
+    return store.put_new(f"{file.name}-bad", encode(tensors, {}))
 
 
 @pytest.fixture

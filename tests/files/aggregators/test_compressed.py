@@ -28,7 +28,7 @@ from downpour.files.store import (
 from downpour.files.store.layout import MemoryStore
 from downpour.files.store.updates import compress
 from downpour.host import process
-from tests.files.aggregators.conftest import contribution_of
+from tests.files.aggregators.conftest import contribution_of, whole
 
 Tensors = dict[str, Array]
 
@@ -102,11 +102,6 @@ def folded(
     """Fold by a rule."""
     weights = AGGREGATORS[rule](parts)
     return fold(store, model, parts, weights, compression=compression, threads=threads)
-
-
-def whole(tensors: Mapping[str, Array]) -> bytes:
-    """Return all bytes."""
-    return b"".join(bytes(chunk) for chunk in encode(tensors, {}))
 
 
 @every_codec

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -11,6 +9,7 @@ from downpour.files.aggregators import Contribution
 from downpour.files.aggregators.passes import Base, examine
 from downpour.files.store import WHOLE, Array
 from downpour.files.store.layout import MemoryStore
+from tests.files.aggregators.conftest import contribute
 
 
 def opened(store: MemoryStore, base: Contribution) -> Base:
@@ -18,14 +17,14 @@ def opened(store: MemoryStore, base: Contribution) -> Base:
     return Base.opened(store, base.file, WHOLE)
 
 
-def test_nothing_is_wrong_with_good_updates(contribute: Any) -> None:
+def test_nothing_is_wrong_with_good_updates() -> None:
     """An innocent round has no reasons."""
     store = MemoryStore()
     base, *parts = contribute(store, [{"w": np.zeros(3)}] * 4)
     assert examine(store, opened(store, base), parts, known={}) == {}
 
 
-def test_a_refused_shard_is_not_read_again(contribute: Any) -> None:
+def test_a_refused_shard_is_not_read_again() -> None:
     """A shard with a reason keeps it, and costs no second wait."""
     store = MemoryStore()
     base, *parts = contribute(store, [{"w": np.zeros(3)}] * 3)
@@ -33,7 +32,7 @@ def test_a_refused_shard_is_not_read_again(contribute: Any) -> None:
     assert examine(store, opened(store, base), parts, known={2: "gone"}) == {2: "gone"}
 
 
-def test_a_non_finite_constant_of_the_model_blames_no_shard(contribute: Any) -> None:
+def test_a_non_finite_constant_of_the_model_blames_no_shard() -> None:
     """A mask of -inf is what it was; the same in another place is a fault."""
     store = MemoryStore()
     mask, moved = np.array([0, -np.inf, 0]), np.array([0, -np.inf, -np.inf])
@@ -50,7 +49,7 @@ def test_a_non_finite_constant_of_the_model_blames_no_shard(contribute: Any) -> 
         ({"w": np.zeros(3), "x": np.zeros(3)}, "'x' is one tensor too many"),
     ],
 )
-def test_differences_are_told(contribute: Any, tensors: dict[str, Array], told: str) -> None:
+def test_differences_are_told(tensors: dict[str, Array], told: str) -> None:
     """The first tensor that differs is named, with what it is and what it should be."""
     store = MemoryStore()
     base, *parts = contribute(store, [{"w": np.zeros(3)}, tensors])

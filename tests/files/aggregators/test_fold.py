@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import gc
-import math
 import tracemalloc
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,11 +14,19 @@ from hypothesis import strategies as st
 
 from downpour.base.errors import DownpourError, NonFinite, StoreError, UpdatesRefused
 from downpour.base.values import PublishedFile
-from downpour.files.aggregators import AGGREGATORS, Contribution, fold, summing
-from downpour.files.store import Array, DirectoryStore, Store, decode, encode
+from downpour.files.aggregators import AGGREGATORS, fold, summing
+from downpour.files.store import Array, DirectoryStore, Store, encode
 from downpour.files.store.layout import MemoryStore
 from downpour.files.store.publish import RetryPolicy
 from downpour.host import process
+from tests.files.aggregators.conftest import (
+    SPOILED,
+    contribute,
+    contribution_of,
+    imagine,
+    spoiled,
+    whole,
+)
 
 Update = dict[str, Array]
 
@@ -37,11 +42,6 @@ def update_of(random: np.random.Generator, size: int = 9) -> Update:
         "scale": np.array(random.normal(), np.float32),
         "none": np.zeros((0, 4), np.float32),
     }
-
-
-def whole(tensors: Update) -> bytes:
-    """Return the model file's bytes."""
-    return b"".join(bytes(chunk) for chunk in encode(tensors, {}))
 
 
 def model_of(store: Store, tensors: Update, name: str = "model") -> PublishedFile:
@@ -64,12 +64,7 @@ def test_amounts_are_summed_first_and_divided_once(amounts: list[int], seed: int
     steps = np.random.default_rng(seed).integers(-999, 999, (len(amounts), 40)).astype(np.float32)
     store = MemoryStore()
     model = model_of(store, {"w": np.zeros(40, np.float32)})
-    parts = [
-        Contribution(
-            shard=n, samples=1, loss=1.0, file=store.put_new(f"u{n}", encode({"w": step}, {}))
-        )
-        for n, step in enumerate(steps)
-    ]
+    parts = contribute(store, [{"w": step} for step in steps])
     shares = [amount / sum(amounts) for amount in amounts]
     exact = np.asarray(amounts, np.float32) @ steps / np.float32(sum(amounts))
     folded = fold(store, model, parts, shares, amounts=[float(one) for one in amounts])
@@ -91,13 +86,8 @@ def test_the_fold_is_the_weighted_mean(count: int, seed: int, rule: str) -> None
     start = update_of(random)
     store = MemoryStore()
     parts = [
-        Contribution(
-            shard=shard,
-            samples=int(random.integers(1, 99)),
-            loss=float(random.exponential()),
-            file=store.put_new(f"u{shard}", encode(update, {})),
-        )
-        for shard, update in enumerate(updates)
+        replace(part, samples=int(random.integers(1, 99)), loss=float(random.exponential()))
+        for part in contribute(store, updates)
     ]
     weights = AGGREGATORS[rule](parts)
     found = fold(store, model_of(store, start), parts, weights)
@@ -117,7 +107,7 @@ def test_the_fold_is_the_weighted_mean(count: int, seed: int, rule: str) -> None
             np.testing.assert_array_equal(tensor, updates[0][name])
 
 
-def test_first_is_shard_zero_to_the_bit(contribute: Any, random: np.random.Generator) -> None:
+def test_first_is_shard_zero_to_the_bit(random: np.random.Generator) -> None:
     """Not even the sign of a zero changes."""
     updates = [update_of(random) for _ in range(3)]
     updates[0]["weight"][0] = -0.0
@@ -128,9 +118,7 @@ def test_first_is_shard_zero_to_the_bit(contribute: Any, random: np.random.Gener
 
 
 @pytest.mark.parametrize("rule", AGGREGATORS)
-def test_one_shard_is_the_next_model_to_the_bit(
-    contribute: Any, random: np.random.Generator, rule: str
-) -> None:
+def test_one_shard_is_the_next_model_to_the_bit(random: np.random.Generator, rule: str) -> None:
     """Where nothing is averaged, nothing is rounded."""
     store, update = MemoryStore(), update_of(random)
     parts = contribute(store, [update])
@@ -157,9 +145,7 @@ def trained_from(model: Update, random: np.random.Generator) -> Update:
 
 @pytest.mark.parametrize("rule", AGGREGATORS)
 @pytest.mark.parametrize("shards", [3, 7, 10])
-def test_untrained_numbers_never_move(
-    contribute: Any, random: np.random.Generator, rule: str, shards: int
-) -> None:
+def test_untrained_numbers_never_move(random: np.random.Generator, rule: str, shards: int) -> None:
     """Frozen parameters are the same to the bit after a hundred rounds."""
     store, frozen = MemoryStore(), frozen_of(random, 40)
     model: Update = {**frozen, "adapter": np.zeros((4, 2), np.float32)}
@@ -184,8 +170,7 @@ def test_the_mean_is_nearer_to_the_true_one_than_a_plain_sum(
     start = (random.normal(size=20_000) * 0.05).astype(np.float32)
     steps = random.normal(size=(shards, start.size)) * 1e-3
     updates = (start + steps).astype(np.float32)
-    files = [store.put_new(f"u{i}", encode({"w": w}, {})) for i, w in enumerate(updates)]
-    parts = [Contribution(shard=i, samples=1, loss=1.0, file=f) for i, f in enumerate(files)]
+    parts = contribute(store, [{"w": update} for update in updates])
     model = model_of(store, {"w": start})
     found = fold(store, model, parts, AGGREGATORS["average"](parts))["w"]
     plain = updates[0].copy()
@@ -201,7 +186,7 @@ def test_the_mean_is_nearer_to_the_true_one_than_a_plain_sum(
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("rule", AGGREGATORS)
 def test_bytes_depend_on_the_contributions_alone(
-    contribute: Any, random: np.random.Generator, monkeypatch: pytest.MonkeyPatch, rule: str
+    random: np.random.Generator, monkeypatch: pytest.MonkeyPatch, rule: str
 ) -> None:
     """Neither order of arrival, nor threads, windows, groups of files or the store matter."""
     store = MemoryStore()
@@ -217,7 +202,7 @@ def test_bytes_depend_on_the_contributions_alone(
 
 
 def test_memory_holds_one_model_however_many_updates_come(
-    contribute: Any, random: np.random.Generator, tmp_path: Path
+    random: np.random.Generator, tmp_path: Path
 ) -> None:
     """Thirty updates take no more memory than three."""
     store = DirectoryStore(tmp_path)
@@ -235,7 +220,7 @@ def test_memory_holds_one_model_however_many_updates_come(
     assert peaks[1] < 1.5 * size_bytes
 
 
-def test_more_files_than_a_process_may_open(contribute: Any, tmp_path: Path) -> None:
+def test_more_files_than_a_process_may_open(tmp_path: Path) -> None:
     """Files are mapped a group at a time."""
     store = DirectoryStore(tmp_path)
     resource = pytest.importorskip("resource")
@@ -250,103 +235,39 @@ def test_more_files_than_a_process_may_open(contribute: Any, tmp_path: Path) -> 
     np.testing.assert_allclose(found["w"], 159.5)
 
 
-def spoil_missing(store: Store, part: Contribution) -> PublishedFile:
-    """Take the file away."""
-    store.delete(part.file.name)
-    return part.file
-
-
-def spoil_short(_store: Store, part: Contribution) -> PublishedFile:
-    """Tell of more bytes than there are."""
-    return replace(part.file, size_bytes=part.file.size_bytes + 1)
-
-
-def spoil_altered(_store: Store, part: Contribution) -> PublishedFile:
-    """Tell of another content."""
-    return replace(part.file, checksum="0" * 32)
-
-
-def spoil_numbers(value: float) -> Callable[[Store, Contribution], PublishedFile]:
-    """Put NaN into the parameters."""
-
-    def spoil(store: Store, part: Contribution) -> PublishedFile:
-        tensors = {key: array.copy() for key, array in _tensors(store, part).items()}
-        tensors["weight"][-1, -1] = value
-        return store.put_new(f"{part.file.name}-bad", encode(tensors, {}))
-
-    return spoil
-
-
-def spoil_shapes(store: Store, part: Contribution) -> PublishedFile:
-    """Train another network."""
-    tensors = {**_tensors(store, part), "weight": np.zeros((2, 2), np.float32)}
-    return store.put_new(f"{part.file.name}-odd", encode(tensors, {}))
-
-
-def spoil_names(store: Store, part: Contribution) -> PublishedFile:
-    """Leave a tensor out."""
-    tensors = {key: array for key, array in _tensors(store, part).items() if key != "double"}
-    return store.put_new(f"{part.file.name}-less", encode(tensors, {}))
-
-
-def spoil_format(store: Store, part: Contribution) -> PublishedFile:
-    """Publish what is no parameter file."""
-    return store.put_new(f"{part.file.name}-junk", [b"junk" * 9])
-
-
-def _tensors(store: Store, part: Contribution) -> Update:
-    return decode(store.view(part.file), part.file.name).tensors
-
-
-SPOILED: dict[str, tuple[Callable[[Store, Contribution], PublishedFile], str]] = {
-    "missing": (spoil_missing, "no such file"),
-    "short": (spoil_short, "bytes, but"),
-    "altered": (spoil_altered, "checksum"),
-    "NaN": (spoil_numbers(math.nan), "tensor 'weight' holds NaN or infinity"),
-    "infinity": (spoil_numbers(math.inf), "tensor 'weight' holds NaN or infinity"),
-    "minus infinity": (spoil_numbers(-math.inf), "tensor 'weight' holds NaN or infinity"),
-    "shapes": (spoil_shapes, "'weight' is float32 [2, 2], not float32 [9, 3]"),
-    "names": (spoil_names, "'double' is missing"),
-    "format": (spoil_format, "not a parameter file"),
-}
-
-
 @pytest.mark.parametrize("rule", AGGREGATORS)
 @pytest.mark.parametrize("fault", SPOILED)
 def test_a_bad_update_is_refused_and_named(
-    contribute: Any, random: np.random.Generator, fault: str, rule: str
+    random: np.random.Generator, fault: str, rule: str
 ) -> None:
     """For every defect, and even if the update would not count, its shard is named."""
     store = MemoryStore()
     model = model_of(store, update_of(random))
     parts = contribute(store, [update_of(random) for _ in range(4)])
-    spoil, reason = SPOILED[fault]
-    parts[2] = replace(parts[2], file=spoil(store, parts[2]))
+    parts[2] = replace(parts[2], file=spoiled(store, parts[2].file, fault))
     with pytest.raises(UpdatesRefused, match="shard 2") as refusal:
         fold(store, model, parts, AGGREGATORS[rule](parts))
     assert set(refusal.value.reasons) == {2}
-    assert reason in refusal.value.reasons[2]
+    assert SPOILED[fault] in refusal.value.reasons[2]
 
 
-def test_all_bad_updates_are_named_at_once(
-    contribute: Any, random: np.random.Generator, tmp_path: Path
-) -> None:
+def test_all_bad_updates_are_named_at_once(random: np.random.Generator, tmp_path: Path) -> None:
     """One pass over a round with every fault tells exactly the shards to train again."""
     store = DirectoryStore(tmp_path, RetryPolicy(seconds=0))
-    bad = [2 * number + 1 for number in range(len(SPOILED))]
+    bad = {2 * number + 1: fault for number, fault in enumerate(SPOILED)}
     model = model_of(store, update_of(random))
     parts = contribute(store, [update_of(random) for _ in range(2 * len(SPOILED) + 3)])
-    for shard, (spoil, _) in zip(bad, SPOILED.values(), strict=True):
-        parts[shard] = replace(parts[shard], file=spoil(store, parts[shard]))
+    for shard, fault in bad.items():
+        parts[shard] = replace(parts[shard], file=spoiled(store, parts[shard].file, fault))
     with pytest.raises(UpdatesRefused) as refusal:
         fold(store, model, parts, AGGREGATORS["average"](parts))
-    assert list(refusal.value.reasons) == bad
-    for shard, (_, reason) in zip(bad, SPOILED.values(), strict=True):
-        assert reason in refusal.value.reasons[shard]
+    assert list(refusal.value.reasons) == list(bad)
+    for shard, fault in bad.items():
+        assert SPOILED[fault] in refusal.value.reasons[shard]
     assert len(str(refusal.value)) < 600
 
 
-def test_the_model_decides_who_is_odd(contribute: Any, random: np.random.Generator) -> None:
+def test_the_model_decides_who_is_odd(random: np.random.Generator) -> None:
     """Even a majority is refused where it does not fit the model."""
     store = MemoryStore()
     model = model_of(store, update_of(random, 9))
@@ -356,7 +277,7 @@ def test_the_model_decides_who_is_odd(contribute: Any, random: np.random.Generat
     assert set(refusal.value.reasons) == {1, 2}
 
 
-def test_finite_updates_whose_mean_overflows_are_nobodys_fault(contribute: Any) -> None:
+def test_finite_updates_whose_mean_overflows_are_nobodys_fault() -> None:
     """No shard is blamed, and nothing infinite becomes a model."""
     store = MemoryStore()
     model = model_of(store, {"w": np.full(3, -3e38, np.float32)})
@@ -366,15 +287,12 @@ def test_finite_updates_whose_mean_overflows_are_nobodys_fault(contribute: Any) 
 
 
 @pytest.mark.parametrize("fault", ["missing", "short", "altered", "format"])
-def test_a_bad_model_is_no_updates_fault(
-    contribute: Any, random: np.random.Generator, fault: str
-) -> None:
+def test_a_bad_model_is_no_updates_fault(random: np.random.Generator, fault: str) -> None:
     """The model that the round began from is named, and no shard is trained again for it."""
     store = MemoryStore()
     model, *parts = contribute(store, [update_of(random) for _ in range(4)])
-    spoil, reason = SPOILED[fault]
-    with pytest.raises(StoreError, match=reason) as failure:
-        fold(store, spoil(store, model), parts, AGGREGATORS["average"](parts))
+    with pytest.raises(StoreError, match=SPOILED[fault]) as failure:
+        fold(store, spoiled(store, model.file, fault), parts, AGGREGATORS["average"](parts))
     assert "update-0" in str(failure.value)
 
 
@@ -399,7 +317,7 @@ class Healing(MemoryStore):
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_stale_file_is_summed_again(contribute: Any, times: int) -> None:
+def test_a_stale_file_is_summed_again(times: int) -> None:
     """A file that is whole when it is read again costs a second pass, not an attempt."""
     store = Healing(times=times)
     model = model_of(store, {"w": np.zeros(3, np.float32)})
@@ -412,9 +330,7 @@ def test_a_file_that_stays_stale_is_refused(stale: str) -> None:
     """A file that differs in every pass is not waited for without end, and is named."""
     store = Healing(10**6, stale)
     model = model_of(store, {"w": np.zeros(3)})
-    part = Contribution(
-        shard=5, samples=1, loss=1.0, file=model_of(store, {"w": np.ones(3)}, "update")
-    )
+    part = contribution_of(5, model_of(store, {"w": np.ones(3)}, "update"))
     with pytest.raises(DownpourError, match="change while we read them") as failure:
         fold(store, model, [part], [1.0])
     assert isinstance(failure.value, UpdatesRefused) == (stale == "update")
@@ -423,9 +339,7 @@ def test_a_file_that_stays_stale_is_refused(stale: str) -> None:
 @pytest.mark.parametrize(
     ("shards", "weights"), [([0, 0], [0.5, 0.5]), ([0, 1], [0.5, 0.6]), ([0, 1], [1.0]), ([], [])]
 )
-def test_calls_that_make_no_sense_are_refused(
-    imagine: Any, shards: list[int], weights: list[float]
-) -> None:
+def test_calls_that_make_no_sense_are_refused(shards: list[int], weights: list[float]) -> None:
     """Doubled shards, weights that are no weights, and nothing at all are mistakes."""
     parts = [imagine(shard) for shard in shards]
     with pytest.raises(ValueError, match=r".+"):

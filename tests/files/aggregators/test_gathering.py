@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -26,6 +26,7 @@ from downpour.files.store import WHOLE, Array, UpdateFormat, decode, encode, mod
 from downpour.files.store.layout import MemoryStore
 from downpour.files.store.updates import compress
 from downpour.host import process as descriptors
+from tests.files.aggregators.conftest import spoiled, whole
 
 Tensors = dict[str, Array]
 
@@ -106,7 +107,7 @@ class Round:
             trained_from=self.began,
             gathered=gathered,
         )
-        return b"".join(bytes(chunk) for chunk in encode(tensors, {}))
+        return whole(tensors)
 
 
 def as_parts(rule: str, contributions: Iterable[Contribution]) -> list[Counted]:
@@ -172,12 +173,13 @@ def test_a_single_update_is_taken_as_it_is_although_it_was_summed() -> None:
     assert one.folded("average", one.parts[1:2], gathering) == one.folded("average", one.parts[1:2])
 
 
-@pytest.mark.parametrize("fault", ["missing", "altered", "numbers", "shapes"])
+@pytest.mark.parametrize("fault", ["missing", "altered", "nan", "shapes"])
 @pytest.mark.parametrize("number", [0, 3, 4])
 def test_a_bad_update_is_named_in_the_end_and_no_other(fault: str, number: int) -> None:
     """To gather it harms nothing, and does not hide it."""
     one = Round(4, range(6))
-    one.parts[number] = replace(one.parts[number], file=spoiled(one, number, fault))
+    bad = spoiled(one.store, one.parts[number].file, fault)
+    one.parts[number] = replace(one.parts[number], file=bad)
     gathering = one.gathering()
     for part in one.parts[:-1]:
         gathering.add(as_parts("average", [part]))
@@ -186,19 +188,6 @@ def test_a_bad_update_is_named_in_the_end_and_no_other(fault: str, number: int) 
     assert list(refusal.value.reasons) == [number]
     good = [part for part in one.parts if part.shard != number]
     assert one.folded("average", good, gathering) == one.folded("average", good)
-
-
-def spoiled(one: Round, number: int, fault: str) -> PublishedFile:
-    """Return another file in place of an update's."""
-    file = one.parts[number].file
-    if fault == "missing":
-        one.store.delete(file.name)
-        return file
-    if fault == "altered":
-        return replace(file, checksum="0" * 32)
-    tensors: Mapping[str, Array] = decode(one.store.view(file), "update").tensors
-    weight = np.full((40, 3), np.nan, np.float32) if fault == "numbers" else np.zeros(2, np.float32)
-    return one.store.put_new("bad", encode({**tensors, "weight": weight}, {}))
 
 
 def test_a_base_that_changes_is_not_summed_from() -> None:

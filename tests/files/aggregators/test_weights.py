@@ -19,6 +19,7 @@ from downpour.files.aggregators.passes import (
     remaining,
     shares,
 )
+from tests.files.aggregators.conftest import imagine
 
 amounts = st.lists(st.floats(0, allow_infinity=False, allow_nan=False), min_size=1, max_size=50)
 
@@ -49,14 +50,14 @@ def test_shares_are_proportional() -> None:
     ],
 )
 def test_each_rule_weighs_by_its_facts(
-    imagine: Any, rule: str, facts: list[tuple[int, dict[str, Any]]], weights: tuple[float, ...]
+    rule: str, facts: list[tuple[int, dict[str, Any]]], weights: tuple[float, ...]
 ) -> None:
     """Equally, by samples, by loss, or the lowest shard alone."""
     assert AGGREGATORS[rule]([imagine(shard, **given) for shard, given in facts]) == weights
 
 
 @pytest.mark.parametrize("loss", [-0.1, math.nan, math.inf, -math.inf])
-def test_a_loss_that_cannot_be_a_weight_is_refused(imagine: Any, loss: float) -> None:
+def test_a_loss_that_cannot_be_a_weight_is_refused(loss: float) -> None:
     """All shards with such a loss are named, and only they."""
     parts = [imagine(0, loss=loss), imagine(1), imagine(2, loss=loss)]
     with pytest.raises(UpdatesRefused, match=r"shard 0: loss .* cannot be a weight") as refusal:
@@ -64,16 +65,16 @@ def test_a_loss_that_cannot_be_a_weight_is_refused(imagine: Any, loss: float) ->
     assert set(refusal.value.reasons) == {0, 2}
 
 
-def contributions(imagine: Any, count: int) -> list[Contribution]:
+def contributions(count: int) -> list[Contribution]:
     """Return contributions that differ in everything."""
     return [imagine(shard, samples=3 * shard + 1, loss=0.5 + shard) for shard in range(count)]
 
 
 @pytest.mark.parametrize("rule", AGGREGATORS)
 @pytest.mark.parametrize("count", [1, 2, 10, 1000])
-def test_weights_are_a_convex_combination(rule: str, count: int, imagine: Any) -> None:
+def test_weights_are_a_convex_combination(rule: str, count: int) -> None:
     """One weight a contribution, none negative; they sum to one, in any order to the last bit."""
-    parts = contributions(imagine, count)
+    parts = contributions(count)
     weights = AGGREGATORS[rule](parts)
     assert len(weights) == count
     assert all(type(weight) is float and weight >= 0 for weight in weights)
@@ -82,7 +83,7 @@ def test_weights_are_a_convex_combination(rule: str, count: int, imagine: Any) -
 
 
 @pytest.mark.parametrize("rule", AGGREGATORS)
-def test_a_single_contribution_is_everything(rule: str, imagine: Any) -> None:
+def test_a_single_contribution_is_everything(rule: str) -> None:
     """One shard's weight is exactly one; a round without updates never gets here."""
     assert AGGREGATORS[rule]([imagine(5, samples=0, loss=0.0)]) == (1.0,)
     with pytest.raises(ValueError, match="nothing to aggregate"):
