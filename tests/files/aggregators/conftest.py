@@ -32,7 +32,7 @@ def contribute(
 def imagine(shard: int, **facts: Any) -> Contribution:
     """Return a contribution without a file: its samples and its loss are 1 unless told."""
     file = PublishedFile(name=f"update-{shard}", size_bytes=0, checksum="")
-    return Contribution(**({"shard": shard, "samples": 1, "loss": 1.0, "file": file} | facts))
+    return replace(Contribution(shard=shard, samples=1, loss=1.0, file=file), **facts)
 
 
 def whole(tensors: Mapping[str, Array]) -> bytes:

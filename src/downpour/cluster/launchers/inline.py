@@ -8,8 +8,8 @@ through files. Workers take turns at each step, because they share the process's
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
@@ -61,7 +61,7 @@ class InlineCluster:
         shared = Path(self._plan.manager.shared)
         self.log = new_log(shared)
         with ExitStack() as starting:
-            starting.callback(_log_to(self.log))
+            starting.enter_context(_logging_to(self.log))
             secrets = known_secrets(self.credentials)
             kept = kept_log(SharedDirectory(shared), "inline", secrets, owns_process=False)
             starting.enter_context(kept)
@@ -138,18 +138,18 @@ def _launch_error(error: DownpourError) -> LaunchError:
     return LaunchError(str(error), asked_wrongly=error.exit_status == SpecError.exit_status)
 
 
-def _log_to(file: Path) -> Callable[[], None]:
-    """Also write this package's log to a file; returns a function that ends that."""
+@contextmanager
+def _logging_to(file: Path) -> Iterator[None]:
+    """Also write this package's log to a file."""
     handler = logging.FileHandler(file)
     handler.setFormatter(logging.Formatter("%(asctime)s %(threadName)s %(name)s: %(message)s"))
     logger = logging.getLogger("downpour")
     logger.addHandler(handler)
-
-    def end() -> None:
+    try:
+        yield
+    finally:
         logger.removeHandler(handler)
         handler.close()
-
-    return end
 
 
 KIND = LauncherKind(title="Inline", make=lambda _: InlineCluster)

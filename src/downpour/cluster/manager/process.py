@@ -61,10 +61,16 @@ AWAY_SECONDS = 60.0
 minutes (`cluster/worker/task_runner.py`), so that their work outlasts a restart of the manager."""
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """A manager before it serves: its term, the experiments to continue, and its address."""
+@dataclass(eq=False, kw_only=True)
+class Manager:
+    """A running manager, as `start_manager` makes it; `close` stops it.
 
+    `leader` is its term, `recovered` has the experiments to continue, and `closing` ends all
+    retries.
+    """
+
+    options: ManagerOptions
+    on_death: OnDeath
     trust: Trust
     forecaster: Forecaster
     shared: SharedDirectory
@@ -76,23 +82,18 @@ class Begun:
     listener: socket.socket
     metrics_listener: socket.socket | None
 
-
-class Manager:
-    """A running manager, as `start_manager` makes it; `close` stops it."""
-
-    def __init__(self, options: ManagerOptions, begun: Begun, on_death: OnDeath) -> None:
-        self._options = options
-        self._begun = begun
-        self._on_death = on_death
-        archive, away_seconds = begun.archive, AWAY_SECONDS * options.patience
+    def __post_init__(self) -> None:
+        """Make its parts."""
+        options, archive = self.options, self.archive
+        away_seconds = AWAY_SECONDS * options.patience
         self._driver = Driver(
-            begun.recovered.core,
+            self.recovered.core,
             patience_seconds=away_seconds,
-            on_death=on_death,
+            on_death=self.on_death,
             check_leader=self._raise_unless_it_leads,
         )
         self._roster = Roster()
-        self._spaces = Workspaces(begun.recovered.spaces, self._fail, away_seconds)
+        self._spaces = Workspaces(self.recovered.spaces, self._fail, away_seconds)
         self._runner = CommandRunner(
             self._spaces,
             self._roster,
@@ -100,8 +101,8 @@ class Manager:
             Lanes(),
             partial(prepare_after_rehearsal, options),
             archive.end,
-            term=begun.leader.term,
-            on_death=on_death,
+            term=self.leader.term,
+            on_death=self.on_death,
         )
         command = command_for(options.on_event)
         self._announcer = ManagerAnnouncer(command) if command is not None else None
@@ -110,27 +111,27 @@ class Manager:
             self._roster,
             archive,
             self._runner,
-            begun.forecaster,
+            self.forecaster,
             self._announcer,
-            begun.recovered.next_order,
+            self.recovered.next_order,
         )
         self._service = ManagerHandler(
             options,
-            begun.trust,
-            begun.shared,
+            self.trust,
+            self.shared,
             self._driver,
             self._spaces,
             self._roster,
-            begun.leader,
+            self.leader,
             archive,
         )
         self._server = serve_manager(
             self._service,
             options.host,
             options.port,
-            trust=begun.trust,
+            trust=self.trust,
             on_end=self._service.connection_ended,
-            listener=begun.listener,
+            listener=self.listener,
         )
         self._metrics = self._metrics_endpoint()
         # Delay the import of torch, because it takes 1 to 3 s and slows down every other thread.
@@ -138,26 +139,24 @@ class Manager:
         self._warming_up = Timer(_WARM_UP_SECONDS, self._service.warm_up)
 
     def _metrics_endpoint(self) -> MetricsEndpoint | None:
-        begun, counters = self._begun, self._sink.observations.counters
-        if begun.metrics_listener is None:
+        if self.metrics_listener is None:
             return None
-        source = partial(
-            manager_metrics, self._driver, begun.archive, counters, self._spaces, begun.leader.term
-        )
-        return MetricsEndpoint(source, begun.metrics_listener, begun.trust)
+        counters, term = self._sink.observations.counters, self.leader.term
+        source = partial(manager_metrics, self._driver, self.archive, counters, self._spaces, term)
+        return MetricsEndpoint(source, self.metrics_listener, self.trust)
 
     def start(self) -> None:
         """Continue earlier managers' experiments, and serve."""
         self._service.announce()
         # Start the driver before the server, because calls wait for the driver's answers.
-        self._driver.start(self._sink, self._begun.recovered.core.resume())
+        self._driver.start(self._sink, self.recovered.core.resume())
         self._server.start()
         if self._metrics is not None:
             self._metrics.start()
         # Start the timer last, so that a failed start leaves no thread behind, and callers get
         # answers before the import takes the processor. With nothing to continue, no worker waits
         # for this manager, but the first submission would wait for the import.
-        if self._begun.recovered.spaces:
+        if self.recovered.spaces:
             self._warming_up.start()
         else:
             self._service.warm_up()
@@ -179,9 +178,9 @@ class Manager:
         self._warming_up.cancel()
         if self._metrics is not None:
             self._metrics.close()
-        self._begun.closing.set()
+        self.closing.set()
         self._driver.end_waits()
-        if self._options.embedded:
+        if self.options.embedded:
             with suppress(DownpourError):
                 self._service.cancel_all("the run was stopped")
         self._server.stop()
@@ -191,8 +190,8 @@ class Manager:
         if self._announcer is not None:
             self._announcer.close()
         self._service.withdraw()
-        if not self._options.embedded:
-            self._begun.lease.release()
+        if not self.options.embedded:
+            self.lease.release()
         # `cancel` does not stop an import that has begun.
         if self._warming_up.is_alive():
             self._warming_up.join()
@@ -206,8 +205,8 @@ class Manager:
         self._spaces.look()
         if self._announcer is not None:
             self._announcer.look(lambda: self._service.status("", 0, 0.0))
-        if not self._options.embedded and not self._begun.lease.is_leader:
-            self._on_death(self._begun.lease.replaced())
+        if not self.options.embedded and not self.lease.is_leader:
+            self.on_death(self.lease.replaced())
 
     def _fail(self, experiment: str, reason: str) -> None:
         now = self._driver.now_seconds
@@ -216,8 +215,8 @@ class Manager:
     def _raise_unless_it_leads(self) -> None:
         # If the manager cannot see the terms, it waits as long as for a commit. Another manager may
         # lead by now, and its term would void our later entries, so we must not acknowledge them.
-        if not self._options.embedded and not self._driver.insist(self._begun.lease.leads):
-            raise self._begun.lease.replaced()
+        if not self.options.embedded and not self._driver.insist(self.lease.leads):
+            raise self.lease.replaced()
 
 
 def start_manager(options: ManagerOptions, on_death: OnDeath = lambda _: None) -> Manager:
@@ -251,7 +250,9 @@ def start_manager(options: ManagerOptions, on_death: OnDeath = lambda _: None) -
                 listen(address.host, options.metrics_port, trust, "metrics_port")
             )
         leader, recovered = _continued(options, shared, lease, archive, address)
-        begun = Begun(
+        manager = Manager(
+            options=options,
+            on_death=on_death,
             trust=trust,
             forecaster=Forecaster(predictor, always=True),
             shared=shared,
@@ -263,7 +264,6 @@ def start_manager(options: ManagerOptions, on_death: OnDeath = lambda _: None) -
             listener=listener,
             metrics_listener=metrics_listener,
         )
-        manager = Manager(options, begun, on_death)
         manager.start()
         undoing.pop_all()
     return manager
