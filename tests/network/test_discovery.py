@@ -74,7 +74,6 @@ class TwoClusters:
     folders: tuple[Path, Path]
 
     def found(self, manager: str | None, shared: Path | str | None) -> Address:
-        """Return the address of the manager that answers to a user's words."""
         managers = managers_for(manager, shared, OPEN)
         if managers.shared is not None:  # on a local disk nothing comes late
             managers.shared = replace(managers.shared, patience_seconds=0.1)

@@ -101,7 +101,6 @@ class Project:
     closing: ExitStack
 
     def compose(self, *words: str) -> str:
-        """Run a command of compose on this project."""
         file = str(ROOT / "docker/compose.yaml")
         command = (*self.command, "-f", file, "-p", self.name, *words)
         return run(*command, environment=self.environment)
@@ -119,7 +118,6 @@ class Project:
 
     @property
     def manager(self) -> str:
-        """The manager's container."""
         return self.containers("manager")[0]
 
     @property
@@ -181,14 +179,12 @@ class Project:
         assert end.state == "finished", end.reason
 
     def record(self, experiment: str) -> list[dict[str, Any]]:
-        """An experiment's record, so far."""
         lines: list[str] = []
         while page := self.client.results(experiment, len(lines), 0.0).lines:
             lines += page
         return [json.loads(line) for line in lines]
 
     def model(self, experiment: str) -> bytes:
-        """The bytes of an experiment's model."""
         file = f"/shared/experiments/{experiment}/model.safetensors"
         words = ["docker", "exec", self.manager, "cat", file]
         return subprocess.run(words, capture_output=True, check=True).stdout

@@ -23,31 +23,26 @@ class Processes:
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
     def check(self, plan: LaunchPlan) -> None:
-        """Refuse, if there is a refusal."""
         assert plan.workers
         if self.refusal:
             raise LaunchError(self.refusal, asked_wrongly=True)
 
     def start(self, worker: WorkerOptions, environment: Mapping[str, str], log: Path) -> None:
-        """Start a process."""
         self.started.append(worker)
         words = [sys.executable, "-m", "downpour.cli", *worker.arguments(), "--log", str(log)]
         given = {**os.environ, **environment, **worker.credentials.to_environment()}
         self.running[worker.name] = subprocess.Popen(words, env=given)
 
     def ended(self) -> Mapping[str, Ended]:
-        """Ask each process."""
         over = {name: one.poll() for name, one in self.running.items() if one.poll() is not None}
         for name in over:
             del self.running[name]
         return {name: Ended(status) for name, status in over.items()}
 
     def stop(self, name: str) -> None:
-        """Tell a process to end."""
         self.running[name].terminate()
 
     def close(self) -> None:
-        """Tell all to end, and wait for them."""
         for process in self.running.values():
             process.terminate()
         for process in self.running.values():

@@ -83,7 +83,6 @@ class Own:
     """What a user of Ray or submitit alone would start."""
 
     def train(self) -> float:
-        """Train a batch; return when that was done."""
         import torch
 
         network = torch.nn.Linear(64, 10)

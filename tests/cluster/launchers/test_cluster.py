@@ -51,7 +51,6 @@ class Doomed(Processes):
         self.over[worker.name] = Ended(self.status, "the folder is missing")
 
     def ended(self) -> Mapping[str, Ended]:
-        """Return each end once."""
         over, self.over = self.over, {}
         return over
 
@@ -96,7 +95,6 @@ class Closing(Doomed):
     closed = 0
 
     def close(self) -> None:
-        """Note it."""
         self.closed += 1
 
 
@@ -161,7 +159,6 @@ class Lent(Doomed):
         self.started.append(worker)
 
     def stop(self, name: str) -> None:
-        """End it."""
         self.over[name] = Ended(0)
 
 

@@ -124,7 +124,6 @@ class Dying(InlineCluster):
     deaths = 0
 
     def check(self) -> None:
-        """Die once."""
         Dying.deaths += 1
         if Dying.deaths == 1:
             raise LaunchError("the manager has died")

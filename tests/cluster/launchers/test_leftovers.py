@@ -82,11 +82,9 @@ class Place:
 
     @property
     def shared(self) -> Path:
-        """The shared directory."""
         return self.folder / "shared"
 
     def run(self, epochs: int) -> subprocess.Popen[str]:
-        """Start the command, in an empty working directory."""
         here = self.folder / "here"
         here.mkdir(exist_ok=True)
         words = ["run", "--shards", "2", "--workers", "2", "--shared", str(self.shared)]
@@ -102,7 +100,6 @@ class Place:
         return process
 
     def seen(self) -> Left:
-        """Look at everything."""
         by_docker, by_slurm = "docker" in self.engines, "slurm" in self.engines
         return Left(
             processes=frozenset(self._processes()),
@@ -211,7 +208,6 @@ def _until(holds: Callable[[], bool], process: subprocess.Popen[str]) -> None:
 
 
 def _trains(shared: Path) -> bool:
-    """Whether a task was completed."""
     return _recorded(shared, "updated")
 
 

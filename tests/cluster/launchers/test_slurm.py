@@ -196,7 +196,6 @@ class Cluster:
         (self.folder / f"{program}.status").write_text(f"{status}\n")
 
     def called(self, program: str) -> list[str]:
-        """Return with what a program was called, so far."""
         file = self.folder / f"{program}.called"
         return file.read_text().splitlines() if file.exists() else []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -76,16 +77,13 @@ class FakeWorker:
         self.name = self.client.register_worker(self.registration).worker
 
     def ping(self) -> WorkerInfo:
-        """Say who is here."""
         return WorkerInfo(protocol=PROTOCOL, version=VERSION, name=self.name)
 
     def train(self, task: TaskMessage) -> None:
-        """Take a task."""
         self.tasks.append(task)
         self.inbox.put(task)
 
     def cancel(self, attempt: AttemptId) -> None:
-        """Remember that an attempt is no longer wanted."""
         self.cancelled.put(attempt)
 
     def hand_over(self, attempt: AttemptId) -> None:
@@ -96,18 +94,15 @@ class FakeWorker:
         """Do nothing; a fake does not leave by itself."""
 
     def parameters(self, task: TaskMessage) -> Arrays:
-        """Return the parameters that the task starts from."""
         file = self.shared.store(task.id.experiment).read(task.model)
         return dict(decode(file, task.model.name).tensors)
 
     def publish(self, task: TaskMessage, arrays: Arrays) -> PublishedFile:
-        """Publish an update's file."""
         number = task.id
         name = attempt_name("update", number, secrets.token_hex(3))
         return self.shared.store(number.experiment).put_new(name, encode(arrays, {}))
 
     def report(self, task: TaskMessage, file: PublishedFile, loss: float = 1.0) -> None:
-        """Report an update."""
         self.client.report_update(self.name, task.id, self.update(task, file, loss))
         self.reported.add(task.id)
 
@@ -124,7 +119,6 @@ class FakeWorker:
         return plain_update(file, samples=part.samples, steps=part.steps, loss=loss)
 
     def close(self) -> None:
-        """Stop answering."""
         self.inbox.put(None)
         self.thread.join()
         self.server.stop()
@@ -157,13 +151,11 @@ class Cluster:
     workers: list[FakeWorker] = field(default_factory=list)
 
     def join(self, name: str, behave: Train = diligent) -> FakeWorker:
-        """Add a worker."""
         worker = FakeWorker(self.client, self.shared, name, behave)
         self.workers.append(worker)
         return worker
 
     def submit(self, spec: Spec = SMALL, **changes: Any) -> str:
-        """Submit a spec."""
         return self.client.submit(Spec.make({**spec.model_dump(), **changes}).to_toml())
 
     def status_when(self, holds: Callable[[Status], bool], experiment: str = "") -> Status:
@@ -179,14 +171,26 @@ class Cluster:
         raise AssertionError(f"never happened; last seen: {status}")
 
     def end_of(self, experiment: str) -> Status:
-        """Wait for an experiment's end."""
         return self.status_when(
             lambda s: s.experiment is not None and s.experiment.state.ended, experiment
         )
 
     def record(self, experiment: str) -> list[str]:
-        """Return the lines of an experiment's record."""
         return list(self.client.results(experiment, 0, 0.0).lines)
+
+    def facts(self, experiment: str, kind: str) -> list[dict[str, Any]]:
+        """Return what an experiment's record tells of a kind."""
+        told = map(json.loads, self.record(experiment))
+        return [fact for fact in told if fact["kind"] == kind]
+
+    def refusal_of(self, experiment: str) -> str:
+        """Wait until an experiment has failed by its user's fault; returns the reason."""
+        summary = self.end_of(experiment).experiment
+        assert summary is not None
+        assert summary.state is ExperimentState.FAILED
+        assert summary.asked_wrongly
+        assert summary.reason is not None
+        return summary.reason
 
     def result_of(self, experiment: str) -> bytes:
         """Wait until an experiment has finished; returns its model."""
@@ -238,6 +242,23 @@ def cluster(options: ManagerOptions) -> Iterator[Cluster]:
     for worker in made.workers:  # first, so that somebody answers what they report
         worker.close()
     made.close()
+
+
+Start = Callable[..., Cluster]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts managers in one folder, one after the other; all end with the test."""
+    made: list[Cluster] = []
+
+    def start(**changes: Any) -> Cluster:
+        made.append(started_in(tmp_path / "shared", **changes))
+        return made[-1]
+
+    yield start
+    for cluster in made:
+        cluster.close()
 
 
 @pytest.fixture(scope="module")

@@ -13,13 +13,12 @@ import pytest
 import xxhash
 
 from downpour.base.errors import SpecError
-from downpour.base.states import ExperimentState
 from downpour.core.spec import ResolvedSpec
 from downpour.files.store import SharedDirectory, decode, encode, layout
 from downpour.network.rpc.messages import TaskMessage
 from downpour.record import Result
 from downpour.show.tables.terminal_tables import result_table
-from tests.cluster.manager.conftest import Arrays, Cluster, diligent, started_in
+from tests.cluster.manager.conftest import Arrays, Cluster, Start, diligent
 from tests.show.terminal import rendered
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def test_the_best_model_is_kept_and_a_run_that_gets_worse_ends(cluster: Cluster)
     """Two rounds after the best one; its version is not pruned before it lies under its name."""
     cluster.join("one")
     experiment = cluster.submit(**GROWING, stop_after=2)
-    assert cluster.end_of(experiment).experiment.state is ExperimentState.FINISHED  # type: ignore[union-attr]
+    cluster.result_of(experiment)
     folder = cluster.shared.experiment_path(experiment)
     result = Result.read(folder)
     assert [r.epoch for r in result.rounds] == [1, 2, 3]
@@ -93,8 +92,7 @@ def test_examples_that_are_set_apart_are_validated_and_the_test_comes_once(
     worker = cluster.join("one")
     experiment = cluster.submit(**{**GROWING, "epochs": 3, "shards": 2}, validation=0.25)
     cluster.end_of(experiment)
-    facts = [json.loads(line) for line in cluster.record(experiment)]
-    measured = [(f["round"], f["part"]) for f in facts if f["kind"] == "measured"]
+    measured = [(f["round"], f["part"]) for f in cluster.facts(experiment, "measured")]
     assert measured == [*((n, "validation") for n in range(3)), (0, "test")]
     result = Result.read(cluster.shared.experiment_path(experiment))
     assert result.best is not None
@@ -140,8 +138,7 @@ def test_tasks_begin_from_the_file_and_missing_tensors_are_on_record(
     for name in names[1:]:
         np.testing.assert_array_equal(began[name], arrays[name])
     np.testing.assert_array_equal(began[names[0]], drawn[names[0]])
-    lines = [json.loads(line) for line in cluster.record(experiment)]
-    [prepared] = [line for line in lines if line["kind"] == "prepared"]
+    [prepared] = cluster.facts(experiment, "prepared")
     assert prepared["remarks"] == [
         f"{file} lacks {names[0]}, so these start with random values from the seed",
         f"{file} also holds spare, which the network lacks",
@@ -173,30 +170,23 @@ def test_a_changed_file_is_refused(cluster: Cluster, tmp_path: Path, drawn: Arra
     experiment = cluster.submit(init_from=str(file))
     write(file, {name: array * 2 for name, array in drawn.items()})
     cluster.client.cancel(waiting)
-    end = cluster.end_of(experiment).experiment
-    assert end is not None
-    assert end.state is ExperimentState.FAILED
-    assert end.asked_wrongly
-    assert end.reason is not None
-    assert end.reason.startswith("init_from = '/")
-    assert ": must have checksum " in end.reason
+    reason = cluster.refusal_of(experiment)
+    assert reason.startswith("init_from = '/")
+    assert ": must have checksum " in reason
 
 
 def test_a_file_of_another_network_fails_in_one_line(cluster: Cluster, tmp_path: Path) -> None:
     """Before a worker gets anything."""
     worker = cluster.join("one")
     file = write(tmp_path / "other.safetensors", {"w": np.zeros(1)})
-    end = cluster.end_of(cluster.submit(init_from=str(file))).experiment
-    assert end is not None
-    assert end.asked_wrongly
-    assert end.reason is not None
-    assert ": belongs to another network: it has w; needed: " in end.reason
+    reason = cluster.refusal_of(cluster.submit(init_from=str(file)))
+    assert ": belongs to another network: it has w; needed: " in reason
     assert worker.tasks == []
 
 
-def test_another_manager_begins_from_the_same_file(tmp_path: Path) -> None:
+def test_another_manager_begins_from_the_same_file(start: Start, tmp_path: Path) -> None:
     """The first one ended while the experiment was queued; the checksum is in the journal."""
-    first = started_in(tmp_path)
+    first = start()
     before = first.join("one")
     first.end_of(first.submit(epochs=1))
     arrays = {name: array * 2 for name, array in before.parameters(before.tasks[0]).items()}
@@ -205,12 +195,9 @@ def test_another_manager_begins_from_the_same_file(tmp_path: Path) -> None:
     waiting = first.submit(name="waiting")
     experiment = first.submit(init_from=str(file))
     first.close()
-    second = started_in(tmp_path)
+    second = start()
     second.client.cancel(waiting)
     after = second.join("two")
-    summary = second.end_of(experiment).experiment
+    second.result_of(experiment)
     began = after.parameters(next(t for t in after.tasks if t.id.round == 0))
-    second.close()
-    assert summary is not None
-    assert summary.state is ExperimentState.FINISHED
     np.testing.assert_array_equal(began["conv1.bias"], arrays["conv1.bias"])

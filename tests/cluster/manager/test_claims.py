@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from downpour.base.errors import DownpourError, Refused
-from downpour.base.states import ExperimentState
 from downpour.base.values import AttemptId, Progress, PublishedFile, Snapshot, Update
 from downpour.cluster.manager import observations
 from downpour.files.store import layout
@@ -46,7 +44,7 @@ def test_a_claim_that_contradicts_the_task_is_refused(cluster: Any, field: str) 
 
     cluster.join("one", boastful)
     experiment = cluster.submit()
-    assert cluster.end_of(experiment).experiment.state is ExperimentState.FINISHED
+    cluster.result_of(experiment)
     assert refusals
     assert all(field.split(".")[1] in refusal for refusal in refusals)
 
@@ -69,7 +67,7 @@ def test_no_file_of_others_can_be_reported_away(cluster: Any) -> None:
 
     cluster.join("one", greedy)
     experiment = cluster.submit(epochs=3)
-    assert cluster.end_of(experiment).experiment.state is ExperimentState.FINISHED
+    cluster.result_of(experiment)
     assert named >= {"journal", "spec.toml", "model", "update"}
     assert not taken
     record = cluster.record(experiment)
@@ -130,11 +128,10 @@ def test_other_packages_and_what_takes_long_are_on_record_once(
 
     cluster.join("one", differing)
     for experiment in (cluster.submit(epochs=2), cluster.submit(epochs=1)):
-        assert cluster.end_of(experiment).experiment.state is ExperimentState.FINISHED
+        cluster.result_of(experiment)
         record = cluster.record(experiment)
-        told = [line for line in record if '"other-packages"' in line]
-        assert len(told) == 1
-        assert OLD in told[0]
+        [told] = [line for line in record if '"other-packages"' in line]
+        assert OLD in told
         saving, assigned = (
             sum(word in line for line in record) for word in ('"saving"', '"assigned"')
         )
@@ -152,8 +149,8 @@ def test_a_block_that_two_workers_read_differently_is_named_to_the_second(cluste
         assert two.client.report_blocks("two", experiment, (b, other)) == (why,)
     assert one.client.report_blocks("one", experiment, (a, b)) == ()
     assert one.client.report_blocks("one", "unknown", (other,)) == ()
-    assert cluster.end_of(experiment).experiment.state is ExperimentState.FINISHED
-    told = [json.loads(line) for line in cluster.record(experiment) if '"blocks-read"' in line]
+    cluster.result_of(experiment)
+    told = cluster.facts(experiment, "blocks-read")
     assert [(line["worker"], line["digests"]) for line in told] == [
         ("one", {"a": a.digest}),
         ("two", {"b": b.digest}),

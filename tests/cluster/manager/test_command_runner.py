@@ -86,15 +86,12 @@ class Client:
         self.told: list[tuple[str, AttemptId]] = []
 
     def train(self, task: TaskMessage) -> None:
-        """Remember a task."""
         self.tasks.put(task)
 
     def cancel(self, attempt: AttemptId) -> None:
-        """Remember a cancellation."""
         self.told.append(("cancel", attempt))
 
     def hand_over(self, attempt: AttemptId) -> None:
-        """Remember a hand-over."""
         self.told.append(("hand over", attempt))
 
     def close(self) -> None:
@@ -125,11 +122,9 @@ class RunningManager:
     deaths: SimpleQueue[DownpourError]
 
     def event(self) -> on.Event:
-        """Return the next event."""
         return self.events.get(timeout=PATIENCE_SECONDS)
 
     def register(self, client: object) -> None:
-        """Let the worker register, or register anew."""
         self.roster.enter(REGISTRATION, client)  # type: ignore[arg-type]
 
     def rest(self) -> list[on.Event]:
@@ -219,7 +214,6 @@ def test_a_failed_call_dismisses_no_worker_that_has_registered_anew(
         """A client whose worker registers anew while it is called."""
 
         def train(self, task: TaskMessage) -> None:
-            """Fail as a closed client does."""
             del task
             manager.register(Client())
             raise Unreachable("127.0.0.1:1", "this client is closed")

@@ -47,7 +47,6 @@ class Sink(ManagerSink):
         return forecast
 
     def keep(self, core: Scheduler, event: Event, output: Output) -> list[Entry]:
-        """Remember the event."""
         del core, output
         self.seen.put(event)
         self._at_each(event)
@@ -57,7 +56,6 @@ class Sink(ManagerSink):
         """All is kept."""
 
     def carry_out(self, commands: Sequence[Command]) -> None:
-        """Remember them, and do nothing of it."""
         self.carried_out += commands
 
 

@@ -22,7 +22,7 @@ from downpour.cluster.manager.driver import Driver, ManagerSink
 from downpour.core.scheduler import Output, Scheduler
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
-from tests.cluster.manager.conftest import SMALL, started_in
+from tests.cluster.manager.conftest import SMALL, Start
 from tests.cluster.manager.test_driver import JOINED, Sink
 from tests.specs import plain_spec
 
@@ -166,14 +166,14 @@ def downpour(*words: str, plant: Path) -> tuple[int, list[str]]:
 
 @pytest.mark.slow
 def test_a_manager_that_meets_a_defect_ends_with_one_line_and_status_1(
-    tmp_path: Path, undisturbed: bytes
+    start: Start, tmp_path: Path, undisturbed: bytes
 ) -> None:
     """The next one goes on from what was journaled, with the same bytes."""
-    folder = tmp_path / "shared"
-    first = started_in(folder)
+    first = start()
     experiment = first.submit(SMALL)
     first.close()
-    status, complaints = downpour("manager", "--port=0", f"--shared={folder}", plant=tmp_path)
+    shared = f"--shared={tmp_path / 'shared'}"
+    status, complaints = downpour("manager", "--port=0", shared, plant=tmp_path)
     assert status == 1
     assert complaints[0].startswith("manager at ")
     # Where the machine is busy, the manager also says that it stood still.
@@ -183,10 +183,9 @@ def test_a_manager_that_meets_a_defect_ends_with_one_line_and_status_1(
             "OSError: [Errno 116] Stale file handle (sitecustomize.py, line 16)"
         )
     ]
-    second = started_in(folder)
+    second = start()
     second.join("one")
     assert second.result_of(experiment) == undisturbed
-    second.close()
 
 
 @pytest.mark.slow

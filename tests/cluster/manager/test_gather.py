@@ -42,12 +42,10 @@ class CountingStore(DirectoryStore):
         self.opened: list[str] = []
 
     def view(self, file: PublishedFile) -> memoryview:
-        """Note it, and open it."""
         self.opened.append(file.name)
         return super().view(file)
 
     def read(self, file: PublishedFile) -> memoryview:
-        """Note it, and read it."""
         self.opened.append(file.name)
         return super().read(file)
 
@@ -64,7 +62,6 @@ class Story:
 
     @property
     def store(self) -> CountingStore:
-        """Its store."""
         assert isinstance(self.space.store, CountingStore)
         return self.space.store
 
@@ -86,7 +83,6 @@ class Story:
         self.updates[shard] = update_of(self.store.put_new("again", content))
 
     def gather(self, shard: int) -> out.Gather:
-        """Return what the scheduler asks for when an update has come."""
         return out.Gather(
             experiment="any",
             round=self.round,

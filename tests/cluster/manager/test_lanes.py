@@ -70,19 +70,15 @@ class NamedLanes(Lanes):
         self.used: list[str] = []
 
     def call(self, worker: str, _: Job) -> None:
-        """Note a call."""
         self.used.append(f"call {worker}")
 
     def work(self, _: Job) -> None:
-        """Note work."""
         self.used.append("work")
 
     def beside(self, _: Job) -> None:
-        """Note an evaluation."""
         self.used.append("beside")
 
     def alone(self, _: Job) -> None:
-        """Note a preparation."""
         self.used.append("alone")
 
 

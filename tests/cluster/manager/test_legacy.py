@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -19,20 +18,12 @@ from downpour.files.store.directory import names_in
 from downpour.files.store.shared_directory import RUN_LOCK_NAME, is_abandoned, lock_file
 from downpour.network.rpc.messages import ExperimentSummary, TaskMessage
 from downpour.record.journal import seal, segments, whole_lines
-from tests.cluster.manager.conftest import SMALL, Cluster, diligent, started_in
+from tests.cluster.manager.conftest import SMALL, Cluster, Start, diligent, started_in
 
 if TYPE_CHECKING:
     from tests.cluster.manager.conftest import FakeWorker
 
 PATIENCE_SECONDS = 30.0
-
-Start = Callable[..., Cluster]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Start:
-    """Start managers, in the same folder if nothing else is said."""
-    return partial(started_in, tmp_path / "shared")
 
 
 def run_once(cluster: Cluster, **changes: Any) -> str:
@@ -117,8 +108,6 @@ def test_a_healthy_cluster_survives_runs_in_its_directory(start: Start) -> None:
     assert contents(run.shared.experiment_path(its)) == before
     go_on.set()
     run.result_of(its)
-    run.close()
-    second.close()
 
 
 def test_a_run_holds_its_folder_while_it_lives(start: Start) -> None:
@@ -158,7 +147,6 @@ def test_copied_and_foreign_experiments_are_passed_by(
     second.join("two")
     second.result_of(going)
     assert {name: contents(root / name) for name in strangers} == before
-    second.close()
 
 
 def test_a_directory_that_is_restored_as_a_whole_is_the_same_cluster(
@@ -174,7 +162,6 @@ def test_a_directory_that_is_restored_as_a_whole_is_the_same_cluster(
     second = started_in(tmp_path / "restored")
     second.join("one")
     second.result_of(experiment)
-    second.close()
 
 
 @pytest.mark.parametrize("noted", [True, False])
@@ -189,7 +176,6 @@ def test_an_ended_experiment_needs_no_spec(start: Start, *, noted: bool) -> None
     second = start()
     assert listed(second)[done].state is ExperimentState.FINISHED
     assert second.record(done)
-    second.close()
 
 
 @pytest.mark.parametrize("lines", [1, 2, 5, 11])
@@ -215,7 +201,6 @@ def test_a_finished_experiment_whose_last_lines_are_lost_keeps_its_result(
         assert one.reason is not None
         assert "left out: journal: its last lines are missing" in one.reason
     assert (folder / layout.FINAL_NAME).read_bytes() == result
-    second.close()
 
 
 @pytest.mark.parametrize("damage", ["missing", "edited", "not text", "cut off"])
@@ -244,7 +229,6 @@ def test_workers_follow_the_spec_that_was_submitted(
     worker = second.join("one")
     second.result_of(experiment)
     assert bytes(second.shared.store(experiment).read(worker.tasks[0].spec)) == submitted
-    second.close()
 
 
 @pytest.mark.parametrize(
@@ -271,7 +255,6 @@ def test_a_file_that_changes_no_result_may_be_edited(
     second.join("one")
     second.result_of(experiment)
     assert spec.read_bytes() == edited
-    second.close()
 
 
 def lose_the_model(folder: Path) -> None:
@@ -323,7 +306,6 @@ def test_a_damaged_experiment_is_left_out_alone(
     assert "\n" not in summary.reason
     assert contents(folder) == before
     assert second.client.status(broken, 0, 0.0).experiment == summary
-    second.close()
 
 
 def test_folders_in_which_nothing_was_begun_are_removed(start: Start) -> None:
@@ -360,7 +342,6 @@ def test_the_presence_of_managers_that_were_killed_is_removed(start: Start) -> N
     assert not list(presence.glob("*dead*"))
     other.close()
     assert set(presence.iterdir()) == there
-    living.close()
 
 
 @pytest.mark.parametrize("damage", ["gone", "altered", "cut off", "of a later term"])
@@ -409,4 +390,3 @@ def test_status_tells_that_a_folder_was_removed(start: Start) -> None:
     assert listed(cluster)[experiment].reason is None
     cluster.join("one")
     cluster.result_of(experiment)
-    cluster.close()

@@ -15,7 +15,7 @@ import pytest
 
 from downpour.base.states import ExperimentState
 from downpour.network.rpc.messages import PAGE_EXPERIMENTS_MAX, Status
-from tests.cluster.manager.conftest import SMALL, started_in
+from tests.cluster.manager.conftest import SMALL, Start
 
 FINISHED = 3
 
@@ -52,9 +52,9 @@ def looks(hook: Looks) -> Iterator[Looks]:
 
 
 @pytest.fixture
-def finished(tmp_path: Path) -> list[str]:
+def finished(start: Start) -> list[str]:
     """The names of experiments that have ended, in a directory without a manager."""
-    first = started_in(tmp_path)
+    first = start()
     names = []
     for number in range(FINISHED):
         names.append(first.submit(name=f"ended-{number}"))
@@ -63,7 +63,7 @@ def finished(tmp_path: Path) -> list[str]:
         first.status_when(_is_running, names[-1])
         first.client.cancel(names[-1])
     first.close()
-    started_in(tmp_path).close()  # it sweeps what the first one may have been interrupted at
+    start().close()  # it sweeps what the first one may have been interrupted at
     return names
 
 
@@ -72,10 +72,10 @@ def _is_running(status: Status) -> bool:
 
 
 def test_a_start_a_list_and_a_submission_look_at_none(
-    tmp_path: Path, finished: list[str], looks: Looks
+    start: Start, finished: list[str], looks: Looks
 ) -> None:
     """All that is known of them comes from one file; a submission looks for its request there."""
-    second = started_in(tmp_path)
+    second = start()
     assert [one.experiment for one in second.client.list_experiments()] == finished
     submitted = second.client.submit(SMALL.to_toml(), "0123abcd")
     before = looks.at[""]
@@ -85,33 +85,31 @@ def test_a_start_a_list_and_a_submission_look_at_none(
     # listed once a second to see whether that of the running experiment is there.
     assert looks.at[""] == before == 2
     second.client.cancel(submitted)
-    second.close()
 
 
 def test_where_the_list_is_lost_each_journal_is_read_once(
-    tmp_path: Path, finished: list[str], looks: Looks
+    start: Start, tmp_path: Path, finished: list[str], looks: Looks
 ) -> None:
     """And the list is whole again: the manager after that looks at none."""
-    for path in tmp_path.glob("ended-*.jsonl"):
+    for path in tmp_path.glob("shared/ended-*.jsonl"):
         path.unlink()
-    second = started_in(tmp_path)
+    second = start()
     states = {one.experiment: one.state for one in second.client.list_experiments()}
     assert states == dict.fromkeys(finished, ExperimentState.CANCELLED)
     second.close()
     # Its names, those of the journal, the journal, and the names twice for what is to be swept.
     assert max(looks.at[name] for name in finished) <= 5
     looks.at.clear()
-    started_in(tmp_path).close()
+    start().close()
     assert [looks.at[name] for name in finished] == [0] * FINISHED
 
 
-def test_pages_go_back_to_the_first(tmp_path: Path, finished: list[str]) -> None:
+def test_pages_go_back_to_the_first(start: Start, finished: list[str]) -> None:
     """Each page ends before the one that was asked for first."""
-    second = started_in(tmp_path)
+    second = start()
     last = second.client.list_experiments(limit=2)
     assert [one.experiment for one in last] == finished[1:]
     assert [one.experiment for one in second.client.list_experiments(finished[1])] == finished[:1]
     assert second.client.list_experiments(finished[0]) == ()
     assert second.client.list_experiments("never-submitted") == ()
     assert len(second.client.list_experiments(limit=PAGE_EXPERIMENTS_MAX + 1)) == FINISHED
-    second.close()

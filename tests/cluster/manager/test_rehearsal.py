@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from downpour.base.errors import SpecError
-from downpour.base.states import ExperimentState
 from downpour.cluster.manager.rehearsal import Rehearsal
 from downpour.learning.allowlist import VARIABLE
+from tests.conftest import Allow
 from tests.specs import plain_spec
 
 HELPED = """
@@ -79,19 +79,15 @@ class Ends(downpour.Task):
     ],
 )  # fmt: skip
 def test_code_that_ends_its_process_is_refused_by_a_manager_that_lives(
-    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, how: str, said: str
+    cluster: Any, tmp_path: Path, allowing: Allow, where: str, how: str, said: str
 ) -> None:
     """The reason names the task and the line, and the next experiment is taken."""
     name = f"lab{secrets.token_hex(4)}"
     (tmp_path / f"{name}.py").write_text(TASK)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("DOWNPOUR_ALLOW", name)
+    allowing(tmp_path, name)
     options = {"where": where, "how": how}
     refused = cluster.submit(task=f"{name}:Ends", task_options=options)
-    end = cluster.end_of(refused).experiment
-    assert end.state is ExperimentState.FAILED
-    assert end.asked_wrongly
-    assert end.reason.startswith(f"task = '{name}:Ends': {said}{name}.py:")
+    assert cluster.refusal_of(refused).startswith(f"task = '{name}:Ends': {said}{name}.py:")
     assert cluster.submit(name="next").startswith("next-")
 
 
@@ -99,12 +95,11 @@ def test_code_that_ends_its_process_is_refused_by_a_manager_that_lives(
 @pytest.mark.usefixtures("forked_clusters")
 @pytest.mark.parametrize("method", ["collate", "labels", "groups", "optimizer", "rate", "step"])
 def test_every_other_method_may_end_its_process_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+    tmp_path: Path, allowing: Allow, method: str
 ) -> None:
     """With status 0, as a script ends that has done its work; the line is the user's."""
     tasks = Path(__file__).parents[2] / "learning" / "tasks"
-    monkeypatch.syspath_prepend(str(tasks))
-    monkeypatch.setenv(VARIABLE, "hostile_tasks")
+    allowing(tasks, "hostile_tasks")
     task = "hostile_tasks:HostileStep" if method == "step" else "hostile_tasks:Hostile"
     options: Any = {"hostile": method, "what": "ends"}
     spec = plain_spec(task=task, task_options=options, shards=1, batch_size=4)
@@ -114,13 +109,12 @@ def test_every_other_method_may_end_its_process_too(
 
 @pytest.mark.slow
 def test_a_helper_that_a_task_leaves_behind_holds_up_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, allowing: Allow
 ) -> None:
     """It inherits the streams of the trial, and ends with it."""
     name = f"lab{secrets.token_hex(4)}"
     (tmp_path / f"{name}.py").write_text(HELPED)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv(VARIABLE, name)
+    allowing(tmp_path, name)
     spec = plain_spec(task=f"{name}:Helped", shards=1, batch_size=4)
     Rehearsal(spec, tmp_path, None).rehearse()
     helpers = [one for one in psutil.process_iter(["cmdline"]) if name in str(one.info["cmdline"])]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -57,8 +56,8 @@ def never(worker: Any, task: TaskMessage) -> None:
 
 def farewells(cluster: Any, experiment: str) -> list[tuple[str, str]]:
     """Who is on record as having left, and why."""
-    facts = [json.loads(line) for line in cluster.record(experiment)]
-    return [(one["worker"], one["reason"]) for one in facts if one["kind"] == "worker-left"]
+    left = cluster.facts(experiment, "worker-left")
+    return [(one["worker"], one["reason"]) for one in left]
 
 
 def ended(worker: Any) -> str:
@@ -102,7 +101,6 @@ class Entries:
         )
 
     def enter(self, address: Address) -> None:
-        """Take the worker in, or again, at an address."""
         registration = replace(REGISTRATION, host=address.host, port=address.port)
         self.roster.enter(registration, WorkerClient(address))
 

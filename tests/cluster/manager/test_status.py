@@ -198,7 +198,6 @@ class Notebook:
         self.usage = Usage()
 
     def take(self, seen: Iterable[Observed]) -> None:
-        """Keep facts."""
         for one in seen:
             fact = from_fields(json.loads(json.dumps(one.line)))
             assert isinstance(fact, ResourcesUsedLine)

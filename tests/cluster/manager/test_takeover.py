@@ -21,7 +21,7 @@ from downpour.base.values import AttemptId
 from downpour.cluster.manager import command_runner, takeover
 from downpour.cluster.manager.work import sweep
 from downpour.core.node.journal import Line
-from downpour.files.store import SharedDirectory, layout
+from downpour.files.store import layout
 from downpour.files.store.layout import MemoryStore
 from downpour.files.store.lease import Lease, highest_term, term_name
 from downpour.network.rpc.messages import BlockDigest, TaskMessage
@@ -30,7 +30,7 @@ from downpour.record.journal import read_journal, segments
 from downpour.record.record import parse_lines
 from downpour.record.tables import Tables
 from downpour.record.timeline import attempt_spans
-from tests.cluster.manager.conftest import SMALL, diligent, started_in
+from tests.cluster.manager.conftest import SMALL, Start, diligent
 
 if TYPE_CHECKING:
     from tests.cluster.manager.conftest import FakeWorker
@@ -55,17 +55,17 @@ def diligent_until(tasks: int, then: Event) -> Callable[[FakeWorker, TaskMessage
 
 @pytest.mark.parametrize("tasks", range(TASKS + 1))
 def test_another_manager_finishes_an_experiment(
-    tmp_path: Path, undisturbed: bytes, tasks: int
+    start: Start, undisturbed: bytes, tasks: int
 ) -> None:
     """Wherever the first one ended, the model is the same, and the record tells each thing once."""
     enough = Event()
-    first = started_in(tmp_path)
+    first = start()
     first.join("one", diligent_until(tasks, enough))
     experiment = first.submit()
     assert tasks == 0 or enough.wait(PATIENCE_SECONDS)
     first.close()
 
-    second = started_in(tmp_path)
+    second = start()
     second.join("one")
     assert second.result_of(experiment) == undisturbed
     told = [json.loads(line) for line in second.record(experiment)]
@@ -81,19 +81,18 @@ def test_another_manager_finishes_an_experiment(
     assert not [name for name in left if name.startswith(("update", ".tmp"))]
 
 
-def test_blocks_that_were_read_before_are_compared(tmp_path: Path) -> None:
+def test_blocks_that_were_read_before_are_compared(start: Start) -> None:
     """However the workers come back, it is the same one whose data are different."""
     good, bad = (BlockDigest("a", digit * 32) for digit in "01")
-    first = started_in(tmp_path)
+    first = start()
     first.join("one", diligent_until(0, Event()))
     experiment = first.submit()
     assert first.client.report_blocks("one", experiment, (good,)) == ()
     first.close()
-    second = started_in(tmp_path)
+    second = start()
     assert second.client.report_blocks("two", experiment, (bad,)) == ("a, which one read first",)
     assert second.client.report_blocks("one", experiment, (good,)) == ()
     assert sum('"blocks-read"' in line for line in second.record(experiment)) == 1
-    second.close()
 
 
 def before_the_first_model(journal: bytes) -> bytes:
@@ -121,11 +120,11 @@ CUTS: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("cut", CUTS)
 def test_each_task_counts_once_though_a_journal_lost_its_end(
-    tmp_path: Path, undisturbed: bytes, cut: str
+    start: Start, undisturbed: bytes, cut: str
 ) -> None:
     """The model is the same; results mark what was retrained, and the record that it was lost."""
     enough = Event()
-    first = started_in(tmp_path)
+    first = start()
     first.join("one", diligent_until(TASKS - 1, enough))
     experiment = first.submit()
     assert enough.wait(PATIENCE_SECONDS)
@@ -133,7 +132,7 @@ def test_each_task_counts_once_though_a_journal_lost_its_end(
     [segment] = segments(first.shared.experiment_path(experiment))
     segment.write_bytes(CUTS[cut](segment.read_bytes()))
 
-    second = started_in(tmp_path)
+    second = start()
     second.join("one")
     assert second.result_of(experiment) == undisturbed
     record = parse_lines(second.record(experiment))
@@ -160,11 +159,11 @@ def test_each_task_counts_once_though_a_journal_lost_its_end(
     ],
 )
 def test_a_long_story_is_replayed_from_its_last_checkpoint(
-    tmp_path: Path, mode: str, harm: Callable[[bytes], bytes], most: int
+    start: Start, mode: str, harm: Callable[[bytes], bytes], most: int
 ) -> None:
     """The next manager reads little, also if the last one is damaged; the record has all of it."""
     enough = Event()
-    first = started_in(tmp_path)
+    first = start()
     first.join("one", diligent_until(120, enough))
     experiment = first.submit(mode=mode, shards=1, epochs=130, evaluate_every=0)
     assert enough.wait(PATIENCE_SECONDS)
@@ -173,17 +172,16 @@ def test_a_long_story_is_replayed_from_its_last_checkpoint(
     for segment in segments(folder)[-1:]:
         segment.write_bytes(harm(segment.read_bytes()))
     assert len(read_journal(folder)) < 3 * most
-    second = started_in(tmp_path)
+    second = start()
     second.join("one")
     second.result_of(experiment)
     updated = [line for line in second.record(experiment) if '"updated"' in line]
     assert len(updated) == 130
-    second.close()
 
 
-def test_ended_experiments_stay_listed(tmp_path: Path) -> None:
+def test_ended_experiments_stay_listed(start: Start) -> None:
     """Its state and its record can be asked for; it is not begun again, and is tidied."""
-    first = started_in(tmp_path)
+    first = start()
     first.join("one")
     finished = first.submit(name="done")
     first.result_of(finished)
@@ -192,18 +190,17 @@ def test_ended_experiments_stay_listed(tmp_path: Path) -> None:
     lines = first.record(finished)
     first.close()
     stores = [first.shared.store(name) for name in (finished, cancelled)]
-    (tmp_path / "ended-000001.jsonl").unlink()
+    (first.shared.root / "ended-000001.jsonl").unlink()
     for store in stores:  # as a manager leaves them that died when it had journaled the end
         attempt = AttemptId(experiment="any", round=0, shard=0, attempt=0)
         store.put_new(layout.attempt_name("update", attempt, "aa"), [b"left over"])
 
-    second = started_in(tmp_path)
+    second = start()
     assert [layout.is_in_flight(name) for store in stores for name in store.list()].count(True) == 0
     assert layout.FINAL_NAME in stores[0].list()
     states = {one.experiment: one.state for one in second.client.list_experiments()}
     assert states == {finished: ExperimentState.FINISHED, cancelled: ExperimentState.CANCELLED}
     assert second.record(finished) == lines
-    second.close()
 
 
 def test_a_version_that_no_journal_names_goes_with_the_end() -> None:
@@ -215,32 +212,31 @@ def test_a_version_that_no_journal_names_goes_with_the_end() -> None:
     assert store.list() == [known.name]
 
 
-def test_a_request_counts_once_also_for_the_next_manager(tmp_path: Path) -> None:
+def test_a_request_counts_once_also_for_the_next_manager(start: Start) -> None:
     """A client that has not heard the answer asks again, and gets the same experiment."""
-    first = started_in(tmp_path)
+    first = start()
     spec = SMALL.to_toml()
     asked = [first.client.submit(spec, request) for request in ("0123abcd", "0123abcd", "4567")]
     assert asked[0] == asked[1] != asked[2]
     with pytest.raises(SpecError, match=r"request = '4567'.* spec differs"):
         first.client.submit(SMALL.replace(seed=9).to_toml(), "4567")
     first.close()
-    second = started_in(tmp_path)
+    second = start()
     assert second.client.submit(spec, "0123abcd") == asked[0]
     with pytest.raises(SpecError, match="request = 'mine': 4 to 32 hexadecimal digits in lower"):
         second.client.submit(spec, "mine")
     second.join("one")
     second.result_of(asked[0])
     assert second.client.submit(spec, "0123abcd") == asked[0]
-    second.close()
 
 
-def test_experiments_go_on_in_the_order_of_submission(tmp_path: Path) -> None:
+def test_experiments_go_on_in_the_order_of_submission(start: Start) -> None:
     """The running one first, then those that waited; the list keeps those that ended in between."""
-    first = started_in(tmp_path)
+    first = start()
     names = [first.submit(name=name, epochs=1) for name in ("c", "b", "a")]
     first.client.cancel(names[1])
     first.close()
-    second = started_in(tmp_path)
+    second = start()
     names.append(second.submit(name="d", epochs=1))
     assert [one.experiment for one in second.client.list_experiments()] == names
     second.join("one")
@@ -249,36 +245,34 @@ def test_experiments_go_on_in_the_order_of_submission(tmp_path: Path) -> None:
         states = [one.state for one in second.client.list_experiments()]
         assert all(state.ended for state in states[: number + 1])
     assert states.count(ExperimentState.FINISHED) == 3
-    second.close()
 
 
-def test_a_second_manager_is_refused_while_the_first_serves(tmp_path: Path) -> None:
+def test_a_second_manager_is_refused_while_the_first_serves(start: Start) -> None:
     """The line says who serves; when he is gone, there is room."""
-    first = started_in(tmp_path)
+    first = start()
     with pytest.raises(
         SharedDirectoryError, match="another manager serves this directory"
     ) as refusal:
-        started_in(tmp_path)
+        start()
     assert str(first.manager.address) in str(refusal.value)
     first.close()
-    started_in(tmp_path).close()
+    start().close()
 
 
-def test_a_manager_that_was_replaced_decides_no_more(tmp_path: Path) -> None:
+def test_a_manager_that_was_replaced_decides_no_more(start: Start) -> None:
     """Even where its lock was lost without its knowing: a later term is enough."""
-    first = started_in(tmp_path)
-    Lease(SharedDirectory.open(tmp_path, create=False)).claim("elsewhere:1")
+    first = start()
+    Lease(first.shared).claim("elsewhere:1")
     with pytest.raises(Refused, match="is stopping"):
         first.submit()
-    first.close()
 
 
 def test_a_manager_that_was_replaced_while_it_read_removes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stood still meanwhile: what its journals don't name may be the next leader's."""
     enough = Event()
-    first = started_in(tmp_path)
+    first = start()
     first.join("one", diligent_until(TASKS - 1, enough))
     experiment = first.submit()
     assert enough.wait(PATIENCE_SECONDS)
@@ -293,13 +287,13 @@ def test_a_manager_that_was_replaced_while_it_read_removes_nothing(
 
     monkeypatch.setattr(takeover, "read_journal", read_slowly)
     with pytest.raises(SharedDirectoryError, match="another manager has taken over"):
-        started_in(tmp_path)
+        start()
     assert newer.exists()
 
 
-def test_a_manager_that_cannot_see_the_terms_acknowledges_nothing(tmp_path: Path) -> None:
+def test_a_manager_that_cannot_see_the_terms_acknowledges_nothing(start: Start) -> None:
     """What it journals may be void: another one may lead, whose term it cannot see."""
-    first = started_in(tmp_path)
+    first = start()
     terms = first.shared.terms
     hidden = terms.rename(terms.with_name("hidden"))
     terms.write_text("not a folder")
@@ -312,7 +306,6 @@ def test_a_manager_that_cannot_see_the_terms_acknowledges_nothing(tmp_path: Path
         hidden.rename(terms)
         with pytest.raises(Refused, match="is stopping"):
             asked.result()
-    first.close()
 
 
 NETWORK = """
@@ -324,7 +317,7 @@ def build(num_classes, sample_shape):
 
 @pytest.mark.slow
 def test_code_that_was_changed_meanwhile_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What was trained is worth more than an edit: put back, the experiment goes on by itself."""
     code, first_round = tmp_path / "code", Event()
@@ -334,7 +327,7 @@ def test_code_that_was_changed_meanwhile_is_waited_for(
     monkeypatch.syspath_prepend(str(code))
     monkeypatch.setenv("DOWNPOUR_ALLOW", "changing_net")
     monkeypatch.setattr(command_runner, "_HELD_SECONDS", 0.01)
-    first = started_in(tmp_path)
+    first = start()
     first.join("one", diligent_until(1, first_round))
     experiment = first.submit(model="changing_net:build")
     assert first_round.wait(PATIENCE_SECONDS)
@@ -344,11 +337,10 @@ def test_code_that_was_changed_meanwhile_is_waited_for(
     del sys.modules["changing_net"]  # as in a process that has not imported it
     network.write_text(f"{NETWORK}# changed")
     with caplog.at_level(logging.WARNING):
-        second = started_in(tmp_path)
+        second = start()
         while "is held" not in caplog.text:
             second.client.status(experiment, 0, 0.01)
     assert "changing_net.py has changed since the experiment was submitted" in caplog.text
     network.write_text(NETWORK)
     second.join("two")
     assert second.result_of(experiment)
-    second.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 import subprocess
@@ -16,7 +15,7 @@ from torch import nn
 
 from downpour.base.errors import OutOfMemory, SpecError
 from downpour.base.names import Devices
-from downpour.base.states import Evaluation, ExperimentState
+from downpour.base.states import Evaluation
 from downpour.cluster.manager import global_model, rehearsal
 from downpour.cluster.manager.global_model import GlobalModel
 from downpour.core.spec import Spec
@@ -25,6 +24,7 @@ from downpour.learning.numerics import numeric_class
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training.evaluation import evaluate_on
 from tests.cluster.manager.conftest import NUMERICS
+from tests.conftest import Allow
 
 
 @pytest.mark.parametrize(
@@ -40,13 +40,7 @@ from tests.cluster.manager.conftest import NUMERICS
     ],
 )
 def test_a_network_that_fails_its_trial_is_refused_before_any_task(
-    cluster: Any,
-    tmp_path: Path,
-    monkeypatch: Any,
-    caplog: Any,
-    body: str,
-    changes: Any,
-    reason: str,
+    cluster: Any, tmp_path: Path, allowing: Allow, caplog: Any, body: str, changes: Any, reason: str
 ) -> None:
     """The manager tries two steps itself; the cause is the user's, and the line is theirs."""
     name = f"lab{secrets.token_hex(4)}"
@@ -62,14 +56,11 @@ def test_a_network_that_fails_its_trial_is_refused_before_any_task(
         "        return self.dense(x.flatten(1))\n"
     )
     (tmp_path / f"{name}.py").write_text(text)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("DOWNPOUR_ALLOW", name)
+    allowing(tmp_path, name)
     worker = cluster.join("one")
-    end = cluster.end_of(cluster.submit(model=f"{name}:Net", **changes)).experiment
-    assert end.state is ExperimentState.FAILED
-    assert end.asked_wrongly
-    assert re.search(reason, end.reason), end.reason
-    assert end.reason.endswith("; the manager's log has the traceback") == ("IndexError" in reason)
+    told = cluster.refusal_of(cluster.submit(model=f"{name}:Net", **changes))
+    assert re.search(reason, told), told
+    assert told.endswith("; the manager's log has the traceback") == ("IndexError" in reason)
     assert ("Traceback" in caplog.text) == ("IndexError" in reason)
     assert worker.tasks == []
 
@@ -105,9 +96,8 @@ def test_everybodys_numeric_class_is_on_screen_and_the_managers_on_record(cluste
     status = cluster.end_of(experiment)
     assert status.numeric_class == numeric_class("cpu")
     assert status.workers[0].numeric_class == NUMERICS
-    facts = [json.loads(line) for line in cluster.record(experiment)]
-    drawn = [fact["numeric_class"] for fact in facts if fact["kind"] == "prepared"]
-    assert drawn == [str(numeric_class("cpu"))]
+    [drawn] = cluster.facts(experiment, "prepared")
+    assert drawn["numeric_class"] == str(numeric_class("cpu"))
 
 
 _LACKING = """

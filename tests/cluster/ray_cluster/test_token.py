@@ -48,7 +48,6 @@ class Head:
         return {**ours, "HOME": str(self.home), "RAY_TMPDIR": str(self.folder / "tmp"), **more}
 
     def train(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Train with a worker on the cluster."""
         command = [sys.executable, "-m", "downpour.cli", "run", "--on", "ray", "--workers", "1"]
         command += ["--epochs", "1", "--shared", str(self.folder / "shared"), "--json", *words]
         given = self.environment(**environment)

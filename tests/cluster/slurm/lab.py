@@ -121,7 +121,6 @@ class Lab:
         until(lambda: self.run("scontrol", "ping", status=None).endswith("UP"))
 
     def start_node(self, node: str) -> None:
-        """Start a node's daemon."""
         self._daemon("slurmd", "-D", "-N", node, name=node)
 
     def lose_node(self, node: str) -> None:

@@ -57,7 +57,6 @@ class FakeManager:
     goodbyes: SimpleQueue[str] = field(default_factory=SimpleQueue)
 
     def describe(self) -> ManagerInfo:
-        """Say who this is."""
         return ManagerInfo(
             protocol=self.protocol,
             version=VERSION,
@@ -78,7 +77,6 @@ class FakeManager:
         return HeartbeatReply(known=self.known, unwanted=self.unwanted)
 
     def report_update(self, worker: str, attempt: AttemptId, update: Update) -> None:
-        """Remember an update, or refuse it as often as the test has set."""
         del worker
         if self.refusals:
             self.refusals -= 1
@@ -88,12 +86,10 @@ class FakeManager:
     def report_failure(
         self, worker: str, attempt: AttemptId, kind: FailureKind, reason: str
     ) -> None:
-        """Remember a failure."""
         del worker
         self.reports.put((attempt, (kind, reason)))
 
     def report_hand_over(self, worker: str, attempt: AttemptId, snapshot: Snapshot) -> None:
-        """Remember what was handed over."""
         del worker
         self.reports.put((attempt, snapshot))
 
@@ -107,7 +103,6 @@ class FakeManager:
         return tuple(one.block for one in blocks if one.block.startswith("other"))
 
     def leave(self, worker: str, reason: str) -> None:
-        """Remember a goodbye."""
         del reason
         self.goodbyes.put(worker)
 

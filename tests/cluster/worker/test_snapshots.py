@@ -152,7 +152,6 @@ class Costly:
         self.names: list[str] = []
 
     def put_new(self, name: str, chunks: object) -> PublishedFile:
-        """Take a file, or refuse it."""
         del chunks
         self.clock.now += self.seconds
         if self.full:
@@ -161,7 +160,6 @@ class Costly:
         return PublishedFile(name=name, size_bytes=1, checksum="0" * 32)
 
     def delete(self, name: str) -> None:
-        """Forget a file, if it is there."""
         if name in self.names:
             self.names.remove(name)
 
@@ -170,7 +168,6 @@ class AnswersLost(Costly):
     """Takes files, and says that it did not."""
 
     def put_new(self, name: str, chunks: object) -> PublishedFile:
-        """Take a file."""
         super().put_new(name, chunks)
         raise StoreError("the server did not answer")
 
@@ -184,7 +181,6 @@ class Training:
         control.begin(0, steps)
 
     def advance(self, steps: int, goes_on: Callable[[], bool]) -> None:
-        """Let the time of steps pass."""
         stop = min(self.steps_done + steps, self.steps_total)
         while self.steps_done < stop:
             self.clock.now += 1
@@ -195,7 +191,6 @@ class Training:
                 break
 
     def snapshot(self, *, copy: bool = True) -> dict[str, object]:  # noqa: ARG002
-        """Hold nothing."""
         return {}
 
 

@@ -58,14 +58,12 @@ class Cluster:
         return "finished" in kinds
 
     def facts(self, experiment: str) -> list[dict[str, Any]]:
-        """What is on record of an experiment."""
         with suppress(FileMissing):
             record = read_record(self.folder(experiment) / "record.jsonl")
             return [to_fields(line) for _, line in record]
         return []
 
     def folder(self, experiment: str) -> Path:
-        """Return an experiment's folder, as the file server has it."""
         return self.lab.export / "experiments" / experiment
 
 

@@ -53,7 +53,6 @@ class Machines:
         return {**os.environ, **self._s3.environment, **own}
 
     def objects(self) -> list[str]:
-        """The keys of all objects below the URL."""
         return [found["path"] for found in self._store.list().collect()]
 
     def leader(self) -> str:

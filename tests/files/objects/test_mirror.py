@@ -114,7 +114,6 @@ def test_a_copy_is_brought_up_to_date_while_journals_grow(
     get = Bucket.get
 
     def noted(bucket: Bucket, key: str) -> bytes:
-        """Fetch an object, and note which."""
         fetched.append(key)
         return get(bucket, key)
 

@@ -104,7 +104,6 @@ class FakeManager:
     def report_blocks(
         self, worker: str, experiment: str, blocks: tuple[BlockDigest, ...]
     ) -> tuple[str, ...]:
-        """Name all of them."""
         self.before("report_blocks")
         return tuple(f"{experiment}, {one.block} of {worker}" for one in blocks)
 
