@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 from tests.chaos.forked import QUIET, model_of_run
 from tests.chaos.stage import COMMAND, PATIENCE_SECONDS, Stage
@@ -59,6 +58,8 @@ def _flags(data: Path) -> list[str]:
 
 def write_examples(path: Path, *, inverted: bool = False) -> Path:
     """Write the digits as a file of arrays, or their negatives: of the same shapes and labels."""
+    from sklearn.datasets import load_digits  # imports for a second
+
     digits = load_digits()
     images = (digits.images * 15).astype(np.uint8)
     images = images if not inverted else 240 - images

@@ -118,12 +118,15 @@ TEXTS: dict[str, list[Fields]] = {
 }
 
 
+SCHEMA = Spec.model_json_schema()
+
+
 def values_of(field: str) -> list[Fields]:
     """Return the values to try: all members of a family or a choice, the limits of a number."""
     found = list(TEXTS.get(field, ()))
-    schema = Spec.model_json_schema()["properties"][field]
     if field in FAMILIES:
         return found + [{field: name} for name in FAMILIES[field].accepted]
+    schema = SCHEMA["properties"][field]
     for kind in schema.get("anyOf", [schema]):
         found += [
             {field: one} for one in kind.get("enum", [kind["const"]] if "const" in kind else [])

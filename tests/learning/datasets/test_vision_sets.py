@@ -13,7 +13,6 @@ from urllib.request import urlopen
 
 import numpy as np
 import pytest
-from torchvision import datasets
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
@@ -57,7 +56,7 @@ def test_archives_in_the_data_folder_are_unpacked_without_a_network(
         archive.write_bytes(gzip.compress(file.read_bytes()))
         file.unlink()
         sums.append((archive.name, md5(archive.read_bytes(), usedforsecurity=False).hexdigest()))
-    monkeypatch.setattr(datasets.MNIST, "resources", sums)
+    monkeypatch.setattr("torchvision.datasets.MNIST.resources", sums)
     dataset = open_prepared(tmp_path, prepare(MNIST, tmp_path, data))
     assert np.array_equal(dataset.train.x[..., 0], arrays[IDX_STEMS[0]])
     assert sorted(path.name for path in (data / "MNIST" / "raw").iterdir()) == [n for n, _ in sums]

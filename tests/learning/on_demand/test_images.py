@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
-from torchvision.transforms import v2
 
 from downpour.base.errors import SpecError
 from downpour.learning import on_demand
@@ -159,6 +158,8 @@ IMAGE = torch.arange(64, dtype=torch.uint8).reshape(1, 8, 8)
 
 def test_text_makes_what_python_would() -> None:
     """The same draws from torch's generator, the same numbers."""
+    from torchvision.transforms import v2  # imports for a second and a half
+
     written = v2.Compose(
         [
             v2.RandomCrop(8, padding=2),

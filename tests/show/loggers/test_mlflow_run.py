@@ -3,46 +3,47 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read when it is imported
-mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
+from downpour.base.errors import SpecError, is_installed
+from downpour.base.states import ExperimentState
+from downpour.show.loggers import MlflowRun
+from tests.show.loggers.conftest import EPOCHS, RESULT, RUN, logged, resumed
 
-from downpour.base.errors import SpecError  # noqa: E402
-from downpour.base.states import ExperimentState  # noqa: E402
-from downpour.show.loggers import MlflowRun  # noqa: E402
-from tests.show.loggers.conftest import (  # noqa: E402
-    EPOCHS,
-    RESULT,
-    RUN,
-    logged,
-    resumed,
-)
-
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [
+    pytest.mark.skipif(not is_installed("mlflow"), reason="mlflow is not installed"),
+    pytest.mark.filterwarnings("ignore"),
+]
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A folder as MLflow's store."""
+    """A folder as MLflow's store, which tells nobody of its use."""
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")  # read when it is imported
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     return str(tmp_path / "mlruns")
 
 
+def client_of(store: str) -> Any:
+    """Return what reads a store."""
+    from mlflow import MlflowClient
+
+    return MlflowClient(store)
+
+
 def runs(store: str) -> list[Any]:
     """Return the runs of the store."""
-    client = mlflow.MlflowClient(store)
+    client = client_of(store)
     known = client.get_experiment_by_name(RESULT.name)
     return list(client.search_runs([known.experiment_id]))
 
 
 def points(store: str, run: Any, metric: str) -> list[tuple[int, float]]:
     """Return the values of a metric by step."""
-    history = mlflow.MlflowClient(store).get_metric_history(run.info.run_id, metric)
+    history = client_of(store).get_metric_history(run.info.run_id, metric)
     return [(point.step, point.value) for point in history]
 
 

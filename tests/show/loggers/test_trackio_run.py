@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("trackio", reason="trackio is not installed")
-
+from downpour.base.errors import is_installed
 from downpour.show.loggers import TrackioRun, logger_of
 from tests.show.loggers.conftest import EPOCHS, RUN
+
+pytestmark = pytest.mark.skipif(not is_installed("trackio"), reason="trackio is not installed")
 
 ROOT = Path(__file__).parents[3]
 # In a process of its own: Trackio reads its folder's name when it is imported.

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("wandb", reason="wandb is not installed")
-
+from downpour.base.errors import is_installed
 from downpour.show.loggers import WandbRun, logger_of
 from tests.show.loggers.conftest import EPOCHS, RUN
+
+pytestmark = pytest.mark.skipif(not is_installed("wandb"), reason="wandb is not installed")
 
 # In a process of its own: wandb changes the process that it runs in.
 CODE = """
