@@ -226,7 +226,7 @@ class WorkerCalls:
     def report_update(self, worker: str, attempt: AttemptId, update: Update) -> None:
         """Accept an update; when this returns, the update counts or the manager doesn't need it."""
         check_update(attempt, update)
-        self.driver.ask(lambda core: check_work(core, attempt, update))
+        self._check_work(attempt, update)
         event = on.UpdatePublished(
             at_seconds=self._now, worker=worker, attempt=attempt, update=update
         )
@@ -310,6 +310,9 @@ class WorkerCalls:
         if not secrets.compare_digest(registration.presence.encode(), self._presence.encode()):
             reason = "is not the folder that the worker sees under its --shared"
             raise SharedDirectoryError(self.shared.where, reason)
+
+    def _check_work(self, attempt: AttemptId, update: Update) -> None:
+        self.driver.ask(lambda core: check_work(core, attempt, update))
 
     def _warn_of_mixture(self, worker: str, registration: Registration) -> None:
         """Warn if a worker computes other bits than the rest, which makes runs unrepeatable."""
