@@ -29,7 +29,14 @@ from downpour.network.rpc.messages import Status
 pytestmark = pytest.mark.usefixtures("forked_clusters")
 
 QUICK = downpour.Spec(
-    name="quick", shards=3, epochs=3, batch_size=32, learning_rate=0.05, momentum=0.9, seed=7
+    name="quick",
+    shards=3,
+    epochs=3,
+    meet=1,
+    batch_size=32,
+    learning_rate=0.05,
+    momentum=0.9,
+    seed=7,
 )
 
 
@@ -357,14 +364,14 @@ def test_who_watches_waits_for_a_slow_manager(monkeypatch: pytest.MonkeyPatch) -
     assert len(checks) > 2
 
 
-def test_one_round_a_shard_is_a_number_of_rounds(shared: Path) -> None:
+def test_meetings_that_follow_from_the_examples_are_a_number_of_rounds(shared: Path) -> None:
     """`meet = "auto"` trains to the bytes of the number that it becomes."""
 
     def trained(**fields: object) -> bytes:
         spec = QUICK.replace(epochs=1, **fields)
         ended = downpour.run(spec, workers=1, shared=shared, on="inline", progress=False)
-        assert ended.spec["meet"] == 3
+        assert (ended.spec["meet"], len(ended.rounds), len(ended.epochs)) == (4, 4, 1)
         assert ended.model_file is not None
         return ended.model_file.read_bytes()
 
-    assert trained(meet="auto") == trained(meet=3)
+    assert trained(meet="auto") == trained(meet=4)

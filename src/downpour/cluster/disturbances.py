@@ -251,7 +251,7 @@ class Disturbances:
         return bool(self.slow or self.kill)
 
     def check(self, workers: int, rounds: int, *, is_local: bool) -> None:
-        """Refuse disturbances that a run with these workers and rounds cannot have.
+        """Refuse disturbances that a run with these workers and at most these rounds cannot have.
 
         The run `is_local` if each worker is a process of this machine.
         """
@@ -265,7 +265,7 @@ class Disturbances:
         for kill in self.kill:
             _check_name("kill", kill.who, str(kill), [MANAGER, *names])
             if kill.round is not None and not 1 <= kill.round <= rounds:
-                raise SpecError("kill", str(kill), f"this run has rounds 1 to {rounds}")
+                raise SpecError("kill", str(kill), f"this run has at most {rounds} rounds")
         lost = {kill.who for kill in self.kill if not kill.comes_back}
         if lost and lost >= set(names):
             accepted = "leaves no worker; add ,restart to one of them"

@@ -10,9 +10,12 @@ from typing import Any
 from downpour.base.errors import SpecError
 from downpour.base.names import AUTO, CPU
 from downpour.core.modes import MODES, check_mode, mode_of
-from downpour.core.spec import ResolvedSpec, Spec
+from downpour.core.spec import ResolvedSpec, Spec, batches_in
 from downpour.core.stragglers.base import POLICIES, Policy, check_policy
 
+_MEETINGS = 4
+_STEPS_MIN = 10
+"""Shards meet more often than `_MEETINGS` only if each round has this many steps."""
 _SHORTEST = 0.15
 _OUTER_MOMENTUM_MAX = 0.8
 _OUTER_MOMENTUM_MIN = 0.2
@@ -36,12 +39,14 @@ def decided(
     of_spec = LocalOptimizer(momentum=spec.momentum if spec.optimizer == "sgd" else None)
     trainer = trainer or of_spec
     fields: dict[str, Any] = {}
+    meet = 1 if spec.meet == AUTO and not _gains(spec, shards, policy, trainer) else spec.meet
     if spec.optimizer_state == "auto":
         fields["optimizer_state"] = _optimizer_state(spec, shards, policy, trainer)
     if spec.outer.optimizer == "auto":
-        fields["outer"] = _outer(spec, shards, trainer)
-    if spec.meet == "auto":
-        fields["meet"] = shards
+        often = 1 < meet <= _MEETINGS if isinstance(meet, int) else True
+        fields["outer"] = _outer(spec, shards, trainer, meets_often=often)
+    if meet == 1:
+        fields["meet"] = 1
     if spec.device == AUTO and spec.inside.processes > 1:  # which share the cores of a machine
         fields["device"] = CPU
     return fields
@@ -63,8 +68,9 @@ def explained(asked: Spec, resolved: ResolvedSpec) -> str | None:
         outer = resolved.outer
         momentum = f" with momentum {outer.momentum:g}" if outer.keeps_state else ""
         words.append(f"outer.optimizer = {outer.optimizer}{momentum}")
-    if asked.meet == "auto":
-        words.append(f"meet = {resolved.meet}")
+    if asked.meet == AUTO:
+        often = f"{_MEETINGS} or more, as a shard's batches allow"
+        words.append(f"meet = {often if resolved.meet == AUTO else resolved.meet}")
     if asked.device != resolved.device:
         words.append(f"device = {resolved.device}, because workers have several processes")
     if not words:
@@ -97,13 +103,53 @@ def _optimizer_state(spec: Spec, shards: int, policy: Policy, trainer: LocalOpti
     return "keep" if trains_better and stays_whole else "reset"
 
 
-def _outer(spec: Spec, shards: int, trainer: LocalOptimizer) -> dict[str, Any]:
+def _gains(spec: Spec, shards: int, policy: Policy, trainer: LocalOptimizer) -> bool:
+    """Whether a training gains from several meetings an epoch, and nothing speaks against them.
+
+    Shards of sgd in step do. With adam, whose state restarts in each round, one meeting was better
+    on all tasks that we tried. Compression asks for fewer bytes, and a meeting costs some. The
+    other fields count rounds or parts of an epoch, and whoever set them meant whole epochs.
+    """
+    is_whole = spec.update_codec == "none" and not spec.publishes_steps
+    counts_rounds = policy.cuts_rounds or spec.local_steps is not None or spec.rounds_before
+    in_step = spec.in_step and not spec.overlap and shards > 1
+    return in_step and trainer.momentum is not None and is_whole and not counts_rounds
+
+
+def with_meetings(spec: ResolvedSpec, shard_samples: Sequence[int]) -> ResolvedSpec:
+    """Return the spec with a number for `meet`, now that we know the examples of each shard."""
+    if spec.meet != AUTO:
+        return spec
+    return spec.replace(meet=meetings_of(shard_samples, spec.batch_size))
+
+
+def rounds_at_most(spec: ResolvedSpec) -> int:
+    """Return the number of rounds, or the largest possible one while `meet` is open."""
+    return spec.epochs * max(_MEETINGS, spec.shards) if spec.meet == AUTO else spec.rounds
+
+
+def meetings_of(shard_samples: Sequence[int], batch_size: int) -> int:
+    """Return how often shards that gain from it meet in an epoch.
+
+    Four times, because an average of few steps goes astray less. More than four shards meet as
+    often as there are shards, if each round has ten steps then. The smallest shard has a batch in
+    each round. `docs/results/more-workers.md` has the measurements.
+    """
+    batches = batches_in(min(shard_samples), batch_size)
+    often = max(_MEETINGS, min(len(shard_samples), batches // _STEPS_MIN))
+    return max(1, min(often, batches))
+
+
+def _outer(
+    spec: Spec, shards: int, trainer: LocalOptimizer, *, meets_often: bool
+) -> dict[str, Any]:
     """Return the outer optimizer: a Nesterov momentum if shards of sgd are in step, else none.
 
     The average of many shards moves no farther than one shard does. A local momentum m lengthens a
     step by a factor of 1 / (1 - m). The outer momentum μ adds a factor of 1 / (1 - μ). Together
-    they overshoot, so we keep (1 - m)(1 - μ) at 0.15 or more. Two shards need a smaller μ than ten
-    do: it is at most 1 - 1 / shards, and at most 0.8.
+    they overshoot, so we keep (1 - m)(1 - μ) at 0.15 or more, and μ at 0.8 or less. Two shards that
+    meet once an epoch, or more than four times, need a smaller μ than ten do: at most
+    1 - 1 / shards.
 
     If rounds overlap, the outer step comes a round late. We have not measured momentum on enough
     tasks in that case, so we use none. If shards have different classes, outer momentum helped on
@@ -111,11 +157,11 @@ def _outer(spec: Spec, shards: int, trainer: LocalOptimizer) -> dict[str, Any]:
     measurements.
     """
     shards_are_alike = spec.split in {"random", "equal"}
-    gains = shards_are_alike and spec.in_step and not spec.overlap
+    gains = shards > 1 and shards_are_alike and spec.in_step and not spec.overlap
     if trainer.momentum is None or not gains:
         return {"optimizer": "none"}
     room = round(1 - _SHORTEST / max(1 - trainer.momentum, 1e-9), 2)
-    momentum = min(_OUTER_MOMENTUM_MAX, 1 - 1 / shards, room)
+    momentum = min(_OUTER_MOMENTUM_MAX, room, 1 if meets_often else 1 - 1 / shards)
     if momentum < _OUTER_MOMENTUM_MIN:
         return {"optimizer": "none"}
     return {"optimizer": "nesterov", "momentum": round(momentum, 2)}
@@ -125,7 +171,7 @@ def resolve(spec: Spec, workers: int | None, trainer: LocalOptimizer | None = No
     """Fix the number of shards: the spec's own, or else one for each worker that isn't a standby.
 
     Then decide the fields that are `auto` (`decided`). That looks at the spec and not at the
-    data, so the number of rounds follows from the resolved spec alone. If a training is not
+    data, so `meet` may stay open until the shards are cut (`with_meetings`). If a training is not
     repeatable, no other worker can continue its tasks. So it takes no snapshots, and the policy
     `wait` replaces `handoff`.
 

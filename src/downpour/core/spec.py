@@ -22,11 +22,17 @@ import tomli_w
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 
 from downpour.base.errors import SpecError, did_you_mean
-from downpour.base.names import DEVICE_PATTERN
+from downpour.base.names import AUTO, DEVICE_PATTERN
 from downpour.base.states import LOSS, Goal
 from downpour.core.families import CODECS, SPLITTERS
 from downpour.core.spec_fields import Inside, Outer, SpecFields
 from downpour.core.spec_refusals import ACCEPTED, Fields, InvalidField, not_default, refusal
+
+
+def batches_in(samples: int, batch_size: int) -> int:
+    """Return the number of batches of a shard."""
+    whole, rest = divmod(samples, batch_size)
+    return whole + 1 if rest > 1 or (rest and not whole) else whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +50,16 @@ class Meetings:
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Self:
-        """Return the meetings of a record's spec; of no spec, there are none."""
-        numbers = (fields.get("epochs", 0), fields.get("meet", 1), fields.get("rounds_before", 0))
+        """Return the meetings of a record's spec; of no spec, there are none.
+
+        While `meet` is `auto`, before the shards are cut, an epoch has at least one.
+        """
+        each = fields.get("meet", AUTO)
+        numbers = (
+            fields.get("epochs", 0),
+            1 if each == AUTO else each,
+            fields.get("rounds_before", 0),
+        )
         return cls(*map(int, numbers))
 
     @property
@@ -301,12 +315,9 @@ class Spec(SpecFields):
 
     @property
     def meetings(self) -> Meetings:
-        """How rounds and epochs belong together in a resolved spec, where `meet` is a number."""
-        if not isinstance(self.meet, int):
-            raise SpecError(
-                "meet", self.meet, "becomes a number only once the number of shards is known"
-            )
-        return Meetings(self.epochs, self.meet, self.rounds_before)
+        """How rounds and epochs belong together; while `meet` is `auto`, see `Meetings.of`."""
+        each = self.meet if isinstance(self.meet, int) else 1
+        return Meetings(self.epochs, each, self.rounds_before)
 
     @property
     def rounds(self) -> int:
@@ -353,12 +364,12 @@ class Spec(SpecFields):
 class ResolvedSpec(Spec):
     """A spec without `auto`, and with a number of shards, as every submitted spec is.
 
-    `downpour.core.resolve` makes it from a spec and the number of workers.
+    `downpour.core.resolve` makes it from a spec and the number of workers. Only `meet` may still be
+    `auto`: it becomes a number once the shards are cut (`resolve.with_meetings`).
     """
 
     shards: int = Field(ge=1, le=100_000)
     last_batch: Literal["even", "rest"]
-    meet: int = Field(ge=1, le=1_000_000)
     optimizer_state: Literal["reset", "keep"]
     outer: Outer
     device: Annotated[str, StringConstraints(pattern=DEVICE_PATTERN)]

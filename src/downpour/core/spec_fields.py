@@ -287,9 +287,9 @@ class SpecFields(Fields):
         default=5, ge=1, le=1_000_000, description="Passes over the training examples"
     )
     meet: Annotated[int, Field(ge=1, le=1_000_000)] | Literal["auto"] = Field(
-        default=1,
+        default="auto",
         description="Rounds per epoch: in each, every shard trains its next part of the epoch, and "
-        "then they average; auto: one per shard",
+        "then they average; auto: several if sgd gains from them (docs/concepts/rounds.md), else 1",
     )
     overlap: int = Field(
         default=0,

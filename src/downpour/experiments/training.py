@@ -29,7 +29,7 @@ from downpour.cluster.launchers.cluster import START_SECONDS, PlacedCluster, for
 from downpour.cluster.launchers.forkserver import ForkServerProcess
 from downpour.cluster.manager.start_file import start_of
 from downpour.cluster.options import ManagerOptions
-from downpour.core.resolve import LocalOptimizer, resolve
+from downpour.core.resolve import LocalOptimizer, resolve, rounds_at_most
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.experiments.client import Asked, Client, OnStatus, spec_of
 from downpour.experiments.following import OnEvent, OnRound, Watching, disturbing
@@ -100,7 +100,7 @@ def train(
             """Let a fork look at the optimizer, see `trainer_of`."""
             nonlocal early
             # Refuse what can be refused before there is a folder.
-            rounds, is_local = resolve(asked, number).rounds, surroundings.is_local
+            rounds, is_local = rounds_at_most(resolve(asked, number)), surroundings.is_local
             surroundings.disturbances.check(number, rounds, is_local=is_local)
             imports = package_imports(asked)
             root = SharedDirectory.open(surroundings.shared, create=True).root
@@ -131,7 +131,8 @@ def _resolved(
         datasets = SharedDirectory.open(surroundings.shared, create=True).datasets
         asked = settled(asked, number, datasets, surroundings.data_dir, watching.note)
     resolved = resolve(asked, number, trainer=trainer)
-    surroundings.disturbances.check(number, resolved.rounds, is_local=surroundings.is_local)
+    rounds, is_local = rounds_at_most(resolved), surroundings.is_local
+    surroundings.disturbances.check(number, rounds, is_local=is_local)
     if resolved.init_from is not None:
         start = start_of(resolved, experiments_at(surroundings.shared))
         resolved = resolved.replace(init_checksum=start.checksum)

@@ -17,7 +17,9 @@ from typing import Any, Literal, Self, TypeVar, overload
 import msgspec
 import numpy as np
 
+from downpour.base.names import AUTO
 from downpour.base.states import BLAMELESS, FailureKind
+from downpour.core.resolve import meetings_of
 from downpour.core.spec import Meetings
 from downpour.record import record_lines as told
 from downpour.record.record_lines import MaybeKnown, Sample
@@ -331,6 +333,7 @@ class Tables:
                 self.submitted, self.submitted_at = line, at
             case told.PreparedLine():
                 self.prepared = line
+                self._settle(line.shard_samples)
                 self.drawn_with = self.drawn_with or line.numeric_class
                 self.verification.prepared(line)
             case told.FinishedLine() | told.FailedLine() | told.CancelledLine():
@@ -341,6 +344,13 @@ class Tables:
                     packed.add("", *sample)
             case _ if isinstance(line, WorkerChange):
                 self._change(at, line)
+
+    def _settle(self, shard_samples: Sequence[int]) -> None:
+        """Give the spec the number of meetings that follows from the examples of the shards."""
+        if self.submitted is not None and self.spec.get("meet") == AUTO:
+            meet = meetings_of(shard_samples, self.spec["batch_size"])
+            spec = {**self.spec, "meet": meet}
+            self.submitted = msgspec.structs.replace(self.submitted, spec=spec)
 
     def _assign(self, at: float, line: told.AssignedLine) -> None:
         attempt = self.round(line.round).attempt(line.shard, line.attempt)

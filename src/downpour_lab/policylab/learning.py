@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from downpour.base.errors import SpecError
+from downpour.base.names import AUTO
 from downpour.base.states import Evaluation
 from downpour.base.values import AttemptId
 from downpour.core.resolve import resolve
@@ -55,7 +56,13 @@ class Learning:
                 "must be 0, because the comparison of policies uses rounds that begin together"
             )
             raise SpecError("overlap", spec.overlap, accepted)
-        alone = spec.replace(shards=shards, policy="wait", policy_options={}, standbys=0)
+        alone = spec.replace(
+            shards=shards,
+            policy="wait",
+            policy_options={},
+            standbys=0,
+            meet=1 if spec.meet == AUTO else spec.meet,  # a round as long as a recorded one
+        )
         self._spec = resolve(alone, shards, trainer=trainer_of(alone, shards, apart=False))
         shared = SharedDirectory.open(folder, create=True)
         self._store = shared.create_experiment(_NAME)

@@ -71,7 +71,6 @@ def test_a_policy_that_only_waits_has_no_standbys() -> None:
         {"optimizer_state": "keep"},
         {"compression": "topk"},
         {"meet": 2},
-        {"meet": "auto"},
     ],
 )
 def test_rounds_are_cut_anew_only_where_shards_do_not_differ(fields: dict[str, object]) -> None:

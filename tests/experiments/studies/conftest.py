@@ -23,6 +23,7 @@ from downpour.experiments.studies.running import StudyDisplay, Train, measured_i
 from downpour.experiments.studies.study import OnEpoch
 from downpour.network.rpc.messages import Status
 from downpour.record import record_lines as told
+from downpour.record.tables import Tables
 from tests.record import lines as made
 
 GRID = """\
@@ -116,10 +117,11 @@ class FakeBackend:
         failed = wrong or unlucky or self._is(self.hopeless, run)
         stolen = self._is(self.stolen, run)
         lines: list[str] = []
+        tables = Tables()
         left: float = math.inf
         for line in lines_of(run, failed=failed, wrong=wrong, lost=unlucky):
             lines.append(line)
-            for epoch, measured in measured_in(lines, len(lines) - 1):
+            for epoch, measured in measured_in(lines[-1:], tables):
                 self.epochs += 1
                 left = min(left - 1, self.late) if left < math.inf else left
                 if left == math.inf and on_epoch is not None and on_epoch(epoch, measured):

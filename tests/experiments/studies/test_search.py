@@ -22,6 +22,7 @@ from downpour.experiments.studies.search import SearchPlan
 from downpour.record.record import line_text
 from downpour.record.record_lines import SubmittedLine
 from downpour.record.study_result import SearchResult, SearchRun
+from downpour.record.tables import Tables
 from tests.experiments.studies.conftest import (
     SEARCH,
     FakeBackend,
@@ -29,7 +30,7 @@ from tests.experiments.studies.conftest import (
     Silence,
     search_folder,
 )
-from tests.record.lines import measured
+from tests.record.lines import measured, prepared
 
 PLAIN = 'name = "s"\nworkers = 2\n'
 RATE = "learning_rate = { low = 0.1, high = 0.2 }\n"
@@ -380,9 +381,10 @@ def test_a_search_that_has_grown_runs_only_what_is_new(tmp_path: Path) -> None:
 
 
 def test_epochs_are_counted_by_the_resolved_spec() -> None:
-    """The spec of a run may leave `meet` open; its record has the number of rounds an epoch."""
-    spec = {**resolve(Spec(meet="auto", shards=2), None).model_dump(mode="json")}
+    """The spec of a run may leave `meet` open; its record says how many rounds an epoch has."""
+    spec = {**resolve(Spec(shards=2, batch_size=16), None).model_dump(mode="json")}
     begun = SubmittedLine(experiment="a-1", name="a", spec=spec, version="", shards=2)
-    lines = [line_text(0.0, begun), line_text(1.0, measured(3, 0.5))]
-    assert list(measured_in(lines, 1)) == [(2, {"loss": 0.5})]
-    assert list(measured_in(lines, 2)) == []
+    cut, tables = prepared(32, 32), Tables()
+    lines = [line_text(0.0, begun), line_text(1.0, cut), line_text(2.0, measured(3, 0.5))]
+    assert list(measured_in(lines[:2], tables)) == []
+    assert list(measured_in(lines[2:], tables)) == [(2, {"loss": 0.5})]

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from downpour.base.errors import SpecError
-from downpour.core.spec import Spec
+from downpour.core.spec import Spec, batches_in
 from downpour.learning.datasets import PreparedDataset
 from downpour.learning.training import loop
 from downpour.learning.training.epoch_order import (
     KeptArrays,
     batch_order,
-    batches_in,
     blocks_in_order,
     check_meetings,
     part_of,

@@ -158,7 +158,7 @@ class ManagerHandler(WorkerCalls):
             at_seconds=self._now, experiment=experiment, spec=resolved, version=VERSION
         )
         self.driver.post(event).result()
-        log.info("%s submitted: %d shards, %d rounds", experiment, resolved.shards, resolved.rounds)
+        log.info("%s submitted: %d shards, %d epochs", experiment, resolved.shards, resolved.epochs)
         return experiment
 
     def _check_device(self, asked: Spec) -> None:

@@ -30,7 +30,7 @@ from downpour.cluster.manager.rehearsal import Rehearsal
 from downpour.cluster.manager.start_file import first_outer_state, handed_on, start_of
 from downpour.cluster.manager.workspace import Beginning, PreparedExperiment, Workspace
 from downpour.cluster.options import ManagerOptions
-from downpour.core.resolve import oddities
+from downpour.core.resolve import oddities, with_meetings
 from downpour.core.scheduler.outputs import Aggregate, Evaluate, Prepare, Publish
 from downpour.core.spec import Spec
 from downpour.core.splitters import count_classes, divide
@@ -87,13 +87,15 @@ def prepare(
     shards, held_out = divide(
         spec, dataset.labels, facts.train_samples, spec.shards, dataset.block_ends
     )
-    cut = time.perf_counter()
-    check_meetings(spec, [len(shard) for shard in shards])
+    cut, samples = time.perf_counter(), [len(shard) for shard in shards]
+    space.settle(with_meetings(spec, samples))
+    spec = space.spec
+    check_meetings(spec, samples)
     # Try an order that may be impossible for every shard. Otherwise it would fail on the workers,
     # retry after retry, instead of here with the name of the field.
     for shard, indices in enumerate(shards if spec.batches == "balanced" else ()):
         batch_order(spec, indices, dataset.labels, 0, shard)
-    warnings = oddities(spec, [len(shard) for shard in shards])
+    warnings = oddities(spec, samples)
     for warning in warnings if command.model is None else ():
         log.warning("%s: %s", space.experiment, warning)
     if command.model is None:

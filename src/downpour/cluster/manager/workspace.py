@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
 from filelock import BaseFileLock
@@ -142,12 +143,21 @@ class Workspace:
     copies: dict[PublishedFile, PublishedFile] = field(default_factory=dict)
     missed_dataset_at: float = -math.inf
     token: Callable[[int], str] = secrets.token_hex
+    _writing: Lock = field(init=False, default_factory=Lock)
     _spec_seen: tuple[int, ...] | None = field(init=False, default=())
     _spec_checked: tuple[int, ...] | None = field(init=False, default=())
 
     def __post_init__(self) -> None:
         """Keep no version so far."""
         self.aggregation = Aggregation(self.spec, self.store)
+
+    def settle(self, spec: ResolvedSpec) -> None:
+        """Follow a spec in which preparation has decided what was open; workers read its file."""
+        if spec != self.spec:
+            with self._writing:
+                self.spec = spec
+                self.store.delete(layout.SPEC_NAME)
+                self.spec_file = self.store.put_new(layout.SPEC_NAME, [_toml(spec)])
 
     def release(self) -> None:
         """Free the memory that the experiment needed to go on."""
@@ -174,7 +184,8 @@ class Workspace:
             if self._spec_seen == before != self._spec_checked:
                 hasty = replace(self.shared, patience_seconds=0.0, away_seconds=None)
                 store = hasty.store(self.experiment)
-                self.spec_file = _kept_spec(store, self.experiment, self.spec)
+                with self._writing:
+                    self.spec_file = _kept_spec(store, self.experiment, self.spec)
                 self._spec_seen = self._spec_checked = self._look_of_spec()
 
     def _look_of_spec(self) -> tuple[int, ...] | None:

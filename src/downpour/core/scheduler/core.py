@@ -12,6 +12,7 @@ from typing import assert_never
 
 from downpour.base.states import HEARTBEATS_A_SECOND, ExperimentState, FailureKind, unmeasured
 from downpour.base.values import AttemptId, Progress
+from downpour.core.resolve import with_meetings
 from downpour.core.scheduler import dispatch, queue, updates
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
@@ -175,6 +176,7 @@ def _start(state: SchedulerState, experiment: Experiment, event: on.Prepared) ->
     experiment.frozen = event.frozen
     experiment.trial = event.trial
     experiment.shard_samples = event.shard_samples
+    experiment.spec = with_meetings(experiment.spec, event.shard_samples)
     experiment.outer = event.outer
     experiment.start_from(event.model, event.handed_on)
     if experiment.best is not None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from downpour.base.errors import SpecError
+from downpour.base.names import AUTO
 from downpour.base.values import Forecast
 from downpour.core import families
 from downpour.core.spec import Spec
@@ -353,7 +354,7 @@ def _check_recut(spec: Spec) -> None:
         accepted = f"must be empty, because {recuts} and their data change"
         raise SpecError("shard_needs", spec.shard_needs, accepted)
     # The parts of a shard would not form one epoch if the policy recut it between them.
-    if spec.meet != 1:
+    if spec.meet not in {1, AUTO}:
         raise SpecError("meet", spec.meet, f"must be 1, because {recuts} once per epoch")
 
 

@@ -26,7 +26,7 @@ from rich.console import Console
 from downpour.base.errors import DownpourError, ExperimentFailed, LaunchError, SpecError
 from downpour.base.states import LOSS, ExperimentState
 from downpour.cluster.launchers import RunningCluster
-from downpour.core.spec import Meetings, Spec
+from downpour.core.spec import Spec
 from downpour.experiments.client import Client, OnStatus
 from downpour.experiments.following import Follower, OnEvent, announcers
 from downpour.experiments.studies.folder import (
@@ -57,7 +57,8 @@ from downpour.learning.tasks.agreement import check_named
 from downpour.network.rpc.messages import Status
 from downpour.record import Result
 from downpour.record.record import parse_lines
-from downpour.record.record_lines import EvaluatedLine, SubmittedLine
+from downpour.record.record_lines import EvaluatedLine, PreparedLine, SubmittedLine
+from downpour.record.tables import Tables
 from downpour.show.tables.live import ProgressDisplay
 
 
@@ -226,6 +227,7 @@ def _train(
     If `on_epoch` returns true or the wait is interrupted, this cancels the run.
     """
     lines: list[str] = []
+    tables = Tables()
     listener = on_epoch  # None once it has decided: we cancel a run at most once
 
     def watch(status: Status) -> None:
@@ -237,9 +239,9 @@ def _train(
         follower.see(status)
         if listener is None:
             return
-        former = len(lines)
-        lines.extend(record(experiment, former))
-        if any(listener(epoch, measured) for epoch, measured in measured_in(lines, former)):
+        new = record(experiment, len(lines))
+        lines.extend(new)
+        if any(listener(epoch, measured) for epoch, measured in measured_in(new, tables)):
             listener = None
             client.cancel(experiment)
 
@@ -253,18 +255,18 @@ def _train(
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def measured_in(lines: Sequence[str], former: int = 0) -> Iterator[tuple[int, Measured]]:
-    """Yield the measurements of each evaluation in a record, with its epoch from 1.
+def measured_in(lines: Sequence[str], tables: Tables) -> Iterator[tuple[int, Measured]]:
+    """Yield the measurements of each evaluation in a record's next lines, with its epoch from 1.
 
-    This leaves out the `former` lines.
+    The `tables` hold what the lines before them, and these, say of rounds and epochs.
     """
-    meetings = Meetings(0)
-    for _, fact in parse_lines([*lines[:1], *lines[max(1, former) :]]):
+    for _, fact in parse_lines(lines):
         match fact:
-            case SubmittedLine():
-                meetings = Meetings.of(fact.spec)  # the run's own spec may leave `meet` open
             case EvaluatedLine():
-                yield meetings.epoch_of(fact.round) + 1, {**fact.metrics, LOSS: fact.loss}
+                epoch = tables.meetings.epoch_of(fact.round) + 1
+                yield epoch, {**fact.metrics, LOSS: fact.loss}
+            case SubmittedLine() | PreparedLine():
+                tables.take(0.0, fact)
 
 
 class StudyDisplay:

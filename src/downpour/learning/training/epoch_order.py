@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from downpour.base.errors import SpecError
-from downpour.core.spec import Spec
+from downpour.core.spec import Spec, batches_in
 from downpour.core.splitters import stretches
 from downpour.learning.datasets.source import random_order
 
@@ -144,12 +144,6 @@ def _blocks_of(indices: Indices, ends: Indices, *words: int) -> tuple[Indices, .
     present = np.flatnonzero(stops > begins)
     order = present[random_order(len(present), _BLOCKS, *words)]
     return indices, order, begins[order], stops[order]
-
-
-def batches_in(samples: int, batch_size: int) -> int:
-    """Return the number of batches of a shard."""
-    whole, rest = divmod(samples, batch_size)
-    return whole + 1 if rest > 1 or (rest and not whole) else whole
 
 
 def samples_in(batches: int, samples: int, spec: Spec) -> int:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from downpour.base.errors import listed
 from downpour.base.names import CPU
 from downpour.core.families import ARRANGEMENTS
-from downpour.core.spec import Spec
+from downpour.core.spec import Spec, batches_in
 from downpour.host.machine import free_memory, told_limit
 from downpour.learning import numerics
 from downpour.learning.accelerators import is_plain, release
@@ -27,7 +27,7 @@ from downpour.learning.tasks import Batch
 from downpour.learning.tasks.batches import Indices
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.tasks.own import shown
-from downpour.learning.training.epoch_order import batches_in, samples_in
+from downpour.learning.training.epoch_order import samples_in
 from downpour.learning.training.loaders import Loaders
 from downpour.learning.training.optimizers import Optimizers
 

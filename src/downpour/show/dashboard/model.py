@@ -234,7 +234,6 @@ class RecordTables:
 
     def _submitted(self, line: told.SubmittedLine) -> None:
         spec = line.spec
-        self._meetings = Meetings.of(spec)
         self._about |= {
             "id": line.experiment,
             "name": line.name,
@@ -246,18 +245,26 @@ class RecordTables:
             "aggregator": spec.get("aggregate"),
             "splitter": spec.get("split"),
             "shards": line.shards,
-            "rounds": self._meetings.rounds,
-            "rounds_before": self._meetings.before,
-            "epochs": self._meetings.epochs_in_all,
-            "rounds_per_epoch": self._meetings.each,
             "dataset": spec.get("dataset"),
             "warnings": [],
         }
+        self._count_meetings()
         self._change_state(ExperimentState.PREPARING)
+
+    def _count_meetings(self) -> None:
+        """Say how rounds make up epochs, which may be open until the shards are cut."""
+        meetings = self._meetings = self._tables.meetings
+        self._about |= {
+            "rounds": meetings.rounds,
+            "rounds_before": meetings.before,
+            "epochs": meetings.epochs_in_all,
+            "rounds_per_epoch": meetings.each,
+        }
 
     def _prepared(self, line: told.PreparedLine) -> None:
         warnings = [*line.warnings, *line.remarks]
         self._about |= {"parameters": line.parameters, "warnings": warnings}
+        self._count_meetings()
         self._shard_classes = line.shard_classes
         self._verified = self._tables.verified
         self._results.prepared(line.bytes)
