@@ -117,22 +117,26 @@ def train(
     """
     names = tuple(f"worker-{n + 1}" for n in range(len(cost.step_seconds)))
     code = fixed_code(spec.factories, spec.code)
-    resolved = resolve(spec.model_copy(update={"code": code}), len(names))
-    plan = Plan(
-        seed=seed,
-        specs=((_NAME, resolved),),
-        managers=("manager",),
-        workers=names,
-        timings=_timings(resolved, cost),
-        faults=(),
-        in_order=True,
-    )
+    asked = resolve(spec.model_copy(update={"code": code}), len(names))
     memory = folders().get("memory")
     with tempfile.TemporaryDirectory(prefix="downpour-virtual-", dir=memory) as folder:
         shared = SharedDirectory.open(Path(folder), create=True)
-        space = open_workspace(shared, _NAME, resolved)
+        space = open_workspace(shared, _NAME, asked)
         try:
-            numbers = _Numbers(space, data_dir, looks, show)
+            # Before the simulator's own preparation, because the number of rounds may follow.
+            prepare = out.Prepare(experiment=_NAME, spec=asked)
+            space.prepared = made = work.prepare(space, data_dir, prepare)
+            space.global_model, resolved = made.begun.drawn, space.spec
+            plan = Plan(
+                seed=seed,
+                specs=((_NAME, resolved),),
+                managers=("manager",),
+                workers=names,
+                timings=_timings(resolved, cost),
+                faults=(),
+                in_order=True,
+            )
+            numbers = _Numbers(space, looks, show)
             paces = dict(zip(names, cost.step_seconds, strict=True))
             cluster = Cluster(
                 plan,
@@ -188,12 +192,9 @@ class _Numbers(Observer):
     matter how often it was begun or handed over.
     """
 
-    def __init__(
-        self, space: Workspace, data_dir: Path | None, looks: int, show: Callable[[Look], None]
-    ) -> None:
+    def __init__(self, space: Workspace, looks: int, show: Callable[[Look], None]) -> None:
         self.ended = False
         self._space = space
-        self._data_dir = data_dir
         self._show = show
         self._runner = TaskRunner(space.shared, "cpu")
         self._files: dict[str, PublishedFile] = {}
@@ -287,9 +288,6 @@ class _Numbers(Observer):
 
     def _carry_out(self, command: out.Command) -> None:
         match command:
-            case out.Prepare():
-                made = work.prepare(self._space, self._data_dir, command)
-                self._space.prepared, self._space.global_model = made, made.begun.drawn
             case out.Assign():
                 self._assigned[command.assigned.attempt] = command
             case out.Aggregate():

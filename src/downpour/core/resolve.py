@@ -108,7 +108,7 @@ def _gains(spec: Spec, shards: int, policy: Policy, trainer: LocalOptimizer) -> 
 
     Shards of sgd in step do. With adam, whose state restarts in each round, one meeting was better
     on all tasks that we tried. Compression asks for fewer bytes, and a meeting costs some. The
-    other fields count rounds or parts of an epoch, and whoever set them meant whole epochs.
+    other fields count rounds or parts of an epoch, so they were meant for whole epochs.
     """
     is_whole = spec.update_codec == "none" and not spec.publishes_steps
     counts_rounds = policy.cuts_rounds or spec.local_steps is not None or spec.rounds_before
@@ -131,8 +131,8 @@ def rounds_at_most(spec: ResolvedSpec) -> int:
 def meetings_of(shard_samples: Sequence[int], batch_size: int) -> int:
     """Return how often shards that gain from it meet in an epoch.
 
-    Four times, because an average of few steps goes astray less. More than four shards meet as
-    often as there are shards, if each round has ten steps then. The smallest shard has a batch in
+    Four times, because an average of few steps goes astray less. A larger number of shards is also
+    their number of meetings, if each round has ten steps then. The smallest shard has a batch in
     each round. `docs/results/more-workers.md` has the measurements.
     """
     batches = batches_in(min(shard_samples), batch_size)
@@ -147,8 +147,8 @@ def _outer(
 
     The average of many shards moves no farther than one shard does. A local momentum m lengthens a
     step by a factor of 1 / (1 - m). The outer momentum μ adds a factor of 1 / (1 - μ). Together
-    they overshoot, so we keep (1 - m)(1 - μ) at 0.15 or more, and μ at 0.8 or less. Two shards that
-    meet once an epoch, or more than four times, need a smaller μ than ten do: at most
+    they overshoot, so we keep (1 - m)(1 - μ) at 0.15 or more. Also, μ is at most 0.8. Two shards
+    that meet once an epoch, or more than four times, need a smaller μ than ten do: it is at most
     1 - 1 / shards.
 
     If rounds overlap, the outer step comes a round late. We have not measured momentum on enough
