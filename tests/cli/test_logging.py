@@ -106,7 +106,7 @@ def test_a_run_and_its_results_give_the_same(downpour: Downpour, tmp_path: Path)
     assert (ran.status, ran.err) == (0, "")
     result = json.loads(ran.out)
     found = accuracies(tmp_path / "live" / result["experiment"])
-    assert found == pytest.approx([epoch["accuracy"] for epoch in result["rounds"]])
+    assert found == pytest.approx([epoch["accuracy"] for epoch in result["epochs"]])
     later = "results", result["experiment"], "--json", *shared, "--tensorboard"
     assert json.loads(downpour(*later, tmp_path / "later").out) == result
     live, again = (

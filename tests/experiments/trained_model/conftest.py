@@ -18,7 +18,13 @@ from downpour.learning.allowlist import FOLDERS, VARIABLE, allow_in
 from downpour.learning.datasets import open_prepared
 
 SPEC = downpour.Spec(
-    optimizer_state="reset", name="early", shards=2, epochs=2, train_limit=400, test_limit=100
+    meet=1,
+    optimizer_state="reset",
+    name="early",
+    shards=2,
+    epochs=2,
+    train_limit=400,
+    test_limit=100,
 )
 
 

@@ -257,6 +257,7 @@ def test_a_task_that_was_stopped_goes_on_with_the_same_bytes(
 
 
 BEST_SPEC = downpour.Spec(
+    meet=1,
     shards=2,
     epochs=6,
     train_limit=400,
