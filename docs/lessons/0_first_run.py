@@ -44,7 +44,7 @@ except ModuleNotFoundError as missing:
 # `batch_size=1` makes training slow on purpose, so that you have time to watch.
 
 # %%
-SPEC = downpour.Spec(shards=2, epochs=6, batch_size=1, learning_rate=0.002)
+SPEC = downpour.Spec(shards=2, epochs=6, meet=1, batch_size=1, learning_rate=0.002)
 
 calm = downpour.run(SPEC, workers=2)
 print(f"{calm.accuracy:.1%} of the test images are read correctly")

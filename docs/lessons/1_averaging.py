@@ -70,7 +70,7 @@ SPLIT = "class"  # or "dirichlet(0.3)", "equal", "random"
 # %%
 def train(**fields):
     """Train on five shards, with two workers that are threads of this program: they start fast."""
-    fields = {"shards": 5, "epochs": 8, **fields}
+    fields = {"shards": 5, "epochs": 8, "meet": 1, **fields}
     return downpour.run(fields, workers=2, on="inline")
 
 

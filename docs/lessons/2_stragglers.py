@@ -100,8 +100,8 @@ for one in expected:
 # %%
 def train(policy):
     """Train with a policy, on two workers of which one is slow."""
-    spec = {"shards": 2, "epochs": 4, "batch_size": 1, "learning_rate": 0.002, "policy": policy}
-    return downpour.run(spec, workers=2, slow={"worker-2": SPEED})
+    spec = {"shards": 2, "epochs": 4, "meet": 1, "batch_size": 1, "policy": policy}
+    return downpour.run(spec | {"learning_rate": 0.002}, workers=2, slow={"worker-2": SPEED})
 
 
 runs = {"wait": train("wait")}

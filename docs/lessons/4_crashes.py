@@ -106,7 +106,7 @@ logging.getLogger("downpour").setLevel(logging.ERROR)  # we know that processes 
 
 
 def train(network, kill=()):
-    spec = {"model": f"lesson4:{network}", "shards": 4, "epochs": 5, "batch_size": 1}
+    spec = {"model": f"lesson4:{network}", "shards": 4, "epochs": 5, "meet": 1, "batch_size": 1}
     return downpour.run(spec | {"learning_rate": 0.003}, workers=2, kill=kill)
 
 

@@ -116,7 +116,7 @@ downpour.allow("lesson6")
 # %%
 def train(seed):
     spec = {"task": "lesson6:Texts", "shards": 4, "split": "class", "batch_size": 32, "seed": seed}
-    return downpour.run(spec | {"epochs": 15, "policy": "wait"}, workers=2, on="inline")
+    return downpour.run(spec | {"epochs": 15, "meet": 1, "policy": "wait"}, workers=2, on="inline")
 
 
 runs = [train(seed=0)]

@@ -77,7 +77,7 @@ MNIST = {"dataset": "mnist", "model": "mnist-cnn", "train_limit": 6000, "batch_s
 DATA = MNIST | {"learning_rate": 0.02} if os.environ.get("DOWNPOUR_DATA") else DIGITS
 
 REPORT = {"epochs": 5, "momentum": 0.5, "last_batch": "rest", "optimizer_state": "reset"}
-REPORT |= {"policy": "wait", "outer": {"optimizer": "none"}}
+REPORT |= {"policy": "wait", "outer": {"optimizer": "none"}, "meet": 1}
 
 
 def train(shards, split, aggregate):

@@ -105,7 +105,7 @@ _SAYS_WHAT = ("file", "resume", "task", "dataset", "model")
 def find_spec(values: Values) -> SpecRequest:
     """Read the spec; if nothing says what to train, from the only one in the current folder."""
     remark = ""
-    if not any(values[name] for name in _SAYS_WHAT):
+    if not any(values.get(name) for name in _SAYS_WHAT):
         files = specs_in(Path.cwd())
         if len(files) > 1:
             _refuse_options(files, values)

@@ -25,7 +25,6 @@ Record = Sequence[Dated]
 
 _EXPECTED = {*BLAMELESS, FailureKind.LOST}
 """How attempts also end in a simulation."""
-_FEWEST = 2
 _SHORTEST_SECONDS = 1e-6
 _TOLERANCE = 0.05
 """In shards of the usual size: roughly the error of a progress report."""
@@ -79,9 +78,12 @@ class RecordedRun:
     failed: int
 
     @classmethod
-    def of(cls, experiment: str, record: Record) -> RecordedRun:
-        """Take from a record everything that a simulation of the run needs."""
-        return _Reading(experiment, record).run()
+    def of(cls, experiment: str, record: Record, fewest: int = 2) -> RecordedRun:
+        """Take from a record everything that a simulation of the run needs.
+
+        The run had at least the `fewest` workers.
+        """
+        return _Reading(experiment, record).run(fewest)
 
 
 class _Reading:
@@ -101,10 +103,10 @@ class _Reading:
         left = ((ln.worker, (at, ln)) for at, ln in changes if isinstance(ln, told.WorkerLeftLine))
         self._joined, self._left = _grouped(joined), _grouped(left)
 
-    def run(self) -> RecordedRun:
+    def run(self, fewest: int) -> RecordedRun:
         spec, rounds = self._checked()
         workers = tuple(filter(None, map(self._worker, self._by_worker)))
-        if len(workers) < _FEWEST:
+        if len(workers) < fewest:
             accepted = (
                 "only one worker trained it, so no policy could have divided the work differently"
             )

@@ -1,0 +1,215 @@
+"""Plans a training: a few short rounds on the real machines say how long all rounds will take.
+
+The *probe* is a run of the spec whose tasks have a few steps. Its record says how fast each worker
+steps, and what a task and a round take beside their steps. The simulator then trains whole rounds
+at these speeds, with the spec's policy and mode. Each round of the probe has its own speeds, so
+their differences say how sure the plan is.
+
+A plan does not know what changes later: other users of the machines, or heat. It counts no deaths.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from statistics import fmean, median, stdev
+
+from downpour.base.errors import SpecError
+from downpour.core.resolve import with_meetings
+from downpour.core.spec import ResolvedSpec, Spec
+from downpour.core.stragglers.base import POLICIES
+from downpour.predictor import pretrained
+from downpour.record.record_lines import Dated
+from downpour.record.tables import Tables
+from downpour_lab.policylab.conditions import Curve
+from downpour_lab.policylab.recorded import RecordedRun, RecordedWorker
+from downpour_lab.policylab.rerun import RecordedMachines, RerunWatch, Tactic, plan_of_rerun
+from downpour_lab.trials.striking import Cluster
+
+ROUNDS = 6
+STEPS = 16
+_EPOCHS_SIMULATED = 2
+_ROUNDS_SIMULATED_MAX = 40
+CONFIDENCE = 0.9
+_DEVIATION_MIN = 0.03
+"""Rounds of a plan may be this much off, beside the differences between the probe's rounds."""
+
+
+def probe_of(spec: Spec) -> Spec:
+    """Return the spec of a probe: short rounds, of which the last is evaluated."""
+    steps = min(STEPS, spec.local_steps or STEPS)
+    short = {"epochs": ROUNDS, "meet": 1, "local_steps": steps, "evaluate_every": ROUNDS}
+    return spec.replace(name="probe", keep_best=None, stop_after=None, **short)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """The times and sizes that a probe showed, and the `spec` of the whole training.
+
+    `speeds` has the seconds of a task of the usual size in each round, by worker. The run takes
+    `beside_seconds` before its first task and after its last version, and `evaluate_seconds` for an
+    evaluation. A round moves `round_bytes`, in updates and the model that they become.
+    """
+
+    spec: ResolvedSpec
+    run: RecordedRun
+    speeds: tuple[dict[str, float], ...]
+    samples: tuple[int, ...]
+    usual_samples: float
+    beside_seconds: float
+    evaluate_seconds: float
+    round_bytes: float
+
+    @classmethod
+    def of(cls, spec: ResolvedSpec, record: Sequence[Dated], wall_seconds: float) -> Measured:
+        """Read the record of a probe of a spec; the probe took `wall_seconds` in all."""
+        tables, run = Tables.of(record), RecordedRun.of("probe", record, fewest=1)
+        prepared = tables.prepared
+        if prepared is None:
+            raise SpecError("FILE", spec.name, "its probe has not begun to train")
+        updates = [(number, one) for number in tables.rounds for one in tables.updates(number)]
+        usual = fmean([one.samples for _, one in updates])
+        by_worker = {worker.name: list[float]() for worker in run.workers}
+        rounds: dict[int, dict[str, list[float]]] = {}
+        for number, one in updates:
+            seconds = one.train_seconds * usual / one.samples
+            by_worker[one.worker].append(seconds)
+            rounds.setdefault(number, {}).setdefault(one.worker, []).append(seconds)
+        usually = {name: median(several) for name, several in by_worker.items()}
+        speeds = tuple(
+            {**usually, **{name: fmean(several) for name, several in found.items()}}
+            for number, found in sorted(rounds.items())
+            if number > 0  # in the first round, caches are empty and kernels are chosen
+        )
+        evaluated = [line.seconds for _, line in tables.evaluated.values()]
+        moved = [line.bytes for _, line in updates]
+        versions = [version.line.bytes for version in tables.versions.values()]
+        return cls(
+            spec=with_meetings(spec, prepared.shard_samples),
+            run=run,
+            speeds=speeds,
+            samples=prepared.shard_samples,
+            usual_samples=usual,
+            beside_seconds=wall_seconds - run.seconds,
+            evaluate_seconds=fmean(evaluated) if evaluated else 0.0,
+            round_bytes=(sum(moved) + sum(versions)) / max(1, len(rounds)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The time that a training with some settings will take, from the command to its end.
+
+    In `CONFIDENCE` of all cases it is from `low_seconds` to `high_seconds`. `limit` names what most
+    of a round's time goes into.
+    """
+
+    name: str
+    seconds: float
+    low_seconds: float
+    high_seconds: float
+    bytes: float
+    limit: str
+
+
+def plans(measured: Measured) -> Iterator[Plan]:
+    """Yield the plan of the spec, and those of up to three alternatives."""
+    spec, count = measured.spec, len(measured.run.workers)
+    yield _planned("as it is", measured, spec, count)
+    if spec.meetings.each > 1:
+        yield _planned("meet = 1", measured, spec.replace(meet=1), count)
+    if spec.mode == "sync" and not spec.overlap and spec.shards > 1:
+        with suppress(SpecError):  # some policies and fields need rounds that don't overlap
+            yield _planned("overlap = 1", measured, spec.replace(overlap=1), count)
+    if count > 1:
+        fewer = (count + 1) // 2
+        name = f"{fewer} worker{'s' * (fewer > 1)}, the fastest"
+        yield _planned(name, measured, spec, fewer)
+
+
+def _planned(name: str, measured: Measured, spec: ResolvedSpec, workers: int) -> Plan:
+    runs = [_whole(measured, spec, speeds, workers) for speeds in measured.speeds]
+    rounds = [_round_seconds(run, spec, measured) for run in runs]
+    total, count = spec.rounds, len(rounds)
+    middle = measured.beside_seconds + total * fmean(rounds)
+    spread = stdev(rounds) if count > 1 else 0.0
+    margin = _t_quantile(count - 1) * spread * math.sqrt(total + total**2 / count)
+    margin = math.hypot(margin, _DEVIATION_MIN * middle)
+    return Plan(
+        name=name,
+        seconds=middle,
+        low_seconds=max(0.0, middle - margin),
+        high_seconds=middle + margin,
+        bytes=total * measured.round_bytes,
+        limit=_limit(runs[-1], fmean(rounds)),
+    )
+
+
+def _whole(
+    measured: Measured, spec: ResolvedSpec, speeds: dict[str, float], workers: int
+) -> RecordedRun:
+    """Return a run of whole rounds at these speeds, on the fastest workers."""
+    each = spec.meetings.each
+    most = math.inf if spec.local_steps is None else spec.local_steps * spec.batch_size
+    sizes = [min(samples / each, most) / measured.usual_samples for samples in measured.samples]
+    fastest = sorted(measured.run.workers, key=lambda one: speeds[one.name])[:workers]
+    return replace(
+        measured.run,
+        spec=spec,
+        rounds=max(each, min(_EPOCHS_SIMULATED * each, _ROUNDS_SIMULATED_MAX // each * each)),
+        sizes=tuple(sizes),
+        workers=tuple(_steady(one, speeds[one.name]) for one in fastest),
+    )
+
+
+def _steady(worker: RecordedWorker, task_seconds: float) -> RecordedWorker:
+    curve = Curve((0.0, max(task_seconds, 1e-6)), (0.0, 1.0))
+    return replace(worker, curve=curve, absences=(), first_load_seconds=worker.load_seconds)
+
+
+def _round_seconds(run: RecordedRun, spec: ResolvedSpec, measured: Measured) -> float:
+    """Simulate a run, and return the mean seconds of its rounds."""
+    watch = RerunWatch(run)
+    plan = plan_of_rerun(run, Tactic.of(spec), seed=0)
+    [(name, simulated)] = plan.specs
+    each = spec.meetings.each
+    epochs = {"epochs": run.rounds // each, "meet": each, "evaluate_every": spec.evaluate_every}
+    plan = replace(
+        plan,
+        specs=((name, simulated.replace(**epochs)),),
+        timings=replace(plan.timings, evaluate_seconds=measured.evaluate_seconds),
+    )
+    cluster = Cluster(
+        plan,
+        lambda _: watch,
+        lambda _: None,
+        machines=RecordedMachines(run),
+        predictor=pretrained if POLICIES[spec.policy].watches else None,
+    )
+    cluster.run(lambda: watch.ended, lambda: None)
+    if watch.failure:
+        raise SpecError("FILE", spec.name, f"cannot be planned: {watch.failure}")
+    return watch.seconds / run.rounds
+
+
+def _limit(run: RecordedRun, round_seconds: float) -> str:
+    """Name the largest part of a round's time."""
+    work = sum(run.sizes)
+    rates = [1.0 / one.curve.when(1.0) for one in run.workers]
+    tasks = len(run.sizes) / len(run.workers)
+    files = tasks * fmean([one.load_seconds + one.finish_seconds for one in run.workers])
+    parts = {
+        "computing": work / sum(rates),
+        "reading and writing files": files,
+        "averaging": run.between_seconds,
+    }
+    parts["waiting for the slowest worker"] = round_seconds - sum(parts.values())
+    return max(parts, key=lambda name: parts[name])
+
+
+def _t_quantile(degrees: int) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees, (1 + CONFIDENCE) / 2)) if degrees else 0.0

@@ -1,0 +1,31 @@
+"""`downpour plan`: a probe on real workers, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.mark.slow
+def test_a_plan_is_made_on_the_workers_that_will_train(
+    downpour: Callable[..., Any], tmp_path: Path
+) -> None:
+    """It has alternatives and intervals; only the prepared data stay in the folder."""
+    shared = tmp_path / "shared"
+    words = "plan", "--shards", "2", "--workers", "2", "--epochs", "9", "--shared", shared
+    planned = downpour(*words, "--json")
+    assert planned.status == 0
+    found = json.loads(planned.out)
+    assert found["epochs"] == 9
+    names = [one["name"] for one in found["plans"]]
+    assert names == ["as it is", "meet = 1", "overlap = 1", "1 worker, the fastest"]
+    for one in found["plans"]:
+        assert 0 < one["low_seconds"] < one["seconds"] < one["high_seconds"]
+        assert one["bytes"] > 0
+    assert not list((shared / "experiments").iterdir())
+    assert list((shared / "datasets").iterdir())
+    assert "limited by" in downpour(*words).out
