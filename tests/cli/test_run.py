@@ -54,7 +54,7 @@ def test_a_file_and_options_make_a_run(downpour: Callable[..., Any], tmp_path: P
     outcome = downpour("run", spec, "--epochs", "1", "--json", *shared)
     assert (outcome.status, outcome.err) == (0, "")
     result = json.loads(outcome.out)
-    assert (result["name"], result["state"], len(result["rounds"])) == ("brief", "finished", 1)
+    assert (result["name"], result["state"], len(result["epochs"])) == ("brief", "finished", 1)
     again = downpour("results", result["experiment"], "--json", *shared)
     assert json.loads(again.out) == result
 
@@ -72,7 +72,9 @@ def test_a_run_says_which_spec_it_found_how_many_workers_it_takes_and_what_auto_
     comments = [line for line in text.splitlines() if line.startswith("# ")]
     assert comments[0] == "# no FILE was named, so this is found.toml"
     assert re.match(r"# \d+ workers?, for .* cores?; --workers takes another number", comments[1])
-    assert comments[2].startswith("# auto: optimizer_state = keep, outer.optimizer = none (")
+    assert comments[2].startswith(
+        "# auto: optimizer_state = keep, outer.optimizer = none, meet = 4 or more, "
+    )
 
 
 def _hear_signals() -> None:

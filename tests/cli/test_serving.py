@@ -197,7 +197,18 @@ def test_a_cluster_that_trains_can_be_watched(tmp_path: Path) -> None:
         measured("manager", "--port", "0", *common) as (manager, its),
         measured("worker", "--manager", manager, *common) as (_, theirs),
     ):
-        submit = ["submit", "--manager", manager, "--watch", "--shards", "2", "--epochs", "3"]
+        submit = [
+            "submit",
+            "--manager",
+            manager,
+            "--watch",
+            "--shards",
+            "2",
+            "--epochs",
+            "3",
+            "--meet",
+            "1",
+        ]
         subprocess.run([*COMMAND, *submit], capture_output=True, check=True)
         of_manager, of_worker = scraped(its), scraped(theirs)
         told = names(its) | names(theirs)

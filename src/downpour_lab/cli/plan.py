@@ -22,7 +22,7 @@ from downpour.cli.up_and_down import LaunchOptions, workers
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from downpour_lab.policylab.planning import Measured, Plan
+    from downpour_lab.policylab.planning import Estimate, ProbeResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ def plan(options: _PlanOptions, request: FoundSpec, launching: LaunchOptions) ->
         out().print(_table(found))
 
 
-def _measured(options: _PlanOptions, request: FoundSpec, launching: LaunchOptions) -> Measured:
+def _measured(options: _PlanOptions, request: FoundSpec, launching: LaunchOptions) -> ProbeResult:
     """Run the probe, and read its record."""
     from downpour.core.resolve import resolve
     from downpour.experiments.following import Watching
@@ -68,7 +68,7 @@ def _measured(options: _PlanOptions, request: FoundSpec, launching: LaunchOption
     from downpour.experiments.training import train
     from downpour.files.store.layout import RECORD_NAME
     from downpour.record.record import read_record
-    from downpour_lab.policylab.planning import Measured, probe_of
+    from downpour_lab.policylab.planning import ProbeResult, probe_of
 
     spec, where = request.spec, launching.launcher
     place = Surroundings(options.shared, options.data_dir, options.patience, where, launching.on)
@@ -82,12 +82,12 @@ def _measured(options: _PlanOptions, request: FoundSpec, launching: LaunchOption
     try:
         record = read_record(ended.folder / RECORD_NAME)
         # As the probe has resolved it, without the fields that make it short.
-        return Measured.of(resolve(spec, count), record, wall_seconds)
+        return ProbeResult.of(resolve(spec, count), record, wall_seconds)
     finally:
         shutil.rmtree(ended.folder, ignore_errors=True)
 
 
-def _table(found: list[Plan]) -> Table:
+def _table(found: list[Estimate]) -> Table:
     from downpour.experiments.studies.study import spoken
     from downpour.show.tables.terminal_tables import text_table
 

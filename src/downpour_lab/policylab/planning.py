@@ -45,7 +45,7 @@ def probe_of(spec: Spec) -> Spec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class ProbeResult:
     """The times and sizes that a probe showed, and the `spec` of the whole training.
 
     `speeds` has the seconds of a task of the usual size in each round, by worker. The run takes
@@ -63,7 +63,7 @@ class Measured:
     round_bytes: float
 
     @classmethod
-    def of(cls, spec: ResolvedSpec, record: Sequence[Dated], wall_seconds: float) -> Measured:
+    def of(cls, spec: ResolvedSpec, record: Sequence[Dated], wall_seconds: float) -> ProbeResult:
         """Read the record of a probe of a spec; the probe took `wall_seconds` in all."""
         tables, run = Tables.of(record), RecordedRun.of("probe", record, fewest=1)
         prepared = tables.prepared
@@ -99,7 +99,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Estimate:
     """The time that a training with some settings will take, from the command to its end.
 
     In `CONFIDENCE` of all cases it is from `low_seconds` to `high_seconds`. `limit` names what most
@@ -114,7 +114,7 @@ class Plan:
     limit: str
 
 
-def plans(measured: Measured) -> Iterator[Plan]:
+def plans(measured: ProbeResult) -> Iterator[Estimate]:
     """Yield the plan of the spec, and those of up to three alternatives."""
     spec, count = measured.spec, len(measured.run.workers)
     yield _planned("as it is", measured, spec, count)
@@ -129,7 +129,7 @@ def plans(measured: Measured) -> Iterator[Plan]:
         yield _planned(name, measured, spec, fewer)
 
 
-def _planned(name: str, measured: Measured, spec: ResolvedSpec, workers: int) -> Plan:
+def _planned(name: str, measured: ProbeResult, spec: ResolvedSpec, workers: int) -> Estimate:
     runs = [_whole(measured, spec, speeds, workers) for speeds in measured.speeds]
     rounds = [_round_seconds(run, spec, measured) for run in runs]
     total, count = spec.rounds, len(rounds)
@@ -137,7 +137,7 @@ def _planned(name: str, measured: Measured, spec: ResolvedSpec, workers: int) ->
     spread = stdev(rounds) if count > 1 else 0.0
     margin = _t_quantile(count - 1) * spread * math.sqrt(total + total**2 / count)
     margin = math.hypot(margin, _DEVIATION_MIN * middle)
-    return Plan(
+    return Estimate(
         name=name,
         seconds=middle,
         low_seconds=max(0.0, middle - margin),
@@ -148,7 +148,7 @@ def _planned(name: str, measured: Measured, spec: ResolvedSpec, workers: int) ->
 
 
 def _whole(
-    measured: Measured, spec: ResolvedSpec, speeds: dict[str, float], workers: int
+    measured: ProbeResult, spec: ResolvedSpec, speeds: dict[str, float], workers: int
 ) -> RecordedRun:
     """Return a run of whole rounds at these speeds, on the fastest workers."""
     each = spec.meetings.each
@@ -169,7 +169,7 @@ def _steady(worker: RecordedWorker, task_seconds: float) -> RecordedWorker:
     return replace(worker, curve=curve, absences=(), first_load_seconds=worker.load_seconds)
 
 
-def _round_seconds(run: RecordedRun, spec: ResolvedSpec, measured: Measured) -> float:
+def _round_seconds(run: RecordedRun, spec: ResolvedSpec, measured: ProbeResult) -> float:
     """Simulate a run, and return the mean seconds of its rounds."""
     watch = RerunWatch(run)
     plan = plan_of_rerun(run, Tactic.of(spec), seed=0)

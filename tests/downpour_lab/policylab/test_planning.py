@@ -9,7 +9,7 @@ import pytest
 
 from downpour.core.spec import Spec
 from downpour.record.record_lines import PreparedLine
-from downpour_lab.policylab.planning import STEPS, Measured, plans, probe_of
+from downpour_lab.policylab.planning import STEPS, ProbeResult, plans, probe_of
 from downpour_lab.policylab.rerun import Tactic, rerun
 from tests.downpour_lab.policylab.recordings import machines, recorded
 from tests.specs import plain_spec
@@ -30,7 +30,7 @@ def test_a_plan_is_close_to_the_truth(meet: int) -> None:
         for at, line in recorded(probe, WAIT)
     ]
     spec = plain_spec(shards=3, epochs=8, meet=meet, policy="wait", snapshot_every=0.0)
-    measured = Measured.of(spec, record, wall_seconds=probe.seconds)
+    measured = ProbeResult.of(spec, record, wall_seconds=probe.seconds)
     whole = replace(probe, sizes=(LONGER / meet,) * 3, rounds=8 * meet)
     truth = rerun(whole, WAIT).seconds + measured.beside_seconds
     found = list(plans(measured))

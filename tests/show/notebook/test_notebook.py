@@ -71,7 +71,7 @@ def test_progress_is_drawn_in_place(outputs: Outputs) -> None:
     drawn = [one["data"] for one in outputs["drawn"] if "transient" in one]
     assert all({"text/html", "text/plain"} <= set(one) for one in drawn)
     text = "".join(str(one["text/plain"]) for one in drawn)
-    assert "shards of epoch 2" in text
+    assert "shards of round" in text
     assert not [one for one in outputs["train"] if one["output_type"] == "stream"]
     (left,) = outputs["train"]
     assert left["data"]["text/plain"].strip() == ""
