@@ -22,7 +22,7 @@ from downpour.cli.up_and_down import LaunchOptions, workers
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from downpour_lab.policylab.planning import Estimate, ProbeResult
+    from downpour_lab.policylab.planning import ProbeResult, TrainingPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ def _measured(options: _PlanOptions, request: FoundSpec, launching: LaunchOption
         shutil.rmtree(ended.folder, ignore_errors=True)
 
 
-def _table(found: list[Estimate]) -> Table:
+def _table(found: list[TrainingPlan]) -> Table:
     from downpour.experiments.studies.study import spoken
     from downpour.show.tables.terminal_tables import text_table
 

@@ -99,7 +99,7 @@ class ProbeResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class TrainingPlan:
     """The time that a training with some settings will take, from the command to its end.
 
     In `CONFIDENCE` of all cases it is from `low_seconds` to `high_seconds`. `limit` names what most
@@ -114,7 +114,7 @@ class Estimate:
     limit: str
 
 
-def plans(measured: ProbeResult) -> Iterator[Estimate]:
+def plans(measured: ProbeResult) -> Iterator[TrainingPlan]:
     """Yield the plan of the spec, and those of up to three alternatives."""
     spec, count = measured.spec, len(measured.run.workers)
     yield _planned("as it is", measured, spec, count)
@@ -129,7 +129,7 @@ def plans(measured: ProbeResult) -> Iterator[Estimate]:
         yield _planned(name, measured, spec, fewer)
 
 
-def _planned(name: str, measured: ProbeResult, spec: ResolvedSpec, workers: int) -> Estimate:
+def _planned(name: str, measured: ProbeResult, spec: ResolvedSpec, workers: int) -> TrainingPlan:
     runs = [_whole(measured, spec, speeds, workers) for speeds in measured.speeds]
     rounds = [_round_seconds(run, spec, measured) for run in runs]
     total, count = spec.rounds, len(rounds)
@@ -137,7 +137,7 @@ def _planned(name: str, measured: ProbeResult, spec: ResolvedSpec, workers: int)
     spread = stdev(rounds) if count > 1 else 0.0
     margin = _t_quantile(count - 1) * spread * math.sqrt(total + total**2 / count)
     margin = math.hypot(margin, _DEVIATION_MIN * middle)
-    return Estimate(
+    return TrainingPlan(
         name=name,
         seconds=middle,
         low_seconds=max(0.0, middle - margin),
