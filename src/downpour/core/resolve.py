@@ -43,7 +43,7 @@ def decided(
     if spec.optimizer_state == "auto":
         fields["optimizer_state"] = _optimizer_state(spec, shards, policy, trainer)
     if spec.outer.optimizer == "auto":
-        often = 1 < meet <= _MEETINGS if isinstance(meet, int) else True
+        often = meet == AUTO or (isinstance(meet, int) and meet >= _MEETINGS)
         fields["outer"] = _outer(spec, shards, trainer, meets_often=often)
     if meet == 1:
         fields["meet"] = 1
@@ -148,8 +148,7 @@ def _outer(
     The average of many shards moves no farther than one shard does. A local momentum m lengthens a
     step by a factor of 1 / (1 - m). The outer momentum μ adds a factor of 1 / (1 - μ). Together
     they overshoot, so we keep (1 - m)(1 - μ) at 0.15 or more. Also, μ is at most 0.8. Two shards
-    that meet once an epoch, or more than four times, need a smaller μ than ten do: it is at most
-    1 - 1 / shards.
+    that meet less than four times an epoch need a smaller μ than ten do: at most 1 - 1 / shards.
 
     If rounds overlap, the outer step comes a round late. We have not measured momentum on enough
     tasks in that case, so we use none. If shards have different classes, outer momentum helped on
