@@ -205,6 +205,9 @@ class _Numbers(Observer):
         self._read: dict[str, PublishedFile] = {}
         self._made: dict[int, tuple[NewVersion, int]] = {}
         self._newest: PublishedFile | None = None
+        # Which states of the outer optimizer are published depends on the sizes of real files.
+        self._outer: PublishedFile | None = None
+        self._since_outer: list[tuple[out.Push, ...]] = []
         self._began_at = self._seconds = 0.0
         self._tasks = 0
         self._tasks_an_epoch = space.spec.shards * space.spec.meetings.each
@@ -266,8 +269,10 @@ class _Numbers(Observer):
     def _put(self, event: on.Prepared | on.Aggregated, real: NewVersion) -> None:
         self._files[event.model.name] = self._newest = real.model
         self._bytes["published"] += _size((real.model, real.outer, *real.own))
-        if event.outer is not None and real.outer is not None:
-            self._files[event.outer.name] = real.outer
+        if real.outer is not None:
+            if self._outer is not None:
+                self._space.store.delete(self._outer.name)
+            self._outer, self._since_outer = real.outer, []
 
     def _look(self, before: int, after: int, model: PublishedFile) -> None:
         """Evaluate a version if an epoch, or a part of one, ends with it."""
@@ -353,14 +358,16 @@ class _Numbers(Observer):
             )
             for push in command.pushes
         ]
-        model = self._files[command.model.name]
-        return replace(
+        real = replace(
             command,
-            model=model,
+            model=self._files[command.model.name],
             versions=self._real_ones(command.versions),
-            outer=self._state(command.outer),
+            outer=self._outer,
+            since_outer=tuple(self._since_outer),
             pushes=tuple(pushes),
         )
+        self._since_outer.append(real.pushes)
+        return real
 
 
 def _size(files: Iterable[PublishedFile | None]) -> int:

@@ -212,9 +212,7 @@ def test_more_shards_and_less_momentum_of_their_own_want_more(
 @pytest.mark.parametrize(
     ("shards", "meet", "momentum"), [(2, 1, 0.5), (3, 1, 0.67), (2, 3, 0.5), (2, 4, 0.8)]
 )
-def test_few_shards_want_more_if_they_meet_often(
-    shards: int, meet: int, momentum: float
-) -> None:
+def test_few_shards_want_more_if_they_meet_often(shards: int, meet: int, momentum: float) -> None:
     """Who names what `auto` would choose gets the same training."""
     assert resolved_outer(shards, momentum=0.0, meet=meet) == ("nesterov", momentum)
 

@@ -16,7 +16,7 @@ from typing import Any
 from downpour.base.errors import SpecError, StoreError
 from downpour.base.names import checked_call
 from downpour.base.values import is_bare_name
-from downpour.cluster.manager.start_file import best_before, rounds_of_versions
+from downpour.cluster.manager.start_file import best_before, journaled, rounds_of_versions
 from downpour.core.spec import Spec, stored_fields
 from downpour.experiments.surroundings import shared_path
 from downpour.files.store import RECORD_NAME, SPEC_NAME, ModelName, SharedDirectory, parse_name
@@ -153,6 +153,10 @@ def resumed_spec(experiment: str, shared: Path, changes: Mapping[str, Any]) -> S
     if not versions:
         raise SpecError("resume", experiment, "has no model, because it never began to train")
     spec, last = spec_in(folder, experiment, field="resume"), max(versions)
+    # Only what the journal has leads to the outer optimizer's state at a version.
+    former = journaled(folder) if spec.publishes_steps else None
+    if former is not None and former.version in versions:
+        last = former.version
     each = spec.meetings.each
     try:
         done = spec.rounds_before + rounds_of_versions(spec, folder, last)[-1]

@@ -158,8 +158,8 @@ class Workbench:
         spent = _replaced(self._steps, shards, files) if self._spec.overlap else files
         spent += _replaced(self._own, shards, made.own or [None] * len(shards))
         spent += _replaced(self._states, shards, [update.optimizer_state for update in updates])
-        spent += [outer] if outer is not None else []
-        self._models[version.number], self._outer = made.model, made.outer
+        spent += [outer] if outer is not None and made.outer is not None else []
+        self._models[version.number], self._outer = made.model, made.outer or outer
         self._whole |= {version.number} if version.line.whole else set()
         linked = range(self._whole_before(min([version.number, *needed])), version.number)
         unneeded = self._models.keys() - {*needed, version.number}

@@ -22,8 +22,9 @@ from downpour.cluster.manager.process import Manager, start_manager
 from downpour.cluster.options import ManagerOptions
 from downpour.core.scheduler import events as on
 from downpour.core.spec import ResolvedSpec, Spec
-from downpour.files.store import SharedDirectory, decode, encode, layout
+from downpour.files.store import SharedDirectory, encode, layout
 from downpour.files.store.layout import attempt_name
+from downpour.files.store.model_files import read_version
 from downpour.learning.training.epoch_order import part_of
 from downpour.network.rpc import PROTOCOL, ManagerClient, serve_worker
 from downpour.network.rpc.messages import (
@@ -94,8 +95,8 @@ class FakeWorker:
         """Do nothing; a fake does not leave by itself."""
 
     def parameters(self, task: TaskMessage) -> Arrays:
-        file = self.shared.store(task.id.experiment).read(task.model)
-        return dict(decode(file, task.model.name).tensors)
+        store = self.shared.store(task.id.experiment)
+        return dict(read_version(store, task.model, task.leading, lambda _: None).tensors)
 
     def publish(self, task: TaskMessage, arrays: Arrays) -> PublishedFile:
         number = task.id

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -30,7 +30,7 @@ from downpour.record.journal import read_journal, segments
 from downpour.record.record import parse_lines
 from downpour.record.tables import Tables
 from downpour.record.timeline import attempt_spans
-from tests.cluster.manager.conftest import SMALL, Start, diligent
+from tests.cluster.manager.conftest import SMALL, Cluster, Start, diligent
 
 if TYPE_CHECKING:
     from tests.cluster.manager.conftest import FakeWorker
@@ -79,6 +79,61 @@ def test_another_manager_finishes_an_experiment(
     second.close()
     left = [path.name for path in second.shared.experiment_path(experiment).iterdir()]
     assert not [name for name in left if name.startswith(("update", ".tmp"))]
+
+
+OUTER: dict[str, Any] = {
+    "model_compression": "int3",
+    "outer": {"optimizer": "nesterov", "momentum": 0.6},
+}
+
+
+def interrupted(start: Start, rounds: int) -> tuple[Cluster, str]:
+    """Close a manager after some rounds of an experiment; return another one."""
+    cluster, enough = start(), Event()
+    cluster.join("one", diligent_until(SMALL.shards * rounds + 1, enough))
+    experiment = cluster.submit(epochs=5, **OUTER)
+    assert enough.wait(PATIENCE_SECONDS)
+    cluster.close()
+    return start(), experiment
+
+
+def finished(cluster: Cluster, experiment: str) -> tuple[bytes, list[bytes]]:
+    """Return an experiment's model, and the states of the outer optimizer that it left."""
+    model = cluster.result_of(experiment)
+    cluster.close()
+    return model, outer_states(cluster, experiment)
+
+
+def outer_states(cluster: Cluster, experiment: str) -> list[bytes]:
+    """Return the states of the outer optimizer in an experiment's folder."""
+    paths = cluster.shared.experiment_path(experiment).glob("outer-*")
+    return [path.read_bytes() for path in paths]
+
+
+@pytest.mark.parametrize("rounds", range(5))
+def test_another_manager_computes_the_outer_state_from_updates(start: Start, rounds: int) -> None:
+    """Not each version has a file of it; what the first manager held follows from the rest."""
+    calm = start()
+    calm.join("one")
+    expected = finished(calm, calm.submit(epochs=5, **OUTER))
+    other, experiment = interrupted(start, rounds)
+    other.join("one")
+    assert finished(other, experiment) == expected
+    left = [path.name for path in other.shared.experiment_path(experiment).iterdir()]
+    assert not [name for name in left if name.startswith("update")]
+
+
+def test_an_experiment_that_ends_without_another_round_leaves_its_outer_state(start: Start) -> None:
+    """For one that continues it: as an experiment that has had three rounds in all."""
+    calm = start()
+    calm.join("one")
+    _, expected = finished(calm, calm.submit(epochs=3, **OUTER))
+    other, experiment = interrupted(start, 3)
+    assert outer_states(other, experiment) != expected
+    other.client.cancel(experiment)
+    other.close()
+    start().close()
+    assert outer_states(other, experiment) == expected
 
 
 def test_blocks_that_were_read_before_are_compared(start: Start) -> None:

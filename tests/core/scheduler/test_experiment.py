@@ -6,6 +6,7 @@ import pytest
 
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.queue import is_whole, leading_to, spent_models
+from downpour.core.scheduler.updates import pushes_of
 from tests.core.scheduler import make
 
 
@@ -99,6 +100,27 @@ def test_the_outer_state_is_kept_with_the_newest_model_alone() -> None:
     assert make.file("o0") in experiment.take_version(make.file("m1"), make.file("o1"))[1]
     assert make.file("o1") in experiment.files()
     assert make.file("o1") not in experiment.close()
+
+
+def test_updates_stay_until_a_newer_outer_state_is_published() -> None:
+    """Another manager computes the state from them, also if a worker has repeated its report."""
+    experiment = started()
+    experiment.outer = make.file("o0")
+    spent = []
+    for outer in (None, make.file("o2")):
+        publish(experiment)
+        experiment.applying = experiment.due(0.0)
+        pushes = pushes_of(experiment)
+        files = [push.update.file for push in pushes]
+        model = make.file(f"m{experiment.version + 1}")
+        spent.append((experiment.take_version(model, outer, pushes=pushes)[1], files))
+        experiment.start_round()
+        if outer is None:
+            assert {*files, make.file("o0")} <= {*experiment.files()}
+            assert all(experiment.needs(push.shard, push.update.file) for push in pushes)
+    [(first, held), (second, files)] = spent
+    assert not first
+    assert {*second} == {*held, *files, make.file("o0")}
 
 
 def test_versions_stay_back_to_the_whole_one_from_which_steps_lead_to_them() -> None:

@@ -12,7 +12,10 @@ import tomli_w
 
 import downpour
 from downpour.base.errors import ExperimentFailed, SpecError
+from downpour.cluster.manager import work
+from downpour.cluster.manager.workspace import Workspace
 from downpour.core.modes import MODES
+from downpour.core.scheduler.outputs import Aggregate
 from downpour.core.spec import REQUIRED, toml_fields
 from downpour.experiments.locating import resumed_spec, spec_in
 from downpour.files.store import RECORD_NAME, SPEC_NAME
@@ -146,9 +149,11 @@ def test_one_that_stopped_between_two_epochs_goes_on_with_the_same_bytes(shared:
     assert (again.rounds_before, again.rounds) == (4, 2)
 
 
-def test_the_outer_optimizer_goes_on_with_its_state(shared: Path) -> None:
+@pytest.mark.parametrize("codec", ["none", "int3"])
+def test_the_outer_optimizer_goes_on_with_its_state(shared: Path, codec: str) -> None:
     """It lies beside the last model version; without it, momentum would begin anew."""
-    spec = SPEC.replace(meet=2, outer=downpour.Outer(optimizer="nesterov", momentum=0.6))
+    outer = downpour.Outer(optimizer="nesterov", momentum=0.6)
+    spec = SPEC.replace(meet=2, outer=outer, model_compression=codec)
     whole = downpour.run(spec, workers=2, shared=shared, progress=False, on="inline")
     first = run_here(spec.replace(epochs=1), shared)
     rest = downpour.resumed(first.experiment, epochs=2, shared=shared)
@@ -160,6 +165,29 @@ def test_the_outer_optimizer_goes_on_with_its_state(shared: Path) -> None:
     assert bytes_of(anew) != bytes_of(whole)
     said = " ".join(anew.dataset), " ".join(ended.dataset)
     assert ["no outer state so far" in one for one in said] == [True, False]
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_a_killed_run_goes_on_with_the_outer_state_that_no_file_has(
+    shared: Path, monkeypatch: pytest.MonkeyPatch, overlap: int
+) -> None:
+    """It follows from the journal and from updates that stay until the next state is published."""
+    outer = downpour.Outer(optimizer="nesterov", momentum=0.6)
+    codecs = {"model_compression": "int3", "compression": "int3"}
+    spec = SPEC.replace(meet=2, outer=outer, overlap=overlap, **codecs)
+    killed, aggregate = shared / "experiments" / f"killed-{overlap}", work.aggregate
+
+    def copy_first(space: Workspace, command: Aggregate) -> work.NewVersion:
+        if command.round == 3:
+            shutil.copytree(space.folder, killed)
+        return aggregate(space, command)
+
+    monkeypatch.setattr(work, "aggregate", copy_first)
+    whole = run_here(spec, shared)
+    assert [path.name[:12] for path in killed.glob("outer-*")] == ["outer-000000"]
+    rest = downpour.resumed(killed.name, shared=shared)
+    assert (rest.rounds_before, rest.rounds) == (3, 1)
+    assert bytes_of(run_here(rest, shared)) == bytes_of(whole)
 
 
 def states_of(result: downpour.Result, shared: Path) -> list[Path]:

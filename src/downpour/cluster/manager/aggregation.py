@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from downpour.base.errors import StoreError, UpdatesRefused
+from downpour.base.errors import FileCorrupt, StoreError, UpdatesRefused
 from downpour.base.values import PublishedFile, Update
-from downpour.core.scheduler.outputs import Gather
+from downpour.core.scheduler.outputs import Gather, Push
 from downpour.core.spec import Spec
 from downpour.files.aggregators import (
+    AGGREGATORS,
     AMOUNTS,
     Contribution,
     Counted,
@@ -36,11 +37,15 @@ def contribution(shard: int, update: Update) -> Contribution:
 
 
 class Aggregation:
-    """Adds an experiment's updates, for one thread; no sum contains the `arrived` ones yet."""
+    """Adds an experiment's updates, for one thread; no sum contains the `arrived` ones yet.
+
+    `outer` is a version with the state of the outer optimizer at it, if only this process has it.
+    """
 
     def __init__(self, spec: Spec, store: Store) -> None:
         self.versions = Versions(store)
         self.arrived: dict[int, Gather] = {}
+        self.outer: tuple[PublishedFile, Mapping[str, Array]] | None = None
         self._spec = spec
         self._store = store
         self._gathering: Gathering | None = None
@@ -91,6 +96,14 @@ class Aggregation:
         if reasons:
             raise UpdatesRefused(reasons)
 
+    def mean(
+        self, model: PublishedFile, pushes: Sequence[Push]
+    ) -> tuple[dict[str, Array], Mapping[str, str]]:
+        """Fold the updates of a round, which move `model`; as `fold`."""
+        contributions = [contribution(push.shard, push.update) for push in pushes]
+        weights = AGGREGATORS[self._spec.aggregate](contributions)
+        return self.fold(model, pushes[0].base, contributions, weights)
+
     def moved(
         self, model: PublishedFile, moves: Sequence[Move]
     ) -> tuple[dict[str, Array], Mapping[str, str]]:
@@ -104,13 +117,39 @@ class Aggregation:
         """Let the outer optimizer change the aggregated arrays; return its state after that."""
         return take_step(self._spec.outer, base, arrays, state)
 
+    def outer_at(
+        self,
+        versions: Sequence[PublishedFile],
+        outer: PublishedFile,
+        since: Sequence[Sequence[Push]],
+    ) -> Mapping[str, Array]:
+        """Return the outer optimizer's state at the newest version.
+
+        If an earlier manager had it, compute it from the last published one, `outer`, and the
+        updates of each version `since`.
+        """
+        if self.outer is not None and self.outer[0] == versions[-1]:
+            return self.outer[1]
+        self.versions.follow(versions)
+        state: Mapping[str, Array] = self.versions.read(outer).tensors
+        for model, pushes in zip(versions[-1 - len(since) : -1], since, strict=True):
+            base = self.versions.read(model)
+            self.versions.keep(model, base.tensors, base.metadata)  # the next is a step from it
+            try:
+                arrays, _ = self.mean(model, pushes)
+            except UpdatesRefused as error:  # these shards have no open task, so it would not help
+                raise FileCorrupt(outer.name, f"has no successor: {error}") from None
+            state = self.outer_step(base.tensors, arrays, state)
+            self.versions.forget([model])
+        return state
+
     def own_after(self, model: PublishedFile, move: Move) -> Mapping[str, Array]:
         """Return a shard's own parameters after it has met the model."""
         return own_after(self.versions, model, move)
 
     def clear(self) -> None:
         """Free the memory."""
-        self._gathering = None
+        self._gathering = self.outer = None
         self.arrived.clear()
         self.versions.clear()
 

@@ -427,10 +427,14 @@ class CommandRunner:
     def _conclude(self, command: out.Conclude) -> None:
         space = self.spaces[command.experiment]
         space.close()
+        sums, store, versions = space.aggregation, space.store, command.versions
+        is_there = not space.is_gone
+        if is_there:
+            versions = work.last_versions(store, sums, versions, command.since_outer)
         space.release()
-        if not space.is_gone:
+        if is_there:
             space.finish()
             finished = command.ending is ExperimentState.FINISHED
-            work.sweep(space.store, finished=finished, kept=command.kept, versions=command.versions)
+            work.sweep(store, finished=finished, kept=command.kept, versions=versions)
         # Last, because the next manager does not look at listed folders: this one must be clean.
         self.on_end(command.experiment)

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import xxhash
 
-from downpour.base.errors import FileCorrupt, FileMissing, SpecError
+from downpour.base.errors import FileCorrupt, FileMissing, SpecError, StoreError
 from downpour.base.values import AttemptId, PublishedFile
+from downpour.cluster.manager.aggregation import Aggregation
 from downpour.core.scheduler.events import Best, HandedOn
-from downpour.core.scheduler.experiment import evaluated_before
+from downpour.core.scheduler.experiment import Experiment, evaluated_before
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.files.aggregators import first_state, is_state_of
 from downpour.files.spec_file import read_spec
@@ -28,11 +29,13 @@ from downpour.files.store import (
     ModelName,
     SharedDirectory,
     Store,
+    encode,
     layout,
     parse_name,
 )
 from downpour.files.store.directory import names_in, read_regular
 from downpour.files.store.model_files import NamedModel, find_model, read_model, whole_content
+from downpour.record.journal import read_journal, replay_one
 from downpour.record.record import read_record
 from downpour.record.record_lines import AggregatedLine, EvaluatedLine, ImprovedLine
 
@@ -393,9 +396,35 @@ def _outer_beside(spec: Spec, shared: SharedDirectory) -> NamedModel | None:
     found = _version_of(spec, shared) if spec.outer.keeps_state else None
     if found is None:
         return None
-    model, version = found
-    path = model.with_name(str(layout.OuterName(version.version, version.token)))
+    path = found[0].with_name(layout.outer_beside(found[0].name))
     if not path.is_file():
-        return None
+        return _outer_at(found[0])
     state = read_model(path, str(spec.init_from), shared, field="init_from")
     return state if is_state_of(spec.outer, state.tensors) else None
+
+
+def _outer_at(model: Path) -> NamedModel | None:
+    """Return the outer state at the last version of an experiment whose manager was killed.
+
+    It follows from the journal and the files that the journal names; None if these are gone.
+    """
+    former = journaled(model.parent)
+    if former is None or former.outer is None or former.model.name != model.name:
+        return None
+    sums = Aggregation(former.spec, DirectoryStore(model.parent))
+    try:
+        state = sums.outer_at(former.models, former.outer, former.since_outer)
+    except StoreError:
+        return None
+    digest = xxhash.xxh3_128()
+    for part in encode(state, {}):
+        digest.update(part)
+    return NamedModel(tensors=dict(state), checksum=digest.hexdigest())
+
+
+def journaled(folder: Path) -> Experiment | None:
+    """Return how far an experiment had come by its journal; None without one."""
+    try:
+        return replay_one(read_journal(folder), patience=1.0)
+    except StoreError:
+        return None

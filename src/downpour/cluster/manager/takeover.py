@@ -28,7 +28,8 @@ from pydantic import TypeAdapter, ValidationError
 from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
 from downpour.base.states import ExperimentState
 from downpour.cluster.manager import status
-from downpour.cluster.manager.work import remove, sweep
+from downpour.cluster.manager.aggregation import Aggregation
+from downpour.cluster.manager.work import last_versions, remove, sweep
 from downpour.cluster.manager.workspace import Workspace, reopen_workspace
 from downpour.core.node.journal import Line
 from downpour.core.scheduler import Scheduler
@@ -433,8 +434,10 @@ def _tidy(shared: SharedDirectory, ended: Experiment) -> None:
         if not (folder / layout.RECORD_NAME).exists():
             export_record(folder, RecordReader(folder).all_lines())
         finished = ended.life.state is ExperimentState.FINISHED
-        kept, versions = ended.files_of_shards(), ended.files_of_versions()
-        sweep(shared.store(ended.name), finished=finished, kept=kept, versions=versions)
+        store, kept = shared.store(ended.name), ended.files_of_shards()
+        sums, versions = Aggregation(ended.spec, store), ended.files_of_versions()
+        versions = last_versions(store, sums, versions, ended.since_outer)
+        sweep(store, finished=finished, kept=kept, versions=versions)
     except StoreError as error:
         log.warning("%s: could not remove all files: %s", ended.name, error)
 

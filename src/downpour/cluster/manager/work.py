@@ -16,22 +16,23 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import xxhash
 
-from downpour.base.errors import StoreError
+from downpour.base.errors import DownpourError, StoreError
 from downpour.base.options import loaders_of
 from downpour.base.states import Evaluation
 from downpour.base.values import PublishedFile
-from downpour.cluster.manager.aggregation import contribution
+from downpour.cluster.manager.aggregation import Aggregation, contribution
 from downpour.cluster.manager.rehearsal import Rehearsal
 from downpour.cluster.manager.start_file import first_outer_state, handed_on, start_of
 from downpour.cluster.manager.workspace import Beginning, PreparedExperiment, Workspace
 from downpour.cluster.options import ManagerOptions
 from downpour.core.resolve import oddities, with_meetings
-from downpour.core.scheduler.outputs import Aggregate, Evaluate, Prepare, Publish
+from downpour.core.scheduler.outputs import Aggregate, Evaluate, Prepare, Publish, Push
 from downpour.core.spec import Spec
 from downpour.core.splitters import count_classes, divide
 from downpour.files.aggregators import AGGREGATORS, Contribution, Move
@@ -250,18 +251,19 @@ def aggregate(space: Workspace, command: Aggregate) -> NewVersion:
         for push, weight in zip(command.pushes, weights, strict=True)
     ]
     if command.in_step:
-        began = command.pushes[0].base  # as all tasks of the round
-        arrays, about = sums.fold(model, began, contributions, weights)
+        arrays, about = sums.mean(model, command.pushes)
     else:
         arrays, about = sums.moved(model, moves)
     # The name has a token because an earlier manager may have published this version and ended
     # before it journaled that. We never use a name twice.
     version, token, outer = command.round + 1, space.token(3), None
     if command.outer is not None:
-        base, state = (versions.read(file).tensors for file in (model, command.outer))
-        after = sums.outer_step(base, arrays, state)
+        kept = command.versions or (model,)
+        state = sums.outer_at(kept, command.outer, command.since_outer)
+        after = sums.outer_step(versions.read(model).tensors, arrays, state)
         # Publish it before the model, so that a manager that finds a version can continue from it.
-        outer = store.put_new(str(layout.OuterName(version, token)), encode(after, {}))
+        if command.whole or not command.in_step or _holds_much(command, command.outer):
+            outer = store.put_new(str(layout.OuterName(version, token)), encode(after, {}))
     arrays, content = _rounded(space, command, arrays, about)
     own = []
     for move in moves if command.elastic else ():
@@ -274,8 +276,20 @@ def aggregate(space: Workspace, command: Aggregate) -> NewVersion:
         versions.forget(file for file in (model, command.outer) if file is not None)
     if outer is not None:
         versions.keep(outer, after, {})
+    sums.outer = (made, after) if command.outer is not None and outer is None else None
     versions.keep(made, arrays, about)
     return NewVersion(made, outer, tuple(own))
+
+
+_HELD_STATES = 16
+"""After updates of how many times its bytes we publish the outer optimizer's state again. They take
+room in the directory, and a manager that takes over reads them all."""
+
+
+def _holds_much(command: Aggregate, outer: PublishedFile) -> bool:
+    pushes = chain(command.pushes, *command.since_outer)
+    held = sum(push.update.file.size_bytes for push in pushes)
+    return held > _HELD_STATES * outer.size_bytes
 
 
 def _is_sole(spec: Spec, command: Aggregate) -> bool:
@@ -385,6 +399,30 @@ def _whole(
 
 def _tensors(store: Store, file: PublishedFile) -> Mapping[str, Array]:
     return decode(store.read(file), file.name).tensors
+
+
+def last_versions(
+    store: Store,
+    sums: Aggregation,
+    versions: tuple[PublishedFile, ...],
+    since_outer: Sequence[Sequence[Push]],
+) -> tuple[PublishedFile, ...]:
+    """Return an ended experiment's versions, and the outer optimizer's state at the last one.
+
+    Publish that state if no file has it: an experiment that continues this one begins with it.
+    """
+    if not since_outer:
+        return versions
+    *models, outer = versions
+    name = layout.outer_beside(models[-1].name)
+    try:
+        if name in store.list():
+            return (*models, store.describe(name))
+        state = sums.outer_at(models, outer, since_outer)
+        return (*models, store.put_new(name, encode(state, {})))
+    except DownpourError as error:
+        log.warning("%s is lost: %s", name, error)
+        return versions
 
 
 def sweep(

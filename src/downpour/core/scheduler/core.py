@@ -215,7 +215,8 @@ def _aggregated(state: SchedulerState, event: on.Aggregated) -> None:
     if not experiment.applying:
         return
     experiment.version_at_seconds = state.now_seconds
-    over, spent = experiment.take_version(event.model, event.outer, event.own)
+    pushes = updates.pushes_of(experiment)
+    over, spent = experiment.take_version(event.model, event.outer, event.own, pushes)
     models = spent_models(experiment)  # before others begin from the kept ones
     for current in over:
         dispatch.learn(state, current)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from downpour.base import values
-from downpour.base.states import Evaluation, FailureKind
+from downpour.base.states import Evaluation, FailureKind, Goal
 from downpour.core.spec import ResolvedSpec
 
 
@@ -56,6 +56,27 @@ class Best:
     round: int
     value: float
     model: values.PublishedFile | None
+
+
+def better(
+    goal: Goal,
+    former: Best | None,
+    number: int,
+    evaluation: Evaluation,
+    model: values.PublishedFile,
+) -> Best | None:
+    """Return the better of the best so far and a round's model; of equals, the earlier round's.
+
+    The result does not depend on the order of the evaluations. A value that is not a number is
+    never best.
+    """
+    value = goal.value(evaluation)
+    if value is None or goal.rank(value) == goal.rank(None):
+        return former
+    new = Best(round=number, value=value, model=model)
+    if former is None:
+        return new
+    return max(new, former, key=lambda best: (goal.rank(best.value), -best.round))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +205,7 @@ class AttemptFailed(WorkerNews):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregated(ExperimentNews):
-    """Updates have become the next model version, with the outer optimizer's state.
+    """Updates have become the next model version, perhaps with the outer optimizer's state.
 
     `round` numbers aggregations. `parts` are the tasks whose updates make up the version, by round
     and shard. It is empty if all updates that had arrived count, as they do in step. If shards keep

@@ -12,13 +12,13 @@ from downpour.base.states import (
     EXPERIMENT,
     Evaluation,
     ExperimentState,
-    Goal,
     Lifecycle,
     progress_timeout,
 )
 from downpour.base.values import AttemptId, Part, PublishedFile, TrialSums
 from downpour.core.modes import mode_of
-from downpour.core.scheduler.events import Best, HandedOn
+from downpour.core.scheduler.events import Best, HandedOn, better
+from downpour.core.scheduler.outputs import Push
 from downpour.core.scheduler.round import Round, ShardTask, TaskKey, files_of
 from downpour.core.spec import ResolvedSpec, Spec
 
@@ -38,17 +38,18 @@ class Experiment:
     manager makes the updates of `applying` into the version after `version`, which it made at
     `version_at_seconds`. `dataset` names the prepared data, and `frozen` the file of the parameters
     that no task trains. `trial` has the checksums of the steps that each process repeats. `models`
-    are the versions not yet discarded, oldest first. `outer` is the state of the outer optimizer at
-    the newest version, if there is one. `evaluating` are the versions being evaluated, by round;
-    `evaluated_versions` are the numbers of all versions that we ever evaluated. `best` is the best
-    version evaluated so far, if the spec compares versions. If the spec holds out training examples
-    for validation, the manager tests the model once, at the end (`tested`). While the experiment is
-    `publishing`, only the result is outstanding. It is not `ready` while a restarted manager
-    prepares to continue it. `progress_timeout` says how long an attempt may make no step.
-    `overhead_seconds` is the time besides training that an attempt of the last round took. A worker
-    that takes no longer than `startup_limit_seconds` to start counts as starting, and not as
-    stalled. `told_waits` says which workers its shards wait for, if they are not here. All workers
-    tried it and turned out unfit at `unfit_since_seconds`.
+    are the versions not yet discarded, oldest first. `outer` is the last published state of the
+    outer optimizer, if there is one. We keep the updates of each version made after it
+    (`since_outer`), from which another manager computes the newest state. `evaluating` are the
+    versions being evaluated, by round; `evaluated_versions` are the numbers of all versions that we
+    ever evaluated. `best` is the best version evaluated so far, if the spec compares versions. If
+    the spec holds out training examples for validation, the manager tests the model once, at the
+    end (`tested`). While the experiment is `publishing`, only the result is outstanding. It is not
+    `ready` while a restarted manager prepares to continue it. `progress_timeout` says how long an
+    attempt may make no step. `overhead_seconds` is the time besides training that an attempt of the
+    last round took. A worker that takes no longer than `startup_limit_seconds` to start counts as
+    starting, and not as stalled. `told_waits` says which workers its shards wait for, if they are
+    not here. All workers tried it and turned out unfit at `unfit_since_seconds`.
 
     Shards continue with their `optimizer_states`, by shard. If rounds overlap, they start with
     `steps`, their last applied updates. If they keep their own parameters, they start with `own`.
@@ -75,6 +76,7 @@ class Experiment:
         self.applying: tuple[TaskKey, ...] = ()
         self.models: list[PublishedFile] = []
         self.outer: PublishedFile | None = None
+        self.since_outer: list[tuple[Push, ...]] = []
         self.optimizer_states: dict[int, PublishedFile] = {}
         self.steps: dict[int, PublishedFile] = {}
         self.own: dict[int, PublishedFile] = {}
@@ -307,8 +309,9 @@ class Experiment:
         model: PublishedFile,
         outer: PublishedFile | None = None,
         own: Sequence[PublishedFile] = (),
+        pushes: tuple[Push, ...] = (),
     ) -> tuple[list[Round], tuple[PublishedFile, ...]]:
-        """Note the version that the driver made from the updates of `applying`.
+        """Note the version that the driver made from the updates of `applying`, the `pushes`.
 
         Returns:
             The rounds that end with this version, and the files other than models that the driver
@@ -328,9 +331,18 @@ class Experiment:
         while self.rounds and self.rounds[0].is_over:
             over.append(self._close_round(model))
         snapshots = (t.snapshot.file for each in over for t in each.tasks if t.snapshot is not None)
-        former = filter(None, (*spent, *replaced, *left, self.outer))
-        self.outer = outer
-        return over, (*former, *snapshots)
+        former = [*spent, *replaced, *left]
+        if outer is not None:
+            former += [self.outer, *self._files_since_outer()]
+            self.outer, self.since_outer = outer, []
+        elif self.outer is not None:
+            self.since_outer.append(pushes)
+        held = {None, *self._files_since_outer()}
+        return over, (*(file for file in dict.fromkeys(former) if file not in held), *snapshots)
+
+    def _files_since_outer(self) -> tuple[PublishedFile, ...]:
+        files = (push.update.file for each in self.since_outer for push in each)
+        return tuple(file for file in files if file not in self.steps.values())
 
     def _apply(self, key: TaskKey) -> tuple[PublishedFile | None, PublishedFile | None]:
         """Make an update part of the version, and offer its shard again.
@@ -390,7 +402,8 @@ class Experiment:
 
     def files(self) -> tuple[PublishedFile, ...]:
         """Return every file that the experiment needs to continue."""
-        return (*self._files_in_flight(), *self.files_of_shards(), *self.files_of_versions())
+        needed = (*self._files_in_flight(), *self.files_of_shards(), *self.files_of_versions())
+        return (*needed, *self._files_since_outer())
 
     def files_of_versions(self) -> tuple[PublishedFile, ...]:
         """Return the kept versions, and the outer optimizer's state at the last one."""
@@ -425,11 +438,12 @@ class Experiment:
         return in_time and 0 <= attempt.shard < len(self.shard_samples) and attempt.attempt >= 0
 
     def needs(self, shard: int, file: PublishedFile) -> bool:
-        """Whether a shard still needs a file, as its optimizer state or as an unapplied update."""
+        """Whether we still need a shard's file: its optimizer state, or an update."""
         state = self.optimizer_states.get(shard)
         tasks = (current.tasks[shard] for current in self.rounds)
         updates = (task.update for task in tasks if task.update and not task.is_over)
-        needed = (state, self.steps.get(shard), *chain.from_iterable(map(files_of, updates)))
+        held = (state, self.steps.get(shard), *self._files_since_outer())
+        needed = (*held, *chain.from_iterable(map(files_of, updates)))
         return any(each is not None and each.name == file.name for each in needed)
 
     def wants_evaluation(self, round_number: int) -> bool:
@@ -456,23 +470,6 @@ class Experiment:
         # If rounds overlap, the next ones begin from the version before the newest, and so does an
         # experiment that continues this one.
         return max(self.spec.keep_models, 1 + self.mode.overlaps)
-
-
-def better(
-    goal: Goal, former: Best | None, number: int, evaluation: Evaluation, model: PublishedFile
-) -> Best | None:
-    """Return the better of the best so far and a round's model; of equals, the earlier round's.
-
-    The result does not depend on the order of the evaluations. A value that is not a number is
-    never best.
-    """
-    value = goal.value(evaluation)
-    if value is None or goal.rank(value) == goal.rank(None):
-        return former
-    new = Best(round=number, value=value, model=model)
-    if former is None:
-        return new
-    return max(new, former, key=lambda best: (goal.rank(best.value), -best.round))
 
 
 def evaluated_before(spec: Spec) -> int:

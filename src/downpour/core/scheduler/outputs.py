@@ -307,13 +307,13 @@ class Aggregate:
     """Aggregate updates, in the order of their rounds and shards, into the next model version.
 
     `round` numbers the aggregations, which are the rounds if shards are in step. `model` is the
-    newest version. `outer` is the state of the outer optimizer at that version, if the spec has
-    one. If shards are not `in_step`, the version moves by the updates' steps or, if it `mixes`,
-    toward their parameters. If it is `elastic`, these parameters also move toward the version, and
-    the driver publishes them for each shard. `train_seconds` is the wall time from the first
-    assignment of the oldest round to its last update. The driver publishes the new version `whole`,
-    or as a difference from `model`. `versions` are the kept versions, oldest first, if some are
-    differences.
+    newest version. `outer` is the last published state of the outer optimizer, if the spec has one,
+    and `since_outer` are the updates of each version made after it, oldest first. If shards are not
+    `in_step`, the version moves by the updates' steps or, if it `mixes`, toward their parameters.
+    If it is `elastic`, these parameters also move toward the version, and the driver publishes them
+    for each shard. `train_seconds` is the wall time from the first assignment of the oldest round
+    to its last update. The driver publishes the new version `whole`, or as a difference from
+    `model`. `versions` are the kept versions, oldest first, if some are differences.
     """
 
     experiment: str
@@ -322,6 +322,7 @@ class Aggregate:
     whole: bool = True
     versions: tuple[values.PublishedFile, ...] = ()
     outer: values.PublishedFile | None = None
+    since_outer: tuple[tuple[Push, ...], ...] = ()
     pushes: tuple[Push, ...]
     in_step: bool = True
     mixes: bool = False
@@ -408,13 +409,15 @@ class Conclude:
     """Remove the files that an ended experiment needed only to continue.
 
     The `kept` files stay, because the shards of an experiment that continues this one begin with
-    them. The `versions` stay as well; they include the last state of the outer optimizer.
+    them. The `versions` stay as well; they include the last published state of the outer optimizer.
+    The driver also publishes the newest state, from the updates of each version `since_outer`.
     """
 
     experiment: str
     ending: Ending
     kept: tuple[values.PublishedFile, ...] = ()
     versions: tuple[values.PublishedFile, ...] = ()
+    since_outer: tuple[tuple[Push, ...], ...] = ()
 
 
 Command = (

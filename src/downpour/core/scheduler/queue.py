@@ -267,9 +267,15 @@ def conclude(state: SchedulerState, experiment: Experiment, ending: Ending, reas
             model=experiment.result,
         )
     )
-    kept, versions = experiment.files_of_shards(), experiment.files_of_versions()
-    name = experiment.name
-    state.do(out.Conclude(experiment=name, ending=ending, kept=kept, versions=versions))
+    state.do(
+        out.Conclude(
+            experiment=experiment.name,
+            ending=ending,
+            kept=experiment.files_of_shards(),
+            versions=experiment.files_of_versions(),
+            since_outer=tuple(experiment.since_outer),
+        )
+    )
     activate_next(state)
 
 
@@ -284,6 +290,8 @@ def is_whole(experiment: Experiment, version: int) -> bool:
     """Whether a version's file holds the whole model; works for the version in the making, too."""
     if not experiment.spec.publishes_steps or version % WHOLE_EVERY == 0 or version < 0:
         return True
+    if experiment.spec.in_step and version == experiment.spec.rounds:
+        return True  # the result is a link to it
     # A version that may become the best one outlives the versions before it.
     if experiment.spec.keep_best is None:
         return False

@@ -68,6 +68,7 @@ class Checkpoint:
     arrived_at_seconds: list[float] = field(compare=False)
     models: list[PublishedFile]
     outer: PublishedFile | None
+    since_outer: list[tuple[out.Push, ...]] = field(default_factory=list)
     optimizer_states: dict[int, PublishedFile]
     steps: dict[int, PublishedFile]
     own: dict[int, PublishedFile]

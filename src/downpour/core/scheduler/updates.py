@@ -71,7 +71,8 @@ def aggregate_if_due(state: SchedulerState, experiment: Experiment) -> None:
             whole=is_whole(experiment, experiment.version + 1),
             versions=tuple(experiment.models) if experiment.spec.publishes_steps else (),
             outer=experiment.outer,
-            pushes=tuple(_push(experiment, key) for key in experiment.applying),
+            since_outer=tuple(experiment.since_outer),
+            pushes=pushes_of(experiment),
             in_step=experiment.spec.in_step,
             mixes=experiment.mode.mixes,
             elastic=experiment.mode.elastic,
@@ -120,6 +121,11 @@ def _train_seconds(state: SchedulerState, experiment: Experiment) -> float:
         return current.last_update_at_seconds - began
     since = experiment.version_at_seconds
     return state.now_seconds - (began if since is None else since)
+
+
+def pushes_of(experiment: Experiment) -> tuple[out.Push, ...]:
+    """Return the updates that become the next version, and how much each counts."""
+    return tuple(_push(experiment, key) for key in experiment.applying)
 
 
 def _push(experiment: Experiment, key: TaskKey) -> out.Push:

@@ -250,6 +250,11 @@ class OuterName(_VersionName):
     kind = "outer"
 
 
+def outer_beside(model: str) -> str:
+    """Return the name of the outer optimizer's state at a version with this file name."""
+    return OuterName.kind + model.removeprefix(ModelName.kind)
+
+
 class WholeName(_VersionName):
     """A whole file of a version, for workers that cannot read the steps that lead to it."""
 
