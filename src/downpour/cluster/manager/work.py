@@ -425,7 +425,7 @@ def last_versions(
         if name in store.list():
             return (*models, store.describe(name))
         state = sums.outer_at(models, outer, since_outer)
-        return (*models, store.put_new(name, encode(state, {})))
+        return (*models, store.put_new(name, encode(state, {}), packs=True))
     except DownpourError as error:
         log.warning("%s is lost: %s", name, error)
         return versions
