@@ -50,8 +50,7 @@ _SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "none": {},
     "both int3": _INT3,
     "both terngrad": _TERNGRAD,
-    "both terngrad, 2 meetings": {**_TERNGRAD, "meet": 2},
-    "both terngrad, 1 meeting": {**_TERNGRAD, "meet": 1},
+    **{f"both terngrad, {n} meetings": {**_TERNGRAD, "meet": n} for n in (4, 3, 2)},
 }
 _WORKERS = 10
 

@@ -203,6 +203,7 @@ class _Numbers(Observer):
         # The versions that are kept, where some are steps, and the last that each worker has read.
         self._order: tuple[PublishedFile, ...] = ()
         self._read: dict[str, PublishedFile] = {}
+        self._drawn: PublishedFile | None = None
         self._made: dict[int, tuple[NewVersion, int]] = {}
         self._newest: PublishedFile | None = None
         # Which states of the outer optimizer are published depends on the sizes of real files.
@@ -254,6 +255,8 @@ class _Numbers(Observer):
             case on.Prepared():
                 made = work.ready(self._space)
                 self._put(event, NewVersion(made.begun.model, made.begun.outer, ()))
+                if self._space.spec.publishes_steps:  # then workers draw it themselves
+                    self._drawn = made.begun.model
                 self._began_at = event.at_seconds
             case on.Aggregated():
                 version, count = self._made.pop(event.round)
@@ -333,9 +336,9 @@ class _Numbers(Observer):
     def _version_bytes(self, worker: str, task: TaskMessage) -> int:
         """Return what a worker reads of a version: what came after the last one that it has."""
         chain = [*task.leading, task.model]
-        last = self._read.get(worker)
+        last = self._read.get(worker, self._drawn)
         self._read[worker] = task.model
-        return _size(chain[chain.index(last) + 1 :] if last in chain[:-1] else chain)
+        return _size(chain[chain.index(last) + 1 :] if last in chain else chain)
 
     def _real_ones(self, files: Iterable[PublishedFile]) -> tuple[PublishedFile, ...]:
         return tuple(self._files[file.name] for file in files)

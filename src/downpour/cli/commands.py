@@ -47,6 +47,7 @@ _STUDY = ("--out", "--on", "--manager", "--shared", "--data-dir", "--detach", "-
 FIRST: dict[str, tuple[str, ...]] = {
     "run": (*_TRAINING, "--workers", *_SHARDS, *("--on", "--shared", "--resume", "--dashboard")),
     "submit": ("--manager", "--shared", "--watch", *_TRAINING, *_SHARDS, "--resume"),
+    "plan": (*_TRAINING, "--workers", *_SHARDS, *("--on", "--shared", "--json")),
     "grid": _STUDY,
     "tune": _STUDY,
     "compare-policies": (

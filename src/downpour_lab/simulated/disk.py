@@ -385,7 +385,13 @@ class SimulatedStore:
         self._retry_policy = retry_policy
         self._moved = moved
 
-    def put_new(self, name: str, chunks: Sequence[Buffer]) -> PublishedFile:
+    def put_new(
+        self,
+        name: str,
+        chunks: Sequence[Buffer],
+        *,
+        packs: bool = False,  # noqa: ARG002 - digests are small
+    ) -> PublishedFile:
         """Publish a file; see `Store.put_new`."""
         content = b"".join(chunks)
         name = described(name, content).name

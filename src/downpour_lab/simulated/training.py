@@ -6,7 +6,7 @@ task's steps, and a digest stands for its parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
@@ -28,7 +28,7 @@ from downpour.base.values import AttemptId, PublishedFile, Update
 from downpour.cluster.worker.attempt import LoadedTasks, ModelReader, TaskControl, TaskFlow
 from downpour.core.node.attempt import PATIENCE_SECONDS, StepLoop
 from downpour.core.spec import ResolvedSpec
-from downpour.files.store import Array, Work, decode
+from downpour.files.store import Array, Buffer, Work, decode
 from downpour.files.store.publish import RetryPolicy
 from downpour.network.rpc.messages import IndicesFile, TaskMessage
 from downpour_lab.simulated import work as digests
@@ -170,8 +170,8 @@ class _SeenStore(SimulatedStore):
 
     saved: Callable[[], None]
 
-    def put_new(self, name: str, chunks: object) -> PublishedFile:
-        file = super().put_new(name, chunks)  # type: ignore[arg-type]
+    def put_new(self, name: str, chunks: Sequence[Buffer], *, packs: bool = False) -> PublishedFile:
+        file = super().put_new(name, chunks, packs=packs)
         self.saved()
         return file
 

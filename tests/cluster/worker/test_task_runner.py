@@ -187,11 +187,27 @@ def test_a_worker_reads_nothing_that_it_has_just_published(
         runner.run(gone, TaskControl(gone.id))
 
 
-def compressed(shared: SharedDirectory, task: TaskMessage, compression: str) -> TaskMessage:
+def test_a_worker_does_not_read_the_first_version_which_it_draws_itself(
+    shared: SharedDirectory, task: TaskMessage, whole: Update
+) -> None:
+    """If versions are steps, so that it keeps one in memory; another network is read."""
+    drawn = compressed(shared, task, "none", model_compression="int3")
+    shared.store("any").delete(drawn.model.name)
+    update = TaskRunner(shared, "cpu").run(drawn, TaskControl(drawn.id))
+    assert update.loss == whole.loss
+    other = replace(drawn, model=replace(drawn.model, checksum="0" * 32))
+    with pytest.raises(FileMissing):
+        TaskRunner(shared, "cpu").run(other, TaskControl(other.id))
+
+
+def compressed(
+    shared: SharedDirectory, task: TaskMessage, compression: str, **fields: str
+) -> TaskMessage:
     """Return a first task of an experiment whose updates are compressed, and state is reset."""
     store = shared.store("any")
     spec = Spec.from_toml(content(shared, task.spec).decode())
-    text = spec.replace(compression=compression, optimizer_state="reset").to_toml().encode()
+    fields |= {"compression": compression, "optimizer_state": "reset"}
+    text = spec.replace(**fields).to_toml().encode()
     tensors = decode(content(shared, task.model), "model").tensors
     token = f"{compression}-{token_hex(3)}"
     return replace(

@@ -13,7 +13,7 @@ from downpour.base.errors import FileCorrupt, FileMissing, StoreError
 from downpour.base.values import PublishedFile
 from downpour.files.store import DirectoryStore, Store
 from downpour.files.store.bucket import Bucket
-from downpour.files.store.directory import FileCache, ObjectFiles
+from downpour.files.store.directory import FileCache, ObjectFiles, read_regular
 from downpour.files.store.layout import MemoryStore, check_bare_name
 from downpour.files.store.publish import RetryPolicy
 
@@ -46,6 +46,25 @@ def test_published_bytes_can_be_viewed_and_read(store: Store) -> None:
     assert file == PublishedFile(name="a", size_bytes=len(whole), checksum=checksum)
     assert bytes(store.view(file)) == whole
     assert bytes(store.read(file)) == whole
+
+
+def test_a_packed_file_is_read_as_what_was_put(store: Store, tmp_path: Path) -> None:
+    """It has the checksum of its content, and is told from a damaged one."""
+    chunks = [b"head", bytes(9000)]
+    content, plain = b"".join(chunks), store.put_new("plain", chunks)
+    file = store.put_new("a", chunks, packs=True)
+    assert store.describe("a") == file
+    assert file.checksum == plain.checksum
+    assert bytes(store.read(file)) == bytes(store.view(store.link(file, "b"))) == content
+    if isinstance(store, DirectoryStore):
+        assert file.size_bytes == (tmp_path / "a").stat().st_size < 200
+        assert read_regular(tmp_path / "a") == content
+        for place in (20, -1):
+            held = bytearray((tmp_path / "b").read_bytes())
+            held[place] ^= 255
+            (tmp_path / "b").write_bytes(held)
+            with pytest.raises(FileCorrupt):
+                store.read(replace(file, name="b"))
 
 
 def test_chunks_may_change_after_publishing(store: Store) -> None:

@@ -202,9 +202,16 @@ def _first_model(
         frozen = store.put_new(layout.frozen_name(space.token(3)), encode(arrays, ties))
     if space.spec.outer.keeps_state:
         state = first_outer_state(space.spec, space.shared, drawn.parameters(), drawn.trained())
-        outer = store.put_new(str(layout.OuterName(0, token)), encode(state, {}))
+        outer = _put_outer(space, 0, token, state)
     name = str(layout.ModelName(0, token))
     return store.put_new(name, encode(drawn.parameters(), drawn.metadata())), frozen, outer
+
+
+def _put_outer(
+    space: Workspace, version: int, token: str, state: Mapping[str, Array]
+) -> PublishedFile:
+    name, packs = str(layout.OuterName(version, token)), space.spec.publishes_steps
+    return space.store.put_new(name, encode(state, {}), packs=packs)
 
 
 def in_one_file(
@@ -262,8 +269,8 @@ def aggregate(space: Workspace, command: Aggregate) -> NewVersion:
         state = sums.outer_at(kept, command.outer, command.since_outer)
         after = sums.outer_step(versions.read(model).tensors, arrays, state)
         # Publish it before the model, so that a manager that finds a version can continue from it.
-        if command.whole or not command.in_step or _holds_much(command, command.outer):
-            outer = store.put_new(str(layout.OuterName(version, token)), encode(after, {}))
+        if command.whole or not command.in_step or _holds_much(command, after):
+            outer = _put_outer(space, version, token, after)
     arrays, content = _rounded(space, command, arrays, about)
     own = []
     for move in moves if command.elastic else ():
@@ -271,7 +278,8 @@ def aggregate(space: Workspace, command: Aggregate) -> NewVersion:
         name = str(layout.OwnName(version, move.shard, token))
         own.append(store.put_new(name, encode(tensors, about)))
         versions.keep(own[-1], tensors, about)
-    made = store.put_new(str(layout.ModelName(version, token)), content)
+    name = str(layout.ModelName(version, token))
+    made = store.put_new(name, content, packs=not command.whole)
     if command.in_step:  # no task begins from these any more
         versions.forget(file for file in (model, command.outer) if file is not None)
     if outer is not None:
@@ -286,10 +294,10 @@ _HELD_STATES = 16
 room in the directory, and a manager that takes over reads them all."""
 
 
-def _holds_much(command: Aggregate, outer: PublishedFile) -> bool:
+def _holds_much(command: Aggregate, state: Mapping[str, Array]) -> bool:
     pushes = chain(command.pushes, *command.since_outer)
     held = sum(push.update.file.size_bytes for push in pushes)
-    return held > _HELD_STATES * outer.size_bytes
+    return held > _HELD_STATES * sum(array.nbytes for array in state.values())
 
 
 def _is_sole(spec: Spec, command: Aggregate) -> bool:
@@ -419,7 +427,7 @@ def last_versions(
         if name in store.list():
             return (*models, store.describe(name))
         state = sums.outer_at(models, outer, since_outer)
-        return (*models, store.put_new(name, encode(state, {})))
+        return (*models, store.put_new(name, encode(state, {}), packs=True))
     except DownpourError as error:
         log.warning("%s is lost: %s", name, error)
         return versions

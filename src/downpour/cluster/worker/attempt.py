@@ -167,6 +167,11 @@ class ModelReader:
             self._last = file, model
         return model
 
+    def draw(self, file: PublishedFile, content: bytes) -> None:
+        """Keep what this process has drawn, if it is that version: then we need not read it."""
+        if layout.described(file.name, content) == file:
+            self._last = file, decode(content, file.name)
+
     def _known(self, file: PublishedFile) -> Parameters | None:
         if self._last is None or self._last[0] != file:
             return None

@@ -39,6 +39,8 @@ from downpour.files.store import (
     Store,
     Work,
     decode,
+    encode,
+    model_metadata,
     moved_by,
     optimizer_part,
     unsent_part,
@@ -52,7 +54,12 @@ from downpour.learning.tasks.loaded import LoadedTask, load
 from downpour.learning.training.epoch_order import KeptArrays
 from downpour.learning.training.loaders import loaders_for
 from downpour.learning.training.loop import LocalTask, ShardTraining
-from downpour.learning.training.parameters import load_frozen, load_parameters
+from downpour.learning.training.parameters import (
+    buffers_of,
+    load_frozen,
+    load_parameters,
+    parameters_of,
+)
 from downpour.learning.training.repeating import (
     RULE,
     as_tried,
@@ -372,6 +379,10 @@ class TaskRunner(TaskFlow):
         release(device)  # what the trial has used
         if task.frozen is not None:
             load_frozen(model, _tensors_of(store, task.frozen))
+        versions = ModelReader(store, keeps=spec.publishes_steps)
+        if spec.publishes_steps and spec.init_from is None:
+            drawn = encode(parameters_of(model), model_metadata(buffers_of(model)))
+            versions.draw((*task.leading, task.model)[0], b"".join(drawn))
         self._loaded = _LoadedExperiment(
             experiment=task.id.experiment,
             spec=spec,
@@ -382,7 +393,7 @@ class TaskRunner(TaskFlow):
                 away_seconds=min(seconds, PATIENCE_SECONDS),
             ).store(task.id.experiment),
             snapshot_every=spec.snapshot_every,
-            models=ModelReader(store, keeps=spec.publishes_steps),
+            models=versions,
             task=loaded,
             model=model,
             team=self._team(loaded, model, task.dataset),

@@ -31,6 +31,7 @@ from downpour.base.values import PublishedFile
 from downpour.files.store import bucket as of_buckets
 from downpour.files.store.bucket import UNNAMED, Bucket
 from downpour.files.store.layout import (
+    PACKED,
     Buffer,
     Moved,
     check_bare_name,
@@ -38,7 +39,9 @@ from downpour.files.store.layout import (
     check_content,
     check_size,
     described,
+    packed,
     unnoticed,
+    unpacked,
 )
 from downpour.files.store.publish import (
     TEMPORARY_PREFIX,
@@ -126,9 +129,14 @@ class DirectoryStore:
         self._moved = moved
         self._retry_policy = retry_policy
 
-    def put_new(self, name: str, chunks: Sequence[Buffer]) -> PublishedFile:
+    def put_new(self, name: str, chunks: Sequence[Buffer], *, packs: bool = False) -> PublishedFile:
         """Publish the chunks as a new file; see `publish`."""
-        return publish(self.path, name, chunks, retry_policy=self._retry_policy, moved=self._moved)
+        put = partial(publish, retry_policy=self._retry_policy, moved=self._moved)
+        if not packs:
+            return put(self.path, name, chunks)
+        file = described(name, b"".join(chunks))
+        made = put(self.path, file.name, [packed(chunks)])
+        return replace(file, size_bytes=made.size_bytes)
 
     def link(self, file: PublishedFile, name: str) -> PublishedFile:
         """Publish a file under a second name; see `Store.link`."""
@@ -163,6 +171,8 @@ class DirectoryStore:
         def look() -> PublishedFile:
             digest = xxhash.xxh3_128()
             with self._opened(name) as descriptor:
+                if (held := _packed_in(descriptor)) is not None:
+                    return replace(described(name, unpacked(name, held)), size_bytes=len(held))
                 size_bytes = self._read_through(descriptor, digest)
             return PublishedFile(name=name, size_bytes=size_bytes, checksum=digest.hexdigest())
 
@@ -196,6 +206,12 @@ class DirectoryStore:
     def _mapped(self, file: PublishedFile, *, verified: bool) -> memoryview:
         with self._opened(file.name) as descriptor:
             check_size(file, os.fstat(descriptor).st_size)
+            if (held := _packed_in(descriptor)) is not None:
+                self._moved(len(held))
+                content = unpacked(file.name, held)
+                if verified:
+                    check_content(file, content)
+                return memoryview(content)
             # On a local disk, this would only cost a second pass over the file.
             if self._is_remote:
                 # If the file server cannot deliver data, we get an error here. In a mapped page,
@@ -243,6 +259,13 @@ class DirectoryStore:
                 os.close(descriptor)
 
 
+def _packed_in(descriptor: int) -> bytes | None:
+    """Return the bytes of a file if it is packed; else leave it at its beginning."""
+    if os.pread(descriptor, len(PACKED), 0) != PACKED:
+        return None
+    return b"".join(iter(partial(os.read, descriptor, _WINDOW_BYTES), b""))
+
+
 def open_regular(path: Path) -> int:
     """Open a file for reading; return its descriptor."""
     # We refuse anything else in the place of a file: opening a FIFO would wait for its writer, and
@@ -263,7 +286,7 @@ def open_regular(path: Path) -> int:
 def read_regular(path: Path) -> bytes:
     """Return the content of a file in the shared directory, whose size and checksum are unknown."""
     with reading(path.parent, path.name), open(open_regular(path), "rb") as file:
-        return file.read()
+        return bytes(unpacked(path.name, file.read()))
 
 
 def names_in(path: Path) -> list[str]:
@@ -305,10 +328,12 @@ class ObjectFiles:
         self._retry_policy = retry_policy
         self._moved = moved
 
-    def put_new(self, name: str, chunks: Sequence[Buffer]) -> PublishedFile:
+    def put_new(self, name: str, chunks: Sequence[Buffer], *, packs: bool = False) -> PublishedFile:
         """Publish the chunks as a new object; see `Store.put_new`."""
         content = b"".join(chunks)
         file, retried = described(name, content), self._retry_policy.call_through_outage
+        content = packed(chunks) if packs else content
+        file = replace(file, size_bytes=len(content))
         key, mark = self._key(file.name), uuid.uuid4().hex
         if len(content) <= of_buckets.PIECE_BYTES or not retried(self._bucket.names_once):
             retried(partial(self._bucket.put_new, key, content, mark=mark))
@@ -347,8 +372,8 @@ class ObjectFiles:
 
     def describe(self, name: str) -> PublishedFile:
         """Return the size and checksum of a file if only its name is known."""
-        key = self._key(name)
-        return described(name, self._retry_policy.call(partial(self._bucket.get, key)))
+        held = self._retry_policy.call(partial(self._bucket.get, self._key(name)))
+        return replace(described(name, unpacked(name, held)), size_bytes=len(held))
 
     def list(self) -> list[str]:
         """Return the names of all published files, sorted."""
@@ -375,15 +400,16 @@ class ObjectFiles:
         return self._retry_policy.call(partial(self._fetched, key, file, verified=verified))
 
     def _fetched(self, key: str, file: PublishedFile, *, verified: bool) -> memoryview:
-        content = self._bucket.get(key, self._moved)
-        check_size(file, len(content))
+        held = self._bucket.get(key, self._moved)
+        check_size(file, len(held))
+        content = unpacked(file.name, held)
         try:
             check_content(file, content)
         except FileCorrupt:
             if verified:
                 raise
         else:
-            self._cache.keep(file.checksum, content)
+            self._cache.keep(file.checksum, held)
         return memoryview(content)
 
 
@@ -409,12 +435,13 @@ class FileCache:
         path = self._path(file.checksum)
         if path is None or file.size_bytes == 0:
             return None
-        with suppress(OSError), path.open("rb") as held:
+        with suppress(OSError, FileCorrupt), path.open("rb") as held:
             if os.fstat(held.fileno()).st_size == file.size_bytes:
                 view = memoryview(mmap.mmap(held.fileno(), 0, prot=mmap.PROT_READ))
-                if xxhash.xxh3_128_hexdigest(view) == file.checksum:
+                content = unpacked(file.name, view)
+                if xxhash.xxh3_128_hexdigest(content) == file.checksum:
                     os.utime(path)
-                    return view
+                    return memoryview(content)
                 view.release()
         return None
 

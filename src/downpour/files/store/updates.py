@@ -339,7 +339,7 @@ def _published(
         about[_STATE] = state.checksum
     name = layout.attempt_name("update", attempt, token, CHECKSUM)
     place = form.layout if form is not None else None
-    return store.put_new(name, encode(tensors, about, place)), state
+    return store.put_new(name, encode(tensors, about, place), packs=form is not None), state
 
 
 def _compressed(work: Work) -> tuple[UpdateFormat | None, Mapping[str, Array], Mapping[str, Array]]:
