@@ -26,9 +26,9 @@ from tests.waiting import until
 
 WORKERS = 5
 RETRIES = 1
-_FLAGS = "--shards", "7", "--epochs", "40", "--seed", "3"
-_BESIDE = "--shards", "2", "--epochs", "3", "--seed", "5", "--workers", "1"
-_FOREIGN_FLAGS = "--shards", "2", "--epochs", "5000", "--seed", "1"
+_FLAGS = "--shards", "7", "--epochs", "40", "--meet", "1", "--seed", "3"
+_BESIDE = "--shards", "2", "--epochs", "3", "--meet", "1", "--seed", "5", "--workers", "1"
+_FOREIGN_FLAGS = "--shards", "2", "--epochs", "5000", "--meet", "1", "--seed", "1"
 _FOREIGN_MODELS = 3
 _TEST_EXAMPLES = 200
 

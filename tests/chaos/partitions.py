@@ -28,7 +28,7 @@ from tests.chaos.skewed import can_skew
 from tests.lab.lab import Lab, Shared
 
 SPEC = ["--dataset", "digits", "--model", "mlp", "--shards", "3", "--seed", "3"]
-SPEC += ["--epochs", "40", "--batch-size", "8"]
+SPEC += ["--epochs", "40", "--meet", "1", "--batch-size", "8"]
 MODES: dict[str, tuple[str, ...]] = {
     "sync": (),
     "overlap": ("--overlap", "1"),

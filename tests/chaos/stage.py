@@ -27,7 +27,7 @@ from tests.chaos.line import Line, free_port
 
 PATIENCE_SECONDS = 240.0
 COMMAND = [sys.executable, "-m", "downpour.cli"]
-FLAGS = "--shards", "4", "--epochs", "24", "--seed", "3"
+FLAGS = "--shards", "4", "--epochs", "24", "--meet", "1", "--seed", "3"
 LONGER_THAN_LOST_SECONDS = 13.0
 
 

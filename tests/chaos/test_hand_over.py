@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SPEC = Spec(
-    shards=2, epochs=2, batch_size=1, image_size=28, model="mnist-cnn", seed=3, train_limit=700
+    shards=2,
+    epochs=2,
+    meet=1,
+    batch_size=1,
+    image_size=28,
+    model="mnist-cnn",
+    seed=3,
+    train_limit=700,
 )
 STOPPED_SECONDS, RUNNING_SECONDS = 0.2, 0.04
 
