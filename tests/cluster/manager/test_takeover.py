@@ -81,6 +81,27 @@ def test_another_manager_finishes_an_experiment(
     assert not [name for name in left if name.startswith(("update", ".tmp"))]
 
 
+@pytest.mark.parametrize("tasks", [0, 1, 5])
+def test_meetings_that_follow_from_the_shards_stay(start: Start, tasks: int) -> None:
+    """The spec's file names them before a worker reads it, whichever manager prepares."""
+    calm = start()
+    calm.join("one")
+    expected = calm.result_of(calm.submit(meet=4))
+    calm.close()
+    first, enough = start(), Event()
+    first.join("one", diligent_until(tasks, enough))
+    experiment = first.submit(meet="auto")
+    assert tasks == 0 or enough.wait(PATIENCE_SECONDS)
+    first.close()
+    second = start()
+    second.join("one")
+    assert second.result_of(experiment) == expected
+    spec = second.shared.experiment_path(experiment) / "spec.toml"
+    assert "\nmeet = 4\n" in spec.read_text()
+    ended = Result.from_lines(second.record(experiment))
+    assert (ended.spec["meet"], len(ended.rounds), len(ended.epochs)) == (4, 8, 2)
+
+
 OUTER: dict[str, Any] = {
     "model_compression": "int3",
     "outer": {"optimizer": "nesterov", "momentum": 0.6},
