@@ -22,6 +22,7 @@ from tests.waiting import until
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 SPEC = ["--dataset", "digits", "--model", "mlp", "--shards", "2", "--seed", "3", "--epochs", "6"]
+SPEC += ["--meet", "1"]
 SPEC += ["--batch-size", "32", "--optimizer-state", "keep", "--momentum", "0.9"]
 
 
