@@ -121,6 +121,7 @@ def test_a_shard_alone_trains_as_if_it_waited(tmp_path: Path) -> None:
 def test_a_round_of_k_sync_ends_with_k_updates(cluster: downpour.Client) -> None:
     """The worker that trains the rest is told to stop, and goes on in the next round."""
     fields = {"mode": "k-sync", "mode_options": {"k": 2}, "shards": SHARDS, "epochs": EPOCHS}
+    fields |= {"meet": 1}
     result = cluster.wait(cluster.submit(downpour.Spec.make(fields)))
     assert result.state == "finished"
     assert [epoch.epoch for epoch in result.epochs] == [1, 2, 3]

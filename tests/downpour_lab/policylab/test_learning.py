@@ -14,7 +14,7 @@ from downpour_lab.policylab.ledger import RoundOutcome
 if TYPE_CHECKING:
     from pathlib import Path
 
-SPEC = Spec(dataset="digits", split="class", seed=3)
+SPEC = Spec(meet=1, dataset="digits", split="class", seed=3)
 SHARDS = 5
 
 
