@@ -148,7 +148,8 @@ def _outer(
     The average of many shards moves no farther than one shard does. A local momentum m lengthens a
     step by a factor of 1 / (1 - m). The outer momentum μ adds a factor of 1 / (1 - μ). Together
     they overshoot, so we keep (1 - m)(1 - μ) at 0.15 or more. Also, μ is at most 0.8. Two shards
-    that meet less than four times an epoch need a smaller μ than ten do: at most 1 - 1 / shards.
+    need a smaller μ than ten do. So it is at most 1 - 0.8 / shards. If they meet less than four
+    times an epoch, it is at most 1 - 1 / shards.
 
     If rounds overlap, the outer step comes a round late. We have not measured momentum on enough
     tasks in that case, so we use none. If shards have different classes, outer momentum helped on
@@ -160,7 +161,7 @@ def _outer(
     if trainer.momentum is None or not gains:
         return {"optimizer": "none"}
     room = round(1 - _SHORTEST / max(1 - trainer.momentum, 1e-9), 2)
-    momentum = min(_OUTER_MOMENTUM_MAX, room, 1 if meets_often else 1 - 1 / shards)
+    momentum = min(_OUTER_MOMENTUM_MAX, room, 1 - (0.8 if meets_often else 1) / shards)
     if momentum < _OUTER_MOMENTUM_MIN:
         return {"optimizer": "none"}
     return {"optimizer": "nesterov", "momentum": round(momentum, 2)}
