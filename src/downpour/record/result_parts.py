@@ -137,11 +137,11 @@ class Estimate:
         return cls(fmean(measured), t_quantile(count - 1) * error, count)
 
 
-def t_quantile(degrees: int) -> float:
-    """Return how many standard errors the 95 % interval reaches to either side of a mean."""
+def t_quantile(degrees: int, confidence: float = CONFIDENCE) -> float:
+    """Return how many standard errors an interval, of 95 %, reaches to either side of a mean."""
     from scipy.special import stdtrit
 
-    return float(stdtrit(degrees, (1 + CONFIDENCE) / 2))
+    return float(stdtrit(degrees, (1 + confidence) / 2))
 
 
 def split_of(tables: Tables) -> ShardCounts | None:

@@ -19,20 +19,22 @@ from statistics import fmean, median, stdev
 from downpour.base.errors import SpecError
 from downpour.core.resolve import with_meetings
 from downpour.core.spec import ResolvedSpec, Spec
-from downpour.core.stragglers.base import POLICIES
 from downpour.predictor import pretrained
 from downpour.record.record_lines import Dated
+from downpour.record.result_parts import t_quantile
 from downpour.record.tables import Tables
 from downpour_lab.policylab.conditions import Curve
 from downpour_lab.policylab.recorded import RecordedRun, RecordedWorker
-from downpour_lab.policylab.rerun import RecordedMachines, RerunWatch, Tactic, plan_of_rerun
-from downpour_lab.trials.striking import Cluster
+from downpour_lab.policylab.rerun import Tactic, plan_of_rerun, rerun
 
 ROUNDS = 6
 STEPS = 16
+CONFIDENCE = 0.9
 _EPOCHS_SIMULATED = 2
 _ROUNDS_SIMULATED_MAX = 40
-CONFIDENCE = 0.9
+_TASK_SECONDS_MAX = 30.0
+"""We simulate longer tasks in quicker time: heartbeats come each second, so a training of twelve
+hours took 33 s for each simulation."""
 _DEVIATION_MIN = 0.1
 """The least half of an interval, as a share of the time: in nine of ten runs, a plan was less off
 (docs/how-to/more-workers.md)."""
@@ -132,12 +134,15 @@ def plans(measured: ProbeResult) -> Iterator[TrainingPlan]:
 
 
 def _planned(name: str, measured: ProbeResult, spec: ResolvedSpec, workers: int) -> TrainingPlan:
-    runs = [_whole(measured, spec, speeds, workers) for speeds in measured.speeds]
-    rounds = [_round_seconds(run, spec, measured) for run in runs]
+    quicker = _quicker(measured, spec)
+    runs = [_whole(measured, spec, speeds, workers, quicker) for speeds in measured.speeds]
+    evaluate_seconds = measured.evaluate_seconds * quicker
+    rounds = [_round_seconds(run, evaluate_seconds) / quicker for run in runs]
     total, count = spec.rounds, len(rounds)
     middle = measured.beside_seconds + total * fmean(rounds)
     spread = stdev(rounds) if count > 1 else 0.0
-    margin = _t_quantile(count - 1) * spread * math.sqrt(total + total**2 / count)
+    t = t_quantile(count - 1, CONFIDENCE) if spread else 0.0
+    margin = t * spread * math.sqrt(total + total**2 / count)
     margin = math.hypot(margin, _DEVIATION_MIN * middle)
     return TrainingPlan(
         name=name,
@@ -145,55 +150,71 @@ def _planned(name: str, measured: ProbeResult, spec: ResolvedSpec, workers: int)
         low_seconds=max(0.0, middle - margin),
         high_seconds=middle + margin,
         bytes=total * measured.round_bytes,
-        limit=_limit(runs[-1], fmean(rounds)),
+        limit=_limit(runs[-1], fmean(rounds) * quicker),
     )
+
+
+def _sizes(measured: ProbeResult, spec: ResolvedSpec) -> tuple[float, ...]:
+    """Return the sizes of the shards' tasks, in tasks of the probe."""
+    each = spec.meetings.each
+    most = math.inf if spec.local_steps is None else spec.local_steps * spec.batch_size
+    return tuple(min(one / each, most) / measured.usual_samples for one in measured.samples)
+
+
+def _quicker(measured: ProbeResult, spec: ResolvedSpec) -> float:
+    """Return how many seconds to simulate for each second, at most 1."""
+    slowest = max(max(speeds.values()) for speeds in measured.speeds)
+    return min(1.0, _TASK_SECONDS_MAX / (max(_sizes(measured, spec)) * slowest))
 
 
 def _whole(
-    measured: ProbeResult, spec: ResolvedSpec, speeds: dict[str, float], workers: int
+    measured: ProbeResult,
+    spec: ResolvedSpec,
+    speeds: dict[str, float],
+    workers: int,
+    quicker: float,
 ) -> RecordedRun:
-    """Return a run of whole rounds at these speeds, on the fastest workers."""
-    each = spec.meetings.each
-    most = math.inf if spec.local_steps is None else spec.local_steps * spec.batch_size
-    sizes = [min(samples / each, most) / measured.usual_samples for samples in measured.samples]
+    """Return a run of whole rounds at these speeds, on the fastest workers, in quicker time."""
+    each, sizes, run = spec.meetings.each, _sizes(measured, spec), measured.run
     fastest = sorted(measured.run.workers, key=lambda one: speeds[one.name])[:workers]
+    rounds = max(each, min(_EPOCHS_SIMULATED * each, _ROUNDS_SIMULATED_MAX // each * each))
     return replace(
-        measured.run,
-        spec=spec,
-        rounds=max(each, min(_EPOCHS_SIMULATED * each, _ROUNDS_SIMULATED_MAX // each * each)),
-        sizes=tuple(sizes),
-        workers=tuple(_steady(one, speeds[one.name]) for one in fastest),
+        run,
+        spec=spec.replace(snapshot_every=spec.snapshot_every * quicker),
+        rounds=rounds,
+        seconds=rounds * sum(sizes) * max(speeds.values()) * quicker,
+        sizes=sizes,
+        workers=tuple(_steady(one, speeds[one.name], quicker) for one in fastest),
+        between_seconds=run.between_seconds * quicker,
+        saving_seconds=run.saving_seconds * quicker,
     )
 
 
-def _steady(worker: RecordedWorker, task_seconds: float) -> RecordedWorker:
-    curve = Curve((0.0, max(task_seconds, 1e-6)), (0.0, 1.0))
-    return replace(worker, curve=curve, absences=(), first_load_seconds=worker.load_seconds)
+def _steady(worker: RecordedWorker, task_seconds: float, quicker: float) -> RecordedWorker:
+    """Return a worker that is as fast at each moment, in quicker time."""
+    load = worker.load_seconds * quicker
+    return replace(
+        worker,
+        curve=Curve((0.0, max(task_seconds * quicker, 1e-6)), (0.0, 1.0)),
+        absences=(),
+        first_load_seconds=load,
+        load_seconds=load,
+        finish_seconds=worker.finish_seconds * quicker,
+    )
 
 
-def _round_seconds(run: RecordedRun, spec: ResolvedSpec, measured: ProbeResult) -> float:
+def _round_seconds(run: RecordedRun, evaluate_seconds: float) -> float:
     """Simulate a run, and return the mean seconds of its rounds."""
-    watch = RerunWatch(run)
-    plan = plan_of_rerun(run, Tactic.of(spec), seed=0)
+    spec, tactic = run.spec, Tactic.of(run.spec)
+    plan, each = plan_of_rerun(run, tactic, seed=0), spec.meetings.each
     [(name, simulated)] = plan.specs
-    each = spec.meetings.each
     epochs = {"epochs": run.rounds // each, "meet": each, "evaluate_every": spec.evaluate_every}
     plan = replace(
         plan,
         specs=((name, simulated.replace(**epochs)),),
-        timings=replace(plan.timings, evaluate_seconds=measured.evaluate_seconds),
+        timings=replace(plan.timings, evaluate_seconds=evaluate_seconds),
     )
-    cluster = Cluster(
-        plan,
-        lambda _: watch,
-        lambda _: None,
-        machines=RecordedMachines(run),
-        predictor=pretrained if POLICIES[spec.policy].watches else None,
-    )
-    cluster.run(lambda: watch.ended, lambda: None)
-    if watch.failure:
-        raise SpecError("FILE", spec.name, f"cannot be planned: {watch.failure}")
-    return watch.seconds / run.rounds
+    return rerun(run, tactic, pretrained, plan=plan).seconds / run.rounds
 
 
 def _limit(run: RecordedRun, round_seconds: float) -> str:
@@ -209,9 +230,3 @@ def _limit(run: RecordedRun, round_seconds: float) -> str:
     }
     parts["waiting for the slowest worker"] = round_seconds - sum(parts.values())
     return max(parts, key=lambda name: parts[name])
-
-
-def _t_quantile(degrees: int) -> float:
-    from scipy.special import stdtrit
-
-    return float(stdtrit(degrees, (1 + CONFIDENCE) / 2)) if degrees else 0.0

@@ -110,14 +110,16 @@ def rerun(
     predictor: Callable[[], Predictor] | None = None,
     show: Show = lambda _: None,
     seed: int = 0,
+    plan: Plan | None = None,
 ) -> Rerun:
     """Simulate a run under a tactic, one of `tactics_for`; see `run_trial` for the arguments.
 
-    The seed decides random choices, such as the order in which workers join.
+    The seed decides random choices, such as the order in which workers join. The `plan` is by
+    default `plan_of_rerun`.
     """
     watch = RerunWatch(run)
     cluster = Cluster(
-        plan_of_rerun(run, tactic, seed),
+        plan or plan_of_rerun(run, tactic, seed),
         lambda _: watch,
         lambda _: None,
         machines=RecordedMachines(run),

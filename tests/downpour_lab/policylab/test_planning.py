@@ -39,7 +39,26 @@ def test_a_plan_is_close_to_the_truth(meet: int) -> None:
     assert found[0].limit == "waiting for the slowest worker"
     names = ["as it is", *["meet = 1"] * (meet > 1), "overlap = 1", "2 workers, the fastest"]
     assert [one.name for one in found] == names
-    assert found[-1].seconds < found[0].seconds  # without the slow one, nobody waits
+    assert found[-1].seconds < found[0].seconds  # the fast workers wait for no slow one
+
+
+def test_a_training_of_half_a_day_is_planned_from_the_same_speeds() -> None:
+    """It is simulated in quicker time; three epochs of four hours take twelve hours."""
+    run = machines(workers=2)
+    spec = plain_spec(shards=2, epochs=3, meet=4, snapshot_every=60.0)
+    measured = ProbeResult(
+        spec=spec,
+        run=run,
+        speeds=({worker.name: 1.0 for worker in run.workers},),
+        samples=(400 * 4 * 3600,) * 2,
+        usual_samples=400,
+        beside_seconds=1.0,
+        evaluate_seconds=1.0,
+        round_bytes=1.0,
+    )
+    planned = next(plans(measured))
+    assert planned.seconds == pytest.approx(12 * 3600, rel=0.01)
+    assert planned.limit == "computing"
 
 
 def test_a_probe_is_short_and_complete() -> None:

@@ -59,6 +59,9 @@ def test_a_packed_file_is_read_as_what_was_put(store: Store, tmp_path: Path) -> 
     if isinstance(store, DirectoryStore):
         assert file.size_bytes == (tmp_path / "a").stat().st_size < 200
         assert read_regular(tmp_path / "a") == content
+        (tmp_path / "c").write_bytes((tmp_path / "a").read_bytes()[:-2])
+        with pytest.raises(FileCorrupt, match="its end is missing"):
+            read_regular(tmp_path / "c")
         for place in (20, -1):
             held = bytearray((tmp_path / "b").read_bytes())
             held[place] ^= 255

@@ -21,7 +21,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A folder as MLflow's store, which tells nobody of its use."""
+    """A folder as MLflow's store; MLflow sends no report of its use."""
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")  # read when it is imported
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     return str(tmp_path / "mlruns")

@@ -156,9 +156,12 @@ def unpacked(name: str, held: Buffer) -> Buffer:
         return held
     unpacker = zlib.decompressobj(-zlib.MAX_WBITS, _USUAL)
     try:
-        return unpacker.decompress(held[len(PACKED) :]) + unpacker.flush()
+        content = unpacker.decompress(held[len(PACKED) :]) + unpacker.flush()
     except zlib.error as error:
         raise FileCorrupt(name, f"cannot be unpacked: {error}") from None
+    if not unpacker.eof:
+        raise FileCorrupt(name, "cannot be unpacked: its end is missing")
+    return content
 
 
 def check_size(file: PublishedFile, size_bytes: int) -> None:
