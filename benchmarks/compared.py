@@ -124,16 +124,16 @@ COLUMNS = {
     "round_ms": "empty round, ms",
     "memory_mb": "memory, MB",
     "user_seconds": "processor time, s",
+    "target_seconds": "command to 97 %, s",
     "lines": "lines",
-    "after_kill": "worker killed",
-    "after_coordinator_kill": "first process killed",
 }
 MORE_COLUMNS = {
     "peer": "system",
     "ten_round_ms": "empty round of 10, ms",
     "large_round_ms": "of 4, 100 MB, ms",
     "slow_epoch_seconds": "epoch with a slow worker, s",
-    "target_seconds": "command to 97 %, s",
+    "after_kill": "worker killed",
+    "after_coordinator_kill": "first process killed",
 }
 
 

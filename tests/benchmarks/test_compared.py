@@ -218,7 +218,6 @@ def test_the_page_has_the_table_of_the_figures_that_were_kept(compared: Any) -> 
     kept = json.loads((docs / "results" / "compared.json").read_text("utf-8"))
     page = (docs / "results" / "compared.md").read_text("utf-8")
     assert compared.markdown(kept["rows"], compared.COLUMNS) in page
-    assert compared.markdown(kept["rows"], compared.MORE_COLUMNS) in page
 
 
 @pytest.mark.slow
