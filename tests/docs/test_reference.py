@@ -13,6 +13,7 @@ import downpour
 from downpour import Spec
 from downpour.base.values import AttemptId
 from downpour.core.spec import TABLES
+from downpour.core.stragglers.base import POLICIES
 from downpour.files.store import layout
 from downpour.files.store.shared_directory import RUN_LOCK_NAME
 from downpour.record.record_lines import KINDS
@@ -47,6 +48,18 @@ def test_every_field_and_every_name_has_a_heading() -> None:
         assert {f"{table}{field}" for field in fields.model_fields} <= set(spec)
     names = {name.lower() for name in downpour.__all__ if not name.startswith("_")}
     assert names <= set(Page(DOCS / "reference" / "python.md").anchors())
+
+
+def test_the_page_of_policies_has_every_option_and_its_default() -> None:
+    """As `| `drop` `k` | 0.9 |`."""
+    page = Page(DOCS / "reference" / "policies.md").text
+    shown = re.findall(r"^\| `(\w+)` `(\w+)` \| ([\d.]+) \|", page, re.MULTILINE)
+    found = [(policy, option, float(default)) for policy, option, default in shown]
+    assert sorted(found) == sorted(
+        (name, option, default)
+        for name in POLICIES
+        for option, default in POLICIES[name].options.items()
+    )
 
 
 def test_the_page_of_files_names_all_of_them() -> None:

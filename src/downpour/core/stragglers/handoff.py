@@ -2,7 +2,7 @@
 
 A shard that would end late goes to an idle worker. If no worker is idle, two busy ones exchange
 their shards. Another worker continues a stalled one's shard from the last snapshot, beside it.
-docs/how-to/stragglers.md ("How `handoff` works") has the rules and the options.
+docs/reference/policies.md ("How `handoff` works") has the rules and the options.
 
 A worker's *contribution* compares a round's predicted seconds with all workers, and without it.
 `Lineup.plan` predicts both. The biggest shard goes first to the worker that is free first, or to
