@@ -16,15 +16,15 @@ from tests.learning.tasks.conftest import lab, loaded
 __all__ = ["lab"]
 
 PAGE = (FOLDER.parents[1] / "docs" / "how-to" / "your-own-training.md").read_text("utf-8")
-SHOWN = ("diabetes", "mnist", "char_gpt", "lora_gpt2", "resnet18")
 
 
 def test_the_page_shows_the_files_that_ship() -> None:
-    """Five examples are there whole, with their specs; any other block is a single method."""
+    """The first example is there whole, and the others by name; any other block is one method."""
     blocks = re.findall(r"```(?:python|toml)\n(.*?)```", PAGE, re.DOTALL)
-    names = [f"{name}.{suffix}" for name in SHOWN for suffix in ("py", "toml")]
     whole = [block for block in blocks if not block.startswith("def ")]
-    assert whole == [(FOLDER / name).read_text("utf-8") for name in names]
+    assert whole == [(FOLDER / f"diabetes.{kind}").read_text("utf-8") for kind in ("py", "toml")]
+    named = re.findall(r"^\| `(\w+)` \|", PAGE.partition("## More examples")[2], re.MULTILINE)
+    assert {path.stem for path in FOLDER.glob("*.toml")} <= set(named)
 
 
 def test_the_page_names_fields_that_there_are() -> None:
