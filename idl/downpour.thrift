@@ -266,6 +266,8 @@ struct ExperimentSummary {
   /** Each epoch has as many rounds as its shards have meetings. */
   12: optional i32 epochs_done
   13: optional i32 epochs_total
+  /** The quantiles 0.1, 0.5 and 0.9 of the time that it still takes; none if that cannot be said. */
+  14: list<double> left_seconds = []
 }
 
 /** A forecast duration, in seconds: in so many of a hundred cases, the real one is shorter. */

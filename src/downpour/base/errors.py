@@ -363,6 +363,16 @@ def size_in_words(count_bytes: int, of_bytes: int = 0) -> str:
     return f"{count_bytes / 1000**power:.3g}{whole} {_UNITS[power]}"
 
 
+def spoken(seconds: float) -> str:
+    """Format a duration, such as "43 s" or "3 h 20 min"."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{seconds / 60:.0f} min"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min"
+
+
 def _visible(character: str) -> str:
     if character.isprintable():
         return character

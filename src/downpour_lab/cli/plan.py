@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from downpour.base import options as base
-from downpour.base.errors import SpecError
+from downpour.base.errors import SpecError, spoken
 from downpour.cli import common
 from downpour.cli.commands import COMPARE, CommandKind
 from downpour.cli.common import allow_code, allow_own_code, command
@@ -88,7 +88,6 @@ def _measured(options: _PlanOptions, request: FoundSpec, launching: LaunchOption
 
 
 def _table(found: list[TrainingPlan]) -> Table:
-    from downpour.experiments.studies.study import spoken
     from downpour.show.tables.terminal_tables import text_table
 
     spans = [f"{spoken(one.low_seconds)} to {spoken(one.high_seconds)}" for one in found]

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from downpour.base.errors import SpecError
+from downpour.base.errors import SpecError, spoken
 from downpour.experiments.studies import Grid, StudyFolder, run_study
 from downpour.experiments.studies.folder import LOG_NAME, held, holder, status_of
 from downpour.experiments.studies.running import StudyDisplay, detach
 from downpour.experiments.studies.search import SearchPlan
-from downpour.experiments.studies.study import RunSummary, about, spoken
+from downpour.experiments.studies.study import RunSummary, about
 from downpour.record import Result
 from tests.experiments.studies.conftest import (
     GRID,

@@ -17,7 +17,6 @@ from downpour.record.tables import Tables
 from downpour.record.timeline import attempt_spans
 from downpour.show.dashboard import columns
 from downpour.show.dashboard.model import RecordTables
-from downpour.show.dashboard.rounds import time_left
 from tests.record.lines import updated
 from tests.show.dashboard.records import fields_of, large_record
 from tests.show.dashboard.viewer import Viewer, seen_at_once
@@ -284,14 +283,3 @@ def test_a_live_feed_of_a_thousand_workers_takes_little() -> None:
         model.take(line)
     rate = sent / (due - begin - 10) / 1000
     assert 1 < rate < 20
-
-
-def test_time_left_is_wide_after_two_rounds_and_narrows() -> None:
-    """It grows with the rounds that are left, and says nothing before two have ended."""
-    assert time_left([], 3) is time_left([10.0], 3) is None
-    two, many = time_left([9.0, 11.0], 10), time_left([9.0, 11.0] * 15, 10)
-    assert two is not None
-    assert many is not None
-    assert two["q50"] == many["q50"] == 100
-    assert two["q10"] < many["q10"] < 100 < many["q90"] < two["q90"]
-    assert time_left([9.0, 11.0], 0) == {"q10": 0, "q50": 0, "q90": 0}

@@ -313,7 +313,8 @@ class ManagerSink:
                 # Set this now, not when the command runs. The command waits behind other work, and
                 # a preparation that ends in the meantime must find the experiment concluded.
                 self._spaces[entry.experiment].concluded = True
-                self._archive.conclude(status.summary(core.state.experiments[entry.experiment]))
+                ended = core.state.experiments[entry.experiment]
+                self._archive.conclude(status.summary(ended, core.state.now_seconds))
         return [entry for _, entry in gathered]
 
     def commit(self) -> None:

@@ -198,7 +198,7 @@ class ManagerHandler(WorkerCalls):
         # Summarize only these, because a directory may hold a hundred thousand experiments.
         here = self.driver.ask(
             lambda core: {
-                name: views.summary(core.state.experiments[name])
+                name: views.summary(core.state.experiments[name], core.state.now_seconds)
                 for name in page
                 if name in core.state.experiments
             }
@@ -275,7 +275,7 @@ class ManagerHandler(WorkerCalls):
     def _summary(self, experiment: str) -> ExperimentSummary:
         archived = self.archive.summary(experiment)
         return archived or self.driver.ask(
-            lambda core: views.summary(core.state.experiments[experiment])
+            lambda core: views.summary(core.state.experiments[experiment], core.state.now_seconds)
         )
 
 

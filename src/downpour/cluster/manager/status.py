@@ -220,7 +220,7 @@ def status(
             _worker(worker, roster, device, contributions.get(worker.name))
             for worker in core.state.workers
         ),
-        experiment=summary(shown) if shown else None,
+        experiment=summary(shown, core.state.now_seconds) if shown else None,
         tasks=tuple(_task(core, task, usual, update_bytes) for task in tasks),
         wanted_workers=core.state.wanted_workers,
         decisions=tuple(
@@ -234,12 +234,13 @@ def status(
     )
 
 
-def summary(experiment: Experiment) -> ExperimentSummary:
+def summary(experiment: Experiment, now_seconds: float) -> ExperimentSummary:
     """Return an experiment's entry in a list of experiments."""
     last = experiment.last_evaluation
     state = experiment.life.state
     why = experiment.reason if state is ExperimentState.FAILED else ""
-    if state is ExperimentState.RUNNING:
+    runs = state is ExperimentState.RUNNING
+    if runs:
         why = experiment.told_waits
     meetings, done = experiment.spec.meetings, experiment.rounds_done
     return ExperimentSummary(
@@ -255,6 +256,7 @@ def summary(experiment: Experiment) -> ExperimentSummary:
         metrics=metrics_of(last.metrics) if last else (),
         loss=last.loss if last and math.isfinite(last.loss) else None,
         part=experiment.part if experiment.tested is None else "test",
+        left_seconds=(runs and experiment.times.left(meetings.rounds, now_seconds)) or (),
     )
 
 

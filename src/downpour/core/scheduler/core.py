@@ -219,6 +219,7 @@ def _aggregated(state: SchedulerState, event: on.Aggregated) -> None:
     over, spent = experiment.take_version(event.model, event.outer, event.own, pushes)
     models = spent_models(experiment)  # before others begin from the kept ones
     for current in over:
+        experiment.times.close(state.now_seconds, current.started_at_seconds)
         dispatch.learn(state, current)
     experiment.start_rounds()
     dispatch.decide(state)  # comes first, so that no worker waits for the removal of files

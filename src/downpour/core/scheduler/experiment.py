@@ -17,6 +17,7 @@ from downpour.base.states import (
 )
 from downpour.base.values import AttemptId, Part, PublishedFile, TrialSums
 from downpour.core.modes import mode_of
+from downpour.core.round_times import RoundTimes
 from downpour.core.scheduler.events import Best, HandedOn, better
 from downpour.core.scheduler.outputs import Push
 from downpour.core.scheduler.round import Round, ShardTask, TaskKey, files_of
@@ -70,6 +71,7 @@ class Experiment:
         self.rounds: list[Round] = []
         self.rounds_begun = 0
         self.rounds_done = 0
+        self.times = RoundTimes()
         self.version = 0
         self.version_at_seconds: float | None = None
         self.arrived: dict[TaskKey, float] = {}

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import TypeAdapter
 
-from downpour.base.errors import FileCorrupt, SpecError
+from downpour.base.errors import FileCorrupt, SpecError, spoken
 from downpour.base.states import LOSS, ExperimentState
 from downpour.core.resolve import resolve
 from downpour.core.spec import ResolvedSpec, Spec, toml_fields
@@ -78,16 +78,6 @@ def resolved_defaults() -> dict[str, Value]:
 def about(seconds: float | None) -> str:
     """Format an estimate: "about 12 min", or "unknown time" for None."""
     return "unknown time" if seconds is None else f"about {spoken(seconds)}"
-
-
-def spoken(seconds: float) -> str:
-    """Format a duration, such as "43 s" or "3 h 20 min"."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    if seconds < 3600:
-        return f"{seconds / 60:.0f} min"
-    hours, minutes = divmod(round(seconds / 60), 60)
-    return f"{hours} h {minutes} min"
 
 
 @dataclass(frozen=True)

@@ -207,6 +207,8 @@ class ExperimentSummary:
     part: Part = "test"
     epochs_done: int | None = None
     epochs_total: int | None = None
+    left_seconds: tuple[float, ...] = ()
+    """The quantiles 0.1, 0.5 and 0.9 of the time that it still takes, once that can be said."""
 
     def __repr__(self) -> str:
         """Describe the experiment and its progress in one line."""

@@ -17,7 +17,7 @@ from downpour.record.tables import Tables
 from downpour.record.timeline import decision
 from downpour.show.dashboard.columns import Fields, RowTable
 from downpour.show.dashboard.results import Results, WorkerTable
-from downpour.show.dashboard.rounds import Rounds, Task, time_left
+from downpour.show.dashboard.rounds import Rounds, Task
 
 Frame = dict[str, Any]
 DECISIONS_MAX = 20_000
@@ -120,15 +120,13 @@ class RecordTables:
         """Return the sums; the remaining seconds count from `last_line_at`."""
         rounds, left = self._rounds, None
         in_step = (self._about.get("mode") or "sync") in _STEPPING and not self._results.has_parts
-        if not self.state.ended and rounds.last_closed is not None:
-            left = time_left(rounds.durations, self._meetings.rounds - rounds.closed_count)
-            passed = self.last_at - rounds.last_closed
-            left = left and {name: round(max(0.0, s - passed), 1) for name, s in left.items()}
+        if not self.state.ended:
+            left = rounds.times.left(self._meetings.rounds, self.last_at)
         return {
             "bytes_read": self._results.bytes_read,
             "bytes_written": self._results.bytes_written,
             "queue": rounds.waiting(in_step=in_step) if not self.state.ended else 0,
-            "left": left,
+            "left": left and dict(zip(("q10", "q50", "q90"), left, strict=True)),
             "last_line_at": self.last_at,
         }
 

@@ -7,12 +7,10 @@ a long experiment has millions of attempts.
 
 from __future__ import annotations
 
-import math
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
 
+from downpour.core.round_times import RoundTimes
 from downpour.record.record_lines import (
     AggregatedLine,
     AssignedLine,
@@ -21,36 +19,6 @@ from downpour.record.record_lines import (
 )
 from downpour.record.tables import RecordedAttempt, RecordedRound, Tables, outcome_of
 from downpour.show.dashboard import columns
-
-ROUNDS_MAX = 30
-"""Only this many last rounds count, because workers come, go and slow down."""
-_T90 = (3.078, 1.886, 1.638, 1.533, 1.476, 1.440, 1.415, 1.397, 1.383, 1.372)
-_T90_MANY = 1.30
-"""For 11 to 29 degrees of freedom. Their quantiles fall from 1.363 to 1.311."""
-
-
-def time_left(durations: Sequence[float], left: int) -> dict[str, float] | None:
-    """Return the quantiles 0.1, 0.5 and 0.9 of the seconds that the remaining rounds take.
-
-    We assume that the remaining rounds are like the last ones: independent draws from one normal
-    distribution. We estimate its mean m and deviation s from n rounds. With probability 0.8, the
-    sum of k further draws is within k m ± t s √(k + k²/n). Here t is the quantile 0.9 of Student's
-    t with n - 1 degrees of freedom. In the root, k stands for the noise of each round. The term
-    k²/n is the error of the mean, which we know only from n rounds. The interval is wide after two
-    rounds, and gets narrower with each round.
-
-    Returns:
-        The quantiles by name; None while fewer than two rounds have ended.
-    """
-    count = len(durations)
-    if count < 2 or left < 0:
-        return None
-    middle = left * fmean(durations)
-    t = _T90[count - 2] if count - 2 < len(_T90) else _T90_MANY
-    margin = t * stdev(durations) * math.sqrt(left + left**2 / count)
-    low, high = max(0.0, middle - margin), middle + margin
-    return {"q10": round(low, 1), "q50": round(middle, 1), "q90": round(high, 1)}
-
 
 Task = tuple[int, int, int]
 """Round, shard and attempt."""
@@ -78,10 +46,8 @@ class Rounds:
     def __init__(self, tables: Tables, stopped: Callable[[int, int], None]) -> None:
         self.attempts = columns.AttemptColumns()
         self.rows: columns.RowTable[int] = columns.RowTable()
-        self.durations: deque[float] = deque(maxlen=ROUNDS_MAX)
-        self.closed_count = 0
+        self.times = RoundTimes()
         self.reached = 0
-        self.last_closed: float | None = None
         self._tables = tables
         self._stopped = stopped
         self._open: dict[int, float] = {}  # when each open round began
@@ -217,9 +183,7 @@ class Rounds:
         self._tell(number, line)
         del self._open[number]
         self._tables.rounds[number] = RecordedRound(number, closed=at, version=of_round.version)
-        self.durations.append(at - (begin if self.last_closed is None else self.last_closed))
-        self.last_closed = at
-        self.closed_count += 1
+        self.times.close(at, begin)
         return waited
 
     def _waited(self, of_round: RecordedRound, begin: float) -> Waited | None:

@@ -26,7 +26,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from downpour.base.errors import one_line, size_in_words
+from downpour.base.errors import one_line, size_in_words, spoken
 from downpour.base.states import ExperimentState, TaskState
 from downpour.network.rpc.messages import ExperimentSummary, Status, TaskStatus, WorkerStatus
 from downpour.record.result_parts import first_of, in_words, mixture_now
@@ -111,9 +111,22 @@ def _headline(status: Status) -> RenderableType:
             line.append(f", {done} of {len(status.tasks)} shards")
     if measured := in_words(experiment.measured, experiment.loss, experiment.part):
         line.append(f", {measured}")
+    if left := time_left(experiment.left_seconds):
+        line.append(f", {left}")
     if experiment.reason:
         line.append(f"\n{one_line(experiment.reason)}", style="red")
     return line
+
+
+def time_left(left_seconds: Sequence[float]) -> str:
+    """Write the time left and its range, as "about 12 min left (10 to 15)"; "" if unknown."""
+    if not left_seconds:
+        return ""
+    low, middle, high = map(spoken, left_seconds)
+    alike = {text.lstrip("0123456789") for text in (low, middle, high)}
+    if len(alike) == 1 and " h" not in middle:
+        low, high = low.partition(" ")[0], high.partition(" ")[0]
+    return f"about {middle} left ({low} to {high})"
 
 
 @dataclass(frozen=True, slots=True)

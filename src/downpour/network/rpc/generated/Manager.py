@@ -2391,11 +2391,11 @@ class reportBlocks_args(object):
                 elif fid == 3:
                     if ftype == TType.LIST:
                         self.blocks = []
-                        (_etype94, _size91) = iprot.readListBegin()
-                        for _i95 in range(_size91):
-                            _elem96 = BlockDigest()
-                            _elem96.read(iprot)
-                            self.blocks.append(_elem96)
+                        (_etype101, _size98) = iprot.readListBegin()
+                        for _i102 in range(_size98):
+                            _elem103 = BlockDigest()
+                            _elem103.read(iprot)
+                            self.blocks.append(_elem103)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2425,8 +2425,8 @@ class reportBlocks_args(object):
             if self.blocks is not None:
                 oprot.writeFieldBegin('blocks', TType.LIST, 3)
                 oprot.writeListBegin(TType.STRUCT, len(self.blocks))
-                for iter97 in self.blocks:
-                    iter97.write(oprot)
+                for iter104 in self.blocks:
+                    iter104.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
@@ -2496,10 +2496,10 @@ class reportBlocks_result(object):
                 if fid == 0:
                     if ftype == TType.LIST:
                         self.success = []
-                        (_etype101, _size98) = iprot.readListBegin()
-                        for _i102 in range(_size98):
-                            _elem103 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                            self.success.append(_elem103)
+                        (_etype108, _size105) = iprot.readListBegin()
+                        for _i109 in range(_size105):
+                            _elem110 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.success.append(_elem110)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2527,8 +2527,8 @@ class reportBlocks_result(object):
             if self.success is not None:
                 oprot.writeFieldBegin('success', TType.LIST, 0)
                 oprot.writeListBegin(TType.STRING, len(self.success))
-                for iter104 in self.success:
-                    oprot.writeString(iter104.encode('utf-8') if sys.version_info[0] == 2 else iter104)
+                for iter111 in self.success:
+                    oprot.writeString(iter111.encode('utf-8') if sys.version_info[0] == 2 else iter111)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.refusal is not None:
@@ -3091,11 +3091,11 @@ class listExperiments_result(object):
                 if fid == 0:
                     if ftype == TType.LIST:
                         self.success = []
-                        (_etype108, _size105) = iprot.readListBegin()
-                        for _i109 in range(_size105):
-                            _elem110 = ExperimentSummary()
-                            _elem110.read(iprot)
-                            self.success.append(_elem110)
+                        (_etype115, _size112) = iprot.readListBegin()
+                        for _i116 in range(_size112):
+                            _elem117 = ExperimentSummary()
+                            _elem117.read(iprot)
+                            self.success.append(_elem117)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -3117,8 +3117,8 @@ class listExperiments_result(object):
             if self.success is not None:
                 oprot.writeFieldBegin('success', TType.LIST, 0)
                 oprot.writeListBegin(TType.STRUCT, len(self.success))
-                for iter111 in self.success:
-                    iter111.write(oprot)
+                for iter118 in self.success:
+                    iter118.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()

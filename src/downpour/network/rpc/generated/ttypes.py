@@ -2554,6 +2554,7 @@ class ExperimentSummary(object):
      - part: The examples of the last evaluation: test, or validation.
      - epochs_done: Each epoch has as many rounds as its shards have meetings.
      - epochs_total
+     - left_seconds: The quantiles 0.1, 0.5 and 0.9 of the time that it still takes; none if that cannot be said.
 
     """
     thrift_spec: typing.Any = None
@@ -2571,10 +2572,12 @@ class ExperimentSummary(object):
         'part',
         'epochs_done',
         'epochs_total',
+        'left_seconds',
     )
 
 
-    def __init__(self, experiment: str = None, name: str = None, state: ExperimentState = None, rounds_done: int = None, rounds_total: int = None, reason: typing.Optional[str] = None, asked_wrongly: typing.Optional[bool] = None, metrics: typing.Optional[list[Metric]] = None, loss: typing.Optional[float] = None, part: typing.Optional[str] = None, epochs_done: typing.Optional[int] = None, epochs_total: typing.Optional[int] = None,):
+    def __init__(self, experiment: str = None, name: str = None, state: ExperimentState = None, rounds_done: int = None, rounds_total: int = None, reason: typing.Optional[str] = None, asked_wrongly: typing.Optional[bool] = None, metrics: typing.Optional[list[Metric]] = None, loss: typing.Optional[float] = None, part: typing.Optional[str] = None, epochs_done: typing.Optional[int] = None, epochs_total: typing.Optional[int] = None, left_seconds: typing.Optional[list[float]] = [
+    ],):
         self.experiment: str = experiment
         self.name: str = name
         self.state: ExperimentState = state
@@ -2587,6 +2590,10 @@ class ExperimentSummary(object):
         self.part: typing.Optional[str] = part
         self.epochs_done: typing.Optional[int] = epochs_done
         self.epochs_total: typing.Optional[int] = epochs_total
+        if left_seconds is self.thrift_spec[14][4]:
+            left_seconds = [
+            ]
+        self.left_seconds: typing.Optional[list[float]] = left_seconds
 
     def __setattr__(self, name, value):
         if name == "state":
@@ -2672,6 +2679,16 @@ class ExperimentSummary(object):
                         self.epochs_total = iprot.readI32()
                     else:
                         iprot.skip(ftype)
+                elif fid == 14:
+                    if ftype == TType.LIST:
+                        self.left_seconds = []
+                        (_etype51, _size48) = iprot.readListBegin()
+                        for _i52 in range(_size48):
+                            _elem53 = iprot.readDouble()
+                            self.left_seconds.append(_elem53)
+                        iprot.readListEnd()
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -2718,8 +2735,8 @@ class ExperimentSummary(object):
             if self.metrics is not None:
                 oprot.writeFieldBegin('metrics', TType.LIST, 9)
                 oprot.writeListBegin(TType.STRUCT, len(self.metrics))
-                for iter48 in self.metrics:
-                    iter48.write(oprot)
+                for iter54 in self.metrics:
+                    iter54.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.loss is not None:
@@ -2737,6 +2754,13 @@ class ExperimentSummary(object):
             if self.epochs_total is not None:
                 oprot.writeFieldBegin('epochs_total', TType.I32, 13)
                 oprot.writeI32(self.epochs_total)
+                oprot.writeFieldEnd()
+            if self.left_seconds is not None:
+                oprot.writeFieldBegin('left_seconds', TType.LIST, 14)
+                oprot.writeListBegin(TType.DOUBLE, len(self.left_seconds))
+                for iter55 in self.left_seconds:
+                    oprot.writeDouble(iter55)
+                oprot.writeListEnd()
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -3221,10 +3245,10 @@ class WorkerStatus(object):
                 elif fid == 11:
                     if ftype == TType.LIST:
                         self.labels = []
-                        (_etype52, _size49) = iprot.readListBegin()
-                        for _i53 in range(_size49):
-                            _elem54 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                            self.labels.append(_elem54)
+                        (_etype59, _size56) = iprot.readListBegin()
+                        for _i60 in range(_size56):
+                            _elem61 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.labels.append(_elem61)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -3246,10 +3270,10 @@ class WorkerStatus(object):
                 elif fid == 15:
                     if ftype == TType.LIST:
                         self.differs = []
-                        (_etype58, _size55) = iprot.readListBegin()
-                        for _i59 in range(_size55):
-                            _elem60 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                            self.differs.append(_elem60)
+                        (_etype65, _size62) = iprot.readListBegin()
+                        for _i66 in range(_size62):
+                            _elem67 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.differs.append(_elem67)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -3311,8 +3335,8 @@ class WorkerStatus(object):
             if self.labels is not None:
                 oprot.writeFieldBegin('labels', TType.LIST, 11)
                 oprot.writeListBegin(TType.STRING, len(self.labels))
-                for iter61 in self.labels:
-                    oprot.writeString(iter61.encode('utf-8') if sys.version_info[0] == 2 else iter61)
+                for iter68 in self.labels:
+                    oprot.writeString(iter68.encode('utf-8') if sys.version_info[0] == 2 else iter68)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.device is not None:
@@ -3330,8 +3354,8 @@ class WorkerStatus(object):
             if self.differs is not None:
                 oprot.writeFieldBegin('differs', TType.LIST, 15)
                 oprot.writeListBegin(TType.STRING, len(self.differs))
-                for iter62 in self.differs:
-                    oprot.writeString(iter62.encode('utf-8') if sys.version_info[0] == 2 else iter62)
+                for iter69 in self.differs:
+                    oprot.writeString(iter69.encode('utf-8') if sys.version_info[0] == 2 else iter69)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
@@ -3428,11 +3452,11 @@ class Status(object):
                 elif fid == 2:
                     if ftype == TType.LIST:
                         self.workers = []
-                        (_etype66, _size63) = iprot.readListBegin()
-                        for _i67 in range(_size63):
-                            _elem68 = WorkerStatus()
-                            _elem68.read(iprot)
-                            self.workers.append(_elem68)
+                        (_etype73, _size70) = iprot.readListBegin()
+                        for _i74 in range(_size70):
+                            _elem75 = WorkerStatus()
+                            _elem75.read(iprot)
+                            self.workers.append(_elem75)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -3445,11 +3469,11 @@ class Status(object):
                 elif fid == 4:
                     if ftype == TType.LIST:
                         self.tasks = []
-                        (_etype72, _size69) = iprot.readListBegin()
-                        for _i73 in range(_size69):
-                            _elem74 = TaskStatus()
-                            _elem74.read(iprot)
-                            self.tasks.append(_elem74)
+                        (_etype79, _size76) = iprot.readListBegin()
+                        for _i80 in range(_size76):
+                            _elem81 = TaskStatus()
+                            _elem81.read(iprot)
+                            self.tasks.append(_elem81)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -3461,10 +3485,10 @@ class Status(object):
                 elif fid == 6:
                     if ftype == TType.LIST:
                         self.decisions = []
-                        (_etype78, _size75) = iprot.readListBegin()
-                        for _i79 in range(_size75):
-                            _elem80 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                            self.decisions.append(_elem80)
+                        (_etype85, _size82) = iprot.readListBegin()
+                        for _i86 in range(_size82):
+                            _elem87 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.decisions.append(_elem87)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -3506,8 +3530,8 @@ class Status(object):
             if self.workers is not None:
                 oprot.writeFieldBegin('workers', TType.LIST, 2)
                 oprot.writeListBegin(TType.STRUCT, len(self.workers))
-                for iter81 in self.workers:
-                    iter81.write(oprot)
+                for iter88 in self.workers:
+                    iter88.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.experiment is not None:
@@ -3517,8 +3541,8 @@ class Status(object):
             if self.tasks is not None:
                 oprot.writeFieldBegin('tasks', TType.LIST, 4)
                 oprot.writeListBegin(TType.STRUCT, len(self.tasks))
-                for iter82 in self.tasks:
-                    iter82.write(oprot)
+                for iter89 in self.tasks:
+                    iter89.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.wanted_workers is not None:
@@ -3528,8 +3552,8 @@ class Status(object):
             if self.decisions is not None:
                 oprot.writeFieldBegin('decisions', TType.LIST, 6)
                 oprot.writeListBegin(TType.STRING, len(self.decisions))
-                for iter83 in self.decisions:
-                    oprot.writeString(iter83.encode('utf-8') if sys.version_info[0] == 2 else iter83)
+                for iter90 in self.decisions:
+                    oprot.writeString(iter90.encode('utf-8') if sys.version_info[0] == 2 else iter90)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.numeric_class is not None:
@@ -3615,10 +3639,10 @@ class RecordPage(object):
                 if fid == 1:
                     if ftype == TType.LIST:
                         self.lines = []
-                        (_etype87, _size84) = iprot.readListBegin()
-                        for _i88 in range(_size84):
-                            _elem89 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                            self.lines.append(_elem89)
+                        (_etype94, _size91) = iprot.readListBegin()
+                        for _i95 in range(_size91):
+                            _elem96 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.lines.append(_elem96)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -3651,8 +3675,8 @@ class RecordPage(object):
             if self.lines is not None:
                 oprot.writeFieldBegin('lines', TType.LIST, 1)
                 oprot.writeListBegin(TType.STRING, len(self.lines))
-                for iter90 in self.lines:
-                    oprot.writeString(iter90.encode('utf-8') if sys.version_info[0] == 2 else iter90)
+                for iter97 in self.lines:
+                    oprot.writeString(iter97.encode('utf-8') if sys.version_info[0] == 2 else iter97)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.next_line is not None:
@@ -4128,6 +4152,8 @@ ExperimentSummary.thrift_spec = (
     (11, TType.STRING, 'part', 'UTF8', None, ),  # 11
     (12, TType.I32, 'epochs_done', None, None, ),  # 12
     (13, TType.I32, 'epochs_total', None, None, ),  # 13
+    (14, TType.LIST, 'left_seconds', (TType.DOUBLE, None, False), [
+    ], ),  # 14
 )
 all_structs.append(Forecast)
 Forecast.thrift_spec = (
