@@ -145,7 +145,6 @@ WALKS = {
         },
         left_out=HAS_A_MANAGER
         | {
-            "pip install": "installs",
             "downpour dashboard --shared s3": "tests/files/objects has a bucket",
             "downpour dashboard --host": "tests/show/dashboard has a token",
             "ssh": "needs another machine",
