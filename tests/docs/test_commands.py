@@ -81,7 +81,8 @@ OF_OTHERS = {
 @cache
 def options_there_are() -> set[str]:
     """Return those of our commands, and of the scripts that measure and test."""
-    ours = set(OPTION.findall((DOCS / "reference" / "cli.md").read_text("utf-8")))
+    pages = (DOCS / "reference" / name for name in ("cli.md", "spec.md"))
+    ours = {option for page in pages for option in OPTION.findall(page.read_text("utf-8"))}
     scripts = (path for name in ("benchmarks", "tests") for path in (ROOT / name).rglob("*.py"))
     for script in scripts:
         ours.update(re.findall(r'add_argument\(\s*"(--[a-z-]+)"', script.read_text("utf-8")))
