@@ -17,9 +17,22 @@ _INTRODUCTION = """\
 These are the names that you may import; all others can change without notice. `make docs` writes
 this page from their docstrings. [The spec](spec.md) has the fields of `Spec`, `Outer` and `Inside`.
 
+If an argument or a field is invalid, or names something that does not exist, a call raises
+`SpecError`. Its message says what is wrong and which values are accepted. It and all errors below
+are `DownpourError`s.
+
 {contents}
 """
 _FROM_SPEC_PAGE = {"Spec", "Outer", "Inside"}
+_INTERNAL = {
+    *("Client.disturbed", "Credentials.to_environment", "Credentials.with_files"),
+    *("Blocks.reach", "Inside.make", "Outer.make", "Result.from_lines", "Result.from_record"),
+    *("LauncherKind.given", "LauncherKind.launcher", "LauncherKind.texts", "SlurmOptions.lines"),
+}
+"""Methods that only Downpour itself calls."""
+_CLUSTERS = {"InlineCluster", "LocalCluster", "PlacedCluster"}
+"""Classes whose members are those of `RunningCluster`."""
+_USERS_MISTAKE = "SpecError"  # the introduction explains it
 _WIDTH = 88
 _LANGUAGE = "py"
 """Of signatures, which do not run by themselves; blocks of "python" do, and are tested."""
@@ -60,7 +73,8 @@ def _section(name: str, thing: Any) -> Iterator[str]:
     """Yield a section for a class, a function or another value."""
     yield f"### `{name}`\n"
     if thing.is_function:
-        yield from _function(thing, name)
+        yield f"```{_LANGUAGE}\n{_signature(thing, name)}\n```\n"
+        yield from _docstring(thing)
     elif thing.is_class:
         yield from _class(thing, name)
     else:
@@ -70,37 +84,66 @@ def _section(name: str, thing: Any) -> Iterator[str]:
 
 
 def _class(thing: Any, name: str) -> Iterator[str]:
-    if name not in _FROM_SPEC_PAGE:
-        made = thing.members.get("__init__")
-        own = made is not None and "dataclass" not in thing.labels
-        yield f"```{_LANGUAGE}\nclass {_signature(made, name) if own else name}\n```\n"
+    made = thing.members.get("__init__")
+    if made is not None and "dataclass" not in thing.labels and name not in _FROM_SPEC_PAGE:
+        yield f"```{_LANGUAGE}\nclass {_signature(made, name)}\n```\n"
     yield from _docstring(thing)
+    if name in _CLUSTERS:
+        yield "Its members are those of [RunningCluster](#runningcluster).\n"
+        return
     members = {
         own: _target(member) for own, member in thing.all_members.items() if not own.startswith("_")
     }
     values = {own: member for own, member in members.items() if member.is_attribute}
     parsed = thing.docstring.parsed if thing.docstring else ()
-    told = any(section.kind.value == "attributes" for section in parsed)
+    told = any(section.kind.value in {"attributes", "parameters"} for section in parsed)
     if values and not told and name not in _FROM_SPEC_PAGE:
-        yield "**Attributes**\n"
-        yield from (_attribute(own, member) for own, member in values.items())
-        yield ""
-    for own, member in members.items():
-        if member.is_function:
-            yield f"#### `{name}.{own}`\n"
-            yield from _function(member, own)
+        yield from _attributes(values)
+    methods = {own: member for own, member in members.items() if member.is_function}
+    shown = [_method(own, one) for own, one in methods.items() if f"{name}.{own}" not in _INTERNAL]
+    if shown:
+        yield "\n".join(["**Methods**\n", *shown, ""])
 
 
-def _attribute(name: str, member: Any) -> str:
+def _attributes(values: dict[str, Any]) -> Iterator[str]:
+    """Yield the attributes: in a line those that need no words, then a list of the others."""
+    typed = {name: _typed(name, member) for name, member in values.items()}
+    told = {name: _words(values[name]) for name in values}
+    plain = [f"`{typed[name]}`" for name in values if not told[name]]
+    if plain:
+        yield f"Attributes: {', '.join(plain)}.\n"
     # A list, because tables of GitHub and of Python's Markdown read `|` in code differently.
-    words = member.docstring.value.partition("\n\n")[0] if member.docstring else ""
-    kind = f": {member.annotation}" if member.annotation else ""
-    return f"- `{name}{kind}`" + (f": {_paragraph(words)}" if words else "")
+    listed = [f"- `{typed[name]}`: {told[name]}" for name in values if told[name]]
+    if listed:
+        yield "\n".join([*listed, ""])
 
 
-def _function(function: Any, name: str) -> Iterator[str]:
-    yield f"```{_LANGUAGE}\n{_signature(function, name)}\n```\n"
-    yield from _docstring(function)
+def _typed(name: str, member: Any) -> str:
+    return f"{name}: {member.annotation}" if member.annotation else name
+
+
+def _words(member: Any) -> str:
+    text = member.docstring.value.partition("\n\n")[0] if member.docstring else ""
+    return _paragraph(text)
+
+
+def _method(name: str, function: Any) -> str:
+    """Write a method in one item of a list."""
+    signature = _paragraph(_signature(function, name)).replace("( ", "(").replace(", )", ")")
+    parts = function.docstring.parsed if function.docstring else ()
+    text = " ".join(_paragraph(part.value) for part in parts if part.kind.value == "text")
+    described = [
+        f"`{item.name}`: {_paragraph(item.description)}"
+        for part in parts
+        for item in (part.value if part.kind.value == "parameters" else ())
+    ]
+    raised = [
+        f"Raises `{item.annotation}`: {_paragraph(item.description)}"
+        for part in parts
+        for item in (part.value if part.kind.value == "raises" else ())
+        if str(item.annotation) != _USERS_MISTAKE
+    ]
+    return f"- `{signature}`: {' '.join([text, *described, *raised])}"
 
 
 def _signature(function: Any, name: str) -> str:
@@ -137,7 +180,8 @@ def _docstring(thing: Any) -> Iterator[str]:
         write = _SECTIONS.get(section.kind.value)
         if write is None:
             raise ValueError(f"{thing.path}: no way to write the section {section.kind.value}")
-        yield write(section.value)
+        if written := write(section.value):
+            yield written
 
 
 def _items(title: str) -> Callable[[Any], str]:
@@ -149,8 +193,9 @@ def _items(title: str) -> Callable[[Any], str]:
 
 
 def _raised(items: Any) -> str:
-    lines = [f"- `{item.annotation}`: {_paragraph(item.description)}" for item in items]
-    return "\n".join(["**Raises**\n", *lines, ""])
+    others = [item for item in items if str(item.annotation) != _USERS_MISTAKE]
+    lines = [f"- `{item.annotation}`: {_paragraph(item.description)}" for item in others]
+    return "\n".join(["**Raises**\n", *lines, ""]) if lines else ""
 
 
 def _returned(items: Any) -> str:
