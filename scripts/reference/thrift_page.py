@@ -12,7 +12,8 @@ _INTRODUCTION = """\
 
 A manager, its workers and its clients call each other with these messages. `make docs` writes this
 page from `idl/downpour.thrift`; give that file to a Thrift compiler to write a client in another
-language. [The protocol](protocol.md) shows the bytes.
+language. [The protocol](protocol.md) shows the bytes. `throws Refusal` is short for
+`throws (1: Refusal refusal)`.
 
 {overview}
 
@@ -29,7 +30,6 @@ _CHAPTERS = {
     "enum": "Enumerations",
 }
 _FIELD = re.compile(r"(\d+): (?:(required|optional) )?(\S+(?:<.*?>)?) (\w+)(?: = (\S+))?")
-_CALL = re.compile(r"\S+ (\w+)\(")
 
 
 def page() -> str:
@@ -62,31 +62,22 @@ def _section(block: Block, known: set[str]) -> Iterator[str]:
     if block.comment:
         yield f"{block.comment}\n"
     if block.kind == "service":
-        for call in block.members:
-            yield from _call(call)
+        lines = [_item(f"`{_refusing(call.words)}`", call) for call in block.members]
     elif block.kind == "enum":
-        yield "| value | number | meaning |\n|---|---|---|"
-        yield from (_value(member) for member in block.members)
-        yield ""
+        lines = [_item(f"`{one.words}`", one) for one in block.members]
     else:
-        yield "| field | type | meaning |\n|---|---|---|"
-        yield from (_field(member, known) for member in block.members)
-        yield ""
+        lines = [_item(_field(one, known), one) for one in block.members]
+    yield "\n".join([*lines, ""])
 
 
-def _call(call: Member) -> Iterator[str]:
-    name = _CALL.match(call.words)
-    if name is None:
-        raise ValueError(f"no call: {call.words}")
-    yield f"#### {name[1]}\n"
-    yield f"```thrift\n{call.words}\n```\n"
-    if call.comment:
-        yield f"{call.comment}\n"
+def _item(what: str, member: Member) -> str:
+    comment = _line(member.comment)
+    return f"- {what}: {comment}" if comment else f"- {what}"
 
 
-def _value(member: Member) -> str:
-    name, _, number = member.words.partition(" = ")
-    return f"| `{name}` | {number} | {_line(member.comment)} |"
+def _refusing(call: str) -> str:
+    """Shorten the clause that most calls have."""
+    return call.replace("throws (1: Refusal refusal)", "throws Refusal")
 
 
 def _field(member: Member, known: set[str]) -> str:
@@ -97,7 +88,7 @@ def _field(member: Member, known: set[str]) -> str:
     kinds = re.sub(r"\w+", lambda word: _linked(word[0], known), kind.replace("<", " of "))
     said = kinds.replace(">", "") + (f", {need}" if need == "optional" else "")
     said += f", default `{default}`" if default else ""
-    return f"| {number}: `{name}` | {said} | {_line(member.comment)} |"
+    return f"{number} `{name}`, {said}"
 
 
 def _linked(word: str, known: set[str]) -> str:
@@ -105,4 +96,4 @@ def _linked(word: str, known: set[str]) -> str:
 
 
 def _line(comment: str) -> str:
-    return " ".join(comment.split()).replace("|", "\\|")
+    return " ".join(comment.split())
