@@ -186,6 +186,7 @@ WALKS = {
     "docs/concepts/simulator.md": Walk(stands_for={"2000": "20"}),
 }
 ELSEWHERE = {
+    "docs/index.md": "the demo of other pages; tests/experiments/test_demos.py runs it",
     "docs/concepts/forecasts.md": "trains for minutes; tests/predictor has a smaller training",
     "docs/how-to/compose.md": "needs Docker, as tests/cluster/docker has it",
     "docs/how-to/lab-pcs.md": "needs hosts with ssh, as tests/cluster/ssh has them",
