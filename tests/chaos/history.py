@@ -315,7 +315,7 @@ def _leftovers(history: History, folder: Path) -> Iterator[str]:
     """At the end only those files are there that the journal explains."""
     made = history.of("aggregated")
     versions = {entry.about["model"]["name"] for entry in made}
-    kept = int(history.spec.get("keep_models") or 0)
+    kept = int(history.spec.get("keep_models") or 1 + history.spec.get("overlap", 0))
     newest = {entry.about["model"]["name"] for entry in made[-kept:]} if kept else set[str]()
     last = _last_files(history)
     # A leader that was cut off may give a version its name after the experiment has ended.

@@ -31,6 +31,7 @@ def test_each_problem_is_one_line_of_its_own() -> None:
         ahead_seconds=-7.0,
         numerics="torch 2 on cpu (avx512)",
         memory_bytes=2**30,
+        cards=9,
     )
     away = Look(Host("n3"), "ssh: no route to host")
     fine, strange, lost = judge([FINE, FINE, odd, away])[1:]
@@ -40,6 +41,7 @@ def test_each_problem_is_one_line_of_its_own() -> None:
         "its clock is 7.0 s behind",
         "torch 2 on cpu (avx512)",
         "8 slots on 4 cores",
+        "9 accelerators, but slots=8",
         "8 slots with 1.0 GiB of memory free",
     ]
     assert "which have torch 2 on cpu (avx2)" in strange.problems[1].change

@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # for the rules of layers and tests, which read imports
         serving,
         showing,
         starting,
+        tidying,
         trained,
         up_and_down,
     )
@@ -269,6 +270,8 @@ GROUPS = {
         "results": "clients.results",
         "logs": "showing.logs",
         "trace": "showing.trace",
+        "du": "tidying.du",
+        "rm": "tidying.rm",
     },
     "Use a trained model": {
         "evaluate": "trained.evaluate",

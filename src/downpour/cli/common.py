@@ -8,6 +8,8 @@ shared option makes a field of a dataclass.
 from __future__ import annotations
 
 import functools
+import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass
 from functools import partial
@@ -248,3 +250,18 @@ def location(text: str) -> Path | str:
 
 
 _PARSERS: dict[Any, Callable[[str], Any]] = {int: whole_number, float: number}
+
+
+_AGE = re.compile(r"(\d{1,6})([smhd])")
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def since_age(field: str, age: str) -> float:
+    """Return the time of an age, in seconds since 1970; 0, before all times, for an empty age."""
+    if not age:
+        return 0.0
+    match = _AGE.fullmatch(age)
+    if match is None:
+        accepted = "must be a number and s, m, h or d, as in 30s, 10m, 2h or 3d"
+        raise SpecError(field, age, accepted)
+    return time.time() - int(match[1]) * _UNIT_SECONDS[match[2]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from downpour.base import options as base
 from downpour.base.options import argument, flag, option
 from downpour.cli import common
 from downpour.cli.asking import find
-from downpour.cli.common import RESULTS, SHARED, allow_code, allow_own_code, command
+from downpour.cli.common import RESULTS, SHARED, allow_code, allow_own_code, command, since_age
 from downpour.cli.printing import note, out, print_json, progress_bar, say
 from downpour.files.spec_file import read_spec
 from downpour.host.paths import Credentials
@@ -240,8 +239,6 @@ _LAST = 200
 _NAMES_SHOWN = 20
 _STREAMS = {"stdout", "stderr"}
 _STYLES = {"debug": "dim", "info": "", "warning": "yellow", "error": "bold red"}
-_AGE = re.compile(r"(\d{1,6})([smhd])")
-_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,7 +283,7 @@ def logs(options: _LogsOptions, credentials: Credentials) -> None:
 
     last = options.last
     wanted = LogFilter(
-        begin=_begin(options.since), level=level_of(options.level), of=options.worker
+        begin=since_age("since", options.since), level=level_of(options.level), of=options.worker
     )
     if last is not None and last < 0:
         raise errors.SpecError("last", last, "must be a number, 0 or above; 0 prints all")
@@ -366,15 +363,3 @@ class _Printer:
 
 def _who(line: LogLine) -> str:
     return errors.one_line(f"{line.host} {line.name}")
-
-
-def _begin(since: str) -> float:
-    """Return the time of an age, in seconds since 1970; 0, before all lines, for an empty age."""
-    if not since:
-        return 0.0
-    match = _AGE.fullmatch(since)
-    if match is None:
-        raise errors.SpecError(
-            "since", since, "must be a number and s, m, h or d, as in 30s, 10m, 2h or 3d"
-        )
-    return time.time() - int(match[1]) * _UNIT_SECONDS[match[2]]

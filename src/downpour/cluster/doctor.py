@@ -82,6 +82,9 @@ def _problems(look: Look, usual: str) -> Iterator[Finding]:
     if slots > look.cores:
         seen = f"{slots} slots on {look.cores} cores"
         yield doubtful(seen, "its workers will slow each other down")
+    if look.cards > slots:
+        seen = f"{look.cards} accelerators, but slots={slots}"
+        yield doubtful(seen, "the others stay idle; each worker takes one")
     if look.memory_bytes < slots * MEMORY_PER_WORKER_BYTES:
         seen = f"{slots} slots with {look.memory_bytes / 2**30:.1f} GiB of memory free"
         yield doubtful(seen, "a worker needs at least 0.4 GiB")

@@ -370,8 +370,11 @@ class SpecFields(Fields):
         description="Share of the training examples to hold out. They replace the test examples "
         "after epochs; the test examples then count only once, at the end",
     )
-    keep_models: int = Field(
-        default=3, ge=1, description="How many of the latest model versions to keep"
+    keep_models: int | None = Field(
+        default=None,
+        ge=1,
+        description="How many of the latest model versions to keep; absent: three, and only the "
+        "last once the experiment has finished",
     )
     keep_best: str | None = Field(
         default=None,

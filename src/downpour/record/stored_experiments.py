@@ -53,16 +53,19 @@ def experiments_in(folder: Path, last: int | None = None) -> tuple[ExperimentSum
 
 
 def _newest(folder: Path) -> Iterator[ExperimentSummary]:
-    changed = {one: _changed(one) for one in folder.glob("*") if one.is_dir() and has_record(one)}
+    changed = {
+        one: changed_seconds(one) for one in folder.glob("*") if one.is_dir() and has_record(one)
+    }
     for one in sorted(changed, key=lambda one: changed[one], reverse=True):
         with suppress(StoreError):
             yield _summary(rounds_in(one, _UNUSED))
 
 
-def _changed(folder: Path) -> int:
+def changed_seconds(folder: Path) -> float:
+    """Return when an experiment's record grew last, in seconds since 1970."""
     record = folder / RECORD_NAME
     files = [record] if is_exported(record) else segments(folder)
-    return max(path.stat().st_mtime_ns for path in files)
+    return max(path.stat().st_mtime for path in files)
 
 
 def _summary(result: Result) -> ExperimentSummary:

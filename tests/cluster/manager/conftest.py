@@ -42,7 +42,7 @@ Train = Callable[["FakeWorker", TaskMessage], None]
 
 NUMERICS = NumericClass(torch="2", device="cpu", instruction_set="x86_64")
 CALM = SystemState(cpu_others=0.0, load_average=0.0, memory_used=0.1, io_wait=0.0)
-SMALL = plain_spec(name="small", shards=2, epochs=2, batch_size=32)
+SMALL = plain_spec(name="small", shards=2, epochs=2, batch_size=32, keep_models=3)
 
 
 @dataclass

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from threading import Event
 from time import sleep
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -143,6 +144,20 @@ def test_tasks_begin_from_the_file_and_missing_tensors_are_on_record(
         f"{file} lacks {names[0]}, so these start with random values from the seed",
         f"{file} also holds spare, which the network lacks",
     ]
+
+
+def test_a_warning_comes_before_the_disk_is_full(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the files of a round may not fit, the record says how much room there is."""
+    room = SimpleNamespace(free=1000)
+    monkeypatch.setattr("downpour.cluster.manager.work.shutil.disk_usage", lambda _: room)
+    cluster.join("first")
+    experiment = cluster.submit(epochs=1)
+    cluster.end_of(experiment)
+    [prepared] = cluster.facts(experiment, "prepared")
+    [warning] = [line for line in prepared["warnings"] if "free" in line]
+    assert warning.startswith(f"{cluster.shared.root} has 1 kB free, and the experiment may need")
 
 
 def test_an_experiments_final_model_is_named_by_its_id(cluster: Cluster, drawn: Arrays) -> None:

@@ -81,9 +81,9 @@ def test_a_start_a_list_and_a_submission_look_at_none(
     before = looks.at[""]
     second.manager.look_around()
     assert [looks.at[name] for name in finished] == [0] * FINISHED
-    # The folder of all of them is listed at the start, and synced with a new name in it; but not
-    # listed once a second to see whether that of the running experiment is there.
-    assert looks.at[""] == before == 2
+    # The folder of all of them is listed at the start and for the list, and synced with a new name
+    # in it; but not listed once a second to see whether that of the running experiment is there.
+    assert looks.at[""] == before == 3
     second.client.cancel(submitted)
 
 

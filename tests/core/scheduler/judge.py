@@ -328,7 +328,8 @@ class Judge:
                 assert ending.model == experiment.result
                 assert self.asked_for[name] == experiment.models[-1]
                 leading = WHOLE_EVERY - 1 if spec.publishes_steps else 0
-                assert len(experiment.models) <= max(spec.keep_models, 1 + spec.overlap) + leading
+                kept = max(spec.keep_models or 1, 1 + spec.overlap)
+                assert len(experiment.models) <= kept + leading
                 if spec.keep_best is not None:
                     lowest = min(self.values[name].values())
                     assert self.best[name].value == lowest

@@ -146,6 +146,7 @@ import json, os, sys, time
 seen = {"clock": time.time(), "version": "", "numerics": "", "folder": "missing"}
 ours = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))
 seen |= {"cores": len(ours(0)), "load": os.getloadavg()[0], "memory_bytes": 0}
+seen["cards"] = 0
 seen["caller"] = os.environ.get("SSH_CONNECTION", "").split(" ")[0]
 folder, probe, numerics = sys.argv[1:]
 if os.path.isdir(folder):
@@ -160,6 +161,8 @@ try:
     if numerics == "yes":
         from downpour.learning.numerics import numeric_class
         seen["numerics"] = str(numeric_class("cpu"))
+        from downpour.learning.auto import devices_for
+        seen["cards"] = devices_for("auto").cards("auto")
 except ImportError:
     pass
 print("\\ndownpour-seen: " + json.dumps(seen))
@@ -258,8 +261,9 @@ class Look:
     """The result of a look at a host: the obstacle (empty: none), and the findings.
 
     `caller` is the address of this machine as the host sees it. The host's clock is `ahead_seconds`
-    ahead of this one, and `numerics` is its numeric class, if requested. About `load` of its
-    `cores` are busy, and `memory_bytes` are available without swapping; 0: it did not tell.
+    ahead of this one. About `load` of its `cores` are busy, and `memory_bytes` are available
+    without swapping; 0: it did not tell. If requested, `numerics` is its numeric class, and `cards`
+    are its accelerators.
     """
 
     host: Host
@@ -271,6 +275,7 @@ class Look:
     cores: int = 0
     load: float = 0.0
     memory_bytes: int = 0
+    cards: int = 0
 
 
 def look_at(
@@ -346,6 +351,7 @@ def _look(host: Host, options: SshOptions, probe: Path, *, numerics: bool) -> Lo
         cores=seen["cores"],
         load=seen["load"],
         memory_bytes=seen["memory_bytes"],
+        cards=seen["cards"],
     )
 
 

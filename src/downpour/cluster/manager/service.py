@@ -49,6 +49,7 @@ from downpour.core.scheduler import events as on
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.files.store import layout
+from downpour.files.store.directory import names_in
 from downpour.learning.auto import trainer_of
 from downpour.learning.shipping import BadBundle, Bundle, bundle_of
 from downpour.learning.tasks.agreement import check_named
@@ -192,6 +193,9 @@ class ManagerHandler(WorkerCalls):
     def list_experiments(self, before: str, limit: int) -> tuple[ExperimentSummary, ...]:
         """Return this directory's latest experiments, or the latest before a given one."""
         names = self._names(self.driver.ask(lambda core: list(core.state.experiments)))
+        # `downpour rm` may have removed the folders of some that have ended.
+        there = set(names_in(self.shared.experiments))
+        names = [name for name in names if name in there or name not in self.archive]
         if before:
             names = names[: names.index(before)] if before in names else []
         page = names[max(0, len(names) - min(limit, PAGE_EXPERIMENTS_MAX)) :]

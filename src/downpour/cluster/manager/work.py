@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
+import shutil
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import xxhash
 
-from downpour.base.errors import DownpourError, StoreError
+from downpour.base.errors import DownpourError, StoreError, size_in_words
 from downpour.base.options import loaders_of
 from downpour.base.states import Evaluation
 from downpour.base.values import PublishedFile
@@ -152,12 +153,13 @@ def _begin(
     step, warnings = drawn.check_trains(shards, cost=cost), drawn.without_effect()
     warnings += (step.in_parts,) if step is not None and step.in_parts else ()
     handed = handed_on(spec, space.shared, space.store, partial(_as_version, drawn))
+    model, frozen, outer = _first_model(space, drawn)
     remarks += _begun_anew(spec) + variables_read(spec)
+    warnings += _short_of_room(space, model)
     for remark in (*remarks, *warnings):
         log.warning("%s: %s", space.experiment, remark)
     if step is not None:
         log.info("%s: %s", space.experiment, step)
-    model, frozen, outer = _first_model(space, drawn)
     return Beginning(
         model=model,
         frozen=frozen,
@@ -169,6 +171,19 @@ def _begin(
         remarks=remarks,
         warnings=warnings,
     )
+
+
+def _short_of_room(space: Workspace, model: PublishedFile) -> tuple[str, ...]:
+    """Warn if the shared directory may be too full for a round's files."""
+    if space.shared.bucket is not None:
+        return ()
+    # Four versions and, of each shard, an update; a state has two numbers a parameter at most.
+    files = 4 + space.spec.shards * (3 if space.spec.hands_on else 1)
+    free, needed = shutil.disk_usage(space.shared.root).free, files * model.size_bytes
+    if free > needed:
+        return ()
+    room = f"{size_in_words(free)} free, and the experiment may need {size_in_words(needed)}"
+    return (f"{space.shared.root} has {room}; see `downpour du`",)
 
 
 def _begun_anew(spec: Spec) -> tuple[str, ...]:

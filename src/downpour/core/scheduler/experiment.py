@@ -25,6 +25,7 @@ from downpour.core.spec import ResolvedSpec, Spec
 
 # Importing torch and making a network took 7 to 10 s when three workers shared two busy cores.
 _STARTUP_SECONDS = 10.0
+_KEPT_IN_TRAINING = 3
 EVALUATIONS_AHEAD = 1
 """How many rounds may train while an earlier one is being evaluated. Without a limit, model
 versions would pile up if an evaluation takes longer than a round."""
@@ -471,7 +472,10 @@ class Experiment:
         """How many of the newest versions are kept, at least 1."""
         # If rounds overlap, the next ones begin from the version before the newest, and so does an
         # experiment that continues this one.
-        return max(self.spec.keep_models, 1 + self.mode.overlaps)
+        least = 1 + self.mode.overlaps
+        if self.spec.keep_models is None:  # earlier ones are for readers of a model that grows
+            return least if self.result is not None else max(_KEPT_IN_TRAINING, least)
+        return max(self.spec.keep_models, least)
 
 
 def evaluated_before(spec: Spec) -> int:

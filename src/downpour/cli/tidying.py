@@ -1,0 +1,174 @@
+"""The commands that keep a shared directory tidy: `du` measures its content, `rm` removes some."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from downpour.base.errors import SpecError, one_line, size_in_words
+from downpour.base.options import argument, flag, option
+from downpour.cli import common, printing
+from downpour.cli.asking import whole_id
+from downpour.cli.common import SHARED, command, since_age
+from downpour.cli.printing import note, say
+
+if TYPE_CHECKING:
+    from downpour.experiments.housekeeping import DirectoryUsage, Housekeeper
+
+_LARGEST = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TidyOptions:
+    shared: Path | str | None = option(
+        None,
+        "The shared directory or object store.",
+        "DIR|URL",
+        variable="DOWNPOUR_SHARED",
+        default="./shared_dir",
+        reads="location",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _DuOptions(_TidyOptions):
+    as_json: bool = common.as_json()
+
+
+@command
+def du(options: _DuOptions) -> None:
+    """Show what takes room in the shared directory.
+
+    The largest come first. For each experiment, the table shows its models, and the states that
+    only `--resume` needs: those of optimizers, and earlier versions. `downpour rm` removes them.
+    A file with two names counts once.
+    """
+    with _housekeeper(options.shared) as keeper:
+        found = keeper.usage()
+    if options.as_json:
+        printing.print_json(asdict(found))
+        return
+    _print(found)
+
+
+def _print(usage: DirectoryUsage) -> None:
+    """Print the largest experiments and datasets, and the sums."""
+    from rich.table import Table
+
+    experiments = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for title in ("experiment", "state", "changed", "models", "states", "other"):
+        is_size = title in {"models", "states", "other"}
+        experiments.add_column(title, overflow="fold", justify="right" if is_size else "left")
+    for each in usage.experiments[:_LARGEST]:
+        parts = each.models_bytes, each.states_bytes, each.other_bytes
+        day = time.strftime("%Y-%m-%d", time.localtime(each.changed_seconds))
+        experiments.add_row(one_line(each.experiment), each.state, day, *map(size_in_words, parts))
+    data = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for title in ("dataset", "size", "used by"):
+        data.add_column(title, overflow="fold", justify="right" if title == "size" else "left")
+    for one in usage.datasets[:_LARGEST]:
+        users = f"experiments: {len(one.experiments)}" if one.experiments else "no experiment"
+        data.add_row(one_line(one.key), size_in_words(one.total_bytes), users)
+    for table in (experiments, data):
+        if table.row_count:
+            printing.out().print(table)
+            printing.out().print()
+    total = size_in_words(usage.total_bytes)
+    ending = f"{total} in all, {size_in_words(usage.logs_bytes)} of it logs"
+    shown = len(usage.experiments[:_LARGEST]) + len(usage.datasets[:_LARGEST])
+    if more := len(usage.experiments) + len(usage.datasets) - shown:
+        ending += f"; {more} smaller ones are not shown (--json has all)"
+    if usage.free_bytes is not None:
+        ending += f"; {size_in_words(usage.free_bytes)} free"
+    say(ending)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RmOptions(_TidyOptions):
+    experiments: tuple[str, ...] = argument(
+        "Experiments, as `downpour list` prints them.", "ID", ()
+    )
+    older: str = option(
+        "",
+        "Remove all experiments whose last change is older than this: 12h or 30d.",
+        "AGE",
+        default=False,
+    )
+    unused_data: bool = flag("Remove the prepared datasets that no experiment has used.")
+    states: bool = flag(
+        "Keep the experiments with their models; remove only the states that --resume needs."
+    )
+    unfinished: bool = flag("Remove also experiments that --resume or a manager could continue.")
+    dry_run: bool = flag("Only say what would go.")
+
+
+@command
+def rm(options: _RmOptions) -> None:
+    """Remove experiments that have ended, and unused datasets.
+
+    The command never removes what a running or waiting experiment needs, and managers may run
+    meanwhile. It refuses an experiment that --resume could continue, unless you add --unfinished;
+    --older leaves such experiments there. If it refuses one of several IDs, it removes nothing.
+    """
+    if not (options.experiments or options.older or options.unused_data):
+        raise SpecError("ID", None, "name experiments, or give --older or --unused-data")
+    before = since_age("older", options.older)
+    with _housekeeper(options.shared) as keeper:
+        names = [whole_id(name, keeper.experiments) for name in options.experiments]
+        for name in names:
+            keeper.check(name, unfinished=options.unfinished)
+        if options.older:
+            names += _removable(keeper, before, names, unfinished=options.unfinished)
+        freed = sum([_remove(keeper, name, options) for name in names])
+        for data in keeper.unused_data() if options.unused_data else ():
+            freed += data.total_bytes if options.dry_run else keeper.remove_data(data.key)
+            say(f"{data.key}: {size_in_words(data.total_bytes)}")
+    verb = "would free" if options.dry_run else "freed"
+    note(f"{verb} {size_in_words(freed)}")
+
+
+def _removable(
+    keeper: Housekeeper, before: float, besides: Sequence[str], *, unfinished: bool
+) -> list[str]:
+    """Return the old experiments that may go; say how many of them may not."""
+    names, stay = list[str](), dict[str, str]()
+    for name in keeper.older_than(before):
+        try:
+            keeper.check(name, unfinished=unfinished)
+        except SpecError as error:
+            stay[name] = error.accepted
+        else:
+            names += [name] if name not in besides else []
+    for name, why in stay.items():
+        note(f"{name} stays: {why}")
+    return names
+
+
+def _remove(keeper: Housekeeper, name: str, options: _RmOptions) -> int:
+    """Remove an experiment or its states, and say so; returns how many bytes that frees."""
+    if not options.dry_run:
+        size = keeper.remove_states(name) if options.states else keeper.remove(name)
+    else:
+        use = keeper.usage_of(name)
+        size = use.states_bytes if options.states else use.total_bytes
+        if not options.states:
+            keeper.forget(name)
+    say(f"{name}{' (states)' if options.states else ''}: {size_in_words(size)}")
+    return size
+
+
+@contextmanager
+def _housekeeper(location: Path | str | None) -> Iterator[Housekeeper]:
+    from downpour.experiments.housekeeping import housekeeper
+    from downpour.files.store.directory import names_in
+    from downpour.files.store.shared_directory import seen_location
+
+    shared = seen_location(location or SHARED)
+    if shared.bucket is None:
+        names_in(shared.root)  # a missing folder is refused in one line
+    with housekeeper(shared) as keeper:
+        yield keeper
