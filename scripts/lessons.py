@@ -5,7 +5,8 @@ plain Markdown: the lesson's text, its code, and the outputs of one run, with fi
 docs/lessons/figures/. Cells have these tags and keys:
 
 - `parameters`: the cell with the one control of the lesson.
-- `check`: the cell that fails, and says why, if the lesson's claim does not hold.
+- `check`: the cell that fails, and says why, if the lesson's claim does not hold. Pages show what
+  it prints, and leave out its code.
 - `alt="…"`: what the cell's figure shows, for readers who cannot see it.
 
 With `--text`, nothing runs: the pages get the lessons' present text, and keep their outputs.
@@ -35,6 +36,8 @@ KERNEL = "python3"
 CELL_SECONDS_MAX = 400
 """Ends a cell that hangs. Cells take below a minute on two cores that do nothing else."""
 
+CHECK = "*The lesson's file has the check.*"
+"""Takes the place of a check's code in a page."""
 OUTPUTS = re.compile(
     r"(?:\n\n(?:```text\n.*?\n```|!\[[^]\n]+\]\(figures/[\w-]+\.png\)|\*In a notebook, [^\n]+\*))*",
     re.DOTALL,
@@ -110,8 +113,13 @@ def execute(book: Any, folder: Path) -> None:
 
 
 def shown_source(cell: Any) -> str:
-    """Return how a page shows a cell, without its outputs."""
+    """Return how a page shows a cell, without its outputs.
+
+    A check is long, and readers of a page only want to know what it says.
+    """
     text = str(cell.source).strip()
+    if "check" in tags_of(cell):
+        return CHECK
     return text if cell.cell_type == "markdown" else f"```python\n{text}\n```"
 
 

@@ -16,9 +16,9 @@
 # - **Question**: Two machines train one model together. One of them dies. What happens to the
 #   model?
 # - **Time**: 20 minutes, of which your computer works for about one.
-# - **Before**: nothing. You know a little Python, and roughly what "training a network" means.
-# - **You need**: two cores, `pip install 'downpour-sgd[digits,report,dashboard]'`, no GPU and no
-#   network.
+# - **Before**: a little Python.
+# - **You need**: two cores and the [extras](../start/install.md) `digits,report,dashboard`; no
+#   GPU, no network.
 
 # %%
 try:
@@ -30,16 +30,12 @@ except ModuleNotFoundError as missing:
 # %% [markdown]
 # ## Two workers, one model
 #
-# We train a small network to read handwritten digits. The examples come with scikit-learn: 1,797
-# images of 8 × 8 pixels.
+# We train a small network to read 1,797 handwritten digits.
 #
-# Three words are enough for this lesson:
-#
-# - A **worker** is a program that trains. In a real cluster, each one has its own machine. Here,
-#   two of them share your computer.
+# - A **worker** is a program that trains. In a real cluster, each one has its own machine.
 # - A **shard** is a part of the examples. We cut them into two, and each worker trains one.
 # - A **round** begins with one model for all workers. Each worker trains its shard. Then the
-#   **manager** averages the two resulting models, and the next round begins with that average.
+#   **manager** averages the two results, and the next round begins with that average.
 #
 # `batch_size=1` makes training slow on purpose, so that you have time to watch.
 
@@ -50,9 +46,8 @@ calm = downpour.run(SPEC, workers=2)
 print(f"{calm.accuracy:.1%} of the test images are read correctly")
 
 # %% [markdown]
-# The timeline shows who trained what. Each worker has a row, and each bar is a shard in one round.
-# The two bars of a round begin together, because no worker may start a round before the previous
-# one has ended.
+# In the timeline, each worker has a row, and each bar is a shard in one round. The two bars of a
+# round begin together, because a round waits for the previous one.
 
 # %% alt="Timeline of two workers. In each of six rounds both train a shard, side by side."
 calm.timeline()
@@ -60,17 +55,15 @@ calm.timeline()
 # %% [markdown]
 # ## Your prediction
 #
-# Now we do it again, and kill `worker-2` as soon as round 3 has begun. The worker gets no warning:
-# the operating system just ends it, as if someone had pulled the plug. It does not come back.
-#
-# **Write down your prediction** before you go on. Which one is it?
+# Now we do it again, and kill `worker-2` as soon as round 3 has begun. It gets no warning, and it
+# does not come back. **Write down your prediction**:
 #
 # 1. The run fails, because half of the model is lost.
 # 2. The run ends, with a worse model: from round 3 on, half of the examples are missing.
 # 3. The run ends, later, with a model that is about as good.
 # 4. The run ends, later, with *exactly the same* model.
 #
-# The next cell is the only one that you have to change for experiments of your own.
+# The next cell has the one value to change for experiments of your own.
 
 # %% tags=["parameters"]
 KILL = "worker-2@round3"  # another worker, another round; "worker-2@4s" means after four seconds
@@ -85,18 +78,17 @@ killed.timeline()
 
 # %% [markdown]
 # The bar with the cross is the shard that `worker-2` was training when it died. Look who trains
-# that shard next, and who trains both shards from then on.
+# that shard next.
 #
-# You can see the same live, in a browser. From a terminal, `--dashboard` prints the address of a
-# page to open while the run goes on:
+# You can watch the same live. In a terminal, `--dashboard` prints the address of a page:
 #
 # ```sh
 # downpour run --shards 2 --workers 2 --epochs 6 --batch-size 1 --learning-rate 0.002 \
 #     --kill worker-2@round3 --dashboard
 # ```
 #
-# [Reading the live page](../how-to/live-page.md) explains what you see there. In a notebook, the
-# page below shows the run that just ended. Press "Replay" there to watch it again:
+# [Reading the live page](../how-to/live-page.md) explains it. In a notebook, the page below shows
+# the run that just ended; "Replay" plays it again:
 
 # %%
 killed.page()
@@ -116,10 +108,8 @@ same = calm.model_file.read_bytes() == killed.model_file.read_bytes()
 print(f"\nThe files of the two models are {'the same, byte for byte' if same else 'different'}.")
 
 # %% [markdown]
-# The columns of the workers count the shards that each of them trained.
-#
-# The next cell checks what this lesson claims. If something else happened on your machine, it stops
-# and says what.
+# The columns of the workers count the shards that each of them trained. The next cell checks the
+# lesson's claim on your machine.
 
 # %% tags=["check"]
 assert any("was lost" in line for line in killed.worker_changes), (
@@ -140,27 +130,23 @@ print("The check passed: a worker died, all work was done, and the model is the 
 #
 # Prediction 4 was right: the run took longer, and the model is the same to the last bit.
 #
-# - **A worker owns nothing**, so its death destroys nothing. The examples, the round's model and
-#   the finished results are in a folder that all machines see. The manager keeps a list of finished
-#   shards, and gives the others to another worker.
-# - **A shard gives the same result wherever it is trained.** Which examples come in which order
-#   follows from a seed in the spec, and not from the worker. So it does not matter who finishes it.
-# - **It costs time.** One worker now trains both shards, one after the other.
+# - **A worker owns nothing**, so its death destroys nothing. Examples, models and finished
+#   results are in a folder that all machines see.
+# - **A shard gives the same result wherever it is trained.** The order of its examples follows
+#   from a seed in the spec, not from the worker.
 #
-# "Exactly the same" is stronger than it sounds. It means that you can debug a run that crashed by
-# running it again, and compare two machines by comparing two files.
+# So you can debug a run that crashed by running it again, and compare two machines by comparing
+# two files.
 #
 # ## Exercises
 #
-# 1. Set `KILL = "worker-2@round3,restart"`, so that a new process takes the place of the dead one.
-#    What changes in the timeline, and does the check still pass?
-# 2. Set `KILL = "manager@round3"`. The manager hands out all work. What do the workers do while
-#    there is no manager? Here the first check fails, because no worker died.
-#    [Lesson 4](4_crashes.md) looks closer.
+# 1. Set `KILL = "worker-2@round3,restart"`, so that a new process takes the place of the dead
+#    one. Does the check still pass?
+# 2. Set `KILL = "manager@round3"`. What do the workers do while there is no manager? Here the
+#    first check fails, because no worker died. [Lesson 4](4_crashes.md) looks closer.
 #
 # ## Read on
 #
 # - [Lesson 1](1_averaging.md) asks why the average of two models is a good model at all.
-# - [Why the bytes are the same](../concepts/same-bytes.md) explains prediction 4 in full.
-# - [The glossary](../concepts/glossary.md) explains each of our words.
-# - [Demos](../how-to/demos.md) says how to slow down and kill processes from the command line.
+# - [Why the bytes are the same](../concepts/same-bytes.md), [the
+#   glossary](../concepts/glossary.md), and [demos](../how-to/demos.md) for the command line.

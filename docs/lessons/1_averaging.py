@@ -13,12 +13,12 @@
 # %% [markdown]
 # # Lesson 1: The average of five students
 #
-# - **Question**: Five workers each see two of ten digits. Can the average of their models read all
-#   ten?
+# - **Question**: Five workers each see two of ten digits. Can the average of their models read
+#   all ten?
 # - **Time**: 25 minutes, of which your computer works for about one.
 # - **Before**: [lesson 0](0_first_run.md), for the words *worker*, *shard* and *round*.
-# - **You need**: two cores, `pip install 'downpour-sgd[digits,report,dashboard]'`, no GPU and no
-#   network.
+# - **You need**: two cores and the [extras](../start/install.md) `digits,report,dashboard`; no
+#   GPU, no network.
 
 # %%
 try:
@@ -30,25 +30,18 @@ except ModuleNotFoundError as missing:
 # %% [markdown]
 # ## What averaging means
 #
-# A network is a long list of numbers, its *parameters*. Every shard of a round begins with the same
-# list, and training changes it a little. Then the manager averages, number by number:
+# A network is a long list of numbers, its *parameters*. Every shard of a round begins with the
+# same list, and training changes it a little. Then the manager averages, number by number. Papers
+# call it *local SGD* or *federated averaging*. It should surprise you that it works: if you
+# average two essays letter by letter, you get no essay.
 #
-# > next model = the sum of the five models / 5
-#
-# That is all. Papers call it *local SGD* or *federated averaging*. It should surprise you that it
-# works: if you average two essays letter by letter, you get no essay.
-#
-# Who sees which examples matters a lot. So a training's description, its *spec*, names a *split*: a
-# way to cut the examples into shards.
-#
-# - `random`: every shard gets a mixture of all ten digits.
-# - `equal`: every shard gets about the same number of each digit.
-# - `class`: every shard gets whole digits. With five shards, each has two of them, and never sees
-#   the others. Hospitals with different patients are like that, and phones with different owners.
+# The *split* says how to cut the examples into shards: `random` and `equal` give every shard a
+# mixture of all digits. `class` gives it whole digits: with five shards, each has two of them,
+# and never sees the other eight.
 #
 # ## Your prediction
 #
-# We train four times. Each time, training goes through the same examples eight times:
+# We train four times, for eight passes through the examples:
 #
 # | name | how |
 # |---|---|
@@ -58,10 +51,10 @@ except ModuleNotFoundError as missing:
 # | `often` | `class` split, averaged five times as often |
 #
 # **Write down your prediction**: sort the four by accuracy, after the second pass and after the
-# eighth. How many percent will `alone` reach? And after the *first* average of `apart`, can it read
-# a digit that only one of its five models has ever seen?
+# eighth. After the *first* average of `apart`, can it read a digit that only one of its five
+# models has ever seen?
 #
-# The next cell has the only value that you have to change for experiments of your own.
+# The next cell has the one value to change.
 
 # %% tags=["parameters"]
 SPLIT = "class"  # or "dirichlet(0.3)", "equal", "random"
@@ -84,9 +77,8 @@ runs = {
 # %% [markdown]
 # ## What happened
 #
-# Each pass through the data is an *epoch*. This is the accuracy on images that no run has trained
-# with, after some of the epochs. The last column counts the megabytes of models that workers and
-# manager wrote into the shared folder.
+# Accuracy on images that no run has trained with, after some *epochs* (passes through the data).
+# The last column counts the megabytes of models in the shared folder.
 
 # %%
 print(f"{runs['alone'].parameters:,} parameters; accuracy after epoch")
@@ -96,8 +88,7 @@ for name, result in runs.items():
     print(f"{name:6} {after} {sum(epoch.bytes for epoch in result.epochs) / 1e6:7.1f}")
 
 # %% [markdown]
-# And this is how well three of the models read each digit: the model of one shard, and the averages
-# after the first and after the last epoch of `apart`.
+# How well three of the models read each digit:
 
 # %% alt="Bars for ten digits: one shard reads two, the first average several, the last all."
 import matplotlib.pyplot as plt
@@ -115,11 +106,8 @@ axes[0].set_ylabel("read correctly, %")
 plt.show()
 
 # %% [markdown]
-# Look at the middle panel: after a single average, the model reads digits that four of its five
-# parts have never seen.
-#
-# The next cell checks what this lesson claims. If something else happened on your machine, it stops
-# and says what.
+# In the middle panel, after a single average, the model reads digits that four of its five parts
+# have never seen. The next cell checks the lesson's claim on your machine.
 
 # %% tags=["check"]
 unseen = sum((right or 0) < 0.1 for right in runs["alone"].rounds[-1].class_accuracy)
@@ -148,29 +136,24 @@ print(
 # ## What we found, and why
 #
 # - **Alone, a worker learns what it sees**: two digits, so about 20 %.
-# - **The average knows what its parts know**, because the parts stay close together. They begin
-#   with the same parameters, and one epoch moves them only a little. For such small moves a network
-#   behaves almost like a straight line: half of a step has about half of its effect. The average is
-#   the old model plus a fifth of each shard's step, so a bit of every lesson survives.
-# - **Shards that differ pull in different directions.** Each of them makes its own digits likelier
-#   and all others less likely. The longer they train apart, the more of their steps cancels out in
-#   the average. Papers call that *client drift*.
-# - **Averaging more often helps**, because the parts drift less far between two averages. The last
-#   column has the price: for every average, all models travel through the network.
+# - **The average knows what its parts know**, because the parts stay close together. For small
+#   moves, half of a step has about half of its effect. The average is the old model plus a fifth
+#   of each shard's step.
+# - **Shards that differ pull in different directions.** The longer they train apart, the more of
+#   their steps cancels out: *client drift*.
+# - **Averaging more often helps**, because the parts drift less far. But for every average, all
+#   models travel through the network.
 #
 # ## Exercises
 #
-# 1. Set `SPLIT = "dirichlet(0.3)"`: every shard has some of many digits, in uneven amounts.
-#    Where in the table do you expect `apart`? Here the check may fail. Which line of it, and why?
+# 1. Set `SPLIT = "dirichlet(0.3)"`: every shard has some of many digits, in uneven amounts. Where
+#    in the table do you expect `apart`? Here the check may fail. Which line of it, and why?
 # 2. Change `meet=5` to 2, 10 and 20. Draw accuracy over megabytes. Where does it stop paying off?
 #
 # ## Read on
 #
 # - [Lesson 2](2_stragglers.md) asks what to do about a slow worker.
-# - [Rounds](../concepts/rounds.md) says when the manager averages, and which updates.
-# - [More workers](../how-to/more-workers.md) measures how many averages ten workers need, and what
-#   else they need.
-# - `downpour splits FILE` draws how a split cuts your own data
-#   ([more](../how-to/experiments.md)).
+# - [Rounds](../concepts/rounds.md) and [more workers](../how-to/more-workers.md). `downpour
+#   splits FILE` draws how a split cuts [your own data](../how-to/experiments.md).
 # - McMahan et al., *Communication-Efficient Learning of Deep Networks from Decentralized Data*
-#   (2017), is the paper that made this average popular.
+#   (2017).

@@ -16,8 +16,8 @@
 # - **Question**: One machine is four times slower than the others. Must everybody wait for it?
 # - **Time**: 30 minutes, of which your computer works for about one.
 # - **Before**: [lesson 0](0_first_run.md), for the words *worker*, *shard* and *round*.
-# - **You need**: two cores, `pip install 'downpour-sgd[digits,report,dashboard]'`, no GPU and no
-#   network.
+# - **You need**: two cores and the [extras](../start/install.md) `digits,report,dashboard`; no
+#   GPU, no network.
 
 # %%
 try:
@@ -29,12 +29,8 @@ except ModuleNotFoundError as missing:
 # %% [markdown]
 # ## The problem
 #
-# A round ends when its last shard is trained. So the slowest machine sets the pace, and all others
-# wait. The literature calls such a machine a *straggler*. Old hardware, a laptop on battery or a
-# second user are enough to make one.
-#
-# Research has many answers. Each is a *policy*: a rule that says how to treat a late shard.
-# Downpour has these:
+# A round ends when its last shard is trained. So the slowest machine, the *straggler*, sets the
+# pace. A *policy* is a rule that says how to treat a late shard. Downpour has these:
 #
 # | idea | policies |
 # |---|---|
@@ -47,16 +43,15 @@ except ModuleNotFoundError as missing:
 #
 # ## Your prediction
 #
-# Imagine nine machines. Eight have a shard each, and one of these runs at a quarter of its speed.
-# The ninth stands by. A shard takes ten seconds on a healthy machine.
-#
-# **Write down your prediction**:
+# Eight machines have a shard each, and one of these runs at a quarter of its speed. A ninth
+# machine stands by. A shard takes ten seconds on a healthy machine. **Write down your
+# prediction**:
 #
 # 1. How many seconds does a round take with `wait`?
 # 2. Which three of the other policies come closest to ten seconds?
 # 3. Which policies pay for it, by throwing work away or by leaving examples out?
 #
-# The next cell has the only value that you have to change for experiments of your own.
+# The next cell has the one value to change.
 
 # %% tags=["parameters"]
 SPEED = 0.25  # of the slow machine, as a share of the others': above 0, below 1
@@ -64,8 +59,8 @@ SPEED = 0.25  # of the slow machine, as a share of the others': above 0, below 1
 # %% [markdown]
 # ## Thirteen policies in a simulator
 #
-# You don't need nine machines. `compare_policies` runs the real scheduler and the real policies,
-# with a simulated clock and simulated machines. So ten rounds of a policy take about a second.
+# `compare_policies` runs the real scheduler and the real policies, with a simulated clock and
+# simulated machines.
 
 # %%
 machines = [1, 1, 1, 1, 1, 1, 1, SPEED, 1]  # the last one stands by
@@ -78,14 +73,13 @@ for one in outcomes:
     print(f"{one.policy:10} {one.round_seconds:15.1f} {costs}")
 
 # %% [markdown]
-# *Wasted work* is the time that machines spent on results that did not count, such as copies.
-# *Left out* is the share of the examples that the model never saw.
+# *Wasted work* is the time that machines spent on results that did not count. *Left out* is the
+# share of the examples that the model never saw.
 #
 # ## Three policies on your own machine
 #
-# A simulation is a claim. Let us test it with two real workers, without a machine that stands by.
-# `slow` stops `worker-2` many times a second, so that it runs at our SPEED. First, the simulator
-# says what it expects:
+# Let us test this with two real workers. `slow` stops `worker-2` many times a second, so that it
+# runs at our SPEED. First, the simulator says what it expects:
 
 # %%
 expected = downpour.compare_policies([1, SPEED], policies=["wait", "handoff", "dylu"], rounds=10)
@@ -94,7 +88,7 @@ for one in expected:
     print(f"{one.policy:8} {one.round_seconds / waiting:5.0%} of the time that wait takes")
 
 # %% [markdown]
-# And now for real. As in lesson 0, small batches make training slow enough to watch.
+# And now for real, with small batches that make training slow enough to watch.
 
 
 # %%
@@ -122,8 +116,8 @@ runs["dylu"] = train("dylu")
 runs["dylu"].timeline()
 
 # %% [markdown]
-# With `handoff`, a striped bar ends where its shard went to the other machine. With `dylu`, the
-# bars of `worker-2` get shorter once the manager knows its speed: it gets fewer steps to make.
+# With `handoff`, a striped bar ends where its shard went to the other machine. With `dylu`,
+# `worker-2` gets fewer steps once the manager knows its speed.
 
 # %%
 measured = {policy: run.train_seconds for policy, run in runs.items()}
@@ -141,10 +135,8 @@ for policy, run in runs.items():
 
 # %% [markdown]
 # Is the column "of wait" what the simulator expected? The simulator ignores the loading of files
-# and other programs on your computer. So expect the order to be right, and not each number.
-#
-# The next cell checks what this lesson claims. If something else happened on your machine, it stops
-# and says what.
+# and other programs on your computer, so expect the order to be right, and not each number. The
+# next cell checks the lesson's claim on your machine.
 
 # %% tags=["check"]
 simulated = {one.policy: one for one in outcomes}
@@ -172,30 +164,26 @@ print("The check passed: nobody has to wait, moving keeps the bytes, and dylu tr
 # %% [markdown]
 # ## What we found, and why
 #
-# - **Waiting costs what the slowest machine costs.** At a quarter of the speed, a round takes four
-#   times as long, although eight machines out of nine are healthy.
-# - **Dropping and shrinking change the model.** `drop`, `backup` and `dylu` leave examples out, and
-#   if a machine is always slow, they may always be the same ones. `rebalance` keeps all examples,
-#   but cuts them into other shards.
-# - **Copies keep the model, and waste work.** `late`, `grass` and `mantri` train a shard twice, and
-#   one of the two counts for nothing. They need a machine that stands by.
-# - **Moving a shard keeps both.** With `handoff`, the slow worker publishes its half-trained model,
-#   and a faster one goes on from exactly there. So the model has the bytes that it would have had
-#   without the move. That is why `handoff` is Downpour's default.
+# - **Waiting costs what the slowest machine costs**: a round takes four times as long.
+# - **Dropping and shrinking change the model.** `drop`, `backup` and `dylu` leave examples out.
+#   `rebalance` cuts them into other shards.
+# - **Copies keep the model, and waste work.** `late`, `grass` and `mantri` train a shard twice.
+# - **Moving a shard keeps both.** With `handoff`, the slow worker publishes its half-trained
+#   model, and a faster one goes on from exactly there. So the model keeps its bytes, and
+#   `handoff` is Downpour's default.
 #
-# No policy wins everywhere. On slow networks, moving a shard takes long. If shards hold similar
-# examples, leaving some out hurts little.
+# No policy wins everywhere. On slow networks, moving a shard takes long.
 #
 # ## Exercises
 #
-# 1. Set `SPEED = 0.05`. Which policies still come close to ten seconds? Look at *wasted work*, too.
-# 2. Remove the machine that stands by: `machines = [1, 1, 1, 1, 1, 1, 1, SPEED]`, and `standbys=0`.
-#    Which policies become as slow as `wait`, and why?
+# 1. Set `SPEED = 0.05`. Which policies still come close to ten seconds? Look at *wasted work*,
+#    too.
+# 2. Remove the machine that stands by: `machines = [1, 1, 1, 1, 1, 1, 1, SPEED]`, and
+#    `standbys=0`. Which policies become as slow as `wait`, and why?
 #
 # ## Read on
 #
 # - [Lesson 3](3_asynchrony.md) does without waiting altogether.
-# - [Stragglers](../how-to/stragglers.md) describes every policy, its options and its paper.
-# - [Comparing straggler policies](../results/policies.md) measures them on recorded machines.
-# - `downpour compare-policies ID` tells how long one of your own runs would have taken with any
-#   other policy.
+# - [Stragglers](../how-to/stragglers.md) describes every policy, and [a
+#   comparison](../results/policies.md) measures them. `downpour compare-policies ID` compares
+#   them on your own run.

@@ -15,10 +15,10 @@
 #
 # - **Question**: What happens if no worker waits for any other?
 # - **Time**: 30 minutes, of which your computer works for about half of one.
-# - **Before**: [lesson 1](1_averaging.md), for averages, and [lesson 2](2_stragglers.md), for
-#   waiting. You know what a gradient is, and have heard of momentum.
-# - **You need**: two cores, `pip install 'downpour-sgd[digits,report,dashboard]'`, no GPU and no
-#   network.
+# - **Before**: [lesson 1](1_averaging.md) and [lesson 2](2_stragglers.md). You have heard of
+#   gradients and momentum.
+# - **You need**: two cores and the [extras](../start/install.md) `digits,report,dashboard`; no
+#   GPU, no network.
 
 # %%
 try:
@@ -30,24 +30,23 @@ except ModuleNotFoundError as missing:
 # %% [markdown]
 # ## Without a barrier
 #
-# So far, every round ended with a *barrier*: all shards met, and then the next round began. An
-# *asynchronous* mode has no barrier. A worker that finishes a shard adds its step to the model at
-# once, which makes a new *version* of the model. Then it goes on from the newest version.
+# So far, every round ended with a *barrier*. An *asynchronous* mode has none: a worker that
+# finishes a shard adds its step to the model at once, which makes a new *version*. Then it goes
+# on from the newest version.
 #
-# No worker waits. But look at a worker that began from version 10. While it trained, seven others
-# finished, so its step meets version 17. The step starts from a place that the model has left. The
-# number of versions in between, here 7, is the *staleness* of the step.
+# Look at a worker that began from version 10. While it trained, seven others finished, so its
+# step meets version 17. The number of versions in between, here 7, is the *staleness* of the
+# step.
 #
 # ## Your prediction
 #
 # **Write down your prediction**:
 #
 # 1. With eight workers, how stale is a step on average?
-# 2. *Momentum* makes each step go on a bit in the direction of the steps before it. Most people
-#    train with a momentum of about 0.9. Should asynchronous training have more of it than training
-#    with a barrier, the same, or less?
+# 2. *Momentum* makes each step go on a bit in the direction of the steps before it. Should
+#    asynchronous training have more of it than training with a barrier, the same, or less?
 #
-# The next cell has the only value that you have to change for experiments of your own.
+# The next cell has the one value to change.
 
 # %% tags=["parameters"]
 WORKERS = 8  # and as many shards
@@ -55,8 +54,8 @@ WORKERS = 8  # and as many shards
 # %% [markdown]
 # ## See the staleness
 #
-# We train the same shards twice: with a barrier (`sync`), and without one (`downpour`, after the
-# paper that this project is named for). The workers are threads of this program.
+# We train the same shards with a barrier (`sync`) and without one (`downpour`). The workers are
+# threads of this program.
 
 
 # %%
@@ -76,8 +75,7 @@ barrier.timeline()
 free.timeline()
 
 # %% [markdown]
-# Every run keeps a record, with a line of JSON for each event. Lines of the kind `aggregated` name
-# the staleness of each step that became part of the model.
+# Lines of the record of the kind `aggregated` name the staleness of each step.
 
 # %%
 import json
@@ -100,13 +98,11 @@ print(f"\nOn average, a step is {mean_staleness:.1f} versions old. With a barrie
 # %% [markdown]
 # ## What staleness does
 #
-# To see what it does, we take the simplest problem there is: walk down the parabola w² / 2 to its
-# lowest point, 0. The gradient at w is w itself. A fresh step goes from w to w - rate · w.
-#
-# Now steps are stale by chance, as if they came from workers that take random times. We take that
-# walk two thousand times, and average. Then we walk once with fresh steps, but with momentum.
-# Ioannis Mitliagkas and others proved in 2016 that the two are the same. With M workers, staleness
-# acts like a momentum of 1 - 1/M. The rate shrinks to 1/M of the one you set.
+# We walk down the parabola w² / 2 to its lowest point. The gradient at w is w itself, so a fresh
+# step goes from w to w - rate · w. Now steps are stale by chance, and we average two thousand
+# such walks. Then we walk once with fresh steps, but with momentum. Ioannis Mitliagkas and others
+# proved that the two are the same: with M workers, staleness acts like a momentum of 1 - 1/M, and
+# the rate shrinks to 1/M.
 
 # %% alt="Fresh steps fall smoothly; stale steps swing around 0, just as momentum does."
 import matplotlib.pyplot as plt
@@ -148,14 +144,12 @@ axis.legend()
 plt.show()
 
 # %% [markdown]
-# Staleness *is* momentum: you didn't ask for it, and you can't turn it off. So what happens if you
-# add your own?
+# Staleness *is* momentum: you didn't ask for it, and you can't turn it off.
 #
 # ## Two momentums add up
 #
-# We take the staleness that your run measured, and train a small model of the digits with it. The
-# step that makes version 10, say, has a gradient from version 10 - s, where s is the staleness that
-# the record has for it. We do that with four momentums, and each time also with fresh steps.
+# What if you add your own? We train a small model of the digits with the staleness that your run
+# measured, and with fresh steps, each with four momentums.
 
 # %%
 from sklearn.datasets import load_digits
@@ -194,8 +188,7 @@ for momentum in MOMENTUMS:
     print(f"{momentum:8} {fresh_loss[momentum]:12.3f} {stale_loss[momentum]:12.3f}")
 
 # %% [markdown]
-# The next cell checks what this lesson claims. If something else happened on your machine, it stops
-# and says what.
+# The next cell checks the lesson's claim on your machine.
 
 # %% tags=["check"]
 assert mean_staleness > 2, (
@@ -222,29 +215,26 @@ print(
 #
 # - **Staleness is about the number of workers, less one.** While one of them trains, each of the
 #   others finishes about once.
-# - **A stale step repeats what the model wanted earlier.** Momentum does that, too. That is why the
-#   two curves above coincide.
-# - **So they add up.** With fresh steps, much momentum helps. With stale ones, the same momentum
-#   overshoots. The more workers there are, the less momentum you should add yourself.
+# - **A stale step repeats what the model wanted earlier**, as momentum does. So the two add up,
+#   and the same momentum overshoots. The more workers there are, the less momentum you should
+#   add.
 #
-# This is why Downpour leaves its [outer momentum](../concepts/rounds.md#the-outer-step), the
-# momentum from one model version to the next, off in asynchronous modes, unless you ask for it. And
-# often you need no asynchrony at all: lesson 2 showed a way to wait less that keeps the barrier,
-# and with it the same bytes in every run.
+# So Downpour leaves its [outer momentum](../concepts/rounds.md#the-outer-step) off in
+# asynchronous modes. And often you need no asynchrony at all: lesson 2 showed a way to wait less
+# that keeps the barrier, and the same bytes in every run.
 #
 # ## Exercises
 #
 # 1. Set `WORKERS = 4`, and then 2. What happens to the staleness, and to the best momentum? At 2
 #    workers the check fails; is its reason right?
-# 2. Run `train("downpour")` twice, and compare the bytes of the two models. Why do they differ, and
-#    why do those of `train("sync")` not? [Replay](../how-to/replay.md) says how to get the same
-#    bytes again all the same.
+# 2. Run `train("downpour")` twice, and compare the bytes of the two models. Why do they differ,
+#    and why do those of `train("sync")` not? [Replay](../how-to/replay.md) says how to get the
+#    same bytes again.
 #
 # ## Read on
 #
 # - [Lesson 4](4_crashes.md) kills everything that can be killed.
-# - [Asynchronous training](../concepts/asynchronous.md) has all nine modes, and how each treats
-#   staleness.
+# - [Asynchronous training](../concepts/asynchronous.md) has all nine modes.
 # - Mitliagkas, Zhang, Hadjis and Ré, *Asynchrony begets Momentum, with an Application to Deep
-#   Learning* (2016).
-# - Dean et al., *Large Scale Distributed Deep Networks* (2012), introduced Downpour SGD.
+#   Learning* (2016). Dean et al., *Large Scale Distributed Deep Networks* (2012), introduced
+#   Downpour SGD.

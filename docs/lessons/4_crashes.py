@@ -13,12 +13,12 @@
 # %% [markdown]
 # # Lesson 4: Break it on purpose
 #
-# - **Question**: Processes die in the middle of training. What must your code do so that the model
-#   still comes out the same, byte for byte? And how do you notice if it does not?
+# - **Question**: Processes die in the middle of training. What must your code do so that the
+#   model still comes out the same, byte for byte? And how do you notice if it does not?
 # - **Time**: 35 minutes, of which your computer works for about one.
 # - **Before**: [lesson 0](0_first_run.md). You have seen a PyTorch network.
-# - **You need**: two cores, `pip install 'downpour-sgd[digits,report,dashboard]'`, no GPU and no
-#   network.
+# - **You need**: two cores and the [extras](../start/install.md) `digits,report,dashboard`; no
+#   GPU, no network.
 
 # %%
 try:
@@ -30,20 +30,16 @@ except ModuleNotFoundError as missing:
 # %% [markdown]
 # ## Our own network
 #
-# In lesson 0, Downpour's own network trained. Now we bring one, because we want to break it.
+# We bring a network, because we want to break it. Workers are separate processes, so it must be
+# in a file. The next cell writes one with four functions:
 #
-# Workers are separate processes, so they cannot see what you define in a notebook. The network must
-# be in a file. The next cell writes a file with four functions, each of which makes a network:
-#
-# - `healthy` makes an ordinary one.
-# - `clock` makes the same, and multiplies its output by a number just above 1, which it takes from
-#   the clock.
-# - `process` makes that number from the process ID, which the operating system gives to each
-#   process.
+# - `healthy` makes an ordinary network.
+# - `clock` multiplies its output by a number just above 1, which it takes from the clock.
+# - `process` makes that number from the process ID.
 # - `file` reads that number from a file beside the code, `factor.txt`.
 #
-# Real code does such things by accident. It draws from an unseeded random generator, or it reads an
-# environment variable, a temporary file or the name of the machine.
+# Real code does such things by accident, with an unseeded random generator, an environment
+# variable or a temporary file.
 
 # %%
 import os, sys
@@ -91,13 +87,9 @@ sys.path.append(os.getcwd())
 downpour.allow("lesson4")  # no spec may name code that nobody allowed
 
 # %% [markdown]
-# Four shards and two workers: in each of five rounds, each worker trains two shards, one after the
-# other. The **manager** hands out the shards and averages the four models. Small batches make
-# training slow enough to interrupt.
-#
-# Accuracy is a coarse witness: two models can differ and still read the same images correctly. So we
-# compare the files of the models by their **SHA-256**, a fingerprint of their bytes. If a single bit
-# differs, the fingerprint is another one.
+# In each of five rounds, each of two workers trains two shards, and the **manager** averages the
+# four models. Two models can differ and still read the same images correctly. So we compare the
+# files of the models by their **SHA-256**, a fingerprint of their bytes.
 
 # %%
 import hashlib, logging
@@ -117,10 +109,9 @@ def fingerprint(result):
 # %% [markdown]
 # ## Your prediction
 #
-# We train `healthy` twice. The second time we kill a worker in round 2, and the *manager* in round
-# 3: the one process that knows which shards are finished. Downpour restarts both.
-#
-# **Write down your prediction**: which of these differ between the two runs?
+# We train `healthy` twice. The second time we kill a worker in round 2, and the *manager* in
+# round 3. Downpour restarts both. **Write down your prediction**: which of these differ between
+# the two runs?
 #
 # 1. the seconds that training took
 # 2. the accuracy
@@ -145,8 +136,8 @@ for change in killed.worker_changes:
 killed.timeline()
 
 # %% [markdown]
-# Each dashed red line is a kill. The bar with a cross is the work that was lost with the worker: a
-# part of one shard. Look for the manager's death as well. Did the workers stop when it died?
+# Each dashed red line is a kill. The bar with a cross is the work that was lost with the worker.
+# Did the workers stop when the manager died?
 
 
 # %%
@@ -178,26 +169,23 @@ refused = {"clock": refusal("clock")}
 print(refused["clock"])
 
 # %% [markdown]
-# No shard was trained. Before the first worker gets one, the manager takes a few steps on its own,
-# *twice*, and compares all the numbers. The clock had gone on in between, so the second loss was
-# another one.
+# No shard was trained. Before the first worker gets one, the manager takes a few steps on its
+# own, *twice*, and compares all the numbers.
 #
-# Now `process`. Before you run the cell: will the manager's check find this one as well? Think of
-# where both of its tries happen.
+# Will this find `process` as well? Think of where both of its tries happen.
 
 # %%
 refused["process"] = refusal("process")
 print(refused["process"])
 
 # %% [markdown]
-# The manager found nothing, because it tries twice *in one process*, whose ID is the same both
-# times. But each worker repeats the first steps before its first task, and compares their checksum
-# with the manager's. So a *worker* refused it.
+# The manager found nothing, because it tries twice *in one process*. But each worker repeats the
+# first steps before its first task, and compares their checksum with the manager's. So a *worker*
+# refused it.
 #
 # ## A fault that slips through
 #
-# Now `file`. All processes read the same file, so they agree. But we change the file between our
-# two runs.
+# Now `file`. All processes read the same file, but we change it between our two runs.
 
 # %%
 faulty_calm = train("file")
@@ -207,11 +195,8 @@ Path("factor.txt").write_text("1.001")
 compare(undisturbed=faulty_calm, killed=faulty_killed)
 
 # %% [markdown]
-# No check found anything, because all processes *of one run* agreed. The accuracies may well be
-# equal, too. Only the fingerprints give it away.
-#
-# Who is to blame: the kills, or our code? Downpour kept the checksum of every update and of every
-# model. `downpour.replay` trains a run once more, one task after the other in this process, and
+# No check found anything, because all processes *of one run* agreed. Only the fingerprints give
+# it away. Who is to blame: the kills, or our code? `downpour.replay` trains a run once more, and
 # stops at the first file whose bytes differ.
 
 # %%
@@ -221,11 +206,8 @@ for name, replay in replays.items():
     print(f"{name}: {replay.difference or same}")
 
 # %% [markdown]
-# The first difference is in round 1, *before* anything was killed. So the kills are innocent: the
-# update depends on something that is in no spec, and no second run would have given it again.
-#
-# The next cell checks what this lesson claims. If something else happened on your machine, it stops
-# and says what.
+# The first difference is in round 1, *before* anything was killed. So the kills are innocent. The
+# next cell checks the lesson's claim on your machine.
 
 # %% tags=["check"]
 happened = [change for change in killed.worker_changes if "on purpose" in change]
@@ -256,27 +238,25 @@ print("The check passed: crashes changed no byte, and each fault of ours was fou
 #
 # Crashes cost seconds, and not a single bit. One line of our code was enough to lose that.
 #
-# - **A task must be a function of its place.** A step may depend on the model, the examples and the
-#   place in the training (round, shard, step), and on nothing else. Then it does not matter which
-#   worker takes the step, or how often. Downpour seeds all random generators from that place, so
-#   random numbers are fine: `torch.rand` in a loss repeats, and `time.time()` does not.
-# - **The manager writes before it acts.** Each decision is a line of a journal on disk before any
-#   worker hears of it. So a new manager reads the journal, and goes on from the point at which the
-#   old one ended.
-# - **One check is not enough.** Trying twice in one process finds clocks and counters. Trying once
-#   more in another process finds what differs between processes. Neither finds what is the same in
-#   a whole run and differs in the next. Comparing fingerprints finds everything, and comes last.
+# - **A task must be a function of its place.** A step may depend on the model, the examples and
+#   the place in the training (round, shard, step), and on nothing else. Downpour seeds all random
+#   generators from that place: `torch.rand` in a loss repeats, and `time.time()` does not.
+# - **The manager writes before it acts**, into a journal on disk. A new manager reads it, and
+#   goes on from there.
+# - **One check is not enough.** Trying twice in one process finds clocks and counters, and
+#   another process finds what differs between processes. Only comparing fingerprints finds
+#   everything, and it comes last.
 #
 # ## Exercises
 #
-# 1. Set `KILL` so that as much work as possible is lost and the run still ends. Does anything change
-#    but the seconds? Why does Downpour refuse to kill both workers without `,restart`?
-# 2. Write a fifth class, whose fault neither the manager's check nor the fingerprints of *two* runs
-#    find, but a replay on another computer would. (Restart the kernel after you change the file.)
+# 1. Set `KILL` so that as much work as possible is lost and the run still ends. Does anything
+#    change but the seconds? Why does Downpour refuse to kill both workers without `,restart`?
+# 2. Write a fifth class, whose fault neither the manager's check nor the fingerprints of *two*
+#    runs find, but a replay on another computer would. (Restart the kernel after you change the
+#    file.)
 # 3. Take `torch.rand(())` as the factor in `clock`. Is it refused now? Explain why.
 #
 # ## Read on
 #
-# - [Replay](../how-to/replay.md) says what a replay needs, and what it tells you.
-# - [Your own training](../how-to/your-own-training.md) has the whole contract of a `Task`.
-# - [Demos](../how-to/demos.md#kills) lists what you can kill, and when.
+# - [Replay](../how-to/replay.md), [your own training](../how-to/your-own-training.md), and [what
+#   you can kill](../how-to/demos.md#kills).

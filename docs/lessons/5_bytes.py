@@ -17,8 +17,8 @@
 #   enough?
 # - **Time**: 35 minutes, of which your computer works for less than one.
 # - **Before**: [lesson 1](1_averaging.md), for rounds, averaging and splits.
-# - **You need**: two cores, `pip install 'downpour-sgd[digits,report,dashboard]'`, no GPU and no
-#   network.
+# - **You need**: two cores and the [extras](../start/install.md) `digits,report,dashboard`; no
+#   GPU, no network.
 
 # %%
 try:
@@ -30,23 +30,19 @@ except ModuleNotFoundError as missing:
 # %% [markdown]
 # ## Two ways to send less
 #
-# 1. **Send smaller numbers.** A model's parameters take four bytes each. A worker can send how far
-#    training moved each of them, in one byte, in three bits, or as no more than "up", "down" or
-#    "stay". The code that turns numbers into few bytes and back is a **codec**.
+# 1. **Send smaller numbers.** A **codec** sends how far training moved each parameter in one
+#    byte, in three bits, or as no more than "up", "down" or "stay".
 # 2. **Send less often.** Workers can meet eight times an epoch, or once.
-#
-# Both lose something. Let us first see what a codec loses.
 #
 # ## What happens to what you leave out?
 #
-# Imagine that in each round a worker wants to move 4,096 parameters a little, in directions that
-# are nearly the same every time. The codec `ternary` sends -1, 0 or 1 for each, and one scale for
-# all. So small moves become 0 and are lost. If the worker forgets them, it loses the same moves in
-# every round.
+# In each round, a worker wants to move 4,096 parameters a little, in nearly the same directions.
+# The codec `ternary` sends -1, 0 or 1 for each, and one scale for all. So small moves become 0.
+# If the worker forgets them, it loses the same moves in every round.
 #
-# With **error feedback**, the worker keeps what it did not send, and adds it to what it wants to send
-# in the next round. A third way needs no memory: `terngrad` *draws* whether a small number becomes 0
-# or 1, so that it is right on average.
+# With **error feedback**, the worker keeps what it did not send, and adds it to the next round. A
+# third way needs no memory: `terngrad` *draws* whether a small number becomes 0 or 1, so that it
+# is right on average.
 #
 # We add up the sent numbers, round by round, and compare the sum with the wanted one.
 
@@ -94,30 +90,29 @@ axes.legend()
 plt.show()
 
 # %% [markdown]
-# A codec that forgets stays wrong. With memory, or by drawing, the errors of many rounds cancel. This
-# is why Downpour's codecs either remember (`ternary`, `topk`), or draw (`terngrad`, `int3`), or lose
+# A codec that forgets stays wrong. With memory, or by drawing, the errors of many rounds cancel.
+# So Downpour's codecs either remember (`ternary`, `topk`), or draw (`terngrad`, `int3`), or lose
 # next to nothing (`int8`).
 #
 # ## Your prediction
 #
-# Now we train the digits with four shards, eight epochs, in four ways: with whole numbers and with the
-# codec below, and with eight meetings an epoch and with one. We do so with shards that are alike
-# (`split="random"`), and with shards that hold different digits (`split="class"`).
-#
-# **Write down your prediction**:
+# Now we train the digits with four shards for eight epochs: with whole numbers and with a codec,
+# with eight meetings an epoch and with one. We do so with shards that are alike (`random`), and
+# that hold different digits (`class`). **Write down your prediction**:
 #
 # 1. How many points of accuracy does the codec cost?
-# 2. How many points does it cost to meet once instead of eight times? Is it the same for both splits?
+# 2. How many points does it cost to meet once instead of eight times? Is it the same for both
+#    splits?
 #
-# The next cell has the only value that you have to change for experiments of your own: the codec.
-# From many bytes to few, the codecs are `int8`, `int3`, `terngrad`, `ternary`, `topk`.
+# The next cell has the one value to change. From many bytes to few: `int8`, `int3`, `terngrad`,
+# `ternary`, `topk`.
 
 # %% tags=["parameters"]
 CODEC = "terngrad"
 
 # %% [markdown]
-# Workers send updates, and the manager sends the new model. The codec is for both, if it can be:
-# `ternary` and `topk` remember what each *shard* did not send, so they are for updates only.
+# The codec is for updates and for models, if it can be: `ternary` and `topk` remember what each
+# *shard* did not send, so they are for updates only.
 
 # %%
 REMEMBERS = {"ternary", "topk"}
@@ -164,10 +159,8 @@ axes.legend()
 plt.show()
 
 # %% [markdown]
-# On each line, the right point meets eight times an epoch, and the left one once.
-#
-# The next cell checks what this lesson claims. If something else happened on your machine, it stops
-# and says what.
+# On each line, the right point meets eight times an epoch, and the left one once. The next cell
+# checks the lesson's claim on your machine.
 
 # %% tags=["check"]
 whole, least = alike["none", 8], alike[CODEC, 1]
@@ -201,29 +194,24 @@ print(f"alike, and with different shards one meeting an epoch cost {drift:.1f} p
 # %% [markdown]
 # ## What we found, and why
 #
-# A training can do without most of its bytes. Which saving is free depends on your data.
-#
-# - **Rough numbers cost little.** A codec that is right on average, or remembers, is wrong in each round
-#   and right over many. Besides, each round begins from the model as it *is*, so training corrects
-#   what the codec got wrong.
-# - **Meeting rarely is free if shards are alike.** Each worker then walks in about the same
-#   direction, and it matters little how often they compare notes. With different shards, each
-#   worker walks toward its own digits. The longer it walks alone, the more of its way the average
-#   cancels.
+# - **Rough numbers cost little.** A codec that is right on average, or remembers, is wrong in
+#   each round and right over many. Besides, training corrects what the codec got wrong.
+# - **Meeting rarely is free if shards are alike.** With different shards, each worker walks
+#   toward its own digits, and the average cancels more of a longer way.
 # - **The savings multiply**, because one makes each message smaller and the other sends fewer.
-# - **A tight codec needs many rounds.** The part that error feedback keeps back arrives later. In a
-#   short training, some of it never does.
+# - **A tight codec needs many rounds.** Error feedback keeps numbers back, and in a short training
+#   some never arrive.
 #
 # ## Exercises
 #
-# 1. Set `CODEC = "topk"`. The check fails, and says why. How many epochs does it take until `topk` with
-#    eight meetings is as good as whole numbers?
+# 1. Set `CODEC = "topk"`. The check fails, and says why. How many epochs does it take until
+#    `topk` with eight meetings is as good as whole numbers?
 # 2. Set `CODEC = "int8"`. How many times fewer bytes could it save at most, and how near is it?
-# 3. In `errors_by_round`, set `scale=0` so that every round wants exactly the same. Error feedback still
-#    works, but `terngrad` now stays wrong. (It draws from the numbers themselves, so that all machines
-#    draw alike.) Why does that hardly ever happen in training?
+# 3. In `errors_by_round`, set `scale=0` so that every round wants exactly the same. Error
+#    feedback still works, but `terngrad` now stays wrong. (It draws from the numbers themselves,
+#    so that all machines draw alike.) Why does that hardly ever happen in training?
 #
 # ## Read on
 #
-# - [Fewer bytes](../how-to/fewer-bytes.md) has all codecs, what they save and what they cost.
-# - [More workers](../how-to/more-workers.md) says how often to meet.
+# - [Fewer bytes](../how-to/fewer-bytes.md) has all codecs, and [more
+#   workers](../how-to/more-workers.md) says how often to meet.

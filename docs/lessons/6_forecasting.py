@@ -16,10 +16,9 @@
 # - **Question**: Downpour forecasts how long each task will take. Can you beat its forecasts with
 #   what you know about your own training?
 # - **Time**: 40 minutes, of which your computer works for about one.
-# - **Before**: [lesson 0](0_first_run.md). If you know why slow workers are a problem, all the better
-#   ([stragglers](../how-to/stragglers.md)).
-# - **You need**: two cores, `pip install 'downpour-sgd[digits,report,dashboard]'`, no GPU and no
-#   network.
+# - **Before**: [lesson 0](0_first_run.md), and better also [lesson 2](2_stragglers.md).
+# - **You need**: two cores and the [extras](../start/install.md) `digits,report,dashboard`; no
+#   GPU, no network.
 
 # %%
 try:
@@ -31,22 +30,17 @@ except ModuleNotFoundError as missing:
 # %% [markdown]
 # ## Why forecast?
 #
-# Before a manager helps a late worker, it must know that the worker *is* late. So it forecasts, when
-# it hands out a shard, how many seconds the worker will take. The forecast is not one number but a
-# few **quantiles**: half of all tasks should take less than the median, nine of ten less than the
-# 90 % quantile.
-#
-# The predictor that comes with Downpour is a small recurrent network. We trained it on 111,824
-# tasks of other clusters. A *task* is one shard in one round. The manager tells the predictor which
-# worker has a task and how many examples the task has. And the predictor remembers how long that
-# worker took before.
+# Before a manager helps a late worker, it must know that the worker *is* late. So it forecasts
+# how many seconds each *task* (a shard in a round) will take, in **quantiles**: half of all tasks
+# should take less than the median. Downpour's predictor is a small recurrent network, trained on
+# 111,824 tasks of other clusters. It hears how many examples a task has, and remembers how long
+# the worker took before.
 #
 # ## A training that it was not made for
 #
 # We train on texts of four kinds: messages, mails, articles and chapters. A text of the next kind
-# is three times as long. With `split="class"`, each of four shards has one kind only, and two
-# workers take turns at them. All shards have *equally many examples*. The content does not matter
-# here, so the texts are random words.
+# is three times as long. With `split="class"`, each of four shards has one kind only. All shards
+# have *equally many examples*.
 
 # %%
 import os, sys
@@ -102,15 +96,15 @@ downpour.allow("lesson6")
 # %% [markdown]
 # ## Your prediction
 #
-# We run this training three times. The first two runs are **traces** to learn from, and on the third
-# one we compare forecasters. There are two ways to make them better:
+# The first two runs are **traces** to learn from, and on the third one we compare forecasters.
+# There are two ways to make them better:
 #
-# - *Train* a network on our own traces, and not on those of other clusters.
-# - *Tell* it more about a task than its number of examples: the number of words, or what such a shard
-#   took in our traces.
+# - *Train* a network on our own traces.
+# - *Tell* it more about a task than its number of examples: the number of words, or what such a
+#   shard took in our traces.
 #
-# **Write down your prediction**: which of the two helps more? And is it enough to tell the number of
-# words, which triples from kind to kind?
+# **Write down your prediction**: which of the two helps more? And is it enough to tell the number
+# of words, which triples from kind to kind?
 
 
 # %%
@@ -128,7 +122,7 @@ runs.append(train(seed=1))
 runs.append(train(seed=2))
 
 # %% [markdown]
-# Here is the third run. Numbers are shards: 0 has the messages, and 3 the chapters.
+# In the third run, numbers are shards: 0 has the messages, and 3 the chapters.
 
 # %% alt="Timeline of two workers. In each round, short bars of shards 0 and 1 and long bars of shards 2 and 3."
 runs[2].timeline()
@@ -141,8 +135,7 @@ for shard, kind in enumerate(("messages", "mails", "articles", "chapters")):
     print(f"shard {shard}, {kind:9} {median(seconds):6.3f} s (median of {len(seconds)} tasks)")
 
 # %% [markdown]
-# The next cell has the only value that you have to change for experiments of your own: the size of
-# a task, as we tell it to a forecaster.
+# The next cell has the one value to change: the size of a task, as we tell it to a forecaster.
 
 # %% tags=["parameters"]
 SIZE = "measured"  # what such a shard took in the traces; or "words", or "examples"
@@ -169,9 +162,8 @@ def size(task, told):
 # %% [markdown]
 # ## Train a predictor on your own traces
 #
-# A trace is a table with a row for each task, in a file that NumPy writes. Downpour needs five
-# columns: the job, the round, the worker, the size and the seconds. The results of our runs have
-# all five. Training then takes one command. In a terminal, it is
+# A trace is a table with a row for each task. Downpour needs the job, the round, the worker, the
+# size and the seconds. In a terminal, training is
 #
 # ```sh
 # downpour predictor train own.npz --out own.safetensors --nets 1
@@ -205,13 +197,10 @@ own = {told: trained_on_own(told) for told in dict.fromkeys(["examples", SIZE])}
 # %% [markdown]
 # ## Compare
 #
-# We go through the third run as a manager would: first forecast a task, then look how long it took,
-# then let the predictor learn from that.
-#
-# Single tasks are noisy, because your computer does other things as well. So we look at each kind of
-# text on its own, and divide its typical forecast (the median) by its typical time. 1.0 is perfect,
-# and 2.0 is twice too long. The last column sums up the four kinds as a factor: 1.0 if all are right,
-# and 2.0 if each is twice too long or twice too short.
+# We go through the third run as a manager would: forecast a task, look how long it took, and let
+# the predictor learn from that. Single tasks are noisy, so we divide each kind's typical forecast
+# by its typical time: 1.0 is perfect, and 2.0 is twice too long. The last column sums up the four
+# kinds as a factor.
 
 # %%
 import math
@@ -265,10 +254,8 @@ plt.show()
 
 # %% [markdown]
 # The gray line marks perfect forecasts. If the points of all colors form one flat band, the
-# forecaster says the same for short and for long texts.
-#
-# The next cell checks what this lesson claims. If something else happened on your machine, it stops
-# and says what.
+# forecaster says the same for short and for long texts. The next cell checks the lesson's claim
+# on your machine.
 
 # %% tags=["check"]
 ours, yours = off(shipped["examples"]), off(shipped[SIZE])
@@ -296,22 +283,19 @@ print(f"and yours by {yours:.1f}.")
 # You beat our forecasts with the network that we ship, because you told it what a task costs.
 #
 # - **Say what the work is.** The number of examples is the same for all shards, so it explains
-#   nothing. A forecaster that knows no more must guess between short and long. Its memory of the
-#   *worker* does not help: the worker did not change, its tasks did.
-# - **Measure, don't count.** Words are not seconds. Each task also loads a model and publishes an
-#   update, and that takes as long for short texts as for long ones. So 27 times the words take far
-#   less than 27 times as long. The traces know that.
-# - **A network learns little from a hundred tasks.** Compare the rows of the network that was trained
-#   on our traces. It may be better than Downpour's or worse, and it changes from run to run. Ours was
-#   trained on a thousand times as many tasks.
-# - **The limits.** These are some dozens of tasks on one machine, and errors depend on its other
-#   work. [Forecasts](../concepts/forecasts.md) has the same comparison on 36 jobs, with error
-#   rates, honest quantiles and what limits them.
+#   nothing.
+# - **Measure, don't count.** Each task also loads a model and publishes an update, so 27 times
+#   the words take far less than 27 times as long.
+# - **A network learns little from a hundred tasks.** Ours was trained on a thousand times as
+#   many.
+#
+# These are some dozens of tasks on one machine. [Forecasts](../concepts/forecasts.md) has the
+# same comparison on 36 jobs.
 #
 # ## Exercises
 #
-# 1. Set `SIZE = "words"` and run from there on. What does the check say, and what do you see in the
-#    right panel?
+# 1. Set `SIZE = "words"` and run from there on. What does the check say, and what do you see in
+#    the right panel?
 # 2. Write a forecaster by hand, without a network: the median of the last five times that *this
 #    shard* took, on any worker. Does it beat yours? When would it fail, and `SIZE` not?
 # 3. Use `split="random"` in `train`. All shards are then alike. Which forecasters are best now,
@@ -319,5 +303,5 @@ print(f"and yours by {yours:.1f}.")
 #
 # ## Read on
 #
-# - [Forecasts](../concepts/forecasts.md) explains the predictor, and scores it.
-# - [Stragglers](../how-to/stragglers.md) says what the manager does with a forecast.
+# - [Forecasts](../concepts/forecasts.md) explains the predictor, and
+#   [stragglers](../how-to/stragglers.md) what the manager does with it.

@@ -13,13 +13,13 @@
 # %% [markdown]
 # # Lesson 7: Reproduce a paper, and find its bug
 #
-# - **Question**: A report says that ten machines learn nothing at all if each of them sees one digit
-#   only. Is that a fact about distributed training, or a bug?
+# - **Question**: A report says that ten machines learn nothing at all if each of them sees one
+#   digit only. Is that a fact about distributed training, or a bug?
 # - **Time**: 40 minutes, of which your computer works for less than one.
-# - **Before**: [lesson 0](0_first_run.md) and [lesson 1](1_averaging.md), for rounds, averaging and
-#   splits.
-# - **You need**: two cores, `pip install 'downpour-sgd[digits,report,dashboard]'`, no GPU and no
-#   network.
+# - **Before**: [lesson 0](0_first_run.md) and [lesson 1](1_averaging.md), for rounds, averaging
+#   and splits.
+# - **You need**: two cores and the [extras](../start/install.md) `digits,report,dashboard`; no
+#   GPU, no network.
 
 # %%
 try:
@@ -31,13 +31,9 @@ except ModuleNotFoundError as missing:
 # %% [markdown]
 # ## What the report says
 #
-# The ECE751 report trains a network on MNIST, which has 60,000 images of
-# handwritten digits. Its workers train a shard each; after every epoch they average their
-# parameters. It cuts the images in three ways: at random, evenly, and by class. *Evenly* means that
-# every shard has as many of each digit. *By class*, the first worker sees only zeros, the second
-# one only ones, and so on.
-#
-# It prints these accuracies on the test images:
+# The ECE751 report trains a network on MNIST. Its workers train a shard each; after every epoch
+# they average their parameters. It cuts the images at random, evenly, and by class: the first
+# worker sees only zeros, the second one only ones, and so on. It prints these accuracies:
 #
 # | setting | after epoch 1, % | after epoch 5, % |
 # |---|--:|--:|
@@ -46,28 +42,25 @@ except ModuleNotFoundError as missing:
 # | 10 workers, even | 87.58 | 93.51 |
 # | 10 workers, by class | 9.80 | 9.80 |
 #
-# To reproduce a paper means to ask of each number: would it come out again? And if it does not, who
-# is wrong, they or we?
+# To reproduce a paper means to ask of each number: would it come out again? And if not, who is
+# wrong, they or we?
 #
 # ## Your prediction
 #
-# Look at the last row. **Write down your prediction** before you go on:
+# Look at the last row. **Write down your prediction**:
 #
 # 1. Ten models are averaged that know one digit each. How much will their average know after five
 #    rounds: nothing (10 %), some (up to 40 %), much (up to 90 %), or all?
-# 2. The table says 9.80 % twice, to the last digit. What may a model do that has *exactly* the same
-#    accuracy after one epoch and after five?
+# 2. What may a model do that has *exactly* the same accuracy after one epoch and after five?
 #
 # ## As the report describes it
 #
-# The settings are the report's if possible: momentum 0.5, five epochs, and the mean of all
-# parameters after each epoch. The optimizer begins from scratch in every round. MNIST takes
-# minutes, so we train on scikit-learn's 1,797 small digits, with smaller batches and a higher
+# We take the report's momentum and epochs, and the mean of all parameters after each epoch. MNIST
+# takes minutes, so we train on scikit-learn's small digits, with smaller batches and a higher
 # learning rate. If the variable `DOWNPOUR_DATA` names a folder with MNIST, the lesson takes 6,000
 # images of it.
 #
-# A round comes to the same bytes with any number of workers, so two of them train all ten shards. They
-# are threads of this process (`on="inline"`), because that starts faster.
+# A round comes to the same bytes with any number of workers, so two of them train all ten shards.
 
 # %%
 import os
@@ -102,18 +95,15 @@ for name, result in described.items():
     row(f"10 workers, {name}", result)
 
 # %% [markdown]
-# The first rows look alike: one worker learns most, because ten workers make a tenth of the steps each
-# and the average of ten short ways is a short way. The last row does not look like the report's.
-# Averaging models that know one digit each is bad, but not hopeless.
-#
-# So either we made a mistake, or the report did. We look for a *hypothesis* that explains 9.80.
+# One worker learns most, because ten workers make a tenth of the steps each. The last row does
+# not look like the report's. So either we made a mistake, or the report did. We look for a
+# *hypothesis* that explains 9.80.
 #
 # ## What has exactly 9.80 %?
 #
-# MNIST's test images contain 980 zeros in 10,000. A model that calls *everything* a zero has 9.80 %
-# accuracy, after each epoch, to the last digit. And which worker sees only zeros? The first.
-#
-# That leads to the code that was published with the report. Shortened, its loop does this:
+# MNIST's test images contain 980 zeros in 10,000. A model that calls *everything* a zero has 9.80
+# % accuracy. And which worker sees only zeros? The first. That leads to the code that was
+# published with the report. Shortened, its loop does this:
 #
 # ```python
 # for epoch in range(epochs):
@@ -123,12 +113,9 @@ for name, result in described.items():
 #     models = [copy(models[0]) for _ in models]
 # ```
 #
-# The average is computed and never stored. Every round goes on from the first worker's model, and
-# the work of the other nine is thrown away. Downpour has this as an aggregation, `first`, so that
-# we can try it.
-#
-# The next cell has the only value that you have to change for experiments of your own. It is the
-# hypothesis: how does the report's code make one model out of ten?
+# The average is never stored. Every round goes on from the first worker's model. Downpour has
+# this as an aggregation, `first`. The next cell has the one value to change, the hypothesis: how
+# does the report's code make one model out of ten?
 
 # %% tags=["parameters"]
 AGGREGATE = "first"  # or "average", "weighted" (by loss), "samples" (by the size of the shard)
@@ -157,11 +144,8 @@ left.legend()
 plt.show()
 
 # %% [markdown]
-# The right panel is the evidence. One bar at 100 %, nine at 0: with `first`, the model calls everything
-# a zero. Its accuracy is the share of zeros among the test images, and nothing else.
-#
-# The next cell checks what this lesson claims. If something else happened on your machine, it stops
-# and says what.
+# The right panel is the evidence: with `first`, the model calls everything a zero. The next cell
+# checks the lesson's claim on your machine.
 
 # %% tags=["check"]
 last = hypothesis["by class"].epochs[-1]
@@ -188,31 +172,28 @@ print(f"AGGREGATE = {AGGREGATE!r} the model calls everything a zero. The mean ha
 # ## What we found, and why
 #
 # The last row is a bug. The report describes an average, and its code goes on with the first
-# worker's model. Under the split by class that model has seen only zeros.
+# worker's model.
 #
 # - **The bug hid where results looked plausible.** With random or even shards, one worker's tenth
-#   of the data is a fair sample. Throwing away the other nine costs some accuracy, and that loss
-#   raised no question. Only the strange case gave it away.
-# - **A number that is too exact is a clue.** Noise hardly ever gives 9.80 twice. If a result equals
-#   a property of the data, such as the share of a class or 1 divided by the number of classes, look
-#   at the predictions first. Only then believe the conclusion.
-# - **The limits.** Our data are smaller, and one run of each setting has no error bars. The
-#   [full reproduction](../results/ece751.md) ran MNIST, three times each, on two cores for 43
-#   minutes. With shards by class the mean came to 68.8 ± 9.2 %. There `first` came to 9.80 ± 0.00
-#   %. With random shards the mean came to 94.11 %, and `first` to 92.84 %. The report prints 92.65
-#   %. So the bug is in all rows with ten workers, but only the last row gave it away.
+#   of the data is a fair sample. Only the strange case gave it away.
+# - **A number that is too exact is a clue.** If a result equals a property of the data, such as
+#   the share of a class, look at the predictions first.
+# - **The limits.** One run of each setting has no error bars. The [full
+#   reproduction](../results/ece751.md) ran MNIST three times each. It found the bug in all rows
+#   with ten workers.
 #
 # ## Exercises
 #
 # 1. Set `AGGREGATE = "weighted"`, which gives a model more weight the larger its loss is. The
-#    report proposes that, too. Is it better than the mean by class? And with random shards? Explain both.
-# 2. Which test would have found the bug before the report was written? Write it in three lines: it
-#    should fail for `first`, pass for `average`, and take less than a second.
-# 3. Run the whole reproduction: [Experiments](../how-to/experiments.md#the-ece751-report) says how.
-#    Which of its conclusions would you have drawn otherwise?
+#    report proposes that, too. Is it better than the mean by class? And with random shards?
+#    Explain both.
+# 2. Which test would have found the bug before the report was written? Write it in three lines:
+#    it should fail for `first`, pass for `average`, and take less than a second.
+# 3. Run the [whole reproduction](../how-to/experiments.md#the-ece751-report). Which of its
+#    conclusions would you have drawn otherwise?
 #
 # ## Read on
 #
-# - [The ECE751 report, run again](../results/ece751.md) has all figures, and what else changed.
 # - [More workers](../how-to/more-workers.md) says how ten workers come close to one after all.
-# - [ConvLSTM](../results/convlstm.md) and [Lerat](../results/lerat.md): two more papers, run again.
+#   [ConvLSTM](../results/convlstm.md) and [Lerat](../results/lerat.md) are two more papers, run
+#   again.
