@@ -176,6 +176,7 @@ WALKS = {
     "docs/how-to/live-page.md": Walk(
         before="downpour run small.toml", left_out={"python -m pytest": "is a test"}
     ),
+    "docs/how-to/clean-up.md": Walk(before="downpour run small.toml"),
     "docs/how-to/fewer-bytes.md": Walk(),
     "docs/how-to/inside.md": Walk(),
     "docs/how-to/launchers.md": Walk(left_out={"downpour run FILE --on ssh": "tests/cluster/ssh"}),
@@ -189,6 +190,7 @@ ELSEWHERE = {
     "docs/index.md": "the demo of other pages; tests/experiments/test_demos.py runs it",
     "docs/concepts/forecasts.md": "trains for minutes; tests/predictor has a smaller training",
     "docs/how-to/compose.md": "needs Docker, as tests/cluster/docker has it",
+    "docs/how-to/gpu-pcs.md": "needs hosts with ssh, as tests/cluster/ssh has them",
     "docs/how-to/lab-pcs.md": "needs hosts with ssh, as tests/cluster/ssh has them",
     "docs/how-to/many-workers.md": "simulates for minutes; tests/downpour_lab/test_capacity.py",
     "docs/how-to/more-workers.md": "needs MNIST, as tests/cluster/docker has it",
