@@ -38,7 +38,6 @@ PowerShell. Then start a new shell. `downpour --version` prints the version.
 _SHARED = "## Options of several commands\n"
 _COMMON = "Common options"
 _COMMANDS_MIN = 3
-_NAME_MAX = 24  # beyond it, an option's name stands without its values
 _HELP = {"help", "help_all"}  # the introduction explains these
 
 
@@ -97,6 +96,13 @@ def _leaves(commands: Iterable[Any], parent: Context) -> Iterator[tuple[Any, Con
             yield command, ctx
 
 
+def _short(param: Any, common: Iterable[str]) -> str:
+    """Return an option's name, with its values if there are two common options of that name."""
+    name = max(param.opts, key=len)
+    same = sum(one.startswith((f"`{name} ", f"`{name}`")) for one in common)
+    return name if same == 1 else words(param)
+
+
 def _described(param: Any) -> str:
     return f"`{words(param)}`: {sentence(param, code='`')}"
 
@@ -120,8 +126,7 @@ def _chapter(command: Any, ctx: Context, shared: dict[str, list[str]]) -> Iterat
             if described in shared.get(title, ()):
                 elsewhere.append(f"[{title}](#{_slug(title)})")
             elif described in shared[_COMMON]:
-                name = words(param)
-                elsewhere.append(f"`{name if len(name) < _NAME_MAX else name.split()[0]}`")
+                elsewhere.append(f"`{_short(param, shared[_COMMON])}`")
             elif param.name not in _HELP and not _is_field(param, title):
                 own.append(described)
         if own:
@@ -130,7 +135,7 @@ def _chapter(command: Any, ctx: Context, shared: dict[str, list[str]]) -> Iterat
             yield ""
     if elsewhere:
         names = ", ".join(dict.fromkeys(elsewhere))
-        yield f"[Options of several commands](#{_slug(_COMMON)}): {names}\n"
+        yield f"[Common](#{_slug(_COMMON)}): {names}\n"
 
 
 def _is_field(param: Any, title: str) -> bool:

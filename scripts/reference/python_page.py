@@ -24,6 +24,7 @@ are `DownpourError`s.
 {contents}
 """
 _FROM_SPEC_PAGE = {"Spec", "Outer", "Inside"}
+_FROM_CLI_PAGE = {"ComposeOptions", "RayOptions", "SlurmOptions", "SshOptions"}
 _INTERNAL = {
     *("Client.disturbed", "Credentials.to_environment", "Credentials.with_files"),
     *("Blocks.reach", "Inside.make", "Outer.make", "Result.from_lines", "Result.from_record"),
@@ -87,7 +88,13 @@ def _class(thing: Any, name: str) -> Iterator[str]:
     made = thing.members.get("__init__")
     if made is not None and "dataclass" not in thing.labels and name not in _FROM_SPEC_PAGE:
         yield f"```{_LANGUAGE}\nclass {_signature(made, name)}\n```\n"
-    yield from _docstring(thing)
+    if name in _FROM_CLI_PAGE:
+        chapter = name.removesuffix("Options").lower()
+        yield f"{_words(thing)} [The command's options](cli.md#{chapter}) explain the fields.\n"
+    elif name in _FROM_SPEC_PAGE:
+        yield f"{_words(thing)}\n"
+    else:
+        yield from _docstring(thing)
     if name in _CLUSTERS:
         yield "Its members are those of [RunningCluster](#runningcluster).\n"
         return

@@ -80,13 +80,20 @@ def _groups() -> dict[str, dict[str, str]]:
 
 
 def _entry(fields: type[Fields], field: str, name: str, option: str) -> Iterator[str]:
+    description = str(fields.model_fields[field].description)
     yield f"### `{name}`\n"
-    yield f"{_linked(str(fields.model_fields[field].description))}.\n"
-    yield f"- Type: {_type(fields, field)}"
-    yield f"- Default: {_default(fields, field)}"
-    if (accepted := _accepts(fields, field)) not in {"text", "a table"}:
-        yield f"- Accepts: {accepted}"
-    yield f"- Option: `{option}`\n"
+    yield f"{_linked(description)}.\n"
+    kind = _kind(_type(fields, field), _accepts(fields, field), description)
+    yield f"{kind}; default: {_default(fields, field)}; option: `{option}`\n"
+
+
+def _kind(kind: str, accepted: str, description: str) -> str:
+    """Say a field's type and the values that it accepts, unless the description has said them."""
+    for number in ("a whole number ", "a number "):
+        if accepted.startswith(number) and " or " not in kind:
+            return f"{kind.capitalize()} {accepted.removeprefix(number)}"
+    told = accepted in {"text", "a table", "true or false"} or accepted in description
+    return kind.capitalize() if told else f"{kind.capitalize()}: {accepted}"
 
 
 def _linked(sentence: str) -> str:
