@@ -73,7 +73,7 @@ def _shared(commands: Iterable[Any], top: Context) -> dict[str, list[str]]:
     for command, ctx in _leaves(commands, top):
         for title, params in groups(command, ctx):
             for param in params if title != "Arguments" else ():
-                if param.name not in _HELP and param.name not in Spec.model_fields:
+                if param.name not in _HELP and not _is_field(param):
                     users[_described(param)].append((title, param))
     found: dict[str, list[str]] = {_COMMON: []}
     taken = set()
@@ -127,7 +127,7 @@ def _chapter(command: Any, ctx: Context, shared: dict[str, list[str]]) -> Iterat
                 elsewhere.append(f"[{title}](#{_slug(title)})")
             elif described in shared[_COMMON]:
                 elsewhere.append(f"`{_short(param, shared[_COMMON])}`")
-            elif param.name not in _HELP and not _is_field(param, title):
+            elif param.name not in _HELP and not _is_field(param):
                 own.append(described)
         if own:
             yield f"**{title}**\n"
@@ -138,9 +138,11 @@ def _chapter(command: Any, ctx: Context, shared: dict[str, list[str]]) -> Iterat
         yield f"[Common](#{_slug(_COMMON)}): {names}\n"
 
 
-def _is_field(param: Any, title: str) -> bool:
-    """Whether the page of the spec describes this option: commands have such fields in groups."""
-    return param.name in Spec.model_fields and title not in {"Options", "Arguments"}
+def _is_field(param: Any) -> bool:
+    """Whether the page of the spec describes this option: in a named group, in its words."""
+    field = Spec.model_fields.get(param.name)
+    told = field is not None and str(param.help).startswith(str(field.description))
+    return told and param.rich_help_panel is not None
 
 
 def _slug(title: str) -> str:

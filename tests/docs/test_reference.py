@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 import re
 from types import ModuleType
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
 import downpour
 from downpour import Spec
 from downpour.base.values import AttemptId
+from downpour.cli.commands import build
 from downpour.core.spec import TABLES
 from downpour.core.stragglers.base import POLICIES
 from downpour.files.store import layout
@@ -38,6 +39,18 @@ def test_the_page_says_what_the_code_says(name: str) -> None:
     """After a change of a command, a field, a docstring or the IDL, `make docs` writes it anew."""
     path = DOCS / "reference" / f"{name}.md"
     assert path.read_text("utf-8") == generator(name).page(), "write it anew: make docs"
+
+
+def test_every_option_is_on_the_page_of_commands_or_of_the_spec() -> None:
+    """The former says once what commands share, and the latter has the options that set fields."""
+    pages = [(DOCS / "reference" / name).read_text("utf-8") for name in ("cli.md", "spec.md")]
+    found = set(re.findall(r"`(?:-\w, )?(--[a-z-]+)", "".join(pages)))
+    group: Any = build()
+    waiting = list(group.commands.values())
+    for command in waiting:
+        waiting += getattr(command, "commands", {}).values()
+        options = {name for param in command.params for name in param.opts}
+        assert {name for name in options if name.startswith("--")} <= found, command.name
 
 
 def test_every_field_and_every_name_has_a_heading() -> None:
