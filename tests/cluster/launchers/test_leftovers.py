@@ -1,6 +1,6 @@
 """What stays behind of `downpour run`, however it ends: nothing.
 
-`python -m tests.cluster.launchers.leftovers` prints the table of docs/how-to/launchers.md.
+`python -m tests.cluster.launchers.leftovers` prints a table; docs/how-to/launchers.md sums it up.
 """
 
 from __future__ import annotations
