@@ -18,8 +18,8 @@ These are the names that you may import; all others can change without notice. `
 this page from their docstrings. [The spec](spec.md) has the fields of `Spec`, `Outer` and `Inside`.
 
 If an argument or a field is invalid, or names something that does not exist, a call raises
-`SpecError`. Its message says what is wrong and which values are accepted. It and all errors below
-are `DownpourError`s.
+`SpecError`. Its message says what is wrong and which values are accepted. `MissingPackage` says
+which extra to install. These and all errors below are `DownpourError`s.
 
 {contents}
 """
@@ -33,7 +33,7 @@ _INTERNAL = {
 """Methods that only Downpour itself calls."""
 _CLUSTERS = {"InlineCluster", "LocalCluster", "PlacedCluster"}
 """Classes whose members are those of `RunningCluster`."""
-_USERS_MISTAKE = "SpecError"  # the introduction explains it
+_EXPLAINED = {"SpecError", "MissingPackage"}  # in the introduction
 _WIDTH = 88
 _LANGUAGE = "py"
 """Of signatures, which do not run by themselves; blocks of "python" do, and are tested."""
@@ -148,7 +148,7 @@ def _method(name: str, function: Any) -> str:
         f"Raises `{item.annotation}`: {_paragraph(item.description)}"
         for part in parts
         for item in (part.value if part.kind.value == "raises" else ())
-        if str(item.annotation) != _USERS_MISTAKE
+        if str(item.annotation) not in _EXPLAINED
     ]
     return f"- `{signature}`: {' '.join([text, *described, *raised])}"
 
@@ -200,7 +200,7 @@ def _items(title: str) -> Callable[[Any], str]:
 
 
 def _raised(items: Any) -> str:
-    others = [item for item in items if str(item.annotation) != _USERS_MISTAKE]
+    others = [item for item in items if str(item.annotation) not in _EXPLAINED]
     lines = [f"- `{item.annotation}`: {_paragraph(item.description)}" for item in others]
     return "\n".join(["**Raises**\n", *lines, ""]) if lines else ""
 
