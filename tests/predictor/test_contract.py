@@ -30,6 +30,8 @@ FEATURES = [
     "p25_elapsed_s",
     "p10_elapsed_s",
     "p25_cpu_util",
+    "precision_bfloat16",
+    "device_cuda",
     "other",
 ]
 

@@ -113,6 +113,17 @@ def story() -> Story:
     return Story()
 
 
+def test_the_precision_and_the_device_are_known_from_the_spec_and_the_registration() -> None:
+    """A worker with a card trains a spec for the CPU there; an unnamed device is unknown."""
+    story = Story()
+    story.happen(on.WorkerJoined(at_seconds=11.0, worker="cid", device="cuda:1"))
+    story.beat(12.0)
+    assert story.forecaster.forecasts(12.5) is not None
+    kinds = {w: {n for n in f if "_" in n and f[n] == 1.0} for w, f in story.oracle.asked}
+    assert kinds["ada"] == {"precision_float32"}
+    assert kinds["cid"] == {"precision_float32", "device_cpu"}
+
+
 def test_paces_are_seconds_a_sample_and_remainders_run_from_the_last_report(story: Story) -> None:
     """So that a policy can compare workers with shards of different sizes."""
     story.beat(12.0, steps=30)

@@ -11,6 +11,7 @@ import numpy as np
 from downpour.base.values import Forecast
 from downpour.predictor import features as f
 from downpour.predictor.features import Array, Model
+from downpour.predictor.kinds import KindEffects
 
 STAGES = 3
 _LATE = 0.375  # halfway between the traces' reports at 25 and 50 %
@@ -208,6 +209,7 @@ class Online:
 
     def __init__(self, model: Model) -> None:
         self._model = model
+        self._kinds = KindEffects()
         self._waiting: dict[str, tuple[f.Features, float]] = {}
 
     def predict(self, worker: str, features: f.Features) -> Forecast:
@@ -219,8 +221,9 @@ class Online:
         if not requests:
             return []
         self._take_in()
-        tasks = f.task_rows([features for _, features in requests])
-        quantiles = self._model.predict([worker for worker, _ in requests], tasks)
+        workers = [worker for worker, _ in requests]
+        tasks = self._kinds.scaled(workers, f.task_rows([features for _, features in requests]))
+        quantiles = self._model.predict(workers, tasks)
         # A float64 overflows beyond exp(709).
         return [Forecast.of(row) for row in np.exp(np.minimum(quantiles, 300.0)).tolist()]
 
@@ -237,7 +240,9 @@ class Online:
         if self._waiting:
             waiting, self._waiting = self._waiting, {}
             features, seconds = zip(*waiting.values(), strict=True)
-            self._model.learn(list(waiting), f.task_rows(features), np.array(seconds))
+            workers, took = list(waiting), np.array(seconds)
+            tasks = self._kinds.learn(workers, f.task_rows(features), took)
+            self._model.learn(workers, tasks, took)
 
 
 _log = logging.getLogger(__name__)

@@ -6,10 +6,12 @@ logarithms of seconds; `calibration.Online` makes a predictor from a model. A wo
 an unknown name is a new worker. All seconds count from the assignment of a task to its result.
 
 Names are the traces' column names: `n_samples`, `batches`, and the machine's state at assignment
-(`cpu_util`, `loadavg1`, `mem_used`, `iowait`). A progress report at NN % of the batches (1 to 99)
-adds `pNN_elapsed_s` and the state at that moment as `pNN_cpu_util` and so on. If a task has several
-reports, the latest counts, and the one before it gives the pace between the two. We ignore other
-names. A value that is absent, NaN or impossible (a negative time) becomes NaN.
+(`cpu_util`, `loadavg1`, `mem_used`, `iowait`). The precision and the kind of device are names with
+the value 1, such as `precision_bfloat16` and `device_cuda`; without them, the kind is unknown. A
+progress report at NN % of the batches (1 to 99) adds `pNN_elapsed_s` and the state at that moment
+as `pNN_cpu_util` and so on. If a task has several reports, the latest counts, and the one before it
+gives the pace between the two. We ignore other names. A value that is absent, NaN or impossible (a
+negative time) becomes NaN.
 
 Learned predictors make their inputs from every worker's past (`Histories`). There, all times are
 logarithms of seconds per sample, relative to the worker's own running rate (its *base*). We handle
@@ -27,6 +29,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from downpour.base.names import AUTO, DEVICE_KINDS
 from downpour.base.values import Forecast
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -68,6 +71,10 @@ class Model(Protocol):
 
 
 STATE = ("cpu_util", "loadavg1", "mem_used", "iowait")
+KINDS = tuple(
+    [f"precision_{name}" for name in ("float32", "bfloat16")]
+    + [f"device_{name}" for name in DEVICE_KINDS if name != AUTO]
+)
 ELAPSED = "elapsed_s"
 
 # The columns of a task's row.
@@ -76,7 +83,9 @@ ASSIGNED = slice(1, 5)
 SHARE, SECONDS, NOW = 5, 6, slice(7, 11)
 SHARE_BEFORE, SECONDS_BEFORE = 11, 12
 DURING = slice(13, 17)
-WIDTH = 17
+KIND = 17
+"""A number for the precision and the kind of device together; 0 if neither is known."""
+WIDTH = 18
 
 # No real task, size or load is outside these limits. Logarithms of other values could overflow.
 LEAST, MOST = 1e-9, 1e12
@@ -113,6 +122,7 @@ class _Plan:
     samples: int
     batches: int
     assigned: tuple[int, ...]
+    kinds: tuple[int, ...]
     reports: tuple[tuple[int, tuple[int, ...]], ...]  # (percent, places of elapsed and state)
 
 
@@ -120,7 +130,7 @@ class _Plan:
 def _plan(given: tuple[str, ...]) -> _Plan:
     matches = [_PROGRESS.fullmatch(name) for name in given]
     percents = sorted({int(match[1]) for match in matches if match and match[2] in _FIELDS})
-    wanted = ["n_samples", "batches", *STATE]
+    wanted = ["n_samples", "batches", *STATE, *KINDS]
     wanted += [f"p{percent}_{field}" for percent in percents for field in _FIELDS]
     names = tuple(name for name in wanted if name in given)
     place = {name: number for number, name in enumerate(names)}
@@ -133,6 +143,7 @@ def _plan(given: tuple[str, ...]) -> _Plan:
         samples=at("n_samples"),
         batches=at("batches"),
         assigned=tuple(at(name) for name in STATE),
+        kinds=tuple(at(name) for name in KINDS),
         reports=tuple((p, tuple(at(f"p{p}_{field}") for field in _FIELDS)) for p in percents),
     )
 
@@ -144,6 +155,7 @@ def _read(plan: _Plan, values: Array) -> Array:
     size = np.where(samples >= LEAST, samples, batches)
     rows[:, SAMPLES] = np.where(size >= LEAST, size, math.nan)
     rows[:, ASSIGNED] = values[:, plan.assigned]
+    rows[:, KIND] = (values[:, plan.kinds] > 0) @ 2 ** np.arange(len(KINDS))
     states = [rows[:, ASSIGNED]]
     for percent, places in plan.reports:
         report = values[:, places]

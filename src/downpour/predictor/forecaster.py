@@ -11,6 +11,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from downpour.base.names import CPU, Device, trained_on
 from downpour.base.values import AttemptId, Forecast, Progress, SystemState
 from downpour.core.scheduler import Output, Scheduler
 from downpour.core.scheduler import events as on
@@ -42,6 +43,7 @@ class _Task:
     began_at_share: float
     assigned_at: float
     state: Features
+    kind: Features
     is_first: bool = False
     reports: list[tuple[int, float, Features]] = field(default_factory=list)
     sent: list[tuple[float, int]] = field(default_factory=list)
@@ -84,7 +86,7 @@ class _Task:
 
     def features(self) -> Features:
         """Return the task's features: with its last report, and one well before that."""
-        features: dict[str, float] = {"n_samples": self.samples, **self.state}
+        features: dict[str, float] = {"n_samples": self.samples, **self.state, **self.kind}
         # The pace between two reports that are close together would be noisy.
         before = [r for r in self.reports if r[0] <= self.reports[-1][0] - _APART_PERCENT]
         for percent, seconds, state in (*before[-1:], *self.reports[-1:]):
@@ -95,9 +97,10 @@ class _Task:
 
 @dataclass(slots=True)
 class _Machine:
-    """The state of a worker's machine, and the worker's task."""
+    """The state of a worker's machine, and the worker's task; `device` is empty if unknown."""
 
     state: Features = field(default_factory=dict)
+    device: str = ""
     task: _Task | None = None
     bytes_per_second: float = 0.0
 
@@ -112,6 +115,7 @@ class Forecaster:
         self._predictor: Predictor | None = predictor
         self._always = always
         self._machines: dict[str, _Machine] = {}
+        self._precision, self._asked = "", CPU
         self._usual_samples = 0.0
         self._update_bytes = 0
         self._wanted = False
@@ -120,6 +124,8 @@ class Forecaster:
 
     def follow(self, core: Scheduler, event: on.Event, output: Output) -> None:
         """Take in an event, and the scheduler's output for it."""
+        if isinstance(event, on.WorkerJoined):
+            self._machines.setdefault(event.worker, _Machine()).device = event.device
         if isinstance(event, on.HeartbeatReceived):
             self.heard(event.worker, event.running, event.system, event.at_seconds)
         # Orders come before facts, because a worker that gets a stop order may get another task.
@@ -151,6 +157,7 @@ class Forecaster:
         began_at = task.began_at[assigned.attempt.attempt]
         size = task.offer.samples
         self._update_bytes = experiment.update_bytes
+        self._precision, self._asked = experiment.spec.precision, experiment.spec.device
         self._usual_samples = sum(experiment.shard_samples) / len(experiment.shard_samples)
         self.assigned(assigned.worker, assigned.attempt, size, began_at, core.state.now_seconds)
         worker, machine = core.state.workers.get(assigned.worker), self._machines[assigned.worker]
@@ -180,7 +187,8 @@ class Forecaster:
         machine = self._machines.setdefault(worker, _Machine())
         # The predictor sees the rest of a resumed shard as a separate task.
         left = samples * (1.0 - began_at)
-        machine.task = _Task(attempt, left, began_at, at_seconds, machine.state)
+        kind = self._kind_of(machine)
+        machine.task = _Task(attempt, left, began_at, at_seconds, machine.state, kind)
         self._news = True
 
     def accepted(self, worker: str, attempt: AttemptId, seconds: float) -> None:
@@ -201,7 +209,8 @@ class Forecaster:
         percent, seconds, _ = task.reports[-1]
         share = percent / _PERCENT
         if share >= _OBSERVED_SHARE_MIN:
-            self._observe(worker, {"n_samples": task.samples * share, **task.state}, seconds)
+            done = {"n_samples": task.samples * share, **task.state, **task.kind}
+            self._observe(worker, done, seconds)
 
     def forecasts(self, at_seconds: float) -> on.Forecasts | None:
         """Forecast paces and running attempts; None if nothing is new or no forecast is needed.
@@ -222,7 +231,7 @@ class Forecaster:
         # Two kinds of requests. For every worker, busy or not: the time for a shard of the usual
         # size, by which policies compare workers. For every running attempt: its end.
         afresh: list[Request] = [
-            (name, {"n_samples": self._usual_samples, **machine.state})
+            (name, {"n_samples": self._usual_samples, **machine.state, **self._kind_of(machine)})
             for name, machine in self._machines.items()
         ]
         running: list[Request] = [(name, task.features()) for name, (_, task) in busy.items()]
@@ -241,6 +250,12 @@ class Forecaster:
                 for (machine, task), end in zip(busy.values(), ends, strict=True)
             ),
         )
+
+    def _kind_of(self, machine: _Machine) -> Features:
+        """Return the features of the active experiment's precision, and of a worker's device."""
+        known = {f"precision_{self._precision}": 1.0} if self._precision else {}
+        device = trained_on(self._asked, machine.device) if machine.device else None
+        return known | ({f"device_{Device.of(device).kind}": 1.0} if device else {})
 
     def _take(self, worker: str, attempt: AttemptId) -> _Task | None:
         machine = self._machines.get(worker)

@@ -23,12 +23,14 @@ from downpour.predictor.features import (
     ELAPSED,
     EVENTS,
     INPUTS,
+    KINDS,
     SECONDS,
     STATE,
     Array,
     Histories,
     task_rows,
 )
+from downpour.predictor.kinds import KindEffects
 from downpour.predictor.learned import rest_from_total
 
 KEYS = ("job", "round", "worker")
@@ -67,7 +69,8 @@ class Traces:
 
     def features(self, rows: Array, percents: tuple[int, ...]) -> list[dict[str, float]]:
         """Return the features of tasks after their reports at `percents`, one mapping per row."""
-        names = [name for name in ("n_samples", "batches", *STATE) if name in self.columns]
+        wanted = ("n_samples", "batches", *STATE, *KINDS)
+        names = [name for name in wanted if name in self.columns]
         for percent in percents:
             reported = (f"p{percent}_{name}" for name in (ELAPSED, *STATE))
             names += [name for name in reported if name in self.columns]
@@ -357,14 +360,16 @@ def _replay_job(
     shape = (len(names), len(job.rounds))
     sequences = _blank(job.number, shape, ways)
     place = {name: number for number, name in enumerate(names)}
-    histories = Histories()
+    histories, kinds = Histories(), KindEffects()
     done = np.zeros(len(names), dtype=int)
     for rows in job.rounds:
         workers = traces.workers(rows)
         seq = np.array([place[worker] for worker in workers])
         seconds = traces.seconds(rows)
-        _describe(sequences, traces, rows, histories, workers, ways, (seq, done[seq]))
-        tasks = task_rows(traces.features(rows, observed))
+        described = [task_rows(traces.features(rows, percents)) for percents in ways]
+        tasks = kinds.scaled(workers * len(ways), np.concatenate(described))
+        _describe(sequences, tasks, histories, workers, ways, (seq, done[seq]), seconds)
+        tasks = kinds.learn(workers, task_rows(traces.features(rows, observed)), seconds)
         events = histories.learn(histories.add(workers), tasks, seconds)
         sequences.events[seq, done[seq]] = events
         sequences.seconds[seq, done[seq]] = seconds
@@ -373,11 +378,10 @@ def _replay_job(
 
 
 def _describe(
-    sequences: TaskSequences, traces: Traces, rows: Array, histories: Histories, workers: list[str],
-    ways: list[tuple[int, ...]], at: tuple[Array, Array],
+    sequences: TaskSequences, tasks: Array, histories: Histories, workers: list[str],
+    ways: list[tuple[int, ...]], at: tuple[Array, Array], seconds: Array,
 ) -> None:  # fmt: skip
-    seconds, count = traces.seconds(rows), len(rows)
-    tasks = np.concatenate([task_rows(traces.features(rows, percents)) for percents in ways])
+    count = len(workers)
     inputs, base, size = histories.describe(np.tile(histories.find(workers), len(ways)), tasks)
     expected, target = base + size, rest_from_total(tasks, np.tile(seconds, len(ways)))
     for way, percents in enumerate(ways):

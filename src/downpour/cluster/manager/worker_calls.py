@@ -194,6 +194,7 @@ class WorkerCalls:
             worker=worker,
             running=registration.running,
             labels=registration.labels,
+            device=registration.trains_on,
         )
         self.driver.post(joined).result()
         # Not at the first heartbeat: if the worker dies in between, this connection ends.

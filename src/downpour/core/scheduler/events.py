@@ -132,11 +132,13 @@ class WorkerJoined(WorkerNews):
     """A worker has registered; if its name is known, this replaces the former registration.
 
     `running` is the attempt that it is training already, if the manager or the network was down for
-    a while. `labels` are the user's labels for it, each as KEY=VALUE.
+    a while. `labels` are the user's labels for it, each as KEY=VALUE. `device` is the one that it
+    trains on; empty if unknown.
     """
 
     running: values.AttemptId | None = None
     labels: tuple[str, ...] = ()
+    device: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
