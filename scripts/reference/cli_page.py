@@ -38,6 +38,7 @@ PowerShell. Then start a new shell. `downpour --version` prints the version.
 _SHARED = "## Options of several commands\n"
 _COMMON = "Common options"
 _COMMANDS_MIN = 3
+_UNTITLED = ("Arguments", "Options")  # one list: only options begin with hyphens
 _HELP = {"help", "help_all"}  # the introduction explains these
 
 
@@ -119,8 +120,8 @@ def _chapter(command: Any, ctx: Context, shared: dict[str, list[str]]) -> Iterat
     yield f"    {usage}\n"
     yield f"{command.help}\n"
     elsewhere: list[str] = []
+    own: dict[str, list[str]] = {}
     for title, params in groups(command, ctx):
-        own = []
         for param in params:
             described = _described(param)
             if described in shared.get(title, ()):
@@ -128,11 +129,11 @@ def _chapter(command: Any, ctx: Context, shared: dict[str, list[str]]) -> Iterat
             elif described in shared[_COMMON]:
                 elsewhere.append(f"`{_short(param, shared[_COMMON])}`")
             elif param.name not in _HELP and not _is_field(param):
-                own.append(described)
-        if own:
-            yield f"**{title}**\n"
-            yield from (f"- {described}" for described in own)
-            yield ""
+                own.setdefault(title if title not in _UNTITLED else "", []).append(described)
+    for title, lines in own.items():
+        yield from [f"**{title}**\n"] if title else []
+        yield from (f"- {described}" for described in lines)
+        yield ""
     if elsewhere:
         names = ", ".join(dict.fromkeys(elsewhere))
         yield f"[Common](#{_slug(_COMMON)}): {names}\n"

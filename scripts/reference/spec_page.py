@@ -18,8 +18,8 @@ from downpour.core.spec_refusals import Fields, accepts
 _INTRODUCTION = """\
 # The spec
 
-A spec says what an experiment trains, on which data, and how. Each field has a default, so a file
-holds only the fields that you change:
+A spec says what an experiment trains, on which data, and how. Each field has a default or may be
+absent, so a file holds only the fields that you change:
 
 ```toml
 dataset = "digits"
@@ -84,7 +84,8 @@ def _entry(fields: type[Fields], field: str, name: str, option: str) -> Iterator
     yield f"### `{name}`\n"
     yield f"{_linked(description)}.\n"
     kind = _kind(_type(fields, field), _accepts(fields, field), description)
-    yield f"{kind}; default: {_default(fields, field)}; option: `{option}`\n"
+    default = _default(fields, field)
+    yield f"{kind}{f'; default: {default}' if default else ''}; option: `{option}`\n"
 
 
 def _kind(kind: str, accepted: str, description: str) -> str:
@@ -118,7 +119,7 @@ def _default(fields: type[Fields], field: str) -> str:
     """Write a default as it would stand in a file."""
     value = fields.model_fields[field].get_default(call_default_factory=True)
     if value is None:
-        return "absent"
+        return ""
     if isinstance(value, Fields):
         return f"the defaults of [its table](#{_slug(f'The table {field}')})"
     return f"`{tomli_w.dumps({'x': value}).partition(' = ')[2].strip() or '{}'}`"
