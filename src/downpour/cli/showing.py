@@ -37,6 +37,12 @@ class _ReportOptions:
         default="FOLDER/report, or ./results/ID for one experiment",
         flag="--out",
     )
+    spread: str = option(
+        "interval",
+        "What follows the ± in tables of repetitions: the 95 % interval of the mean, or the "
+        "standard deviation.",
+        "interval|deviation",
+    )
     tensorboard: Path | None = common.tensorboard()
 
 
@@ -44,20 +50,27 @@ class _ReportOptions:
 def report(options: _ReportOptions) -> None:
     """Write tables, figures and a page of the results.
 
-    Means over repetitions come with 95 % intervals by Student's t. Tables are Markdown, CSV and
-    JSON, figures are PNG and SVG, and index.html is one file that needs no network. The command
-    replaces an earlier report in DIR and leaves other files alone.
+    Means over repetitions come with 95 % intervals by Student's t. Tables are Markdown, CSV, JSON
+    and LaTeX, figures are PNG and SVG, and index.html is one file that needs no network. The
+    command replaces an earlier report in DIR and leaves other files alone.
     """
     errors.require("downpour report", "report")
+    from downpour.experiments.studies.results import Study
     from downpour.show.report import write_report
+    from downpour.show.tables.report_tables import SPREADS
     from downpour.show.tables.terminal_tables import study_table
 
-    study, usual = _study(options.folder)
+    if options.spread not in SPREADS:
+        raise errors.SpecError("spread", options.spread, f"must be {' or '.join(SPREADS)}")
+    study = Study.read(options.folder).result
     if options.tensorboard is not None:
         _write_events(options.folder, options.tensorboard)
     with progress_bar("figures") as show:
         page = write_report(
-            study, options.out_dir or usual, lambda done, total: show(completed=done, total=total)
+            study,
+            options.out_dir or _usual_folder(options.folder, study),
+            lambda done, total: show(completed=done, total=total),
+            options.spread,
         )
     for subgrid in study.subgrids:
         out().print(study_table(subgrid))
@@ -78,27 +91,12 @@ def _write_events(folder: Path, tensorboard: Path) -> None:
         write_events(read_record(record), tensorboard, record.parent.name)
 
 
-def _study(folder: Path) -> tuple[StudyResult, Path]:
-    """Read the results in a folder; return them with the default folder for their report."""
-    from downpour.experiments.studies import Grid, Search, grid_results, read_folder
-    from downpour.experiments.studies.search import FIGURE_STEM
-    from downpour.record.study_result import read_one
+def _usual_folder(folder: Path, study: StudyResult) -> Path:
+    """Return the default folder for a study's report."""
+    from downpour.experiments.studies import Grid
 
-    if (folder / Grid.file_name).exists():
-        grid = read_folder(folder, Grid)
-        grid.check()
-        return grid_results(grid), folder / "report"
-    if (folder / Search.file_name).exists():
-        accepted = f"is a folder of `downpour tune`; its figure is {FIGURE_STEM}.svg"
-        raise errors.SpecError("FOLDER", str(folder), accepted)
-    try:
-        study = read_one(folder)
-    except errors.FileMissing:
-        accepted = "must be a folder of `downpour grid`, or of one experiment"
-        raise errors.SpecError("FOLDER", str(folder), accepted) from None
-    except errors.FileCorrupt as error:
-        raise errors.SpecError("FOLDER", str(folder), str(error)) from None
-    return study, RESULTS / study.subgrids[0].runs[0].result.experiment
+    is_grid = (folder / Grid.file_name).exists()
+    return folder / "report" if is_grid else RESULTS / study.subgrids[0].runs[0].result.experiment
 
 
 _STANDARD_OUTPUT = Path("-")

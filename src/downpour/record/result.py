@@ -341,7 +341,7 @@ class Result:
             shown += [name for name in (*losses, "train_seconds", "bytes") if name in columns]
             rows = [{name: row.get(name) for name in shown} for row in rows]
             columns = shown
-        return _frame(rows, columns)
+        return frame_of(rows, columns)
 
     def tasks_frame(self) -> pd.DataFrame:
         """Turn the tasks into a data frame, one row each.
@@ -350,7 +350,7 @@ class Result:
             MissingPackage: pandas is not installed.
         """
         rows = self._tasks_rows()
-        return _frame(rows, _columns(TaskResult, rows))
+        return frame_of(rows, _columns(TaskResult, rows))
 
     def _rounds_rows(self) -> list[dict[str, Any]]:
         """Flatten each epoch: the cost of stragglers, if known, and the accuracy of each class."""
@@ -470,7 +470,8 @@ def _columns(row_type: type[RoundResult | TaskResult], rows: list[dict[str, Any]
     return [f.name for f in dataclasses.fields(row_type) if f.name not in _LAID_FLAT]
 
 
-def _frame(rows: list[dict[str, Any]], columns: list[str]) -> pd.DataFrame:
+def frame_of(rows: list[dict[str, Any]], columns: list[str]) -> pd.DataFrame:
+    """Return a data frame of rows; missing values are NaN."""
     require("a data frame", "frames")
     import pandas as pd
 

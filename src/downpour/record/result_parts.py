@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Self
 
 import numpy as np
 
@@ -29,15 +30,26 @@ _LARGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A metric by its name, or the loss, whose name is `LOSS`, on a part of the examples."""
+    """A metric by its name, or the loss, whose name is `LOSS`, on a part of the examples.
+
+    `most` is the largest known value. An accuracy above 1 is no share: its task counts otherwise.
+    """
 
     name: str
     part: Part = "test"
+    most: float = 1.0
+
+    @classmethod
+    def of(cls, name: str, values: Iterable[float | None], part: Part = "test") -> Self:
+        """Return the measure of some values."""
+        known = (value for value in values if value is not None and math.isfinite(value))
+        return cls(name, part, max(known, default=1.0))
 
     @property
     def is_share(self) -> bool:
         """Whether its values are shares in 0..1 that people read in percent."""
-        return not _SHARES.isdisjoint(re.split(r"[^a-z]+", self.name.lower()))
+        words = re.split(r"[^a-z]+", self.name.lower())
+        return self.most <= 1 and not _SHARES.isdisjoint(words)
 
     @property
     def words(self) -> str:
@@ -80,7 +92,7 @@ class Measure:
 
     def text(self, value: float) -> str:
         """Write a value with its unit: "91.82%", "0.2813"."""
-        return f"{value:.2%}" if self.is_share else number(value)
+        return f"{value:.2%}" if self.is_share and value <= 1 else number(value)
 
 
 def number(value: float) -> str:
@@ -118,11 +130,15 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean of `count` values; `half_width` of its interval is None for a single one."""
+    """A mean of `count` values, the half width of its interval, and their standard deviation.
+
+    The last two are None for a single value.
+    """
 
     mean: float
     half_width: float | None
     count: int
+    deviation: float | None = None
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Estimate | None:
@@ -133,8 +149,9 @@ class Estimate:
         count = len(measured)
         if count == 1:
             return cls(measured[0], None, 1)
-        error = stdev(measured) / math.sqrt(count)
-        return cls(fmean(measured), t_quantile(count - 1) * error, count)
+        deviation = stdev(measured)
+        half_width = t_quantile(count - 1) * deviation / math.sqrt(count)
+        return cls(fmean(measured), half_width, count, deviation)
 
 
 def t_quantile(degrees: int, confidence: float = CONFIDENCE) -> float:

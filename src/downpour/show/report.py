@@ -330,7 +330,7 @@ def _headline(study: StudyResult) -> str:
     headline = f"{study.done} of {study.asked} runs, {each}."
     if repetitions == 1:
         return headline
-    return f"{headline} Intervals are 95\u00a0% intervals of the mean, by Student's t."
+    return f"{headline} Figures have 95\u00a0% intervals of the mean, by Student's t."
 
 
 def _failures(study: StudyResult) -> list[str]:
@@ -372,8 +372,13 @@ _FIGURES = "figures"
 OnProgress = Callable[[int, int], None]
 
 
-def write_report(study: StudyResult, out: Path, on_progress: OnProgress = lambda *_: None) -> Path:
-    """Write the report into a folder and return its page.
+def write_report(
+    study: StudyResult,
+    out: Path,
+    on_progress: OnProgress = lambda *_: None,
+    spread: str = "interval",
+) -> Path:
+    """Write the report into a folder and return its page; `spread` is that of its tables.
 
     This makes the folder if it is missing, and replaces its `tables/`, `figures/` and pages.
     `on_progress` gets the number of finished figures, and the number of all.
@@ -382,13 +387,18 @@ def write_report(study: StudyResult, out: Path, on_progress: OnProgress = lambda
     if not any(subgrid.runs for subgrid in study.subgrids):
         raise SpecError("FOLDER", study.name, "has no finished run to report on")
     _check(out)
-    tables, plots, page = report_tables.tables_of(study), plots_of(study), out / PAGE_NAME
+    tables, plots, page = report_tables.tables_of(study, spread), plots_of(study), out / PAGE_NAME
     try:
         for name in (_TABLES, _FIGURES):
             shutil.rmtree(out / name, ignore_errors=True)
             (out / name).mkdir(parents=True)
         for table in tables:
-            forms = {"md": table.to_markdown(), "csv": table.to_csv(), "json": table.to_json()}
+            forms = {
+                "md": table.to_markdown(),
+                "csv": table.to_csv(),
+                "json": table.to_json(),
+                "tex": table.to_latex(),
+            }
             for suffix, text in forms.items():
                 (out / _TABLES / f"{table.name}.{suffix}").write_text(text, "utf-8")
         live = write_live_copy(study, out)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import downpour
 from downpour.base.errors import SpecError
 from downpour.core.spec import ResolvedSpec
 from downpour.experiments.studies import (
@@ -256,3 +257,17 @@ def test_a_study_has_each_run_at_its_place(grid: StudyFolder[Grid]) -> None:
     assert [len(workers.at(values)) for values in workers.settings] == [2, 2]
     shared = [run.result for run in splits.at(("random", "average"))]
     assert shared == [run.result for run in workers.at((2,))]
+
+
+def test_a_study_is_a_data_frame(grid: StudyFolder[Grid]) -> None:
+    """A row for each run of each subgrid, with its place and what it came to."""
+    pytest.importorskip("pandas")
+    frame = downpour.Study.read(grid.path).to_frame()
+    ran = [run for subgrid in grid_results(grid).subgrids for run in subgrid.runs]
+    assert list(frame["experiment"]) == [run.result.experiment for run in ran]
+    assert list(frame["accuracy"]) == [run.result.accuracy for run in ran]
+    assert set(frame["state"]) == {"finished"}
+    here = frame[frame["subgrid"] == "splits"]
+    assert set(zip(here["split"], here["aggregate"], strict=True)) >= {("random", "average")}
+    with pytest.raises(SpecError, match="must be a folder of `downpour grid`"):
+        downpour.Study.read(grid.path / "runs")

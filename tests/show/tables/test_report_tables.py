@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+from dataclasses import replace as replace_field
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ from downpour.show.tables.report_tables import (
     Column,
     Table,
     classes,
+    differences,
     outcomes,
     resources,
     shards,
@@ -33,12 +36,14 @@ from tests.show.terminal import rendered
 RECORDED = Path(__file__).parents[2] / "recorded" / "splits"
 
 
-@pytest.mark.parametrize("suffix", ["md", "csv", "json"])
+@pytest.mark.parametrize("suffix", ["md", "csv", "json", "tex"])
 def test_the_tables_look_as_agreed(make: Make, suffix: str) -> None:
     """Every table of a small study, in each format."""
     tables = tables_of(make.study(make.splits()))
-    write = {"md": Table.to_markdown, "csv": Table.to_csv, "json": Table.to_json}[suffix]
-    told = "\n".join(write(table) for table in tables)
+    forms = {"md": Table.to_markdown, "csv": Table.to_csv, "json": Table.to_json}
+    told = "\n".join({**forms, "tex": Table.to_latex}[suffix](table) for table in tables)
+    if os.environ.get("UPDATE_QUERIES"):
+        (RECORDED / f"tables.{suffix}").write_text(told, "utf-8")
     assert told == (RECORDED / f"tables.{suffix}").read_text(encoding="utf-8")
 
 
@@ -127,6 +132,57 @@ def test_a_count_that_is_always_the_same_has_no_interval() -> None:
     assert written(Estimate(2.0, 0.0, 3), processes) == "2"
     assert written(Estimate(2.3, 1.4, 3), processes) == "2 ± 1"
     assert written(Estimate(2.0, 0.0, 3), seconds) == "2.00 ± 0.00"
+
+
+def test_an_interval_ends_where_no_value_can_be() -> None:
+    """A share is at most 100 %; a deviation is no interval, and the caption says which it is."""
+    share = Column("accuracy_percent", "accuracy %", 2, (0.0, 100.0))
+    near_the_end = Estimate(99.5, 1.25, 3, 0.5)
+    assert written(near_the_end, share) == "99.50 −1.25 +0.50"
+    assert written(near_the_end, share, "deviation") == "99.50 ± 0.50"
+    table = Table("t", "final accuracy", (share,), ((near_the_end,),), spread="deviation")
+    assert table.caption == "final accuracy (± standard deviation)"
+    assert replace_field(table, rows=((99.5,),)).caption == "final accuracy"
+
+
+def test_a_latex_table_keeps_what_values_say() -> None:
+    """Signs of LaTeX are escaped."""
+    table = Table("t", "10 % of a_b", (Column("a", "a"), Column("b", "b", 1)), (("x&y", 0.5),))
+    assert table.to_latex().splitlines() == [
+        r"\begin{table}",
+        r"\caption{10 \% of a\_b}",
+        r"\centering",
+        r"\begin{tabular}{lr}",
+        r"\toprule",
+        r"a & b \\",
+        r"\midrule",
+        r"x\&y & 0.5 \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+
+
+def test_differences_are_those_of_one_seed(make: Make) -> None:
+    """The noise that settings share drops out; a repetition without a partner does not count."""
+    noise = (0.1, 0.2, 0.3)
+    first = [make.run([0.5 + n], values=("a",), repetition=r) for r, n in enumerate(noise, 1)]
+    second = [make.run([0.6 + n], values=("b",), repetition=r) for r, n in enumerate(noise, 1)]
+    late = make.run([0.9], values=("b",), repetition=4)
+    subgrid = make.subgrid(
+        axes=("split",), settings=[("a",), ("b",)], runs=[*first, *second, late], repetitions=4
+    )
+    (row,) = json.loads(differences(subgrid).to_json())
+    assert (row["split"], row["pairs"]) == ("b", 3)
+    assert row["accuracy_percent"]["mean"] == pytest.approx(10)
+    assert row["accuracy_percent"]["ci95"] == pytest.approx(0)
+
+
+def test_an_accuracy_above_1_is_not_a_percentage(make: Make) -> None:
+    """A task that counts in percent itself is not multiplied by 100."""
+    subgrid = make.subgrid(axes=(), settings=[()], runs=[make.run([0.5, 87.5])])
+    (row,) = json.loads(outcomes(subgrid).to_json())
+    assert row["accuracy"]["mean"] == 87.5
 
 
 def counts(split: str, *by_class: list[int]) -> ShardCounts:

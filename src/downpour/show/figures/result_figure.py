@@ -31,7 +31,7 @@ _METRICS_MAX = 3
 def result_figure(result: Result) -> Figure:
     """Draw a result's first metrics by epoch, one panel each, and its losses in one below."""
     metrics = [
-        Measure(name, result.part)
+        Measure.of(name, (epoch.measured(name) for epoch in result.epochs), result.part)
         for name in names_of(epoch.metrics for epoch in result.epochs)[:_METRICS_MAX]
     ]
     with style.styled():

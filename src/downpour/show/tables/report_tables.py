@@ -9,9 +9,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from statistics import fmean
@@ -26,16 +27,25 @@ from downpour.record.study_result import RunResult, StudyResult, SubgridResult, 
 from downpour.record.timeline import AttemptSpan
 
 Cell = str | int | float | Estimate | None
+SPREADS: Mapping[str, str] = {
+    "interval": "± 95 % interval of the mean",
+    "deviation": "± standard deviation",
+}
+"""By name, what follows the ± of a mean."""
 NOTHING = "–"
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its key for programs, its header for people, its decimals."""
+    """A column: its key for programs, its header for people, its decimals, and its `limits`.
+
+    No value can lie outside of the limits, and so no end of an interval is shown there.
+    """
 
     key: str
     header: str
     decimals: int | None = None
+    limits: tuple[float, float] = (-math.inf, math.inf)
 
     @property
     def is_text(self) -> bool:
@@ -47,7 +57,8 @@ class Column:
 class Table:
     """Rows under columns; `name` is the name of its files, `title` the one that people read.
 
-    `subgrid` is the subgrid that the table is about, or none.
+    `subgrid` is the subgrid that the table is about, or none. The title names the `spread` that
+    follows a mean.
     """
 
     name: str
@@ -55,13 +66,34 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     subgrid: str = ""
+    spread: str = "interval"
+
+    @property
+    def caption(self) -> str:
+        """The title, with the meaning of ± if there is any."""
+        cells = (cell for row in self.rows for cell in row if isinstance(cell, Estimate))
+        has_spread = any(cell.half_width is not None for cell in cells)
+        return f"{self.title} ({SPREADS[self.spread]})" if has_spread else self.title
 
     def texts(self) -> list[list[str]]:
         """Write every cell for people."""
         return [
-            [written(cell, column) for cell, column in zip(row, self.columns, strict=True)]
+            [
+                written(cell, column, self.spread)
+                for cell, column in zip(row, self.columns, strict=True)
+            ]
             for row in self.rows
         ]
+
+    def to_latex(self) -> str:
+        """Write the table for LaTeX, with the rules of its package booktabs."""
+        heads = [column.header for column in self.columns]
+        lines = [" & ".join(map(_as_latex, row)) + r" \\" for row in [heads, *self.texts()]]
+        sides = "".join("l" if column.is_text else "r" for column in self.columns)
+        body = [r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
+        begin = [r"\begin{table}", rf"\caption{{{_as_latex(self.caption)}}}", r"\centering"]
+        tabular = [rf"\begin{{tabular}}{{{sides}}}", *body, r"\end{tabular}", r"\end{table}"]
+        return "\n".join([*begin, *tabular]) + "\n"
 
     def to_markdown(self) -> str:
         """Write the table for a page of Markdown, with right-aligned numbers."""
@@ -69,10 +101,10 @@ class Table:
         heads = [column.header for column in self.columns]
         rules = ["---" if column.is_text else "--:" for column in self.columns]
         lines = [f"| {' | '.join(row)} |" for row in [heads, rules, *rows]]
-        return f"**{self.title}**\n\n" + "\n".join(lines) + "\n"
+        return f"**{self.caption}**\n\n" + "\n".join(lines) + "\n"
 
     def to_csv(self) -> str:
-        """Write the table as CSV; an estimate takes a column for its mean and one for its width."""
+        """Write the table as CSV; an estimate takes columns for mean, interval and deviation."""
         wide = {
             place
             for place in range(len(self.columns))
@@ -81,7 +113,11 @@ class Table:
         text = io.StringIO(newline="")
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(
-            _spread((column.key for column in self.columns), wide, lambda key: [key, f"{key}_ci95"])
+            _spread(
+                (column.key for column in self.columns),
+                wide,
+                lambda key: [key, f"{key}_ci95", f"{key}_sd"],
+            )
         )
         for row in self.rows:
             writer.writerow(_spread(row, wide, _parts))
@@ -96,29 +132,45 @@ class Table:
         return json.dumps(rows, indent=2, allow_nan=False) + "\n"
 
 
-def written(cell: Cell, column: Column) -> str:
-    """Write a cell for people: "94.22 ± 0.12"."""
+def written(cell: Cell, column: Column, spread: str = "interval") -> str:
+    """Write a cell for people: "94.22 ± 0.12", or "99.80 −0.31 +0.20" at the end of a range."""
     match cell:
         case None:
             return NOTHING
-        case Estimate(mean, None):
-            return f"{mean:.{column.decimals or 0}f}"
-        case Estimate(mean, 0) if not column.decimals:  # a count that never varied
-            return f"{mean:.0f}"
-        case Estimate(mean, half_width):
-            return f"{mean:.{column.decimals or 0}f} ± {half_width:.{column.decimals or 0}f}"
+        case Estimate():
+            return _estimated(cell, column, spread)
         case float():
             return f"{cell:.{column.decimals or 0}f}"
         case _:
             return str(cell)
 
 
+def _estimated(cell: Estimate, column: Column, spread: str) -> str:
+    digits = f".{column.decimals or 0}f"
+    width = cell.half_width if spread == "interval" else cell.deviation
+    if width is None or (width == 0 and not column.decimals):  # a count that never varied
+        return f"{cell.mean:{digits}}"
+    low, high = (cell.mean - column.limits[0], column.limits[1] - cell.mean)
+    if spread == "interval" and min(low, high) < width:
+        return f"{cell.mean:{digits}} −{min(low, width):{digits}} +{min(high, width):{digits}}"
+    return f"{cell.mean:{digits}} ± {width:{digits}}"
+
+
+_LATEX = str.maketrans({sign: rf"\{sign}" for sign in "#$%&_{}"} | {"±": r"$\pm$", "−": r"$-$"})
+
+
+def _as_latex(text: str) -> str:
+    return text.replace("\\", r"\textbackslash ").translate(_LATEX)
+
+
 def _parts(cell: Cell) -> list[Cell]:
-    return [cell.mean, cell.half_width] if isinstance(cell, Estimate) else [cell, None]
+    if isinstance(cell, Estimate):
+        return [cell.mean, cell.half_width, cell.deviation]
+    return [cell, None, None]
 
 
 def _spread(cells: Iterable[Any], wide: set[int], parts: Callable[[Any], list[Any]]) -> list[Any]:
-    """Flatten a row: two fields if the column has estimates, otherwise one."""
+    """Flatten a row: several fields if the column has estimates, otherwise one."""
     flat: list[Any] = []
     for place, cell in enumerate(cells):
         flat += parts(cell) if place in wide else [cell]
@@ -127,7 +179,8 @@ def _spread(cells: Iterable[Any], wide: set[int], parts: Callable[[Any], list[An
 
 def _plain(cell: Cell) -> Any:
     if isinstance(cell, Estimate):
-        return {"mean": cell.mean, "ci95": cell.half_width, "trials": cell.count}
+        spread = {"ci95": cell.half_width, "sd": cell.deviation}
+        return {"mean": cell.mean, **spread, "trials": cell.count}
     return cell
 
 
@@ -191,11 +244,13 @@ def workers(result: Result) -> Table:
     return Table(WORKERS_NAME, "Attempts of each worker", columns, tuple(rows))
 
 
-def tables_of(study: StudyResult) -> list[Table]:
+def tables_of(study: StudyResult, spread: str = "interval") -> list[Table]:
     """Make every table that the study has data for."""
     made = []
     for subgrid in study.subgrids:
         made += [outcomes(subgrid), epochs(subgrid)]
+        if len(subgrid.measured) > 1 and subgrid.repetitions > 1:
+            made.append(differences(subgrid))
         if any(run.has_uneven_data for run in subgrid.runs):
             made.append(classes(subgrid))
         if any(run.resources for run in subgrid.runs):
@@ -204,7 +259,7 @@ def tables_of(study: StudyResult) -> list[Table]:
             made.append(shards(subgrid))
     if study.is_single and study.subgrids[0].runs:
         made.append(workers(study.subgrids[0].runs[0].result))
-    return [*made, runs(study)]
+    return [replace(table, spread=spread) for table in (*made, runs(study))]
 
 
 def measured_by(subgrid: SubgridResult) -> list[Measure]:
@@ -214,7 +269,9 @@ def measured_by(subgrid: SubgridResult) -> list[Measure]:
     """
     results = [run.result for run in subgrid.runs]
     if names := names_of(result.metrics for result in results):
-        return list(map(Measure, names))
+        known = [result.metrics for result in results]
+        known += [epoch.metrics for result in results for epoch in result.epochs]
+        return [Measure.of(name, (metrics.get(name) for metrics in known)) for name in names]
     has_loss = any(result.test_loss is not None for result in results)
     return [Measure(LOSS if has_loss else "accuracy")]
 
@@ -229,10 +286,10 @@ def outcomes(subgrid: SubgridResult) -> Table:
     """Return the outcome of each setting: the final model's metrics, and seconds."""
     measures: list[tuple[Column, Callable[[Result], float | None]]] = [
         *((_column(measure), partial(_shown, measure)) for measure in measured_by(subgrid)),
-        (Column("train_seconds", "training s", 2), lambda r: r.train_seconds),
-        (Column("aggregate_seconds", "aggregation s", 3), lambda r: r.aggregate_seconds),
-        (Column("evaluate_seconds", "evaluation s", 2), lambda r: r.evaluate_seconds),
-        (Column("total_seconds", "total s", 2), lambda r: r.total_seconds),
+        (_seconds("train_seconds", "training s"), lambda r: r.train_seconds),
+        (_seconds("aggregate_seconds", "aggregation s", 3), lambda r: r.aggregate_seconds),
+        (_seconds("evaluate_seconds", "evaluation s"), lambda r: r.evaluate_seconds),
+        (_seconds("total_seconds", "total s"), lambda r: r.total_seconds),
     ]
     rows = []
     for values in subgrid.settings:
@@ -256,7 +313,7 @@ def epochs(subgrid: SubgridResult) -> Table:
         ),
         (Column("train_loss", "train loss", 4), lambda r: r.train_loss),
         (_column(Measure(LOSS, part_of(subgrid))), lambda r: r.test_loss),
-        (Column("train_seconds", "training s", 2), lambda r: r.train_seconds),
+        (_seconds("train_seconds", "training s"), lambda r: r.train_seconds),
     ]
     rows = []
     for values, runs_here in subgrid.measured:
@@ -266,6 +323,36 @@ def epochs(subgrid: SubgridResult) -> Table:
             rows.append((*map(label, values), epoch + 1, *estimates))
     columns = Column("epoch", "epoch", 0), *(column for column, _ in measures)
     return _table(subgrid, "epochs", "epochs", columns, rows)
+
+
+def differences(subgrid: SubgridResult) -> Table:
+    """Return how much each setting differs from the first one, over repetitions of one seed.
+
+    Repetitions share their seeds. So the noise that two settings have in common drops out, and
+    the interval of the differences is narrower than those of the means.
+    """
+    (base, first), *others = subgrid.measured
+    measures: list[tuple[Column, Callable[[Result], float | None]]] = [
+        *(
+            (Column(one.key, one.header, one.decimals), partial(_shown, one))
+            for one in measured_by(subgrid)
+        ),
+        (Column("train_seconds", "training s", 2), lambda r: r.train_seconds),
+    ]
+    by_seed = {(run.repetition, run.result.spec.get("seed")): run.result for run in first}
+    rows = []
+    for values, runs_here in others:
+        seeds = ((run.result, (run.repetition, run.result.spec.get("seed"))) for run in runs_here)
+        pairs = [(result, by_seed[seed]) for result, seed in seeds if seed in by_seed]
+        estimates = (Estimate.of(_difference(*map(m, pair)) for pair in pairs) for _, m in measures)
+        rows.append((*map(label, values), len(pairs), *estimates))
+    columns = Column("pairs", "pairs", 0), *(column for column, _ in measures)
+    title = f"differences from {setting_of(subgrid, base)}, by seed"
+    return _table(subgrid, "differences", title, columns, rows)
+
+
+def _difference(value: float | None, base: float | None) -> float | None:
+    return None if value is None or base is None else value - base
 
 
 def classes(subgrid: SubgridResult) -> Table:
@@ -280,7 +367,7 @@ def classes(subgrid: SubgridResult) -> Table:
     for values, all_shares in uneven:
         by_class = ([s[c] for s in all_shares if c < len(s)] for c in range(count))
         rows.append((*map(label, values), *(Estimate.of(map(percent, s)) for s in by_class)))
-    columns = [Column(f"class_{c}_percent", f"class {c} %", 1) for c in range(count)]
+    columns = [Column(f"class_{c}_percent", f"class {c} %", 1, _PERCENT) for c in range(count)]
     return _table(subgrid, "classes", "final accuracy of each class", columns, rows)
 
 
@@ -314,8 +401,9 @@ def resources(subgrid: SubgridResult) -> Table:
 
 def runs(study: StudyResult) -> Table:
     """List every run that counts, with its measurements."""
-    names = [measure.name for subgrid in study.subgrids for measure in measured_by(subgrid)]
-    measures = [Measure(name) for name in dict.fromkeys(names)]
+    found = [measure for subgrid in study.subgrids for measure in measured_by(subgrid)]
+    largest = {one.name: one for one in sorted(found, key=lambda one: one.most)}
+    measures = [largest[name] for name in dict.fromkeys(one.name for one in found)]
     columns = (
         # Programs read these keys, so they keep their first names.
         Column("group", "subgrid"),
@@ -376,8 +464,16 @@ def _table(
     return Table(f"{subgrid.name}-{name}", title, (*axes, *columns), tuple(rows), subgrid.name)
 
 
+_PERCENT = (0.0, 100.0)
+
+
+def _seconds(key: str, header: str, decimals: int = 2) -> Column:
+    return Column(key, header, decimals, (0.0, math.inf))
+
+
 def _column(measure: Measure) -> Column:
-    return Column(measure.key, measure.header, measure.decimals)
+    limits = {"limits": _PERCENT} if measure.is_share else {}
+    return Column(measure.key, measure.header, measure.decimals, **limits)
 
 
 def _shown(measure: Measure, measured: Result | RoundResult) -> float | None:

@@ -218,8 +218,10 @@ def _metrics_columns(epochs: Sequence[RoundResult]) -> list[Column]:
     """Return the columns of the metrics that fit a terminal, in the task's order."""
     columns: list[Column] = []
     room = _METRICS_WIDTH
-    for name in names_of(epoch.metrics for epoch in epochs):
-        column = _measurements(Measure(name), [epoch.metrics.get(name) for epoch in epochs])
+    names = names_of(epoch.metrics for epoch in epochs)
+    for name in sorted(names, key="accuracy".__ne__):  # it stays, whatever else there is
+        values = [epoch.metrics.get(name) for epoch in epochs]
+        column = _measurements(Measure.of(name, values), values)
         room -= 2 + max(map(len, (*column[0].split("\n"), "0.1234")))
         if room < 0 and columns:
             break
@@ -301,17 +303,19 @@ _ROOMY_FIELDS = 4
 
 
 def study_table(subgrid: SubgridResult) -> RenderableType:
-    """Show for each setting of a subgrid: its first metric and seconds of training."""
+    """Show for each setting of a subgrid: its first metric, the accuracy, and seconds."""
     table = report_tables.outcomes(subgrid)
-    first = report_tables.measured_by(subgrid)[0]
-    wanted = {*subgrid.axes, "trials", first.key, "train_seconds"}
+    first, *more = report_tables.measured_by(subgrid)
+    shown = {first.key, *(measure.key for measure in more if measure.name == "accuracy")}
+    wanted = {*subgrid.axes, "trials", *shown, "train_seconds"}
     texts = table.texts()
     columns: list[Column] = [
         (column.header, [row[place] for row in texts])
         for place, column in enumerate(table.columns)
         if column.key in wanted
     ]
-    return Group(Text(one_line(subgrid.name), style="bold"), text_table(columns))
+    name = one_line(table.caption.replace(table.title, subgrid.name))
+    return Group(Text(name, style="bold"), text_table(columns))
 
 
 def search_table(search: SearchResult) -> RenderableType:
