@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from downpour.experiments.client import Client
     from downpour.experiments.locating import resumed
     from downpour.experiments.replay import replay
-    from downpour.experiments.studies.results import Study
+    from downpour.experiments.studies.grid import Study
     from downpour.experiments.trained_model import load_model
     from downpour.experiments.training import run
     from downpour.host.paths import Credentials
@@ -56,7 +56,7 @@ _HOMES = {
     "Outer": "downpour.core.spec",
     "Result": "downpour.show.notebook",
     "Spec": "downpour.core.spec",
-    "Study": "downpour.experiments.studies.results",
+    "Study": "downpour.experiments.studies.grid",
     "Task": "downpour.learning.tasks",
     "allow": "downpour.learning.allowlist",
     "load_model": "downpour.experiments.trained_model",

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from downpour.experiments.client import Client
-    from downpour.experiments.studies import Grid, Search, Study, StudyFolder
+    from downpour.experiments.studies import Grid, Search, StudyFolder, StudySpec
     from downpour.experiments.studies.running import OnKept
     from downpour.experiments.surroundings import Surroundings
     from downpour.record import Result
@@ -175,7 +175,7 @@ def _with_code_here(spec: Spec) -> Spec:
     return spec.replace(code=code)
 
 
-StudyT = TypeVar("StudyT", bound="Study")
+StudyT = TypeVar("StudyT", bound="StudySpec")
 _FAILED = 1
 
 

@@ -39,7 +39,7 @@ class _ReportOptions:
     )
     spread: str = option(
         "interval",
-        "What follows the ± in tables of repetitions: the 95 % interval of the mean, or the "
+        "The number after ± in tables of repetitions: the 95 % interval of the mean, or the "
         "standard deviation.",
         "interval|deviation",
     )
@@ -55,7 +55,7 @@ def report(options: _ReportOptions) -> None:
     command replaces an earlier report in DIR and leaves other files alone.
     """
     errors.require("downpour report", "report")
-    from downpour.experiments.studies.results import Study
+    from downpour.experiments.studies.grid import Study
     from downpour.show.report import write_report
     from downpour.show.tables.report_tables import SPREADS
     from downpour.show.tables.terminal_tables import study_table

@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 
 from downpour.experiments.client import OnStatus
-from downpour.experiments.studies import Grid, Run, Search, Study, StudyFolder
+from downpour.experiments.studies import Grid, Run, Search, StudyFolder, StudySpec
 from downpour.experiments.studies.running import StudyDisplay, Train, measured_in
 from downpour.experiments.studies.study import OnEpoch
 from downpour.network.rpc.messages import Status
@@ -96,12 +96,12 @@ class FakeBackend:
         """Name the runs that were trained."""
         return [run.name for run in self.trained]
 
-    def check(self, study: Study) -> None:
+    def check(self, study: StudySpec) -> None:
         """Accept every study."""
         assert next(study.samples())
 
     @contextmanager
-    def start(self, study: Study) -> Iterator[Train]:
+    def start(self, study: StudySpec) -> Iterator[Train]:
         """Start nothing."""
         assert study.name
         self.starts += 1

@@ -17,8 +17,8 @@ from downpour.experiments.studies import (
     Remote,
     Run,
     Search,
-    Study,
     StudyFolder,
+    StudySpec,
     grid_results,
     read_folder,
     run_study,
@@ -107,7 +107,7 @@ class FakeClient(Client):
         self.cancelled.append(experiment)
 
 
-def some_study() -> Study:
+def some_study() -> StudySpec:
     """Return a study; what a manager trains does not depend on it."""
     return Grid.from_toml(QUICK_GRID)
 
@@ -211,7 +211,7 @@ STANDBYS = 'policy = "replace"\nstandbys = 2\n'
     ],
 )
 def test_what_cannot_be_trained_here_is_refused_before_anything_is_written(
-    tmp_path: Path, folder_in: Callable[..., StudyFolder[Study]], text: str, line: str
+    tmp_path: Path, folder_in: Callable[..., StudyFolder[StudySpec]], text: str, line: str
 ) -> None:
     """Every dataset of the study is looked for, not only the first run's."""
     with pytest.raises(SpecError, match=line):

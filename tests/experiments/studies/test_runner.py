@@ -11,7 +11,7 @@ import pytest
 from filelock import FileLock
 
 from downpour.base.errors import ExperimentFailed, SpecError
-from downpour.experiments.studies import Run, Study, StudyFolder, run_study
+from downpour.experiments.studies import Run, StudyFolder, StudySpec, run_study
 from downpour.experiments.studies.folder import held, holder
 from tests.experiments.studies.conftest import (
     FakeBackend,
@@ -21,7 +21,7 @@ from tests.experiments.studies.conftest import (
     search_folder,
 )
 
-FolderIn = Callable[..., StudyFolder[Study]]
+FolderIn = Callable[..., StudyFolder[StudySpec]]
 
 
 @pytest.fixture(params=[grid_folder, search_folder], ids=["grid", "search"])

@@ -13,8 +13,8 @@ from downpour.base.errors import SpecError
 from downpour.core.spec import ResolvedSpec
 from downpour.experiments.studies import (
     Grid,
-    Study,
     StudyFolder,
+    StudySpec,
     grid_results,
     read_folder,
     run_study,
@@ -32,7 +32,7 @@ from tests.experiments.studies.conftest import (
 from tests.specs import plain_spec
 
 
-def done(folder: StudyFolder[Study]) -> StudyFolder[Study]:
+def done(folder: StudyFolder[StudySpec]) -> StudyFolder[StudySpec]:
     """Run all of a study."""
     run_study(folder, FakeBackend(), Silence())
     return folder
@@ -47,7 +47,7 @@ def grid(tmp_path: Path) -> StudyFolder[Grid]:
 
 
 @pytest.fixture(params=[grid_folder, search_folder], ids=["grid", "search"])
-def folder(request: pytest.FixtureRequest, tmp_path: Path) -> StudyFolder[Study]:
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> StudyFolder[StudySpec]:
     """A folder whose study is done."""
     return done(request.param(tmp_path))
 
@@ -58,7 +58,7 @@ def content(path: Path) -> dict[str, str]:
     return {str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
-def some_run(folder: StudyFolder[Study]) -> Path:
+def some_run(folder: StudyFolder[StudySpec]) -> Path:
     """Return the folder of a run."""
     return folder.records()[1].parent
 
@@ -106,7 +106,7 @@ def test_a_search_without_an_accuracy_is_not_drawn(tmp_path: Path) -> None:
     assert search_files(folder) == []
 
 
-def test_what_was_cut_off_begins_anew(folder: StudyFolder[Study]) -> None:
+def test_what_was_cut_off_begins_anew(folder: StudyFolder[StudySpec]) -> None:
     """A run whose writing a power failure cut off does not count, and leaves no files."""
     place = folder.records()[-1].parent
     place.rename(place.with_name(f".new-{place.name}"))
@@ -119,7 +119,7 @@ def test_what_was_cut_off_begins_anew(folder: StudyFolder[Study]) -> None:
 
 
 def test_a_folder_that_was_cut_off_at_its_beginning_is_as_good_as_empty(
-    folder: StudyFolder[Study], tmp_path: Path
+    folder: StudyFolder[StudySpec], tmp_path: Path
 ) -> None:
     """The file of what was asked for was being written, or had just been."""
     torn = StudyFolder(tmp_path / "torn", folder.study)
@@ -188,7 +188,7 @@ OTHER_SPEC = plain_spec(epochs=9, shards=1).to_toml().encode()
     ],
 )
 def test_what_is_not_whole_is_refused_and_left_as_it_is(
-    folder: StudyFolder[Study], harm: Callable[[Path], None], reason: str
+    folder: StudyFolder[StudySpec], harm: Callable[[Path], None], reason: str
 ) -> None:
     """One line that names the folder; nothing is run, and nothing changed."""
     harm(some_run(folder))
@@ -219,7 +219,7 @@ def test_what_is_not_whole_is_refused_and_left_as_it_is(
     ],
 )
 def test_the_folder_of_another_study_is_refused(
-    tmp_path: Path, folder_in: Callable[..., StudyFolder[Study]], text: str, old: str, new: str
+    tmp_path: Path, folder_in: Callable[..., StudyFolder[StudySpec]], text: str, old: str, new: str
 ) -> None:
     """Also that of one that had more than is asked for now; nothing in it is touched."""
     folder = done(folder_in(tmp_path))
@@ -231,7 +231,9 @@ def test_the_folder_of_another_study_is_refused(
     assert content(folder.path) == before
 
 
-def test_a_folder_of_something_else_is_refused(folder: StudyFolder[Study], tmp_path: Path) -> None:
+def test_a_folder_of_something_else_is_refused(
+    folder: StudyFolder[StudySpec], tmp_path: Path
+) -> None:
     """A folder with files in it, or a file in its place."""
     thesis = tmp_path / "mine" / "thesis.tex"
     thesis.parent.mkdir()

@@ -14,4 +14,4 @@ from downpour.experiments.studies.running import Remote as Remote
 from downpour.experiments.studies.running import run_study as run_study
 from downpour.experiments.studies.search import Search as Search
 from downpour.experiments.studies.study import Run as Run
-from downpour.experiments.studies.study import Study as Study
+from downpour.experiments.studies.study import StudySpec as StudySpec

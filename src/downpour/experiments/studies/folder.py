@@ -34,8 +34,8 @@ from downpour.experiments.studies.study import (
     EndedRun,
     Run,
     RunSummary,
-    Study,
     StudyProgress,
+    StudySpec,
     about,
 )
 from downpour.files.store.layout import RECORD_NAME, SPEC_NAME
@@ -102,8 +102,8 @@ def _refused_in(path: Path) -> Iterator[None]:
         raise refusal(path, explain(error)) from None
 
 
-StudyT = TypeVar("StudyT", bound=Study)
-StudyT_co = TypeVar("StudyT_co", bound=Study, covariant=True)
+StudyT = TypeVar("StudyT", bound=StudySpec)
+StudyT_co = TypeVar("StudyT_co", bound=StudySpec, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +333,6 @@ class StudyStatus:
         return f"{self.progress.text}, {about(self.progress.seconds_left)} left, {runs_it}"
 
 
-def status_of(folder: StudyFolder[Study]) -> StudyStatus:
+def status_of(folder: StudyFolder[StudySpec]) -> StudyStatus:
     """Read how far a study is."""
     return StudyStatus(folder.study.plan(folder.ended()).progress, holder(folder.path))

@@ -44,9 +44,9 @@ from downpour.experiments.studies.study import (
     OnEpoch,
     Run,
     RunSummary,
-    Study,
     StudyPlan,
     StudyProgress,
+    StudySpec,
     about,
 )
 from downpour.experiments.surroundings import Surroundings, workers_for
@@ -127,14 +127,14 @@ Raises DownpourError if training fails.
 class Backend(Protocol):
     """Trains the runs of a study."""
 
-    def check(self, study: Study) -> None:
+    def check(self, study: StudySpec) -> None:
         """Refuse a study that this backend cannot run, before anything starts.
 
         Raises:
             SpecError: a field is invalid; the message names it and the accepted values.
         """
 
-    def start(self, study: Study) -> AbstractContextManager[Train]:
+    def start(self, study: StudySpec) -> AbstractContextManager[Train]:
         """Return a context in which the backend can train runs."""
 
 
@@ -147,7 +147,7 @@ class Embedded:
     on_event: OnEvent | None = None
     """Gets each experiment's events."""
 
-    def check(self, study: Study) -> None:
+    def check(self, study: StudySpec) -> None:
         """Refuse missing datasets, and fewer workers than a policy needs."""
         fields = ("task", "dataset", "data_path", "dataset_options", "image_size", "loss")
         runs = list(study.samples())
@@ -159,10 +159,10 @@ class Embedded:
             self._workers(run)
 
     @contextmanager
-    def start(self, study: Study) -> Iterator[Train]:
+    def start(self, study: StudySpec) -> Iterator[Train]:
         """Start as many workers as the largest run uses, or new ones for each run.
 
-        See `Study.shares_workers`.
+        See `StudySpec.shares_workers`.
         """
         if study.shares_workers:
             # Threads and device are the first run's. A search must not vary the device, and each
@@ -199,7 +199,7 @@ class Remote:
     on_event: OnEvent | None = None
     """Gets each experiment's events."""
 
-    def check(self, study: Study) -> None:
+    def check(self, study: StudySpec) -> None:
         """Refuse several numbers of workers: the manager trains all runs with its own workers."""
         numbers = {run.workers for run in study.samples()}
         if len(numbers) > 1:
@@ -208,7 +208,7 @@ class Remote:
             raise SpecError("workers", given, f"must be a single number with --manager, {why}")
 
     @contextmanager
-    def start(self, study: Study) -> Iterator[Train]:  # noqa: ARG002
+    def start(self, study: StudySpec) -> Iterator[Train]:  # noqa: ARG002
         """Start nothing: the manager is running already."""
         yield partial(_train, self.client, self.note, None, self.on_event)
 
@@ -326,7 +326,7 @@ _START_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
 
 
-def detach(command: str, folder: StudyFolder[Study], options: Sequence[str]) -> int:
+def detach(command: str, folder: StudyFolder[StudySpec], options: Sequence[str]) -> int:
     """Start a process that runs a study; return its ID once it holds the folder's lock.
 
     `command` is the subcommand of `downpour`, which takes a file and `--out`.
@@ -355,7 +355,7 @@ OnKept = Callable[[Path], None]
 
 
 def run_study(
-    folder: StudyFolder[Study],
+    folder: StudyFolder[StudySpec],
     backend: Backend,
     display: StudyDisplay,
     on_kept: OnKept | None = None,
@@ -384,7 +384,7 @@ def run_study(
 def _run(
     run: Run,
     plan: StudyPlan,
-    folder: StudyFolder[Study],
+    folder: StudyFolder[StudySpec],
     train: Train,
     display: StudyDisplay,
     *,
@@ -405,6 +405,6 @@ def _run(
     display.ends(plan.line(ended), plan.progress)
 
 
-def _write_best(plan: StudyPlan, folder: StudyFolder[Study]) -> None:
+def _write_best(plan: StudyPlan, folder: StudyFolder[StudySpec]) -> None:
     if plan.best is not None:
         folder.write(BEST_NAME, plan.best.spec.to_toml().encode())

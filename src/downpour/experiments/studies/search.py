@@ -50,7 +50,7 @@ _NEVER = {
 
 
 @dataclass(frozen=True)
-class Search(study.Study):
+class Search(study.StudySpec):
     """A study that chooses its runs as it goes.
 
     `fields` are the spec's own, `axes` the searched ones. `goal` is the metric or loss to improve.

@@ -1,6 +1,6 @@
 """A study, the runs that one file describes, and a run, which is one experiment.
 
-The folder, the backends and the runner know grids and searches as `Study` and `StudyPlan`. Runs
+The folder, the backends and the runner know grids and searches as `StudySpec` and `StudyPlan`. Runs
 that differ only in their seed are a group; each run of a group is a repetition of its settings.
 """
 
@@ -226,7 +226,7 @@ class EndedRun:
     summary: RunSummary
 
 
-class Study(ABC):
+class StudySpec(ABC):
     """A grid or a search; methods that read a file raise SpecError."""
 
     kind: ClassVar[str]

@@ -133,7 +133,7 @@ class Table:
 
 
 def written(cell: Cell, column: Column, spread: str = "interval") -> str:
-    """Write a cell for people: "94.22 ± 0.12", or "99.80 −0.31 +0.20" at the end of a range."""
+    """Write a cell for people: "94.22 ± 0.12"; at the end of a range, both sides differ."""
     match cell:
         case None:
             return NOTHING

@@ -219,7 +219,7 @@ def _metrics_columns(epochs: Sequence[RoundResult]) -> list[Column]:
     columns: list[Column] = []
     room = _METRICS_WIDTH
     names = names_of(epoch.metrics for epoch in epochs)
-    for name in sorted(names, key="accuracy".__ne__):  # it stays, whatever else there is
+    for name in sorted(names, key="accuracy".__ne__):  # other metrics never push it out
         values = [epoch.metrics.get(name) for epoch in epochs]
         column = _measurements(Measure.of(name, values), values)
         room -= 2 + max(map(len, (*column[0].split("\n"), "0.1234")))
