@@ -84,7 +84,7 @@ def workers_for(spec: Spec, workers: int | None = None, *, is_here: bool = True)
     On this machine, we start one for each shard, but no more than one for each accelerator, or,
     without any, than its cores can run at once. Further workers would wait for each other, and each
     takes the memory of a process with torch. If the spec has no number of shards, each worker gets
-    one. `docs/results/more-workers.md` has the measured seconds behind this rule. Elsewhere
+    one. `docs/how-to/more-workers.md` has the measured seconds behind this rule. Elsewhere
     Downpour does not know the cores, and users should ask for a hundred jobs themselves.
     """
     if workers is None:
