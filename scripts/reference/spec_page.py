@@ -31,7 +31,7 @@ optimizer = "nesterov"
 momentum = 0.8
 ```
 
-`downpour run FILE` reads it, and each field is an option of `run` and `submit` as well. In Python,
+`downpour run FILE` reads it. Each field is an option of `run`, `submit` and `plan` as well. In Python,
 `downpour.Spec(dataset="digits", shards=4)` makes the same value. A mistake costs one line, which
 names the field and the values it accepts.
 
@@ -85,7 +85,7 @@ def _entry(fields: type[Fields], field: str, name: str, option: str) -> Iterator
     yield f"{_linked(description)}.\n"
     kind = _kind(_type(fields, field), _accepts(fields, field), description)
     default = _default(fields, field)
-    yield f"{kind}{f'; default: {default}' if default else ''}; option: `{option}`\n"
+    yield f"{kind}{f'; default: {default}' if default else ''}; `{option}`\n"
 
 
 def _kind(kind: str, accepted: str, description: str) -> str:
