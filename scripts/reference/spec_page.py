@@ -31,9 +31,9 @@ optimizer = "nesterov"
 momentum = 0.8
 ```
 
-`downpour run FILE` reads it. Each field is an option of `run`, `submit` and `plan` as well. In Python,
-`downpour.Spec(dataset="digits", shards=4)` makes the same value. A mistake costs one line, which
-names the field and the values it accepts.
+`downpour run FILE` reads it. Each field is an option of `run`, `submit` and `plan` as well. In
+Python, `downpour.Spec(dataset="digits", shards=4)` makes the same value. A mistake costs one line,
+which names the field and the values it accepts.
 
 `make docs` writes this page from the fields.
 
