@@ -14,7 +14,7 @@ from downpour import data, extending, launchers
 
 PUBLIC: dict[ModuleType, str] = {
     downpour: "Client Credentials DownpourError Inside Outer Result Spec Study Task __version__ "
-    "allow compare_policies load_model replay resumed run",
+    "allow compare_policies from_trainer load_model replay resumed run",
     data: "Blocks ImageFolder TokenWindows local_path transforms",
     extending: "Action Aggregator Assignment Close Codec Contribution ExperimentEvent Handoff "
     "LoggedRun Logger Mode ModeKind Policy Resize RoundResult RoundView SplitRequest Splitter "

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from downpour.host.paths import Credentials
     from downpour.learning.allowlist import allow
     from downpour.learning.tasks import Task
+    from downpour.learning.tasks.trainer_task import from_trainer
     from downpour.show.notebook import Result
     from downpour_lab.policylab.comparison import compare_policies
 
@@ -42,6 +43,7 @@ __all__ = [
     "__version__",
     "allow",
     "compare_policies",
+    "from_trainer",
     "load_model",
     "replay",
     "resumed",
@@ -59,6 +61,7 @@ _HOMES = {
     "Study": "downpour.experiments.studies.grid",
     "Task": "downpour.learning.tasks",
     "allow": "downpour.learning.allowlist",
+    "from_trainer": "downpour.learning.tasks.trainer_task",
     "load_model": "downpour.experiments.trained_model",
     "replay": "downpour.experiments.replay",
     "resumed": "downpour.experiments.locating",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
@@ -13,6 +13,20 @@ from downpour.core.modes import MODES, check_mode, mode_of
 from downpour.core.spec import ResolvedSpec, Spec, batches_in
 from downpour.core.stragglers.base import POLICIES, Policy, check_policy
 
+SAID_BY_TASK = (
+    "accumulate",
+    "batch_size",
+    "clip_norm",
+    "device",
+    "epochs",
+    "evaluate_batch",
+    "keep_best",
+    "last_batch",
+    "order",
+    "precision",
+    "seed",
+)
+"""The fields that a task of another library says, unless the spec names them."""
 _MEETINGS = 4
 _STEPS_MIN = 10
 """Shards meet more often than `_MEETINGS` only if each round has this many steps."""
@@ -24,9 +38,13 @@ _OUTER_MOMENTUM_MIN = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalOptimizer:
-    """The optimizer that trains: the momentum of sgd, or None if it is another one."""
+    """The optimizer that trains: the momentum of sgd, or None if it is another one.
+
+    The `settings` are fields that the task says for a spec that does not name them.
+    """
 
     momentum: float | None
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 def decided(
@@ -56,6 +74,10 @@ def decided_in(asked: Spec, known: ResolvedSpec) -> dict[str, Any]:
     """Return the values that an earlier decision gave to the fields that are `auto`."""
     fields = {"optimizer_state": known.optimizer_state, "meet": known.meet, "device": known.device}
     was_open = {name: value for name, value in fields.items() if getattr(asked, name) == "auto"}
+    said_by_task = {
+        name for name in SAID_BY_TASK if asked.task and name not in asked.model_fields_set
+    }
+    was_open |= {name: getattr(known, name) for name in said_by_task}
     return {**was_open, "outer": known.outer} if asked.outer.optimizer == "auto" else was_open
 
 
@@ -120,7 +142,7 @@ def with_meetings(spec: ResolvedSpec, shard_samples: Sequence[int]) -> ResolvedS
     """Return the spec with a number for `meet`, now that we know the examples of each shard."""
     if spec.meet != AUTO:
         return spec
-    return spec.replace(meet=meetings_of(shard_samples, spec.batch_size))
+    return spec.replace(meet=meetings_of(shard_samples, spec.batch_size, spec.last_batch))
 
 
 def rounds_at_most(spec: ResolvedSpec) -> int:
@@ -128,14 +150,14 @@ def rounds_at_most(spec: ResolvedSpec) -> int:
     return spec.epochs * max(_MEETINGS, spec.shards) if spec.meet == AUTO else spec.rounds
 
 
-def meetings_of(shard_samples: Sequence[int], batch_size: int) -> int:
+def meetings_of(shard_samples: Sequence[int], batch_size: int, last_batch: str = "even") -> int:
     """Return how often shards that gain from it meet in an epoch.
 
     Four times, because an average of few steps goes astray less. A larger number of shards is also
     their number of meetings, if each round has ten steps then. The smallest shard has a batch in
     each round. `docs/results/more-workers.md` has the measurements.
     """
-    batches = batches_in(min(shard_samples), batch_size)
+    batches = batches_in(min(shard_samples), batch_size, last_batch)
     often = max(_MEETINGS, min(len(shard_samples), batches // _STEPS_MIN))
     return max(1, min(often, batches))
 
@@ -178,6 +200,9 @@ def resolve(spec: Spec, workers: int | None, trainer: LocalOptimizer | None = No
     `workers` is None if their number is not known yet. `trainer` is the optimizer of the spec's
     task, if it brings its own.
     """
+    if trainer is not None:
+        said = trainer.settings.items()
+        spec = spec.replace(**{k: v for k, v in said if k not in spec.model_fields_set})
     # A policy checks that there are more workers than standbys. While we don't know their number,
     # we assume that it suffices.
     check_policy(spec, POLICIES[spec.policy], workers or spec.standbys + 1)

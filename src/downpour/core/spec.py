@@ -29,10 +29,11 @@ from downpour.core.spec_fields import Inside, Outer, SpecFields
 from downpour.core.spec_refusals import ACCEPTED, Fields, InvalidField, not_default, refusal
 
 
-def batches_in(samples: int, batch_size: int) -> int:
-    """Return the number of batches of a shard."""
+def batches_in(samples: int, batch_size: int, last_batch: str = "even") -> int:
+    """Return the number of batches of a shard, at least one if it has examples."""
     whole, rest = divmod(samples, batch_size)
-    return whole + 1 if rest > 1 or (rest and not whole) else whole
+    has_rest = (rest > 1 and last_batch != "drop") or (rest and not whole)
+    return whole + 1 if has_rest else whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ def _inside_fits(spec: SpecFields) -> None:
 def _data_fits(spec: SpecFields) -> None:
     if spec.task is None and spec.task_options:
         raise refusal("task_options", spec.task_options, "only a task has them")
-    if spec.order == "blocks" and spec.batches != "shuffled":
+    if spec.order in {"blocks", "given"} and spec.batches != "shuffled":
         raise refusal("order", spec.order, "needs batches = 'shuffled'")
     for field, value in not_default(spec, _OF_THE_BUILT_IN_TASK if spec.task else ()).items():
         raise refusal(field, value, "has no effect with a task, which has its own")
@@ -346,15 +347,16 @@ class Spec(SpecFields):
 
     def replace(self, **changes: Any) -> Self:
         """Return a spec with some fields changed, validated again."""
-        return type(self).make({**self.model_dump(), **changes})
+        return type(self).make({**self.model_dump(exclude_unset=True), **changes})
 
-    def to_toml(self, *, without_defaults: bool = False) -> str:
+    def to_toml(self, *, without_defaults: bool = False, only_named: bool = False) -> str:
         """Write the spec as TOML that `from_toml` reads back to an equal value.
 
-        `without_defaults` leaves out fields with the defaults of `Spec`.
+        `without_defaults` leaves out fields with the defaults of `Spec`. `only_named` leaves out
+        fields that the user did not name, because a task's own code may say these.
         """
-        whole = Spec.make(self.model_dump())
-        dumped = whole.model_dump(exclude_defaults=without_defaults)
+        whole = Spec.make(self.model_dump(exclude_unset=True))
+        dumped = whole.model_dump(exclude_defaults=without_defaults, exclude_unset=only_named)
         fields = {key: value for key, value in dumped.items() if value is not None}
         scalars = {key: value for key, value in fields.items() if not isinstance(value, dict)}
         tables = {key: value for key, value in fields.items() if isinstance(value, dict) and value}
@@ -369,7 +371,7 @@ class ResolvedSpec(Spec):
     """
 
     shards: int = Field(ge=1, le=100_000)
-    last_batch: Literal["even", "rest"]
+    last_batch: Literal["even", "rest", "drop"]
     optimizer_state: Literal["reset", "keep"]
     outer: Outer
     device: Annotated[str, StringConstraints(pattern=DEVICE_PATTERN)]

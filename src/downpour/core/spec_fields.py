@@ -272,16 +272,17 @@ class SpecFields(Fields):
         default="shuffled",
         description="balanced: every batch has the same mix of classes as the shard",
     )
-    order: Literal["auto", "random", "blocks"] = Field(
+    order: Literal["auto", "random", "blocks", "given"] = Field(
         default="auto",
         description="blocks: shuffle blocks of examples that lie together, and the examples of a "
-        "few blocks; auto: blocks for downpour.data.Blocks, and otherwise random",
+        "few blocks; given: the dataset's own order in every epoch; auto: blocks for "
+        "downpour.data.Blocks, and otherwise random",
     )
     batch_size: int = Field(default=32, ge=1, le=1_000_000, description="Examples in a batch")
-    last_batch: Literal["even", "rest"] = Field(
+    last_batch: Literal["even", "rest", "drop"] = Field(
         default="even",
         description="even: an epoch's batches have nearly equal sizes; rest: all have batch_size, "
-        "except a smaller last one",
+        "except a smaller last one; drop: without that one",
     )
     epochs: int = Field(
         default=5, ge=1, le=1_000_000, description="Passes over the training examples"

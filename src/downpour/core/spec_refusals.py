@@ -24,7 +24,8 @@ ACCEPTED = {
     "name": "1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit",
     "code_bundle": "64 hexadecimal digits in lower case",
     "data_key": "the name of a folder of prepared data: letters, digits and hyphens",
-    "task": "package.module:Class, the name of a class that inherits from downpour.Task",
+    "task": "package.module:Class, the name of a class that inherits from downpour.Task or "
+    "LightningModule, or of a Trainer",
     "split": "random, class, equal or dirichlet(ALPHA)",
     "keep_best": "loss or the name of a metric, alone or as min:NAME or max:NAME",
     "betas": "two numbers, each at least 0 and below 1",

@@ -107,7 +107,7 @@ class Client:
         Raises:
             SpecError: the manager refuses the spec.
         """
-        text, request = spec_of(spec).to_toml(), request or secrets.token_hex(4)
+        text, request = spec_of(spec).to_toml(only_named=True), request or secrets.token_hex(4)
         return self._ask(lambda manager: manager.submit(text, request))
 
     def status(self, experiment: str = "") -> Status:

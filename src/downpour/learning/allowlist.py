@@ -96,13 +96,21 @@ def check_factory(field: str, name: str) -> str:
     return match[1]
 
 
-def load_factory(field: str, name: str) -> Callable[..., Any]:
-    """Import and return the factory that a spec's field names."""
+def load_factory(
+    field: str, name: str, is_ready: Callable[[object], bool] = lambda _: False
+) -> Callable[..., Any]:
+    """Import and return the factory that a spec's field names.
+
+    An object of the module that `is_ready` is returned, too. Its class may be of any library,
+    because we don't call it.
+    """
     module_name = check_factory(field, name)
     try:
         factory = getattr(importlib.import_module(module_name), name.partition(":")[2])
     except Exception as error:
         raise SpecError(field, name, f"cannot be imported: {describe_error(error)}") from error
+    if is_ready(factory):
+        return factory  # type: ignore[no-any-return]
     if not callable(factory):
         raise SpecError(field, name, "is not callable; name a function that returns it")
     # An allowed module may import, say, `os.system`: a factory must also be defined in one.

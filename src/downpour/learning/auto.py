@@ -27,12 +27,13 @@ from typing import TYPE_CHECKING, Any
 from downpour.base.errors import LaunchError, SpecError
 from downpour.base.names import AUTO, CPU, Devices
 from downpour.core.families import ARRANGEMENTS
-from downpour.core.resolve import LocalOptimizer
+from downpour.core.resolve import SAID_BY_TASK, LocalOptimizer
 from downpour.core.spec import Spec
 from downpour.host.child import JsonLine
 from downpour.host.machine import usable_cores
 from downpour.host.process import end_with_parent
 from downpour.learning.allowlist import environment
+from downpour.learning.user_code import imported_by
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -43,6 +44,9 @@ GAIN_MIN = 1.1
 """A worker leaves its single process only for a step that is at least this many times as fast.
 Steps of two processes that did nothing else differed by 7 % (two cores, the report's network, eight
 turns)."""
+
+LIBRARIES = {"lightning", "pytorch_lightning", "transformers"}
+"""Libraries whose objects can be tasks; a project that imports none has no such object."""
 
 _SIGNS = ("nvidia[0-9]*", "nvmap", "dxg", "kfd")
 """Files of NVIDIA's cards, its small boards, its cards in WSL, and AMD's cards."""
@@ -205,7 +209,9 @@ def trainer_of(
     patience_seconds: float | None = None,
     ask: Callable[[dict[str, Any]], str] | None = None,
 ) -> LocalOptimizer | None:
-    """Return the optimizer of a spec's task; None if the spec names it, or nothing depends on it.
+    """Return the optimizer of a spec's task, and the fields that the task says.
+
+    None if the spec names them, or nothing depends on them.
 
     Args:
         spec: what is to train.
@@ -215,7 +221,8 @@ def trainer_of(
         ask: lets another process call `look` with its argument; None: we start one.
     """
     is_open = "auto" in {spec.optimizer_state, spec.outer.optimizer}
-    if spec.task is None or not is_open or (spec.shards or workers) == 1:
+    is_open = is_open and (spec.shards or workers) != 1
+    if spec.task is None or not (is_open or _may_say_fields(spec)):
         return None
     if apart:
         text = spec.replace(meet=1).to_toml()
@@ -235,6 +242,15 @@ def trainer_of(
     return LocalOptimizer(momentum=None)
 
 
+def _may_say_fields(spec: Spec) -> bool:
+    """Whether a task may be of a library whose objects say what the spec leaves out."""
+    if spec.model_fields_set.issuperset(SAID_BY_TASK):
+        return False
+    with suppress(SpecError):  # which preparation tells
+        return bool(LIBRARIES & imported_by(spec))
+    return False
+
+
 @lru_cache(maxsize=64)
 def _found_apart(spec: str, environment_: str, patience_seconds: float | None) -> LocalOptimizer:
     """Look in a child process; remembered, because a study resolves many specs."""
@@ -251,7 +267,7 @@ def _asked(spec: str) -> dict[str, Any]:
 
 def _answered(ask: Callable[[], str]) -> LocalOptimizer:
     with suppress(LaunchError, subprocess.CalledProcessError, ValueError, KeyError, TypeError):
-        return LocalOptimizer(momentum=json.loads(ask())["momentum"])
+        return LocalOptimizer(**json.loads(ask()))
     log.info("the optimizer of a task cannot be seen before its preparation")
     return LocalOptimizer(momentum=None)
 
@@ -259,6 +275,7 @@ def _answered(ask: Callable[[], str]) -> LocalOptimizer:
 def _found(spec: Spec) -> LocalOptimizer:
     """Make the task's network and optimizers."""
     from downpour.base.values import DatasetFacts
+    from downpour.learning.tasks.adapted import Adapted
     from downpour.learning.tasks.agreement import TaskData
     from downpour.learning.tasks.loaded import load
     from downpour.learning.training.optimizers import Optimizers
@@ -268,7 +285,8 @@ def _found(spec: Spec) -> LocalOptimizer:
     )
     loaded = load(spec, TaskData(facts=facts, labels=None, sketches={}))
     made = Optimizers(loaded, loaded.network()).by_name.values()
-    return LocalOptimizer(momentum=_momentum_of(list(made)))
+    settings = loaded.task.settings() if isinstance(loaded.task, Adapted) else {}
+    return LocalOptimizer(momentum=_momentum_of(list(made)), settings=settings)
 
 
 def _momentum_of(optimizers: list[Optimizer]) -> float | None:
@@ -284,7 +302,7 @@ def _momentum_of(optimizers: list[Optimizer]) -> float | None:
 def look(asked: dict[str, Any]) -> str:
     """Look at the task of a spec that another process asks about; returns what trains it."""
     sys.path[:] = asked["path"]
-    return json.dumps({"momentum": _found(Spec.from_toml(asked["spec"])).momentum})
+    return json.dumps(asdict(_found(Spec.from_toml(asked["spec"]))))
 
 
 def main() -> None:

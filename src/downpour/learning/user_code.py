@@ -202,10 +202,15 @@ def versions_of(spec: Spec) -> dict[str, str]:
     """
     if not spec.trains_own_code:
         return {}
-    names = {_ALWAYS, *_imported(project_of(*spec.trained_code))}
+    names = {_ALWAYS, *imported_by(spec)}
     found = {name: _distribution(name) for name in names - sys.stdlib_module_names - {_OWN}}
     versions = {name: _version(name) for name in filter(None, found.values())}
     return {name: version for name, version in sorted(versions.items()) if version}
+
+
+def imported_by(spec: Spec) -> set[str]:
+    """Return the top-level names of the packages that a spec's trained project imports."""
+    return set(_imported(project_of(*spec.trained_code)))
 
 
 def package_imports(spec: Spec) -> tuple[str, ...]:

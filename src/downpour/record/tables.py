@@ -348,7 +348,7 @@ class Tables:
     def _settle(self, shard_samples: Sequence[int]) -> None:
         """Give the spec the number of meetings that follows from the examples of the shards."""
         if self.submitted is not None and self.spec.get("meet") == AUTO:
-            meet = meetings_of(shard_samples, self.spec["batch_size"])
+            meet = meetings_of(shard_samples, self.spec["batch_size"], self.spec["last_batch"])
             spec = {**self.spec, "meet": meet}
             self.submitted = msgspec.structs.replace(self.submitted, spec=spec)
 

@@ -125,6 +125,18 @@ def test_a_single_example_that_is_left_over_joins_the_batch_before_it(
     assert [samples_in(count, samples, spec) for count in range(batches + 1)] == held
 
 
+@pytest.mark.parametrize(("samples", "sizes"), [(17, [8, 8]), (23, [8, 8]), (16, [8, 8]), (5, [5])])
+def test_examples_that_fill_no_batch_are_left_out_in_the_given_order(
+    samples: int, sizes: list[int]
+) -> None:
+    """As a DataLoader with drop_last and without shuffle; but a shard has a batch at least."""
+    spec = spec_of("shuffled").replace(last_batch="drop", order="given")
+    part = part_of(spec, samples, 0)
+    bounds = [samples_in(number, samples, spec) for number in range(part.steps + 1)]
+    assert (np.diff(bounds).tolist(), part.samples) == (sizes, sum(sizes))
+    assert batch_order(spec, np.arange(samples)[::-1], None, 3, 1).tolist() == [*range(samples)]
+
+
 def test_batches_of_one_stay_batches_of_one() -> None:
     """Where they are asked for there is nothing to join."""
     assert (batches_in(3, 1), samples_in(2, 3, spec_of("shuffled", 1))) == (3, 2)

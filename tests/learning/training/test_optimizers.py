@@ -18,14 +18,13 @@ from downpour.base.errors import FileCorrupt
 from downpour.base.values import DatasetFacts
 from downpour.core.spec import Spec
 from downpour.learning.datasets import PreparedDataset
-from downpour.learning.tasks import Task
+from downpour.learning.tasks import Position, Task
 from downpour.learning.tasks.agreement import TaskData
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training.loop import ShardTraining
 from downpour.learning.training.optimizers import (
     OPTIMIZERS,
     Optimizers,
-    Position,
     rate_factor,
     unwrapped,
 )

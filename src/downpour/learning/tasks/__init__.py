@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -43,6 +44,31 @@ class ReadsAhead(Protocol):
 
     def reach(self, place: int, /) -> None:
         """Say that the expected examples before a place have been read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """A step of a training: `step` of `steps` in an epoch, `epoch` of `epochs`, all from 0 on."""
+
+    epoch: int
+    epochs: int
+    step: int
+    steps: int
+
+    @property
+    def number(self) -> int:
+        """The step's number in the whole training."""
+        return self.epoch * self.steps + self.step
+
+    @property
+    def total(self) -> int:
+        """How many steps the whole training has."""
+        return self.epochs * self.steps
+
+    @property
+    def done(self) -> float:
+        """The share of all steps before this one, in 0..1."""
+        return (self.epoch + self.step / self.steps) / self.epochs
 
 
 class Task:

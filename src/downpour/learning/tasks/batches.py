@@ -25,6 +25,7 @@ from downpour.learning.accelerators import free_bytes, is_plain
 from downpour.learning.blame import users_errors
 from downpour.learning.datasets import Examples, PreparedDataset
 from downpour.learning.tasks import Batch, ExampleList, Task
+from downpour.learning.tasks.adapted import CollatedExamples
 
 
 def batch_loss(output: Tensor, targets: Tensor, spec: Spec) -> Tensor:
@@ -53,7 +54,8 @@ Indices = NDArray[np.int64]
 
 def batch_of(task: Task, examples: ExampleList, part: str, indices: Indices, device: str) -> Batch:
     """Collate the examples of some indices [b] of a part, in their order, on the device."""
-    return on_device(task.collate(read(examples, part, indices.tolist())), device)
+    collate = examples.collate if isinstance(examples, CollatedExamples) else task.collate
+    return on_device(collate(read(examples, part, indices.tolist())), device)
 
 
 def read(examples: ExampleList, part: str, numbers: list[int]) -> Any:

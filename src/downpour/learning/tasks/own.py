@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -30,9 +30,11 @@ from downpour.learning.allowlist import load_factory
 from downpour.learning.blame import describe_error, is_lack_of_memory, users_errors, with_place
 from downpour.learning.datasets import CLASSES_MAX
 from downpour.learning.tasks import ExampleList, Task, resemble
+from downpour.learning.tasks.adapted import LIGHTNING, Adapted, derives, is_adaptable
 from downpour.learning.tasks.batches import read
 
 NEEDED = ("model", "examples", "loss")
+SCHEDULE_FIELDS = ("schedule", "warmup", "final_rate", "decay", "decay_every")
 
 ARGUMENTS = {
     name: len(inspect.signature(method).parameters) - 1
@@ -45,10 +47,18 @@ ARGUMENTS = {
 def own_task(spec: Spec) -> Task:
     """Make the task that a spec names."""
     name = spec.task or ""
-    made = load_factory("task", name)
+    with numerics.seeded(spec.seed):  # a module may build its network while it is imported
+        made = load_factory("task", name, is_adaptable)
     if not (isinstance(made, type) and issubclass(made, Task)):
-        accepted = with_place("must be a class that inherits from downpour.Task", made)
-        raise SpecError("task", name, accepted)
+        with theirs(spec, "cannot be made", made), numerics.seeded(spec.seed):
+            found = _adapted(name, made, spec.task_options)
+        if found is None:
+            accepted = (
+                "must be a class that inherits from downpour.Task or LightningModule, or a "
+                "function that returns a LightningModule or a Trainer"
+            )
+            raise SpecError("task", name, with_place(accepted, made))
+        return found
     missing = [method for method in NEEDED if not overrides(made, method)]
     if missing:
         lacks = f"lacks {' and '.join(f'{method}()' for method in missing)}"
@@ -64,6 +74,29 @@ def own_task(spec: Spec) -> Task:
         _check_arguments(task, method, count, name)
     _refuse_twice_said(task, spec)
     return task
+
+
+def _adapted(name: str, found: Any, options: Mapping[str, Any]) -> Adapted | None:
+    """Make a task from another library's class, from an object, or from a function's result.
+
+    None if it is none of them.
+    """
+    if isinstance(found, type) and derives(found, LIGHTNING, "LightningModule"):
+        from downpour.learning.tasks.lightning_task import LightningTask, made_of
+
+        return LightningTask(name, lambda: made_of(name, found, options))
+    is_function = isinstance(found, FunctionType)
+    made = found(**options) if is_function else found
+    if is_adaptable(made):
+        from downpour.learning.tasks.trainer_task import TrainerTask
+
+        return TrainerTask(name, made)
+    first = made[0] if isinstance(made, tuple) and made else made
+    if is_function and derives(type(first), LIGHTNING, "LightningModule"):
+        from downpour.learning.tasks.lightning_task import LightningTask
+
+        return LightningTask(name, lambda: found(**options))
+    return None
 
 
 def examples_of(task: Task, spec: Spec, part: str) -> ExampleList:
@@ -145,7 +178,7 @@ def _check_arguments(task: Task, method: str, count: int, name: str) -> None:
 def _refuse_twice_said(task: Task, spec: Spec) -> None:
     """Refuse fields that would have no effect, because the task decides what they say."""
     decided = {
-        "rate": ("schedule", "warmup", "final_rate", "decay", "decay_every"),
+        "rate": SCHEDULE_FIELDS,
         "step": ("clip_norm", "accumulate", "inside"),
     }
     for method, fields in decided.items():
@@ -298,7 +331,7 @@ def _block_ends(task: Task, spec: Spec, part: str, examples: ExampleList) -> NDA
             'order = "blocks" needs examples with block_ends, as those of downpour.data.Blocks'
         )
         raise mistake(spec, task, "examples", accepted)
-    if ends is None or spec.order == "random" or spec.batches != "shuffled":
+    if ends is None or spec.order in {"random", "given"} or spec.batches != "shuffled":
         return np.empty(0, np.int64)
     ends = np.asarray(ends)
     if ends.ndim != 1 or not len(ends) or ends[-1] != len(examples) or (np.diff(ends) <= 0).any():

@@ -12,7 +12,8 @@ random order. So an epoch reads a block once, and has few of them open at a time
 
 If an epoch has `meet` meetings, the m-th task trains the m-th of `meet` consecutive, nearly equal
 slices of the epoch's batches. The last batch is as large as the others, to one example. With
-`last_batch` = `rest`, it has the remaining examples, as in PyTorch's DataLoader.
+`last_batch` = `rest`, it has the remaining examples, as in PyTorch's DataLoader, and with `drop`
+an epoch leaves these out.
 
 A single example that is left over joins the batch before it: batch normalization has no variance of
 one example. So the number of steps is the same for all sizes.
@@ -79,6 +80,8 @@ def batch_order(
     """
     if block_ends is not None:
         return _by_blocks(indices, block_ends, window_blocks, first, spec.seed, epoch, shard)
+    if spec.order == "given":
+        return np.sort(indices)[:first]
     if spec.batches == "shuffled":
         words = _SHUFFLED, spec.seed, epoch, shard
         return indices[random_order(len(indices), *words, first=first)]
@@ -92,7 +95,7 @@ def batch_order(
     tie_order = random_order(len(present), _TIES, spec.seed, epoch, shard)
     bounds = [
         samples_in(count, len(order), spec)
-        for count in range(batches_in(len(order), spec.batch_size) + 1)
+        for count in range(batches_in(len(order), spec.batch_size, spec.last_batch) + 1)
     ]
     return order[_stratified(classes, tie_order, np.diff(bounds))]
 
@@ -148,9 +151,10 @@ def _blocks_of(indices: Indices, ends: Indices, *words: int) -> tuple[Indices, .
 
 def samples_in(batches: int, samples: int, spec: Spec) -> int:
     """Return how many of a shard's examples its first batches hold."""
-    all_batches = batches_in(samples, spec.batch_size)
+    all_batches = batches_in(samples, spec.batch_size, spec.last_batch)
     if batches >= all_batches:
-        return samples
+        dropped = spec.last_batch == "drop"
+        return min(all_batches * spec.batch_size, samples) if dropped else samples
     if spec.last_batch == "even":
         return samples * batches // all_batches
     return batches * spec.batch_size
@@ -177,7 +181,7 @@ def part_of(spec: Spec, samples: int, number: int, share: float = 1.0) -> Part:
     The round's `number` counts from the beginning of the whole training. The task has a `share` of
     the round's steps, but at least one.
     """
-    batches, each = batches_in(samples, spec.batch_size), spec.meetings.each
+    batches, each = batches_in(samples, spec.batch_size, spec.last_batch), spec.meetings.each
     bounds = [batches * meeting // each for meeting in range(each + 1)]
     most = batches if spec.local_steps is None else spec.local_steps
     steps = [min(stop - start, most) for start, stop in pairwise(bounds)]
@@ -199,7 +203,7 @@ def part_of(spec: Spec, samples: int, number: int, share: float = 1.0) -> Part:
 def check_meetings(spec: Spec, shard_samples: Sequence[int]) -> None:
     """Refuse more meetings an epoch than a shard has batches."""
     least = min(shard_samples)
-    batches = batches_in(least, spec.batch_size)
+    batches = batches_in(least, spec.batch_size, spec.last_batch)
     if spec.meetings.each > batches:
         size = spec.batch_size
         why = f"the smallest shard has {least} examples, or {batches} batches of {size}"

@@ -21,6 +21,7 @@ from downpour.base.states import Evaluation
 from downpour.base.values import Part
 from downpour.learning import numerics
 from downpour.learning.tasks import Batch
+from downpour.learning.tasks.adapted import Adapted
 from downpour.learning.tasks.batches import Indices
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.tasks.own import shown, theirs
@@ -62,6 +63,8 @@ def evaluate_on(
     model.eval()
     try:
         with numerics.settings(spec), torch.no_grad(), numerics.seeded(spec.seed):
+            if isinstance(loaded.task, Adapted):
+                loaded.task.begin_evaluation(model)
             size = examples_together(model, loaded)
             batches = [indices[start : start + size] for start in range(0, len(indices), size)]
             read = partial(loaded.batch, part)
@@ -73,6 +76,9 @@ def evaluate_on(
                     loaders.reach(number)
                 sums.add(_measured(model, loaded, chosen, read), len(chosen))
                 model.eval()  # again: a detector's metrics need its training mode for the loss
+            if isinstance(loaded.task, Adapted):
+                with theirs(spec, "the end of an evaluation fails"):
+                    sums.add(loaded.task.end_evaluation(model), 1)
     finally:
         model.train(was_training)
     means = sums.means()

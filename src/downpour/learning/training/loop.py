@@ -25,12 +25,12 @@ from downpour.base.errors import FileCorrupt, NonFinite, OutOfMemory
 from downpour.base.names import CPU
 from downpour.learning import numerics
 from downpour.learning.accelerators import lacks_kernel
-from downpour.learning.tasks import ReadsAhead
+from downpour.learning.tasks import Position, ReadsAhead
 from downpour.learning.tasks.batches import Indices
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training import epoch_order, parameters
 from downpour.learning.training.loaders import BatchRequest, Loaders
-from downpour.learning.training.optimizers import Optimizers, Position, rate_factor
+from downpour.learning.training.optimizers import Optimizers
 from downpour.learning.training.parameters import Arrays
 from downpour.learning.training.step import (
     StepHelp,
@@ -269,7 +269,7 @@ class ShardTraining:
             step=self._part.before + self._steps_done,
             steps=self._part.of_epoch,
         )
-        self._optimizers.set_rate(rate_factor(self._loaded, position))
+        self._optimizers.reach(self._model, position)
         loss = train_step(step, self._optimizers, self._helpers, self._alone)
         if loss.dim():  # a sum and a count
             self._loss_sum.add_(loss[0])

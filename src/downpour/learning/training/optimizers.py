@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import torch
@@ -18,11 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from downpour.base.errors import listed
+from downpour.base.errors import SpecError, listed
 from downpour.core.spec import Spec
 from downpour.core.spec_refusals import not_default
+from downpour.learning.tasks import Position
+from downpour.learning.tasks.adapted import Adapted
 from downpour.learning.tasks.loaded import LoadedTask
-from downpour.learning.tasks.own import overrides, shown, theirs
+from downpour.learning.tasks.own import SCHEDULE_FIELDS, overrides, shown, theirs
 from downpour.learning.training.optimizer_state import OptimizerState
 from downpour.learning.training.parameters import Arrays
 
@@ -56,21 +57,6 @@ def unwrapped(kind: type[Kind]) -> type[Kind]:
 _USUAL_WARMUP = 5 / 90
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
-    """A step of a training: `step` of `steps` in an epoch, `epoch` of `epochs`, all from 0 on."""
-
-    epoch: int
-    epochs: int
-    step: int
-    steps: int
-
-    @property
-    def done(self) -> float:
-        """The share of all steps before this one, in 0..1."""
-        return (self.epoch + self.step / self.steps) / self.epochs
-
-
 def rate_factor(loaded: LoadedTask, position: Position) -> float:
     """Return what the learning rate is multiplied by at a step: by the task, or by its spec.
 
@@ -100,10 +86,10 @@ def _scale(spec: Spec) -> int:
 
 
 def _by_spec(spec: Spec, position: Position) -> float:
-    total = position.epochs * position.steps
+    total = position.total
     share_of_warmup = spec.warmup or (_USUAL_WARMUP if spec.scale_rate else 0.0)
     warmup, scale = share_of_warmup * total, _scale(spec)
-    number = position.epoch * position.steps + position.step
+    number = position.number
     if number >= warmup:
         return scale * _by_schedule(spec, position, (number - warmup) / (total - warmup))
     if spec.scale_rate:
@@ -286,6 +272,20 @@ class Optimizers:
         self._rates = [group["lr"] for group in self._groups]
         self._state = OptimizerState(self.by_name, model, loaded)
         self._apply(1.0)
+
+    def reach(self, model: nn.Module, position: Position) -> None:
+        """Set the learning rates to those of a step of the network."""
+        loaded = self._loaded
+        task = loaded.task
+        options = task.reach(model, position) if isinstance(task, Adapted) else None
+        if options is None:
+            self.set_rate(rate_factor(loaded, position))
+            return
+        for field, value in not_default(loaded.spec, SCHEDULE_FIELDS).items():
+            raise SpecError(field, value, f"{loaded.spec.task} has its own scheduler")
+        for group, own in zip(self._groups, options, strict=True):
+            group.update(own)
+            group["lr"] = self._state.rates[id(group)] = float(own["lr"]) * _scale(loaded.spec)
 
     def set_rate(self, factor: float) -> None:
         """Multiply every group's learning rate, as it was in the beginning.

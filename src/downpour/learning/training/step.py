@@ -311,7 +311,7 @@ class StepCost:
 def last_batch(shard: Indices, spec: Spec) -> Indices:
     """Return as many of a shard's examples as its last batch has."""
     count = len(shard)
-    batches = min(batches_in(count, spec.batch_size), spec.local_steps or count)
+    batches = min(batches_in(count, spec.batch_size, spec.last_batch), spec.local_steps or count)
     return shard[: samples_in(batches, count, spec) - samples_in(batches - 1, count, spec)]
 
 
