@@ -192,6 +192,7 @@ ELSEWHERE = {
     "docs/how-to/compose.md": "needs Docker, as tests/cluster/docker has it",
     "docs/how-to/gpu-pcs.md": "needs hosts with ssh, as tests/cluster/ssh has them",
     "docs/how-to/lab-pcs.md": "needs hosts with ssh, as tests/cluster/ssh has them",
+    "docs/how-to/lightning-and-trainer.md": "needs Lightning: tests/examples/test_ports.py",
     "docs/how-to/many-workers.md": "simulates for minutes; tests/downpour_lab/test_capacity.py",
     "docs/how-to/more-workers.md": "needs MNIST, as tests/cluster/docker has it",
     "docs/how-to/object-stores.md": "needs a bucket, as tests/files/objects has it",
