@@ -22,7 +22,7 @@ from downpour.base.errors import SpecError, StoreError
 from downpour.files.store import SharedDirectory, parse_name
 from downpour.files.store.layout import RECORD_NAME, RESULT_NAMES, AttemptName, ModelName, OuterName
 from downpour.files.store.publish import TEMPORARY_PREFIX, writing
-from downpour.files.store.shared_directory import RUN_LOCK_NAME, is_abandoned
+from downpour.files.store.shared_directory import lost_its_manager
 from downpour.host.paths import FolderLock
 from downpour.network.rpc.messages import ExperimentSummary
 from downpour.record.mirror import FOLDER as JOURNALS
@@ -220,8 +220,7 @@ class Housekeeper:
         """Whether a run or a manager may be at work on an experiment that has not ended."""
         if self._shared.bucket is not None:
             return True  # only other machines may know its manager
-        run = self._shared.experiment_path(experiment) / RUN_LOCK_NAME
-        return not is_abandoned(run if run.exists() else self._shared.root / "manager.lock")
+        return not lost_its_manager(self._shared.experiment_path(experiment))
 
     @cached_property
     def _going(self) -> list[str]:

@@ -124,6 +124,10 @@ class RecordedAttempt(msgspec.Struct):
             self.stop, self.stopped_by = at, reason
 
 
+LATE_SHARE = 0.2
+"""A round has waited for its last update if it took this share of the round alone."""
+
+
 @dataclass(slots=True)
 class RecordedRound:
     """A round: the attempts at its shards by number, and those whose updates count."""
@@ -167,10 +171,17 @@ class RecordedRound:
         return needless, "open" if needless is None else "stopped"
 
     def last(self) -> RecordedAttempt | None:
-        """Return the attempt whose update came last, if there are several; of equals the first."""
-        if len(self.accepted) < 2:
+        """Return the attempt that the round waited for: its update came last, and late.
+
+        Some update is always the last. It is late if the others were there for a good part of the
+        round.
+        """
+        in_order = sorted(self.accepted.values(), key=lambda one: (one.end or 0.0, -one.place))
+        if len(in_order) < 2:
             return None
-        return max(self.accepted.values(), key=lambda one: (one.end or 0.0, -one.place))
+        before, last = ((one.end or 0.0) for one in in_order[-2:])
+        begin = min(one.begin for one in in_order)
+        return in_order[-1] if last - before > LATE_SHARE * (last - begin) else None
 
     def stop_all(self, shard: int, at: float, reason: str) -> None:
         """End the work of all attempts at a shard."""

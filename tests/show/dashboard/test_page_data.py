@@ -18,6 +18,7 @@ import pytest
 from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError
 from downpour.experiments.page_server import place
 from downpour.experiments.page_server.feeds import RecordFeed
+from downpour.files.store.shared_directory import RUN_LOCK_NAME, lock_file
 from downpour.record.journal import Journal, read_journal, segments
 from downpour.record.record import RecordReader, export_record, line_text, task_lines
 from downpour.record.record_lines import (
@@ -180,6 +181,21 @@ def test_no_line_is_lost_where_a_journal_goes_right_after_it_was_read(
     feed = RecordFeed(tmp_path)
     asyncio.run(feed.catch_up(60.0))
     assert (feed.model.line, feed.trouble) == (2, "")
+
+
+def test_a_viewer_learns_that_the_manager_has_died(tmp_path: Path) -> None:
+    """The lock of a run, or of the leading manager, is free again once its process has ended."""
+    logged(tmp_path, [ASSIGNED])
+    lock = lock_file(tmp_path / RUN_LOCK_NAME)
+
+    def is_led() -> bool:
+        feed = RecordFeed(tmp_path)
+        asyncio.run(feed.catch_up(60.0))
+        return bool(json.loads(feed.frame_text(0, feed.model.line))["led"])
+
+    assert is_led()
+    lock.release()
+    assert not is_led()
 
 
 @pytest.mark.parametrize("exported", [True, False])

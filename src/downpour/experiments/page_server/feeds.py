@@ -19,6 +19,7 @@ from typing import Any
 from downpour.base.errors import FileCorrupt, StoreError
 from downpour.experiments.page_server.viewers import Chunk, event
 from downpour.files.log_places import LEVELS, LogLine, LogPlace
+from downpour.files.store.shared_directory import lost_its_manager
 from downpour.record.logs import LogCursor, LogFilter, read_logs
 from downpour.record.record import task_lines
 from downpour.show.dashboard.columns import Fields
@@ -62,6 +63,8 @@ class RecordFeed:
         self._refresh = refresh
         self._has_logs = has_logs
         self._logs = False
+        self._led = True
+        self._looked_at = 0.0
         self._source = RecordSource(folder)
         self._away = ""
         self._damaged = ""
@@ -110,7 +113,7 @@ class RecordFeed:
     def frame_text(self, after: int, upto: int) -> str:
         """Return a frame as JSON."""
         frame = self.model.since(after, upto)
-        frame |= {"clock": round(time.time(), 3), "logs": self._logs}
+        frame |= {"clock": round(time.time(), 3), "logs": self._logs, "led": self._led}
         return json.dumps(frame, separators=(",", ":"), allow_nan=False)
 
     async def history(self, task: tuple[int, int]) -> list[Told]:
@@ -137,7 +140,7 @@ class RecordFeed:
     async def _step(self) -> bool:
         """Fold the next lines; return whether more may be ready now."""
         async with self._reading:
-            before = self.trouble, self.is_caught_up
+            before = self.trouble, self.is_caught_up, self._led
             lines: list[Fields] = []
             clock = _NO_CLOCK
             try:
@@ -157,7 +160,7 @@ class RecordFeed:
             self.is_caught_up = not lines
             if lines:
                 self._set_clock(clock)
-            if lines or before != (self.trouble, self.is_caught_up):
+            if lines or before != (self.trouble, self.is_caught_up, self._led):
                 self._tell()
             return bool(lines)
 
@@ -166,6 +169,9 @@ class RecordFeed:
         with suppress(StoreError):
             self._logs = self._has_logs()
         lines = self._source.read(_BATCH_LINES)
+        if time.monotonic() - self._looked_at > _LOOK_SECONDS:
+            self._looked_at = time.monotonic()
+            self._led = not lost_its_manager(self.folder)
         try:
             return lines, self._source.clock() if lines else _NO_CLOCK
         except StoreError:  # a run may have removed its journal meanwhile
@@ -214,7 +220,7 @@ _READ_BYTES = 16 * 1024**2
 _NAMES_MAX = 2000
 _FEEDS_MAX = 4
 _LOOK_SECONDS = 5.0
-"""The time between two checks whether there are logs at all."""
+"""The time between two checks whether there are logs at all, and whether a manager lives."""
 _GRAVE = LEVELS.index("warning")
 
 

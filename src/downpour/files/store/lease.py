@@ -28,7 +28,7 @@ from downpour.base.errors import FileMissing, SharedDirectoryError, StoreError
 from downpour.files.store.bucket import Bucket
 from downpour.files.store.directory import read_regular
 from downpour.files.store.publish import RetryPolicy, explain, publish, reading
-from downpour.files.store.shared_directory import SharedDirectory, give_back
+from downpour.files.store.shared_directory import MANAGER_LOCK_NAME, SharedDirectory, give_back
 from downpour.host.paths import FolderLock
 
 PULSES = "pulses"
@@ -210,7 +210,6 @@ def taken(holder: Leader | None) -> str:
     return f"another manager serves this directory{who}; --successor waits until it is gone"
 
 
-_LOCK = "manager.lock"
 _LOOK_SECONDS = 0.5
 """The pause between a successor's tries to get the lock: part of the time without a manager."""
 
@@ -228,7 +227,7 @@ class Lease:
         self.root = shared.root
         # Otherwise only the thread that took the lock would know it, but another may close the
         # manager.
-        self._lock = FolderLock(shared.root / _LOCK, thread_local=False)
+        self._lock = FolderLock(shared.root / MANAGER_LOCK_NAME, thread_local=False)
         self.term = 0
 
     def acquire(self, *, wait: bool, while_waiting: Callable[[Leader | None], None]) -> None:

@@ -114,6 +114,16 @@ def is_abandoned(path: Path) -> bool:
     return True
 
 
+MANAGER_LOCK_NAME = "manager.lock"
+"""The lock in a shared directory, which the leading manager holds."""
+
+
+def lost_its_manager(experiment: Path) -> bool:
+    """Whether the run, or else the leading manager, of an experiment's folder is provably dead."""
+    run = experiment / RUN_LOCK_NAME
+    return is_abandoned(run if run.exists() else experiment.parents[1] / MANAGER_LOCK_NAME)
+
+
 _LOCK = ".lock"
 
 

@@ -100,7 +100,7 @@
     }
   }
 
-  const SIGNS = { waiting: "◷", preparing: "◷", running: "●", finished: "✓", failed: "✕", cancelled: "■" };
+  const SIGNS = { stopped: "✕", waiting: "◷", preparing: "◷", running: "●", finished: "✓", failed: "✕", cancelled: "■" };
 
   const SILENT_SECONDS = 300;
 
@@ -121,14 +121,15 @@
     draw(tables, now) {
       const told = tables.experiment || {};
       const past = now < tables.latest;
-      const state = past ? "replay" : told.state || "loading";
+      const orphaned = !past && tables.running && !tables.isLed;
+      const state = past ? "replay" : orphaned ? "stopped" : told.state || "loading";
       say(this.title, told.name || told.id || "Experiment");
       say(this.state, past ? "↺ replay" : `${SIGNS[state] || "·"} ${state}`);
       this.state.dataset.state = state;
       say(this.facts, factsOf(told));
-      const notes = [past ? null : told.reason, ...(told.warnings || []), past ? null : silence(tables, now)].filter(Boolean);
+      const notes = [past ? null : told.reason, ...(told.warnings || []), past ? null : silence(tables, now, orphaned)].filter(Boolean);
       this.reason.hidden = !notes.length;
-      this.reason.classList.toggle("failure", state === "failed");
+      this.reason.classList.toggle("failure", state === "failed" || orphaned);
       say(this.reason, notes.join(" · "));
       this._progress(tables, told, now);
       this._tiles(tables, told, now, past);
@@ -184,8 +185,9 @@
     }
   }
 
-  /** Say that nothing has come for long: a manager that was killed writes no last line. */
-  function silence(tables, now) {
+  /** Say that nothing has come for long, or never will: a manager that was killed writes no last line. */
+  function silence(tables, now, orphaned) {
+    if (orphaned) return "Its manager has died. Another manager of this folder continues it, or --resume after a run.";
     const { last_line_at: last } = tables.totals;
     if (!tables.running || last === undefined || last === null || now - last < SILENT_SECONDS) return null;
     return `Nothing new for ${words.seconds(now - last)}: tasks take long, or the manager has stopped.`;

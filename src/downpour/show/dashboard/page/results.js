@@ -9,7 +9,8 @@
   const HEIGHT = 220;
   const DASH = [6, 4];
   const POINTS_MOST = 2000;
-  const COLOURS = ["series-1", "series-2", "series-3", "series-4"];
+  // The second colour of the others stands for what is late.
+  const COLOURS = ["series-1", "series-6", "series-3", "series-4"];
   const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 100000];
   const OF_CLOCK = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400, 604800];
   const AXES = {
@@ -57,6 +58,13 @@
   }
 
   /** Write a number beside an axis, without zeros that say nothing. */
+  /** Leave a margin around shares, but none where no share can be. */
+  function withinPercent(_, low, high) {
+    if (low === null) return [0, 100];
+    const margin = Math.max(1, 0.1 * (high - low));
+    return [Math.max(0, low - margin), Math.min(100, high + margin)];
+  }
+
   function tick(value) { return String(Number(value.toPrecision(6))); }
 
   class Chart {
@@ -98,7 +106,7 @@
       const number = (value) => (percent && value !== null && value !== undefined ? `${value.toFixed(2)} %` : words.number(value));
       const { text, title, incrs } = AXES[axis];
       this.plot = new uPlot({
-        width, height: HEIGHT, scales: { x: { time: false } }, cursor: { y: false, points: { size: 7 } },
+        width, height: HEIGHT, scales: { x: { time: false }, y: percent ? { range: withinPercent } : {} }, cursor: { y: false, points: { size: 7 } },
         axes: [
           { ...ticks, size: 30, space: 60, incrs, values: (_, all) => all.map(text) },
           { ...ticks, size: 48, space: 30, values: (_, all) => all.map((value) => tick(value) + (percent ? " %" : "")) },

@@ -10,7 +10,7 @@
 (function (downpour) {
   const { words, node, say } = downpour;
   const ENDS = {
-    open: "still trains", trained: "trained", last: "trained: its round waited for it",
+    open: "still trains", trained: "trained", last: "trained late: its round waited for it",
     moved: "went on elsewhere", stopped: "not needed any more", failed: "failed",
   };
 
@@ -177,6 +177,13 @@
     "hand-over": "⇄", copy: "⇉", drop: "−", resize: "⇔", wait: "◷", worker: "+", fail: "✕", end: "■", differ: "≠", disturb: "↯",
   };
 
+  const MEANINGS = {
+    "hand-over": "A task goes on at another worker, from where it is", copy: "A second worker trains the same task; the first update counts",
+    drop: "The round ends without this shard", resize: "Shards of this round change their sizes", wait: "Work stays where it is",
+    worker: "One more worker is asked for", fail: "An attempt has failed", end: "The experiment has ended",
+    differ: "Two attempts at one task gave other bytes", disturb: "Somebody slows or kills a process on purpose",
+  };
+
   class Why {
     /** @param {function(object)} show called with the decision that was chosen */
     constructor(root, show) {
@@ -211,7 +218,8 @@
     _item(decision) {
       const chosen = decision.n === this.marked;
       const button = node("button", { type: "button", class: `decision${chosen ? " marked" : ""}`, "data-n": decision.n,
-        "aria-current": chosen ? "true" : null, title: "Show it in the timeline", onclick: () => this._choose(decision) },
+        "aria-current": chosen ? "true" : null, title: [MEANINGS[decision.kind], "Choose it to see it in the timeline"].filter(Boolean).join(". "),
+        onclick: () => this._choose(decision) },
         node("span", { class: `sign ${decision.kind === "fail" ? "failure" : ""}`, "aria-hidden": "true" }, SIGNS[decision.kind] || "·"),
         node("span", { class: "said" }, saysKind(decision) ? null : node("span", { class: "kind" }, `${decision.kind} `), decision.text),
         node("time", {}, words.moment(decision.at)));
@@ -241,7 +249,7 @@
 
   const KEY = [
     ["odd", "trained, odd rounds"], ["even", "even rounds"], ["open", "still trains, forecast ahead"],
-    ["last", "its round waited for it"], ["moved", "went on elsewhere"], ["stopped", "not needed any more"],
+    ["last", "late: its round waited for it"], ["moved", "went on elsewhere"], ["stopped", "not needed any more"],
     ["failed", "failed"], ["wait", "waits"], ["version", "new model version"],
     ["disturb", "slowed or killed on purpose"],
   ];

@@ -59,6 +59,7 @@
       const changed = new Set();
       if (frame.experiment) this.experiment = frame.experiment;
       if (frame.totals) this.totals = frame.totals;
+      this.isLed = frame.led !== false;
       const takers = {
         workers: (row) => this._worker(row), attempts: (row) => this._attempt(row),
         ends: (row) => this._end(row), forecasts: (row) => this._forecast(row),
