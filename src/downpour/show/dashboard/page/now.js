@@ -203,9 +203,10 @@
     return facts.filter(Boolean).join(" · ");
   }
 
+  /** Name the epoch of the open round, as the terminal's status does. */
   function epochs(told, done) {
     if (!told.epochs) return "";
-    return `epoch ${Math.min(told.epochs, Math.floor(downpour.epochsAt(told, done)))} of ${told.epochs}`;
+    return `epoch ${Math.min(told.epochs, 1 + Math.floor(downpour.epochsAt(told, done)))} of ${told.epochs}`;
   }
 
   /** Say how long it will take, and how sure that is; of a run that has ended, how long it took. */
@@ -213,7 +214,7 @@
     const took = words.seconds(Math.max(0, now - beginOf(tables)));
     const { left } = tables.totals;
     if (past || !tables.running) return [past ? "Time passed" : "Took", took, ""];
-    if (!left) return ["Time left", "–", `${took} so far`];
+    if (!left || !tables.isLed) return ["Time left", "–", `${took} so far`];
     const since = Math.max(0, now - (tables.totals.last_line_at ?? now));
     const [low, middle, high] = [left.q10, left.q50, left.q90].map((value) => words.seconds(Math.max(0, value - since)));
     return ["Time left", `≈ ${middle}`, `${low} to ${high}`];
