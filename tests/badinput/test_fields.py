@@ -99,7 +99,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     ),
     "epsilon": ("a number above 0", "0", "-1e-8", "'tiny'"),
     "schedule": ("constant, cosine, linear or step", "'StepLR'", "''", "1"),
-    "warmup": ("a number of at least 0 and below 1", "1", "-0.1", "500", "'none'", "nan"),
+    "warmup": ("at least 0 and below 1, or a whole", "1.5", "-0.1", "500.0", "'none'", "nan"),
     "final_rate": ("a number of at least 0 and at most 1", "-0.1", "1.5", "'low'"),
     "decay": ("a number above 0 and at most 1", "0", "-0.1", "2", "'half'"),
     "decay_every": (f"{WHOLE} of at least 1", "0", "1.5", "'round'"),

@@ -170,6 +170,21 @@ def test_nobody_looks_where_nothing_depends_on_it(fields: dict[str, Any]) -> Non
     assert trainer_of(Spec.make(fields), 4) is None
 
 
+def test_nobody_looks_again_at_a_resolved_spec(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allowing: Allow
+) -> None:
+    """Its file says everything that a Trainer might."""
+    (tmp_path / "lab.py").write_text("import transformers\n", "utf-8")
+    allowing(tmp_path, "lab")
+    found = LocalOptimizer(momentum=None, settings={"batch_size": 7})
+    monkeypatch.setattr(auto, "_found", lambda _: found)
+    asked = Spec.make({"task": "lab:trainer", "shards": 1, "epochs": 5})
+    said = trainer_of(asked, 1, apart=False)
+    resolved = resolve(asked, 1, said)
+    assert (resolved.batch_size, resolved.epochs) == (7, 5)
+    assert trainer_of(Spec.from_toml(resolved.to_toml()), 1, apart=False) is None
+
+
 LOUD = "tests.learning.intra_worker.conftest:loud_network"
 AUTO = {"inside": "auto", "dataset": "digits", "batch_size": 32}
 

@@ -54,6 +54,7 @@ _METAVARS = {
     "split": "random|class|equal|dirichlet(ALPHA)",
     "betas": "X,X",
     "device": DEVICE_NAMES,
+    "warmup": "SHARE|STEPS",
 }
 
 _LISTS = {"needs", "prefers"}

@@ -407,12 +407,10 @@ class SpecFields(Fields):
     schedule: Literal["constant", "cosine", "linear", "step"] = Field(
         default="constant", description="How the learning rate falls over the training"
     )
-    warmup: float = Field(
+    warmup: Annotated[float, Field(ge=0, lt=1)] | Annotated[int, Field(ge=1)] = Field(
         default=0.0,
-        ge=0,
-        lt=1,
-        description="Share of all steps in which the learning rate rises linearly: from 0, or with "
-        "scale_rate from learning_rate",
+        description="Steps in which the learning rate rises linearly, from 0, or with scale_rate "
+        "from learning_rate: a share of all steps below 1, or a whole number of a shard's steps",
     )
     final_rate: float = Field(
         default=0.0,

@@ -36,6 +36,7 @@ ACCEPTED = {
     "needs": f"a list of labels: {_NEED}",
     "prefers": f"a list of labels: {_NEED}",
     "shard_needs": f"a table that gives shards, by number, lists of labels: {_NEED}",
+    "warmup": "a number of at least 0 and below 1, or a whole number of steps",
     "meet": "a whole number of at least 1 and at most 1000000, or auto",
 }
 _NOUNS = {

@@ -244,7 +244,9 @@ def trainer_of(
 
 def _may_say_fields(spec: Spec) -> bool:
     """Whether a task may be of a library whose objects say what the spec leaves out."""
-    if spec.model_fields_set.issuperset(SAID_BY_TASK):
+    # A resolved spec names every field that is not None, because no file holds None.
+    left_out = (name for name in SAID_BY_TASK if name not in spec.model_fields_set)
+    if all(Spec.model_fields[name].default is None for name in left_out):
         return False
     with suppress(SpecError):  # which preparation tells
         return bool(LIBRARIES & imported_by(spec))

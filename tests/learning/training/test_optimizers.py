@@ -241,6 +241,14 @@ def test_warming_up_comes_first() -> None:
     )
 
 
+def test_a_warmup_may_be_said_in_steps() -> None:
+    """Four of ten are a share of 0.4; a warm-up may be as long as the training, or longer."""
+    shared = factors(rounds=2, steps=5, schedule="linear", warmup=0.4)
+    assert factors(rounds=2, steps=5, schedule="linear", warmup=4) == shared
+    assert factors(rounds=1, steps=2, schedule="cosine", warmup=2) == [0.5, 1.0]
+    assert factors(rounds=1, steps=2, schedule="cosine", warmup=8) == [0.125, 0.25]
+
+
 def test_steps_fall_by_rounds() -> None:
     """As StepLR, once a number of epochs."""
     found = factors(rounds=5, steps=1, schedule="step", decay=0.5, decay_every=2)
@@ -249,7 +257,7 @@ def test_steps_fall_by_rounds() -> None:
 
 @given(
     schedule=st.sampled_from(["constant", "cosine", "linear", "step"]),
-    warmup=st.floats(0, 0.99),
+    warmup=st.floats(0, 0.99) | st.integers(1, 9),
     rounds=st.integers(1, 4),
     steps=st.integers(1, 7),
     least=st.floats(0, 1),

@@ -203,8 +203,7 @@ class TrainerTask(Adapted):
 
     def predict(self, model: nn.Module, batch: Batch) -> Any:
         """Return the network's logits."""
-        known = {k: v for k, v in batch.items() if k not in self._trainer.label_names}
-        output = model(**known)
+        output = model(**batch)
         return output["logits"] if "logits" in output else output[0]
 
     def optimizer(self, groups: list[dict[str, Any]]) -> Optimizer:

@@ -60,10 +60,11 @@ _USUAL_WARMUP = 5 / 90
 def rate_factor(loaded: LoadedTask, position: Position) -> float:
     """Return what the learning rate is multiplied by at a step: by the task, or by its spec.
 
-    A training of E epochs with S steps each has T = E S steps, of which the first W = `warmup` T
-    warm up. Step k, counted from 0 over all epochs, multiplies the learning rate by `min(1, (k + 1)
-    / W)`. After the warm-up it also multiplies it by the schedule's factor at `p = (k - W) / (T -
-    W)`. How often the shards meet in an epoch changes none of it.
+    A training of E epochs with S steps each has T = E S steps. Its first W = `warmup` T steps warm
+    up, or W = `warmup` if that is 1 or more. Step k, counted from 0 over all epochs, multiplies the
+    learning rate by `min(1, (k + 1) / W)`. After the warm-up it also multiplies it by the
+    schedule's factor at `p = (k - W) / (T - W)`. How often the shards meet in an epoch changes none
+    of it.
 
     With `scale_rate`, the learning rate of n shards is n times as high (the linear scaling rule),
     and the warm-up rises to it from the rate of one: by `1 + (n - 1) k / W`. Both are of Goyal et
@@ -87,8 +88,8 @@ def _scale(spec: Spec) -> int:
 
 def _by_spec(spec: Spec, position: Position) -> float:
     total = position.total
-    share_of_warmup = spec.warmup or (_USUAL_WARMUP if spec.scale_rate else 0.0)
-    warmup, scale = share_of_warmup * total, _scale(spec)
+    said = spec.warmup or (_USUAL_WARMUP if spec.scale_rate else 0.0)
+    warmup, scale = said * total if said < 1 else said, _scale(spec)
     number = position.number
     if number >= warmup:
         return scale * _by_schedule(spec, position, (number - warmup) / (total - warmup))
