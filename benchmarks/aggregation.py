@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -24,7 +25,7 @@ from downpour.base.values import PublishedFile
 from downpour.files.aggregators import AGGREGATORS, Contribution, fold
 from downpour.files.store import Array, DirectoryStore, encode
 
-RULES = ("average", "samples")
+RULES = ("average", "samples", "median", "trimmed-mean(0.2)")
 
 
 def main() -> None:
@@ -60,12 +61,15 @@ def measure(folder: Path, tensors: list[Array], *, repeats: int) -> list[Row]:
             }
             seconds = _best_seconds(contenders, repeats)
             yardstick = min(seconds["torch"], seconds["numpy"])
+            memory_mb = _peak_bytes(contenders["two"]) / 1e6
             rows += [
                 {
                     "folder": str(folder),
                     "rule": rule,
                     "threads": threads,
+                    "fold_s": seconds[name],
                     "fold_gb_s": gigabytes / seconds[name],
+                    "memory_mb": memory_mb,
                     "torch_gb_s": gigabytes / seconds["torch"],
                     "numpy_gb_s": gigabytes / seconds["numpy"],
                     "ratio": yardstick / seconds[name],
@@ -104,6 +108,16 @@ def _best_seconds(contenders: dict[str, Callable[[], object]], repeats: int) -> 
             contender()
             best[name] = min(best[name], time.perf_counter() - began)
     return best
+
+
+def _peak_bytes(contender: Callable[[], object]) -> int:
+    """Return the most memory that it takes, apart from mapped files."""
+    tracemalloc.start()
+    try:
+        contender()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def _torch_mean(tensors: list[Array]) -> Callable[[], None]:

@@ -56,6 +56,7 @@ LONG = (
     "real_work",
     "large_data",
     "contribution",
+    "nonsense",
 )
 ALL = (*USUAL, *LONG)
 

@@ -16,12 +16,15 @@ PUBLIC: dict[ModuleType, str] = {
     downpour: "Client Credentials DownpourError Inside Outer Result Spec Study Task __version__ "
     "allow compare_policies from_trainer load_model replay resumed run",
     data: "Blocks ImageFolder TokenWindows local_path transforms",
-    extending: "Action Aggregator Assignment Close Codec Contribution ExperimentEvent Handoff "
-    "LoggedRun Logger Mode ModeKind Policy Resize RoundResult RoundView SplitRequest Splitter "
-    "Waiting Withdrawal WorkerRequest",
-    launchers: "ComposeOptions Ended Engine InlineCluster LaunchPlan Launcher LauncherKind "
-    "LocalCluster PlacedCluster RayOptions RunningCluster SlurmOptions SshOptions on_compose "
-    "on_ray on_slurm on_ssh option",
+    extending: "Action Aggregator Assignment Bytes Close Codec Combine Contributing Contribution "
+    "Decide EventKind ExperimentEvent ExperimentState Forecast Handoff Integers LoggedRun "
+    "Logger Mode ModeKind NonFinite Numbers Option Options PendingTask Policy "
+    "PublishedFile Resize RoundResult RoundView RunningTask STRIDE Saving Speed "
+    "SplitRequest Splitter Statistic Stragglers UpdateTimes Waiting Weight Weights "
+    "Withdrawal WorkerHistory WorkerRequest",
+    launchers: "ComposeOptions Ended Engine InlineCluster LaunchError LaunchPlan Launcher "
+    "LauncherKind LocalCluster ManagerOptions PlacedCluster RayOptions RunningCluster "
+    "SlurmOptions SshOptions WorkerOptions on_compose on_ray on_slurm on_ssh option",
 }
 
 

@@ -29,6 +29,7 @@ _INTERNAL = {
     *("Client.disturbed", "Credentials.to_environment", "Credentials.with_files"),
     *("Blocks.reach", "Inside.make", "Outer.make", "Result.from_lines", "Result.from_record"),
     *("LauncherKind.given", "LauncherKind.launcher", "LauncherKind.texts", "SlurmOptions.lines"),
+    "Statistic.__call__",
 }
 """Methods that only Downpour itself calls."""
 _CLUSTERS = {"InlineCluster", "LocalCluster", "PlacedCluster"}
@@ -99,7 +100,9 @@ def _class(thing: Any, name: str) -> Iterator[str]:
         yield "Its members are those of [RunningCluster](#runningcluster).\n"
         return
     members = {
-        own: _target(member) for own, member in thing.all_members.items() if not own.startswith("_")
+        own: _target(member)
+        for own, member in thing.all_members.items()
+        if not own.startswith("_") or own == "__call__"
     }
     values = {own: member for own, member in members.items() if member.is_attribute}
     parsed = thing.docstring.parsed if thing.docstring else ()

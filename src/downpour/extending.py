@@ -8,53 +8,128 @@ The package registers each addition by name, as entry points in its `pyproject.t
 The groups are `downpour.policies` (a `Policy`), `downpour.modes` (a `ModeKind`), `downpour.codecs`
 (a `Codec`), `downpour.launchers` (a `LauncherKind` of `downpour.launchers`), and groups of
 functions. `downpour.splitters`: from a `SplitRequest` to the shard of each example.
-`downpour.aggregators`: from `Contribution`s to their weights. `downpour.loggers`: from a target to
-a `Logger`, which `--log NAME:TARGET` names. `downpour.commands`: a command of Typer, `downpour
-NAME`. A spec then names a member on every machine that has the package.
+`downpour.aggregators`: from `Contribution`s to their weights, or a `Statistic`.
+`downpour.loggers`: from a target to a `Logger`, which `--log NAME:TARGET` names.
+`downpour.commands`: a command of Typer, `downpour NAME`. A spec then names a member on every
+machine that has the package.
 """
 
 from __future__ import annotations
 
-from downpour.base.states import ExperimentEvent
-from downpour.core.modes import Mode, ModeKind
-from downpour.core.splitters import SplitRequest, Splitter
+from downpour.base.errors import (
+    NonFinite,
+)
+from downpour.base.states import (
+    EventKind,
+    ExperimentEvent,
+    ExperimentState,
+)
+from downpour.base.values import (
+    Forecast,
+    PublishedFile,
+)
+from downpour.core.modes import (
+    Mode,
+    ModeKind,
+    Options,
+    Weight,
+)
+from downpour.core.spec_fields import (
+    Option,
+)
+from downpour.core.splitters import (
+    Integers,
+    SplitRequest,
+    Splitter,
+)
 from downpour.core.stragglers.base import (
     Action,
     Assignment,
     Close,
+    Contributing,
+    Decide,
     Handoff,
+    PendingTask,
     Policy,
     Resize,
     RoundView,
+    RunningTask,
+    Saving,
+    Speed,
+    UpdateTimes,
     Waiting,
     Withdrawal,
+    WorkerHistory,
     WorkerRequest,
 )
-from downpour.files.aggregators import Aggregator, Contribution
-from downpour.files.compression import Codec
-from downpour.record import RoundResult
-from downpour.show.loggers import LoggedRun, Logger
+from downpour.files.aggregators import (
+    Aggregator,
+    Combine,
+    Contribution,
+    Statistic,
+    Weights,
+)
+from downpour.files.compression import (
+    STRIDE,
+    Bytes,
+    Codec,
+    Numbers,
+)
+from downpour.record import (
+    RoundResult,
+)
+from downpour.record.timeline import (
+    Stragglers,
+)
+from downpour.show.loggers import (
+    LoggedRun,
+    Logger,
+)
 
 __all__ = [
     "Action",
     "Aggregator",
     "Assignment",
+    "Bytes",
     "Close",
     "Codec",
+    "Combine",
+    "Contributing",
     "Contribution",
+    "Decide",
+    "EventKind",
     "ExperimentEvent",
+    "ExperimentState",
+    "Forecast",
     "Handoff",
+    "Integers",
     "LoggedRun",
     "Logger",
     "Mode",
     "ModeKind",
+    "NonFinite",
+    "Numbers",
+    "Option",
+    "Options",
+    "PendingTask",
     "Policy",
+    "PublishedFile",
     "Resize",
     "RoundResult",
     "RoundView",
+    "RunningTask",
+    "STRIDE",
+    "Saving",
+    "Speed",
     "SplitRequest",
     "Splitter",
+    "Statistic",
+    "Stragglers",
+    "UpdateTimes",
     "Waiting",
+    "Weight",
+    "Weights",
     "Withdrawal",
+    "WorkerHistory",
     "WorkerRequest",
 ]

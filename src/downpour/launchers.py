@@ -7,6 +7,7 @@ cluster of it. A `LauncherKind` gives it a name and options (`downpour.extending
 
 from __future__ import annotations
 
+from downpour.base.errors import LaunchError
 from downpour.base.options import option
 from downpour.cluster.launchers import (
     Ended,
@@ -25,21 +26,25 @@ from downpour.cluster.launchers.slurm import on_slurm
 from downpour.cluster.launchers.slurm_script import SlurmOptions
 from downpour.cluster.launchers.ssh import on_ssh
 from downpour.cluster.launchers.ssh_script import SshOptions
+from downpour.cluster.options import ManagerOptions, WorkerOptions
 
 __all__ = [
     "ComposeOptions",
     "Ended",
     "Engine",
     "InlineCluster",
+    "LaunchError",
     "LaunchPlan",
     "Launcher",
     "LauncherKind",
     "LocalCluster",
+    "ManagerOptions",
     "PlacedCluster",
     "RayOptions",
     "RunningCluster",
     "SlurmOptions",
     "SshOptions",
+    "WorkerOptions",
     "on_compose",
     "on_ray",
     "on_slurm",

@@ -53,7 +53,12 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "outer": ("a table", "3", "[]", "['sgd']"),
     "rounds_before": (f"{WHOLE} of at least 0", "-1", "1.5", "'all'", "1000001"),
     "local_steps": (f"{WHOLE} of at least 1", "0", "-5", "2.5", "'none'"),
-    "aggregate": ("average, weighted, samples or first", "'mean'", "'fedavg'", "1"),
+    "aggregate": (
+        "average, weighted, samples, first, median or trimmed-mean(SHARE)",
+        "'mean'",
+        "'fedavg'",
+        "1",
+    ),
     "compression": ("none, ", "'zip'", "8", "''"),
     "model_compression": ("none, ", "'zip'", "8", "''"),
     "policy": ("wait, drop, backup", "'none'", "'hand-off'", "true"),

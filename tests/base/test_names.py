@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from downpour import launchers
 from downpour.base.errors import SpecError
 from downpour.base.names import Devices, Family, check_device, checked_call, nearest, trained_on
 from downpour.cluster.launchers import LAUNCHERS
-from downpour.core.families import FAMILIES, SPLITTERS
+from downpour.core.families import FAMILIES
 from downpour.core.modes import ModeKind
 from downpour.core.spec import Spec
 from downpour.core.stragglers.base import Policy
@@ -252,83 +254,35 @@ def test_a_worker_trains_on_its_own_device_or_not_at_all(
     assert trained_on(asked, own) == there
 
 
-ALL = [*FAMILIES.values(), SPLITTERS, LAUNCHERS]
+ALL = [*FAMILIES.values(), LAUNCHERS]
 
-ENTRY_POINTS = """
+EXTENDING = Path(__file__).parents[2] / "examples" / "extending"
+"""A package with a policy, a splitter, a codec, an aggregator and a launcher."""
+
+MORE = """
 [downpour.policies]
-latest-first = others:LATEST_FIRST
 gone = no_such_module:GONE
 
-[downpour.codecs]
-halves = others:HALVES
-
-[downpour.launchers]
-here = others:HERE
-
 [downpour.commands]
-hello = others:HELLO
+hello = others:hello
 gone = no_such_module:GONE
 """
 
 CODE = '''
-"""A policy, a codec, a launcher and a command that Downpour does not bring."""
-
-import os
-from dataclasses import dataclass
-
-import numpy as np
-
-from downpour.extending import Assignment, Policy
-from downpour.launchers import InlineCluster, LauncherKind, option
-
-
-def latest_first(view):
-    pairs = zip(sorted(view.idle), [task.shard for task in reversed(view.pending)])
-    return [Assignment(shard=shard, worker=name, reason="latest first") for name, shard in pairs]
-
-
-LATEST_FIRST = Policy(decide=latest_first)
-
-
-class Halves:
-    """Half-precision numbers."""
-
-    feedback = None
-
-    def size(self, count):
-        return 2 * count
-
-    def encode(self, numbers):
-        return numbers.astype("<f2").view(np.uint8)
-
-    def decode(self, encoded, out):
-        out[:] = encoded.view("<f2")
-
-
-HALVES = Halves()
-
-
-@dataclass(frozen=True)
-class HereOptions:
-    greeting: str = option("", "What it says first.", "TEXT")
-    times: int = option(1, "How often.", "N")
-
-
-def make(options):
-    print("\\n".join([options.greeting] * options.times), flush=True)
-    return InlineCluster
-
-
-HERE = LauncherKind(title="Here", options=HereOptions, make=make)
-
-
 def hello():
     """Say hello."""
     print("hello")
-
-
-HELLO = hello
 '''
+
+
+def entry_points() -> str:
+    """Return what installing the package registers."""
+    project = tomllib.loads((EXTENDING / "pyproject.toml").read_text("utf-8"))["project"]
+    lines = []
+    for group, members in project["entry-points"].items():
+        lines += [f"[{group}]", *(f"{name} = {place}" for name, place in members.items())]
+    return "\n".join(lines)
+
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -337,14 +291,17 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 def downpour(tmp_path: Path) -> Command:
     """Run a command where a package is installed that Downpour knows nothing of."""
     package = tmp_path / "site"
-    (package / "others-1.0.dist-info").mkdir(parents=True)
-    (package / "others-1.0.dist-info" / "METADATA").write_text("Name: others\nVersion: 1.0\n")
-    (package / "others-1.0.dist-info" / "entry_points.txt").write_text(ENTRY_POINTS)
+    for name, points in (("extras", entry_points()), ("others", MORE)):
+        (package / f"{name}-1.0.dist-info").mkdir(parents=True)
+        (package / f"{name}-1.0.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: 1.0\n")
+        (package / f"{name}-1.0.dist-info" / "entry_points.txt").write_text(points)
     (package / "others.py").write_text(CODE)
+    shutil.copy(EXTENDING / "extras.py", package)
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "downpour.cli", *words]
-        environment = {**os.environ, "PYTHONPATH": str(package), "COLUMNS": "200"}
+        path = os.pathsep.join([str(package), os.environ.get("PYTHONPATH", "")])
+        environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "200"}
         return subprocess.run(
             command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path
         )
@@ -356,9 +313,9 @@ def downpour(tmp_path: Path) -> Command:
 def test_a_name_is_all_that_a_member_needs(family: Family) -> None:
     """Each can be imported, and is what its family is made of."""
     kinds = {"mode": ModeKind, "policy": Policy, LAUNCHERS.field: LauncherKind}
-    for name in family.built_in:
+    for name in family.examples:
         assert family.check(name) == name
-        assert isinstance(family[name], kinds.get(family.field, object))
+        assert name == "none" or isinstance(family[name], kinds.get(family.field, object))
     assert "nothing" not in family
     with pytest.raises(KeyError):
         family["nothing"]
@@ -372,6 +329,27 @@ def test_a_close_member_is_suggested() -> None:
         FAMILIES["policy"].check("wiat")
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "trimmed-mean",
+            "must be average, weighted, samples, first, median or trimmed-mean(SHARE)",
+        ),
+        ("trimmed-mean(x)", "must be average, "),
+        ("median(0.2)", "must be average, "),
+        ("(0.2)", "must be average, "),
+        ("trimmed-mean(0.5)", "must be trimmed-mean(SHARE), SHARE above 0 and below 0.5"),
+        ("trimmed-mean(1.2.3)", "must be trimmed-mean(SHARE), SHARE above 0 and below 0.5"),
+    ],
+)
+def test_a_number_belongs_to_a_member_that_wants_one(text: str, line: str) -> None:
+    """It is in brackets, and within limits."""
+    with pytest.raises(SpecError) as refused:
+        FAMILIES["aggregate"].check(text)
+    assert str(refused.value).startswith(f"aggregate = '{text}': {line}")
+
+
 def test_names_are_known_before_anything_is_imported() -> None:
     """Help and a spec's checks must not import numpy codecs, or launchers' libraries."""
     code = "import sys; from downpour.core import families; list(families.CODECS); "
@@ -380,27 +358,42 @@ def test_names_are_known_before_anything_is_imported() -> None:
     assert told.stdout == "False\n"
 
 
+def test_the_page_shows_the_package() -> None:
+    """Its code, and what it registers."""
+    page = (EXTENDING.parents[1] / "docs" / "how-to" / "extend.md").read_text("utf-8")
+    assert f"```python\n{(EXTENDING / 'extras.py').read_text('utf-8')}```" in page
+    shown = page.partition("```toml\n")[2].partition("```")[0]
+    assert shown in (EXTENDING / "pyproject.toml").read_text("utf-8")
+
+
 @pytest.mark.slow
-def test_a_package_brings_a_policy_a_codec_and_a_launcher(
-    downpour: Command, tmp_path: Path
-) -> None:
+def test_what_a_package_brings_trains_and_replays(downpour: Command, tmp_path: Path) -> None:
     """Named like Downpour's own, with options on the command line, in a training to its end."""
-    words = ("--epochs", "1", "--policy", "latest-first", "--compression", "halves")
-    ran = downpour("run", *words, "--on", "here", "--greeting", "hello", "--times", "2", "--json")
+    words = ("--epochs", "1", "--policy", "latest-first", "--split", "sorted", "--workers", "3")
+    more = ("--compression", "halves", "--aggregate", "near-median")
+    ran = downpour("run", *words, *more, "--on", "nice", "--niceness", "1", "--json")
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.startswith("hello\nhello\n")
-    assert '"policy": "latest-first"' in ran.stdout
+    assert all(f'"{name}"' in ran.stdout for name in ("latest-first", "sorted", "near-median"))
     assert "updates (halves): " in ran.stdout
     (record,) = tmp_path.rglob("record.jsonl")
     assert '"reason":"latest first"' in record.read_text().replace('": ', '":')
+    again = downpour("replay", record.parent.name)
+    assert "checksums agree" in again.stdout
 
 
 @pytest.mark.slow
 def test_help_and_errors_name_what_a_package_brings(downpour: Command) -> None:
     """As they name all other members."""
-    told = downpour("run", "--help-all").stdout
-    assert "compose (containers of a compose file) or here" in " ".join(told.split())
-    assert "--greeting TEXT" in " ".join(told.split())
+    told = " ".join(downpour("run", "--help-all").stdout.split())
+    for listed in (
+        "compose (containers of a compose file) or nice",
+        "--niceness N",
+        "or latest-first.",
+        "random, class, equal, dirichlet(ALPHA) or sorted.",
+        "or near-median.",
+        "or halves.",
+    ):
+        assert listed in told
     wrong = downpour("run", "--policy", "latest-frist")
     assert wrong.stderr.rstrip().endswith("or latest-first; did you mean latest-first?")
 

@@ -84,7 +84,6 @@ TEXTS: dict[str, list[Fields]] = {
     "code_bundle": [{"code_bundle": "0" * 64}],
     "packages": [{"packages": {"torch": "2"}}],
     "data_key": [{"data_key": "digits-0"}],
-    "split": [{"split": name} for name in ("random", "class", "equal", "dirichlet(0.5)")],
     "mode_options": [
         {"mode": "k-sync", "mode_options": {"k": 2}},
         {"mode": "ssp", "mode_options": {"bound": 2}},
@@ -125,7 +124,7 @@ def values_of(field: str) -> list[Fields]:
     """Return the values to try: all members of a family or a choice, the limits of a number."""
     found = list(TEXTS.get(field, ()))
     if field in FAMILIES:
-        return found + [{field: name} for name in FAMILIES[field].accepted]
+        return found + [{field: name} for name in FAMILIES[field].examples]
     schema = SCHEMA["properties"][field]
     for kind in schema.get("anyOf", [schema]):
         found += [

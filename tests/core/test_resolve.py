@@ -224,6 +224,30 @@ def test_shards_that_differ_get_no_momentum_of_their_rounds(split: str) -> None:
     assert resolved_outer(4, momentum=0.0, split="equal")[0] == "nesterov"
 
 
+@pytest.mark.parametrize(
+    ("fields", "shards", "line"),
+    [
+        ({"mode": "ssp"}, 5, "needs all updates of a round, but mode 'ssp' has no rounds"),
+        ({}, 2, "needs at least 3 updates in a round, not 2"),
+        (
+            {"mode": "k-sync", "mode_options": {"k": 2}},
+            5,
+            "needs at least 3 updates in a round, not 2",
+        ),
+    ],
+)
+def test_a_statistic_needs_rounds_of_enough_updates(
+    fields: dict[str, Any], shards: int, line: str
+) -> None:
+    """Weights need neither; the median is that of any number of updates."""
+    spec = Spec.make({"aggregate": "trimmed-mean(0.2)", **fields})
+    with pytest.raises(SpecError) as refused:
+        resolve(spec, shards)
+    assert str(refused.value) == f"aggregate = 'trimmed-mean(0.2)': {line}"
+    assert resolve(spec.replace(aggregate="samples"), shards)
+    assert resolve(Spec(aggregate="median"), 1)
+
+
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])
 def test_adam_is_left_as_it_is(optimizer: str) -> None:
     """Where it begins anew it takes larger steps, which some tasks gain by."""

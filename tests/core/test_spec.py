@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.base.errors import SpecError
-from downpour.core.spec import Meetings, Spec, parse_split
+from downpour.core.spec import Meetings, Spec
 from downpour.core.spec_fields import Inside, Outer
 from tests.specs import plain_spec
 
@@ -235,12 +235,6 @@ def test_any_fields_make_a_spec_or_one_line(fields: dict[str, Any]) -> None:
     """There is no third outcome."""
     with contextlib.suppress(SpecError):
         assert isinstance(Spec.make(fields), Spec)
-
-
-def test_a_split_comes_apart() -> None:
-    """The name chooses the splitter, the number is its concentration."""
-    assert parse_split("equal") == ("equal", None)
-    assert parse_split("dirichlet(2.5e-1)") == ("dirichlet", 0.25)
 
 
 def test_however_a_spec_is_made_a_mistake_is_the_same_line() -> None:

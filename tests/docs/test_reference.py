@@ -63,6 +63,16 @@ def test_every_field_and_every_name_has_a_heading() -> None:
     assert names <= set(Page(DOCS / "reference" / "python.md").anchors())
 
 
+def test_types_that_an_extension_sees_have_a_heading() -> None:
+    """Those of attributes, apart from Python's and numpy's."""
+    page = Page(DOCS / "reference" / "python.md")
+    annotations = re.findall(r"`\w+: ([^`]+)`", page.text.partition("## `downpour.extending`")[2])
+    seen = set(re.findall(r"\b[A-Z]\w+", " ".join(annotations)))
+    foreign = {"Any", "Callable", "Collection", "Generator", "Mapping", "None", "Path", "Sequence"}
+    plain = {"BareName", "Checksum"}  # text of a certain form
+    assert {name.lower() for name in seen - foreign - plain} <= set(page.anchors())
+
+
 def test_the_page_of_policies_has_every_option_and_its_default() -> None:
     """As `| `drop` `k` | 0.9 |`."""
     page = Page(DOCS / "reference" / "policies.md").text

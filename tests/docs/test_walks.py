@@ -190,6 +190,7 @@ ELSEWHERE = {
     "docs/index.md": "the demo of other pages; tests/experiments/test_demos.py runs it",
     "docs/concepts/forecasts.md": "trains for minutes; tests/predictor has a smaller training",
     "docs/how-to/compose.md": "needs Docker, as tests/cluster/docker has it",
+    "docs/how-to/extend.md": "installs; tests/base/test_names.py does as if it had",
     "docs/how-to/gpu-pcs.md": "needs hosts with ssh, as tests/cluster/ssh has them",
     "docs/how-to/lab-pcs.md": "needs hosts with ssh, as tests/cluster/ssh has them",
     "docs/how-to/lightning-and-trainer.md": "needs Lightning: tests/examples/test_ports.py",

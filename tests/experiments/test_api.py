@@ -255,7 +255,7 @@ def test_the_same_spec_gives_the_same_bytes(trained: Trained, changes: dict[str,
 
 TOGETHER: dict[str, tuple[object, ...]] = {
     "accumulate": (2, 3),
-    "aggregate": AGGREGATORS.accepted,
+    "aggregate": AGGREGATORS.examples,
     "batches": ("shuffled", "balanced"),
     "channels_last": (True, False),
     "clip_norm": (1.0,),

@@ -236,11 +236,28 @@ def _refusal(
 
 
 @dataclass(frozen=True, slots=True)
+class Number:
+    """A number in brackets behind a member's name: above 0, and below a limit.
+
+    `name` stands for it in help texts, and `example` in suggestions: dirichlet(ALPHA) and
+    dirichlet(0.5).
+    """
+
+    name: str
+    example: float
+    below: float
+
+
+@dataclass(frozen=True, slots=True)
 class Member:
-    """A member's place, as "package.module:NAME", and a note on it for help texts."""
+    """A member's place, as "package.module:NAME", and a note on it for help texts.
+
+    If a `number` follows its name, the place has a function from the number to the member.
+    """
 
     home: str
     note: str = ""
+    number: Number | None = None
 
 
 class Family(Mapping[str, Any]):
@@ -274,7 +291,12 @@ class Family(Mapping[str, Any]):
     @property
     def accepted(self) -> tuple[str, ...]:
         """The values that the field accepts: members, and the other names."""
-        return (*self._others, *self)
+        return self._written(lambda number: number.name)
+
+    @property
+    def examples(self) -> tuple[str, ...]:
+        """The same values, with an example of each number."""
+        return self._written(lambda number: number.example)
 
     def __iter__(self) -> Iterator[str]:
         """Yield the members' names."""
@@ -290,10 +312,12 @@ class Family(Mapping[str, Any]):
         return name in self._members or name in self._found
 
     def __getitem__(self, name: str) -> Any:
-        """Import a member if necessary, and return it."""
-        if name in self._members:
-            module, _, attribute = self._members[name].home.partition(":")
-            return getattr(import_module(module), attribute)
+        """Import a member if necessary, and return it; `name` may have a number."""
+        known, number = self._parsed(name)
+        if known in self._members:
+            module, _, attribute = self._members[known].home.partition(":")
+            member = getattr(import_module(module), attribute)
+            return member if number is None else member(number)
         point = self._found[name]
         try:
             return point.load()
@@ -304,15 +328,37 @@ class Family(Mapping[str, Any]):
 
     def check(self, name: object, field: str | None = None) -> str:
         """Return a name if the field accepts it; errors mention `field` instead if it is given."""
-        if isinstance(name, str) and (name in self._others or name in self):
-            return name
-        meant = did_you_mean(name, self.accepted) if isinstance(name, str) else ""
-        raise SpecError(field or self.field, name, f"must be {_listed(self.accepted)}{meant}")
+        field, text = field or self.field, name if isinstance(name, str) else ""
+        known, number = self._parsed(text)
+        wanted = self._members[known].number if known in self._members else None
+        if (text in self._others or known in self) and (number is None) == (wanted is None):
+            if number is not None and wanted is not None and not 0 < number < wanted.below:
+                limits = f"{wanted.name} above 0 and below {wanted.below:g}"
+                raise SpecError(field, name, f"must be {known}({wanted.name}), {limits}")
+            return text
+        meant = did_you_mean(text, self.examples)
+        raise SpecError(field, name, f"must be {_listed(self.accepted)}{meant}")
 
     def described(self) -> str:
-        """Return all names in words, each with its note."""
+        """Return all values in words, each with its note."""
         notes = {name: member.note for name, member in self._members.items() if member.note}
-        return _listed([f"{n} ({notes[n]})" if n in notes else n for n in self.accepted])
+        shown = zip((*self._others, *self), self.accepted, strict=True)
+        return _listed([f"{text} ({notes[n]})" if n in notes else text for n, text in shown])
+
+    def _written(self, written: Callable[[Number], object]) -> tuple[str, ...]:
+        numbers = {name: member.number for name, member in self._members.items()}
+        members = [f"{n}({written(one)})" if (one := numbers.get(n)) else n for n in self]
+        return (*self._others, *members)
+
+    def _parsed(self, text: str) -> tuple[str, float | None]:
+        """Return a member's name and its number: "dirichlet(0.5)" → ("dirichlet", 0.5)."""
+        found = re.fullmatch(r"(.*)\(([0-9.eE+-]+)\)", text)
+        if found is None:
+            return text, None
+        try:
+            return found[1], float(found[2])
+        except ValueError:
+            return found[1], 0.0
 
     @cached_property
     def _found(self) -> dict[str, EntryPoint]:

@@ -16,6 +16,7 @@ from downpour.cli import common
 from downpour.cli.asking import find
 from downpour.cli.common import RESULTS, SHARED, allow_code, allow_own_code, command, since_age
 from downpour.cli.printing import note, out, print_json, progress_bar, say
+from downpour.core.families import SPLITTERS
 from downpour.files.spec_file import read_spec
 from downpour.host.paths import Credentials
 
@@ -176,7 +177,7 @@ class _SplitsOptions:
     split: tuple[str, ...] = option(
         (),
         "Show this split in place of the spec's. Repeatable, to compare several.",
-        "random|class|equal|dirichlet(ALPHA)",
+        "|".join(SPLITTERS.accepted),
         default=False,
     )
     to: Path | None = figure_option("Also draw a figure", "not drawn")

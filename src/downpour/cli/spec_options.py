@@ -51,7 +51,6 @@ _METAVARS = {
     "states_checksum": "DIGITS",
     "best_checksum": "DIGITS",
     "policy": "NAME",
-    "split": "random|class|equal|dirichlet(ALPHA)",
     "betas": "X,X",
     "device": DEVICE_NAMES,
     "warmup": "SHARE|STEPS",

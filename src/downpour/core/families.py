@@ -4,7 +4,7 @@ To add a member, write its file and name it here. Help, errors and the contract 
 it. Your own package registers its members as entry points instead (`base/names.py`).
 """
 
-from downpour.base.names import Family, Member
+from downpour.base.names import Family, Member, Number
 
 MODES = Family(
     "mode",
@@ -54,7 +54,9 @@ SPLITTERS = Family(
         "random": Member("downpour.core.splitters:random_owners"),
         "class": Member("downpour.core.splitters:class_owners"),
         "equal": Member("downpour.core.splitters:equal_owners"),
-        "dirichlet": Member("downpour.core.splitters:dirichlet_owners"),
+        "dirichlet": Member(
+            "downpour.core.splitters:dirichlet", number=Number("ALPHA", example=0.5, below=1e9)
+        ),
     },
 )
 """Which shard owns each example; each member is a `Splitter`."""
@@ -70,9 +72,18 @@ AGGREGATORS = Family(
             "downpour.files.aggregators.passes:first_weights",
             "that of shard 0, like the ECE751 code",
         ),
+        "median": Member(
+            "downpour.files.aggregators.statistics:MEDIAN",
+            "of each number, so that one bad update cannot spoil it",
+        ),
+        "trimmed-mean": Member(
+            "downpour.files.aggregators.statistics:trimmed_mean",
+            "without that share of the updates at either end, number by number",
+            Number("SHARE", example=0.2, below=0.5),
+        ),
     },
 )
-"""How much each update counts; each member is an `Aggregator`."""
+"""How updates become one; each member is an `Aggregator`."""
 
 CODECS = Family(
     "compression",
@@ -99,5 +110,5 @@ ARRANGEMENTS = Family(
 """How processes of a worker share a step; each member is an `Arrangement`. The laboratory registers
 two that cut the network."""
 
-FAMILIES = {family.field: family for family in (MODES, POLICIES, AGGREGATORS, CODECS)}
-"""The families whose names are a field's values. `split` is missing: it takes a number as well."""
+FAMILIES = {family.field: family for family in (MODES, POLICIES, SPLITTERS, AGGREGATORS, CODECS)}
+"""The families whose names are a field's values."""

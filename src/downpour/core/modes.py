@@ -12,6 +12,7 @@ from math import ceil
 
 from downpour.base.errors import SpecError
 from downpour.core import families
+from downpour.core.families import AGGREGATORS
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.core.spec_fields import Option
 
@@ -113,6 +114,20 @@ def check_mode(spec: Spec) -> None:
         )
     if spec.stop_after is not None:
         raise SpecError("stop_after", spec.stop_after, f"needs mode 'sync', because {no_rounds}")
+
+
+def check_aggregate(spec: ResolvedSpec) -> None:
+    """Refuse a statistic of too few updates; only a `Statistic` has a `least` number of them."""
+    least = getattr(AGGREGATORS[spec.aggregate], "least", None)
+    if least is None:
+        return
+    accepted = f"needs all updates of a round, but mode '{spec.mode}' has no rounds"
+    if spec.in_step:
+        enough = mode_of(spec).enough or spec.shards
+        if enough >= least:
+            return
+        accepted = f"needs at least {least} updates in a round, not {enough}"
+    raise SpecError("aggregate", spec.aggregate, accepted)
 
 
 def _check_overlap(spec: Spec) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from downpour.base.errors import SpecError
 from downpour.base.names import AUTO, CPU
-from downpour.core.modes import MODES, check_mode, mode_of
+from downpour.core.modes import MODES, check_aggregate, check_mode, mode_of
 from downpour.core.spec import ResolvedSpec, Spec, batches_in
 from downpour.core.stragglers.base import POLICIES, Policy, check_policy
 
@@ -220,6 +220,7 @@ def resolve(spec: Spec, workers: int | None, trainer: LocalOptimizer | None = No
         fields["policy"] = "wait" if spec.policy == "handoff" else spec.policy
     resolved = ResolvedSpec.make(fields)
     mode = mode_of(resolved)  # refuses options that are out of their range
+    check_aggregate(resolved)
     if resolved.outer.optimizer == "delayed-nesterov" and not resolved.outer.every:
         every = ceil(shards / (mode.together or shards))
         return resolved.replace(outer={**resolved.outer.model_dump(), "every": every})

@@ -10,7 +10,6 @@ line (`spec_refusals.py`).
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,12 +20,12 @@ from typing import Annotated, Any, Literal, Self
 import tomli_w
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 
-from downpour.base.errors import SpecError, did_you_mean
+from downpour.base.errors import SpecError
 from downpour.base.names import AUTO, DEVICE_PATTERN
 from downpour.base.states import LOSS, Goal
-from downpour.core.families import CODECS, SPLITTERS
+from downpour.core.families import CODECS
 from downpour.core.spec_fields import Inside, Outer, SpecFields
-from downpour.core.spec_refusals import ACCEPTED, Fields, InvalidField, not_default, refusal
+from downpour.core.spec_refusals import ACCEPTED, Fields, not_default, refusal
 
 
 def batches_in(samples: int, batch_size: int, last_batch: str = "even") -> int:
@@ -231,15 +230,6 @@ class Spec(SpecFields):
             raise refusal(name, value, f"must be {ACCEPTED[name]}")
         return TABLES[name].make(value) if isinstance(value, Mapping) else value
 
-    @field_validator("split")
-    @classmethod
-    def _split_is_known(cls, value: str) -> str:
-        try:
-            parse_split(value)
-        except SpecError as error:
-            raise InvalidField(error) from None
-        return value
-
     def _check_together(self) -> None:
         """Refuse fields that contradict each other, or have no effect."""
         _optimizer_fits(self)
@@ -407,21 +397,3 @@ def toml_fields(text: str, file: str = "") -> dict[str, Any]:
     except (ValueError, RecursionError) as error:  # deep nesting causes the latter
         where = ("FILE", file) if file else ("TOML", text.strip()[:40])
         raise SpecError(*where, f"cannot be read: {error}") from None
-
-
-def parse_split(text: str) -> tuple[str, float | None]:
-    """Parse a split into its name and its number: "dirichlet(0.5)" → ("dirichlet", 0.5)."""
-    plain = [name for name in SPLITTERS if name != "dirichlet"]
-    if text in plain:
-        return text, None
-    number = re.fullmatch(r"dirichlet\(([0-9.eE+-]+)\)", text)
-    if number is None:
-        meant = did_you_mean(text, plain) or did_you_mean(text, ["dirichlet(0.5)"])
-        raise SpecError("split", text, f"must be {ACCEPTED['split']}{meant}")
-    try:
-        alpha = float(number[1])
-    except ValueError:
-        alpha = 0.0
-    if not 0 < alpha < 1e9:
-        raise SpecError("split", text, "must be dirichlet(ALPHA), ALPHA above 0 and below 1e9")
-    return "dirichlet", alpha

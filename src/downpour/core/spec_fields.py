@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, 
 from downpour.base.errors import SpecError
 from downpour.base.names import DEVICE_PATTERN, Family
 from downpour.base.values import LABELS_MAX, checked_need
-from downpour.core.families import AGGREGATORS, CODECS, MODES, POLICIES
+from downpour.core.families import AGGREGATORS, CODECS, MODES, POLICIES, SPLITTERS
 from downpour.core.spec_refusals import ACCEPTED, Fields, InvalidField, not_default, refusal
 
 FROM_LIST = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
@@ -267,7 +267,9 @@ class SpecFields(Fields):
     shards: int | None = Field(
         default=None, ge=1, le=100_000, description="Parts of the training set"
     )
-    split: str = Field(default="random", description="How to divide the examples among the shards")
+    split: Annotated[str, _one_of(SPLITTERS)] = Field(
+        default="random", description="How to divide the examples among the shards"
+    )
     batches: Literal["shuffled", "balanced"] = Field(
         default="shuffled",
         description="balanced: every batch has the same mix of classes as the shard",

@@ -26,7 +26,6 @@ ACCEPTED = {
     "data_key": "the name of a folder of prepared data: letters, digits and hyphens",
     "task": "package.module:Class, the name of a class that inherits from downpour.Task or "
     "LightningModule, or of a Trainer",
-    "split": "random, class, equal or dirichlet(ALPHA)",
     "keep_best": "loss or the name of a metric, alone or as min:NAME or max:NAME",
     "betas": "two numbers, each at least 0 and below 1",
     "outer": "a table (optimizer, learning_rate, momentum, every, betas, epsilon) or an optimizer",

@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -19,10 +20,10 @@ import numpy.typing as npt
 
 from downpour.base.errors import SpecError
 from downpour.core import families
-from downpour.core.spec import Spec, parse_split
+from downpour.core.spec import Spec
 
 Indices = npt.NDArray[np.int64]
-Numbers = npt.NDArray[np.integer]
+Integers = npt.NDArray[np.integer]
 """Classes or owners of all examples, in few bytes each: there may be billions."""
 Labels = npt.NDArray[np.generic]
 
@@ -32,21 +33,19 @@ class SplitRequest:
     """The examples to split, and the number of shards.
 
     `classes` has shape (examples,). It holds the class of each example, numbered 0..K-1 without
-    gaps, where K classes occur. A request has at least as many examples as shards. `alpha` is the
-    concentration of a Dirichlet split, and None for other splits.
+    gaps, where K classes occur. A request has at least as many examples as shards.
     """
 
-    classes: Numbers
+    classes: Integers
     shards: int
     generator: np.random.Generator
-    alpha: float | None = None
 
 
-Splitter = Callable[[SplitRequest], Numbers]
+Splitter = Callable[[SplitRequest], Integers]
 """Returns the owners: shape (examples,), each a shard in 0..shards-1, every shard at least once."""
 
 
-def deal(order: Indices, shards: int) -> Numbers:
+def deal(order: Indices, shards: int) -> Integers:
     """Deal examples to the shards in turn, in the given order, like cards to players.
 
     Returns the owners [n] of the examples. In any stretch of `order`, counts differ by at most one.
@@ -63,7 +62,7 @@ def shuffled_by_class(request: SplitRequest) -> Indices:
     return shuffled[np.argsort(request.classes[shuffled], kind="stable")]
 
 
-def random_owners(request: SplitRequest) -> Numbers:
+def random_owners(request: SplitRequest) -> Integers:
     """`random`: deal a seeded permutation to the shards in turn; sizes differ by at most one.
 
     It never looks at the classes, so it also works for datasets without classes. Examples that
@@ -105,7 +104,7 @@ def whole_blocks(ends: Indices, shards: int, generator: np.random.Generator) -> 
     return parts
 
 
-def class_owners(request: SplitRequest) -> Numbers:
+def class_owners(request: SplitRequest) -> Integers:
     """`class`: each shard holds whole classes, as far as the classes suffice.
 
     With as many shards as classes, each shard gets one class. With fewer shards, the splitter deals
@@ -153,7 +152,7 @@ def largest_remainder(counts: Indices, seats: int) -> Indices:
     return given
 
 
-def equal_owners(request: SplitRequest) -> Numbers:
+def equal_owners(request: SplitRequest) -> Integers:
     """`equal`: deal every class evenly over the shards, and drop nothing.
 
     The splitter shuffles each class, lays the classes end to end, and deals their examples to the
@@ -164,8 +163,13 @@ def equal_owners(request: SplitRequest) -> Numbers:
     return deal(shuffled_by_class(request), request.shards)
 
 
-def dirichlet_owners(request: SplitRequest) -> Numbers:
-    """`dirichlet(ALPHA)`: skew the shards' labels, as in the federated-learning literature.
+def dirichlet(alpha: float) -> Splitter:
+    """`dirichlet(ALPHA)`: return a splitter with that concentration."""
+    return partial(dirichlet_owners, alpha)
+
+
+def dirichlet_owners(alpha: float, request: SplitRequest) -> Integers:
+    """Skew the shards' labels, as in the federated-learning literature.
 
     For every class, the splitter draws each shard's proportion from a symmetric Dirichlet
     distribution (Yurochkin et al. 2019, "Bayesian Nonparametric Federated Learning of Neural
@@ -178,11 +182,9 @@ def dirichlet_owners(request: SplitRequest) -> Numbers:
     This always ends, moves as few examples as possible, and leaves no shard empty.
     """
     classes, shards, generator = request.classes, request.shards, request.generator
-    if request.alpha is None:
-        raise ValueError("a Dirichlet split needs a concentration")
     result = np.empty(len(classes), dtype=np.int32)
     for members in np.split(shuffled_by_class(request), np.cumsum(np.bincount(classes))[:-1]):
-        shares = generator.dirichlet(np.full(shards, request.alpha))
+        shares = generator.dirichlet(np.full(shards, alpha))
         # We round the cumulative shares, not the shares, so that every example has an owner.
         ends = np.rint(np.cumsum(shares)[:-1] * len(members))
         result[members] = np.searchsorted(ends, np.arange(len(members)), side="right")
@@ -190,7 +192,7 @@ def dirichlet_owners(request: SplitRequest) -> Numbers:
     return result
 
 
-def _fill_empty(result: Numbers, shards: int) -> None:
+def _fill_empty(result: Integers, shards: int) -> None:
     """Give every empty shard an example from the largest shard, in place."""
     sizes = np.bincount(result, minlength=shards)
     if sizes.all():
@@ -249,13 +251,13 @@ def split(
 
     Returns one array of sorted indices per shard, none empty; every index appears exactly once.
     """
-    name, alpha = parse_split(spec_split)
+    families.SPLITTERS.check(spec_split)
     if not 1 <= shards <= count:
         raise SpecError(
             "shards", shards, f"must be from 1 to {count}, the number of training examples"
         )
     if labels is None:
-        if name != "random":
+        if spec_split != "random":
             raise SpecError(
                 "split", spec_split, "must be random because the dataset has no classes"
             )
@@ -265,12 +267,10 @@ def split(
     if shards == 1:
         return [np.arange(count)]
     generator = np.random.default_rng(seed)
-    if name == "random" and block_ends is not None:
+    if spec_split == "random" and block_ends is not None:
         return whole_blocks(block_ends, shards, generator)
-    request = SplitRequest(
-        classes=_without_gaps(labels), shards=shards, generator=generator, alpha=alpha
-    )
-    return _shards_of(SPLITTERS[name](request), shards)
+    request = SplitRequest(classes=_without_gaps(labels), shards=shards, generator=generator)
+    return _shards_of(SPLITTERS[spec_split](request), shards)
 
 
 def divide(
@@ -288,15 +288,15 @@ def divide(
     return [stay[part] for part in parts], held
 
 
-def _without_gaps(labels: Labels) -> Numbers:
+def _without_gaps(labels: Labels) -> Integers:
     """Number classes without gaps: a limit may have left some without an example."""
     present = np.bincount(labels) > 0
-    numbers: Numbers = np.cumsum(present) - 1
-    classes: Numbers = numbers.astype(np.uint16 if len(numbers) < 1 << 16 else np.int32)[labels]
+    numbers: Integers = np.cumsum(present) - 1
+    classes: Integers = numbers.astype(np.uint16 if len(numbers) < 1 << 16 else np.int32)[labels]
     return classes
 
 
-def _shards_of(owners: Numbers, shards: int) -> list[Indices]:
+def _shards_of(owners: Integers, shards: int) -> list[Indices]:
     """Gather each owner's indices in ascending order, some at a time: there may be billions."""
     blocks = range(0, len(owners), _BLOCK)
     counts = sum(np.bincount(owners[at : at + _BLOCK], minlength=shards) for at in blocks)

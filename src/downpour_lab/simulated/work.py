@@ -201,7 +201,6 @@ class DigestAggregation(Aggregation):
         model: PublishedFile,
         began: PublishedFile,  # noqa: ARG002 - the updates' digests cover it
         contributions: Sequence[Contribution],
-        weights: Sequence[float],  # noqa: ARG002 - they follow from the updates
     ) -> tuple[dict[str, Array], Mapping[str, str]]:
         """Fold a round."""
         base = self._read(model)

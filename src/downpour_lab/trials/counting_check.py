@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from typing import cast
 
 from downpour.base.values import PublishedFile, Update
 from downpour.cluster.manager.aggregation import contribution
@@ -23,7 +24,7 @@ from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
 from downpour.core.spec import ResolvedSpec
 from downpour.core.stragglers.base import POLICIES
-from downpour.files.aggregators import AGGREGATORS
+from downpour.files.aggregators import AGGREGATORS, Weights
 from downpour_lab.simulated import work as digests
 from downpour_lab.simulated.disk import Disk
 from downpour_lab.simulated.environment import Observation, Observer, Stories
@@ -172,7 +173,7 @@ class Tally:
         """Return the newest version, moved by updates that may be stale."""
         taken = [(part[1], *self.arrived[part][:2]) for part in parts]
         weigh = AGGREGATORS[self.spec.aggregate]
-        weights = weigh([contribution(shard, update) for shard, update, _ in taken])
+        weights = cast("Weights", weigh([contribution(n, update) for n, update, _ in taken]))
         stale = [self.mode.weight(self.version - self.bases[part][0]) for part in parts]
         factors = [weight * factor for weight, factor in zip(weights, stale, strict=True)]
         pushes = [(n, made, factor) for (n, _, made), factor in zip(taken, factors, strict=True)]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
 from typing import Any
 
+from downpour.base.errors import SpecError
 from downpour.base.states import FailureKind
 from downpour.core import families
+from downpour.core.modes import check_aggregate
 from downpour.core.spec import ResolvedSpec
 from downpour.core.stragglers.base import POLICIES
 from downpour_lab.simulated.disk import DAMAGES, ERRORS, OPERATIONS, DiskTimings
@@ -327,7 +330,7 @@ def swarm_spec(random: Random, spec: ResolvedSpec) -> ResolvedSpec:
     return spec.replace(
         compression=compression,
         split=_split(random),
-        aggregate=random.choice(families.AGGREGATORS.built_in),
+        aggregate=_aggregate(random, spec),
         repeatable=random.random() < 0.85,
         keep_models=random.randint(1, 4),
         **_needs(random, spec),
@@ -345,6 +348,15 @@ def _needs(random: Random, spec: ResolvedSpec) -> dict[str, Any]:
         "prefers": random.choice(((), (second,))),
         "shard_needs": {str(shard): (random.choice((first, "site")),) for shard in drawn},
     }
+
+
+def _aggregate(random: Random, spec: ResolvedSpec) -> str:
+    name = random.choice(families.AGGREGATORS.built_in)
+    name = "trimmed-mean(0.2)" if name == "trimmed-mean" else name
+    with suppress(SpecError):
+        check_aggregate(spec.replace(aggregate=name))
+        return name
+    return "average"
 
 
 def _split(random: Random) -> str:

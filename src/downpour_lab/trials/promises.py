@@ -101,7 +101,7 @@ _FAMILIES: Mapping[str, tuple[Family, Callable[[ResolvedSpec], str]]] = {
     "mode": (families.MODES, lambda spec: spec.mode),
     "policy": (families.POLICIES, lambda spec: spec.policy),
     "split": (families.SPLITTERS, lambda spec: spec.split.partition("(")[0]),
-    "aggregator": (families.AGGREGATORS, lambda spec: spec.aggregate),
+    "aggregator": (families.AGGREGATORS, lambda spec: spec.aggregate.partition("(")[0]),
     "codec": (families.CODECS, lambda spec: spec.compression),
 }
 _VARIANTS: Mapping[FaultKind, Iterable[str]] = {

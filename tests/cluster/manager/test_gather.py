@@ -20,6 +20,7 @@ from downpour.cluster.manager.command_runner import CommandRunner
 from downpour.cluster.manager.status import Roster
 from downpour.cluster.manager.workspace import Workspace, Workspaces, open_workspace
 from downpour.cluster.options import ManagerOptions
+from downpour.core.families import AGGREGATORS
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
 from downpour.core.spec_fields import Outer
@@ -148,7 +149,7 @@ def made_without(folder: Path, rounds: int = 3, **fields: object) -> list[str]:
 
 
 @pytest.mark.parametrize("outer", ["none", "nesterov"])
-@pytest.mark.parametrize("rule", ["average", "samples", "weighted", "first"])
+@pytest.mark.parametrize("rule", AGGREGATORS.examples)
 def test_models_are_those_of_rounds_that_were_read_in_the_end(
     tmp_path: Path, rule: str, outer: str
 ) -> None:

@@ -108,11 +108,11 @@ OUTER: dict[str, Any] = {
 }
 
 
-def interrupted(start: Start, rounds: int) -> tuple[Cluster, str]:
+def interrupted(start: Start, rounds: int, **fields: Any) -> tuple[Cluster, str]:
     """Close a manager after some rounds of an experiment; return another one."""
     cluster, enough = start(), Event()
     cluster.join("one", diligent_until(SMALL.shards * rounds + 1, enough))
-    experiment = cluster.submit(epochs=5, **OUTER)
+    experiment = cluster.submit(epochs=5, **OUTER, **fields)
     assert enough.wait(PATIENCE_SECONDS)
     cluster.close()
     return start(), experiment
@@ -134,10 +134,11 @@ def outer_states(cluster: Cluster, experiment: str) -> list[bytes]:
 @pytest.mark.parametrize("rounds", range(5))
 def test_another_manager_computes_the_outer_state_from_updates(start: Start, rounds: int) -> None:
     """Not each version has a file of it; what the first manager held follows from the rest."""
+    aggregate = ("average", "median")[rounds % 2]
     calm = start()
     calm.join("one")
-    expected = finished(calm, calm.submit(epochs=5, **OUTER))
-    other, experiment = interrupted(start, rounds)
+    expected = finished(calm, calm.submit(epochs=5, aggregate=aggregate, **OUTER))
+    other, experiment = interrupted(start, rounds, aggregate=aggregate)
     other.join("one")
     assert finished(other, experiment) == expected
     left = [path.name for path in other.shared.experiment_path(experiment).iterdir()]

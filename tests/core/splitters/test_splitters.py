@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.base.errors import SpecError
+from downpour.core import families
 from downpour.core.spec import Spec
-from downpour.core.splitters import SPLITTERS, divide, largest_remainder, split
+from downpour.core.splitters import divide, largest_remainder, split
 
-SPLITS = [f"{name}(0.3)" if name == "dirichlet" else name for name in SPLITTERS]
+SPLITS = families.SPLITTERS.examples
 every_split = pytest.mark.parametrize("name", SPLITS)
 
 Labels = npt.NDArray[np.int64]

@@ -10,8 +10,22 @@ import numpy as np
 import pytest
 
 from downpour.base.values import PublishedFile
-from downpour.files.aggregators import Contribution
+from downpour.core import families
+from downpour.files.aggregators import AGGREGATORS, Contribution, Weights
 from downpour.files.store import Array, Store, decode, encode
+
+RULES = families.AGGREGATORS.examples
+"""Every aggregator."""
+
+WEIGHING = ("average", "weighted", "samples", "first")
+"""Those that weigh updates; the others combine their numbers."""
+
+
+def weigh(rule: str, contributions: Sequence[Contribution]) -> Weights:
+    """Return the weights by a rule that weighs."""
+    weights = AGGREGATORS[rule](contributions)
+    assert isinstance(weights, tuple)
+    return weights
 
 
 def contribution_of(shard: int, file: PublishedFile) -> Contribution:

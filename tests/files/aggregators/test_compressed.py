@@ -28,7 +28,7 @@ from downpour.files.store import (
 from downpour.files.store.layout import MemoryStore
 from downpour.files.store.updates import compress
 from downpour.host import process
-from tests.files.aggregators.conftest import contribution_of, whole
+from tests.files.aggregators.conftest import RULES, WEIGHING, contribution_of, weigh, whole
 
 Tensors = dict[str, Array]
 
@@ -105,7 +105,7 @@ def folded(
 
 
 @every_codec
-@pytest.mark.parametrize("rule", AGGREGATORS)
+@pytest.mark.parametrize("rule", WEIGHING)
 def test_the_fold_takes_the_weighted_differences_from_the_model(
     random: np.random.Generator, name: str, rule: str
 ) -> None:
@@ -114,7 +114,7 @@ def test_the_fold_takes_the_weighted_differences_from_the_model(
     model = publish_model(store, start)
     trained = [trained_from(start, random) for _ in range(3)]
     parts = contributions(store, model, trained, name)
-    found, weights = folded(store, model, parts, name, rule), AGGREGATORS[rule](parts)
+    found, weights = folded(store, model, parts, name, rule), weigh(rule, parts)
     held = [dict(decompressed(decode(store.view(part.file), part.file.name))) for part in parts]
     for tensor in ("weight", "bias", "double", "half", "scale"):
         moved = sum(w * one[tensor].astype(float) for w, one in zip(weights, held, strict=True))
@@ -132,7 +132,7 @@ def test_the_fold_takes_the_weighted_differences_from_the_model(
 
 
 @every_codec
-@pytest.mark.parametrize("rule", AGGREGATORS)
+@pytest.mark.parametrize("rule", RULES)
 def test_unchanged_numbers_stay_to_the_bit(
     random: np.random.Generator, name: str, rule: str
 ) -> None:
@@ -143,11 +143,12 @@ def test_unchanged_numbers_stay_to_the_bit(
     trained = [trained_from(start, random) for _ in range(3)]
     found = folded(store, model, contributions(store, model, trained, name), name, rule)
     assert found["weight"][::2].tobytes() == start["weight"][::2].tobytes()
-    assert not np.array_equal(found["weight"], start["weight"])
+    # Codecs that send few numbers leave most medians at zero.
+    assert rule not in WEIGHING or not np.array_equal(found["weight"], start["weight"])
 
 
 @every_codec
-@pytest.mark.parametrize("rule", ["average", "samples", "first"])
+@pytest.mark.parametrize("rule", ["average", "samples", "first", "median"])
 def test_neither_windows_nor_threads_nor_groups_change_a_byte(
     random: np.random.Generator, monkeypatch: pytest.MonkeyPatch, name: str, rule: str
 ) -> None:
@@ -218,7 +219,7 @@ FAULTS = {
 
 
 @every_codec
-@pytest.mark.parametrize("rule", ["average", "first"])
+@pytest.mark.parametrize("rule", ["average", "first", "median"])
 def test_exactly_the_bad_updates_are_named(
     random: np.random.Generator, name: str, rule: str
 ) -> None:

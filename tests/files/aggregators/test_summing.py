@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 import xxhash
 
-from downpour.files.aggregators import summing
-from downpour.files.aggregators.summing import AddedFiles, PartialSum, Step, SummedFile, Summing
+from downpour.files.aggregators import additions, summing
+from downpour.files.aggregators.additions import PartialSum, Step, SummedFile
+from downpour.files.aggregators.summing import AddedFiles, Summing
 from downpour.files.store import Array, UpdateFormat, decode, encode
 
 
@@ -183,8 +184,8 @@ def test_a_sum_for_which_memory_is_short_goes_into_a_file(
     base: dict[str, Array] = {"w": np.arange(101, dtype=np.float32)}
     files = [source_of({"w": base["w"] * factor})[0] for factor in (2.0, 3.5)]
     in_memory = mean_of(base, [files], divisor=2).sums[0]
-    monkeypatch.setattr(summing, "_SPARE_BYTES", 100)
-    monkeypatch.setattr(summing, "free_memory", lambda: 4 * 101 + 99)
+    monkeypatch.setattr(additions, "_SPARE_BYTES", 100)
+    monkeypatch.setattr(additions, "free_memory", lambda: 4 * 101 + 99)
     if disk == "full":
         monkeypatch.setattr(os, "posix_fallocate", full)
     elif disk:
@@ -203,7 +204,7 @@ def test_a_sum_that_memory_holds_is_no_file(monkeypatch: pytest.MonkeyPatch) -> 
     """With a byte more, the same sum stays in memory: files are for shortage alone."""
     base: dict[str, Array] = {"w": np.arange(101, dtype=np.float32)}
     files = [source_of({"w": base["w"] * 2})[0]]
-    monkeypatch.setattr(summing, "_SPARE_BYTES", 100)
-    monkeypatch.setattr(summing, "free_memory", lambda: 4 * 101 + 100)
-    monkeypatch.setattr(summing, "TemporaryFile", None)
+    monkeypatch.setattr(additions, "_SPARE_BYTES", 100)
+    monkeypatch.setattr(additions, "free_memory", lambda: 4 * 101 + 100)
+    monkeypatch.setattr(additions, "TemporaryFile", None)
     assert mean_of(base, [files]).sound

@@ -19,7 +19,7 @@ from downpour.files.aggregators.passes import (
     remaining,
     shares,
 )
-from tests.files.aggregators.conftest import imagine
+from tests.files.aggregators.conftest import RULES, WEIGHING, imagine, weigh
 
 amounts = st.lists(st.floats(0, allow_infinity=False, allow_nan=False), min_size=1, max_size=50)
 
@@ -70,19 +70,19 @@ def contributions(count: int) -> list[Contribution]:
     return [imagine(shard, samples=3 * shard + 1, loss=0.5 + shard) for shard in range(count)]
 
 
-@pytest.mark.parametrize("rule", AGGREGATORS)
+@pytest.mark.parametrize("rule", WEIGHING)
 @pytest.mark.parametrize("count", [1, 2, 10, 1000])
 def test_weights_are_a_convex_combination(rule: str, count: int) -> None:
     """One weight a contribution, none negative; they sum to one, in any order to the last bit."""
     parts = contributions(count)
-    weights = AGGREGATORS[rule](parts)
+    weights = weigh(rule, parts)
     assert len(weights) == count
     assert all(type(weight) is float and weight >= 0 for weight in weights)
     assert math.fsum(weights) == pytest.approx(1, abs=1e-12)
     assert AGGREGATORS[rule](parts[::-1]) == weights[::-1]
 
 
-@pytest.mark.parametrize("rule", AGGREGATORS)
+@pytest.mark.parametrize("rule", RULES)
 def test_a_single_contribution_is_everything(rule: str) -> None:
     """One shard's weight is exactly one; a round without updates never gets here."""
     assert AGGREGATORS[rule]([imagine(5, samples=0, loss=0.0)]) == (1.0,)

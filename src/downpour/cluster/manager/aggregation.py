@@ -71,7 +71,6 @@ class Aggregation:
         model: PublishedFile,
         began: PublishedFile,
         contributions: Sequence[Contribution],
-        weights: Sequence[float],
     ) -> tuple[dict[str, Array], Mapping[str, str]]:
         """Fold a round, whose tasks began from `began`; return tensors and a version's metadata."""
         gathering, amount = self._taken_to(model, began), AMOUNTS.get(self._spec.aggregate)
@@ -79,7 +78,7 @@ class Aggregation:
             self._store,
             model,
             contributions,
-            weights,
+            AGGREGATORS[self._spec.aggregate](contributions),
             amounts=[amount(each) for each in contributions] if amount is not None else None,
             compression=self._spec.update_codec,
             trained_from=began,
@@ -101,8 +100,7 @@ class Aggregation:
     ) -> tuple[dict[str, Array], Mapping[str, str]]:
         """Fold the updates of a round, which move `model`; as `fold`."""
         contributions = [contribution(push.shard, push.update) for push in pushes]
-        weights = AGGREGATORS[self._spec.aggregate](contributions)
-        return self.fold(model, pushes[0].base, contributions, weights)
+        return self.fold(model, pushes[0].base, contributions)
 
     def moved(
         self, model: PublishedFile, moves: Sequence[Move]

@@ -263,18 +263,19 @@ def aggregate(space: Workspace, command: Aggregate) -> NewVersion:
     versions.follow(command.versions)
     if _is_sole(space.spec, command):
         return _linked(space, command, contributions[0])
-    moves = [
-        Move(
-            shard=push.shard,
-            file=push.update.file,
-            base=model if command.mixes else push.base,
-            factor=weight * push.weight,
-        )
-        for push, weight in zip(command.pushes, weights, strict=True)
-    ]
-    if command.in_step:
+    moves: list[Move] = []
+    if command.in_step or callable(weights):
         arrays, about = sums.mean(model, command.pushes)
     else:
+        moves = [
+            Move(
+                shard=push.shard,
+                file=push.update.file,
+                base=model if command.mixes else push.base,
+                factor=weight * push.weight,
+            )
+            for push, weight in zip(command.pushes, weights, strict=True)
+        ]
         arrays, about = sums.moved(model, moves)
     # The name has a token because an earlier manager may have published this version and ended
     # before it journaled that. We never use a name twice.

@@ -17,13 +17,14 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple, Self, TypeAlias
+from typing import NamedTuple, Protocol, Self, TypeAlias
 
 import numpy as np
 
 from downpour.base.errors import FileCorrupt, SharedDirectoryError, StoreError, UpdatesRefused
 from downpour.base.values import PublishedFile
-from downpour.files.aggregators.summing import PartialSum, SummedFile, Summing, is_sound
+from downpour.files.aggregators.additions import Combine, PartialSum, SummedFile
+from downpour.files.aggregators.summing import Summing, is_sound
 from downpour.files.store import (
     Array,
     ParameterFile,
@@ -36,6 +37,7 @@ from downpour.files.store import (
     decompressed,
 )
 from downpour.host.machine import usable_cores
+from downpour.host.process import descriptors_allowed, files_at_once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +53,15 @@ class Contribution:
     file: PublishedFile
 
 
-Aggregator: TypeAlias = Callable[[Sequence[Contribution]], tuple[float, ...]]
+Weights: TypeAlias = tuple[float, ...]
+
+
+class Aggregator(Protocol):
+    """A rule for the updates of a round, which weighs them or, as a `Statistic`, combines them."""
+
+    def __call__(self, contributions: Sequence[Contribution], /) -> Weights | Combine:
+        """Return a weight for each contribution, summing to 1, or a function of their numbers."""
+
 
 Amount: TypeAlias = Callable[[Contribution], float]
 """Returns a contribution's amount without the others; weights are shares of the total."""
@@ -303,6 +313,7 @@ class Passes:
         parts: All parts whose files we will read; their size decides the number of threads.
         threads: The number of threads; absent: at most two.
         divisor: The divisor of the whole sum; absent until there is one.
+        combine: The statistic that replaces the sum; it needs all parts in one pass.
     """
 
     def __init__(
@@ -313,8 +324,16 @@ class Passes:
         *,
         threads: int | None = None,
         divisor: float | None = None,
+        combine: Combine | None = None,
     ) -> None:
         self._store = store
+        self._combine = combine
+        self.files_at_once = files_at_once()
+        if combine is not None:
+            self.files_at_once, most = len(parts), descriptors_allowed() // 2
+            if len(parts) > most:
+                told = f"{len(parts)} updates must be open at once, but this process may open"
+                raise StoreError(f"{told} {most} (ulimit -n)")
         self._base = base
         self._divisor = divisor
         self._sole: SummedFile | None = None
@@ -346,6 +365,7 @@ class Passes:
             others=[files[part.shard] for part in others],
             divisor=self._divisor if is_last else None,
             sole=self._sole,
+            combine=self._combine,
         )
         in_order = [step.shard for step in steps if step and isinstance(terms[step], SummedFile)]
         checksums = dict(zip([*in_order, *(p.shard for p in others)], made.checksums, strict=True))
@@ -372,7 +392,7 @@ class Passes:
                 if self._base.form.misfit(file) is None:
                     source = SummedFile(head=file.head, data=file.data, factor=part.factor)
                     files[part.shard] = source
-                    if part.factor == self._divisor:
+                    if part.factor == self._divisor and self._combine is None:
                         self._sole = source
         return files, refused
 

@@ -13,194 +13,31 @@ chooses the additions (`passes.py`): files, and sums from earlier passes. Two th
 without ever waiting for each other. Each hashes its own files (a checksum is sequential) and sums
 its own part of every window. So each finds the other's data in the shared cache. Neither windows
 nor threads affect the order in which we add the terms of a number.
-
-Some steps of a caller's order name a file or a sum, others add the last two. They become operations
-on *places*: kept sums, or pieces of a thread's own memory. A pass adds to sums in place. A new sum
-goes into a temporary file if memory is short.
 """
 
 from __future__ import annotations
 
-import logging
-import mmap
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
 import xxhash
 
+from downpour.files.aggregators.additions import (
+    Additions,
+    AddTerms,
+    Combine,
+    LoadFile,
+    PartialSum,
+    Place,
+    Step,
+    SummedFile,
+)
 from downpour.files.compression import STRIDE
-from downpour.files.store import Array, HeldRange, Layout, UpdateFormat
-from downpour.host.machine import free_memory
-
-log = logging.getLogger(__name__)
-
-_SPARE_BYTES = 32 * 2**20
-"""The memory that stays free beside a sum; we keep smaller sums in memory in any case."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SummedFile:
-    """A file to sum: the bytes before its tensors, the tensors' bytes (uint8), its factor."""
-
-    head: memoryview
-    data: Array
-    factor: float = 0.0
-
-
-class PartialSum:
-    """The sum of some files' differences from the base; it has the model's layout.
-
-    We sum float16 in float32, which takes twice its size in addition. We sum float64 as it is, and
-    take numbers that are not floats from the lowest shard.
-    """
-
-    def __init__(self, layout: Layout, ranges: Sequence[HeldRange]) -> None:
-        self._layout = layout
-        self._data = _memory(layout.size_bytes)
-        self._results = [self._data[each.start : each.stop].view(each.dtype) for each in ranges]
-        self.totals = [_room_for_sum(result) for result in self._results]
-        """One array for each range, in which its sum grows."""
-
-    def tensors(self) -> dict[str, Array]:
-        """Return its numbers as tensors by name, views of one buffer."""
-        for result, total in zip(self._results, self.totals, strict=True):
-            if total is not result:
-                result[:] = total
-        return self._layout.views(self._data)
-
-
-def _memory(size_bytes: int) -> Array:
-    """Return memory for a sum, as a mapped file if the process may not use so much.
-
-    When a cgroup is full, the kernel writes a file's pages to the disk. For other pages, it would
-    kill the process.
-    """
-    can_reserve = hasattr(os, "posix_fallocate")  # not on macOS
-    if can_reserve and size_bytes > _SPARE_BYTES and size_bytes + _SPARE_BYTES > free_memory():
-        # Reserve the disk first: a mapped page that finds no room there ends the process, too.
-        try:
-            with TemporaryFile() as file:
-                os.posix_fallocate(file.fileno(), 0, size_bytes)
-                return np.frombuffer(mmap.mmap(file.fileno(), size_bytes), np.uint8)
-        except OSError as error:
-            log.warning("a sum of %d bytes fits neither memory nor disk: %s", size_bytes, error)
-    return np.empty(size_bytes, np.uint8)
-
-
-def _room_for_sum(result: Array) -> Array:
-    narrow = result.dtype.kind == "f" and result.itemsize < np.dtype(np.float32).itemsize
-    return np.empty(result.shape, np.float32) if narrow else result
-
-
-Step = SummedFile | PartialSum | None
-"""A file, a sum, or None to add the last two."""
-
-Place = int | PartialSum
-"""The place of a term: the number of a piece of a thread's memory, or a sum."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoadFile:
-    """Write a file's difference from the base, times its factor, to a place."""
-
-    file: int
-    place: Place
-
-
-@dataclass(frozen=True, slots=True)
-class AddTerms:
-    """Add the terms at two places; the sum replaces one of them."""
-
-    into: Place
-    left: Place
-    right: Place
-
-
-@dataclass(slots=True, eq=False)
-class _Tree:
-    """A term, or an addition of two. `kept` is the sum that takes the result, if one is below."""
-
-    term: SummedFile | PartialSum | None = None
-    left: _Tree | None = None
-    right: _Tree | None = None
-    kept: PartialSum | None = None
-
-    @property
-    def lowest(self) -> SummedFile | PartialSum | None:
-        """Its first term."""
-        return self.term if self.left is None else self.left.lowest
-
-
-@dataclass(slots=True)
-class Additions:
-    """The operations of a pass, in order.
-
-    The pass reads all `files`, and adds the first `summed` of them. `sums` are all sums that
-    remain; the operations change those in `changed`. `firsts` says from which file a sum takes the
-    numbers that we don't sum. `pieces` is how many pieces of memory a thread needs.
-    """
-
-    files: list[SummedFile] = field(default_factory=list)
-    operations: list[LoadFile | AddTerms] = field(default_factory=list)
-    sums: list[PartialSum] = field(default_factory=list)
-    changed: list[PartialSum] = field(default_factory=list)
-    firsts: list[tuple[PartialSum, int]] = field(default_factory=list)
-    summed: int = 0
-    pieces: int = 0
-
-    @classmethod
-    def of(cls, steps: Sequence[Step], new_sum: Callable[[], PartialSum]) -> Additions:
-        """Find a place for each step; `new_sum` makes the sums that are missing."""
-        plan = cls(files=[step for step in steps if isinstance(step, SummedFile)])
-        plan.summed = len(plan.files)
-        numbers = {id(file): number for number, file in enumerate(plan.files)}
-        for tree in _trees(steps):
-            kept = tree.kept or new_sum()
-            plan.sums.append(kept)
-            if tree.term is not kept:
-                plan.changed.append(kept)
-                plan._emit(tree, numbers, 0 if tree.kept else kept, 1 if tree.kept else 0)
-            if isinstance(tree.lowest, SummedFile):
-                plan.firsts.append((kept, numbers[id(tree.lowest)]))
-        return plan
-
-    def _emit(self, tree: _Tree, numbers: dict[int, int], fresh: Place, free: int) -> Place:
-        """Add the operations of a tree; return the place of its sum.
-
-        A file goes to the place `fresh`; the pieces of memory from `free` on are unused.
-        """
-        if isinstance(tree.term, PartialSum):
-            return tree.term
-        if tree.left is None or tree.right is None:
-            self.operations.append(LoadFile(numbers[id(tree.term)], fresh))
-            self.pieces = max(self.pieces, fresh + 1 if isinstance(fresh, int) else 0)
-            return fresh
-        left = self._emit(tree.left, numbers, fresh, free)
-        if left is fresh:
-            right = self._emit(tree.right, numbers, free, free + 1)
-        else:
-            right = self._emit(tree.right, numbers, fresh, free)
-        into = left if isinstance(left, PartialSum) or isinstance(right, int) else right
-        self.operations.append(AddTerms(into, left, right))
-        return into
-
-
-def _trees(steps: Sequence[Step]) -> list[_Tree]:
-    stack: list[_Tree] = []
-    for step in steps:
-        if step is not None:
-            stack.append(_Tree(step, kept=step if isinstance(step, PartialSum) else None))
-            continue
-        left, right = stack[-2:]
-        stack[-2:] = [_Tree(left=left, right=right, kept=left.kept or right.kept)]
-    return stack
-
+from downpour.files.store import Array, HeldRange, UpdateFormat
 
 PIECE_BYTES = 2 * 2**20
 """The total size of a thread's pieces of memory.
@@ -263,6 +100,7 @@ class Summing:
         others: Sequence[SummedFile] = (),
         divisor: float | None = None,
         sole: SummedFile | None = None,
+        combine: Combine | None = None,
     ) -> AddedFiles:
         """Add files and sums to each other; this changes the sums.
 
@@ -272,8 +110,13 @@ class Summing:
             divisor: The divisor that makes the only remaining sum the mean of files; absent until
                 the sum is whole.
             sole: The file that has all the weight, if there is one: we take it as it is.
+            combine: The statistic that replaces all additions, if there is one.
         """
-        plan = Additions.of(steps, partial(PartialSum, self._layout, self._ranges))
+        new_sum = partial(PartialSum, self._layout, self._ranges)
+        if combine is None:
+            plan = Additions.of(steps, new_sum)
+        else:
+            plan = Additions.combined(steps, combine, new_sum)
         plan.files += others
         job = _Pass(
             plan=plan,
@@ -354,13 +197,14 @@ class _Window:
     part: slice
     base: Array
     held: Sequence[Array]
-    pieces: Sequence[Array]
+    pieces: Array
     decoded: Array
 
     def at(self, place: Place) -> Array:
         """Return the numbers at a place."""
         if isinstance(place, int):
-            return self.pieces[place][: len(self.base)]
+            piece: Array = self.pieces[place]
+            return piece[: len(self.base)]
         return place.totals[self.stretch.number][self.part]
 
     def load(self, number: int, factor: float, place: Place) -> bool:
@@ -386,6 +230,21 @@ class _Window:
             return bool(np.isfinite(self._decoded(number)).all())
         held = self.held[number]
         return bool(np.isfinite(held).all()) or is_sound(held, self.base)
+
+    def are_sound(self) -> bool:
+        """Say whether the numbers of all files are usable; we check compressed ones on decoding."""
+        return self.stretch.is_compressed or all(is_sound(held, self.base) for held in self.held)
+
+    def combine(self, combine: Combine, total: Array) -> bool:
+        """Write a statistic of all pieces; return False if a file is unsound."""
+        there = self.pieces[:, : len(self.base)]
+        if not np.isfinite(there).all():  # even if the statistic leaves such numbers out
+            if not self.are_sound():
+                return False
+            there[:, ~np.isfinite(self.base)] = 0
+        total[:] = combine(there)
+        total += 0  # a statistic may return -0, which would change a base of -0
+        return True
 
     def close(self, total: Array, divisor: float) -> None:
         """Turn the sum of all differences into the mean of the files."""
@@ -430,7 +289,7 @@ class _Pass:
         files = [stretch.held(source) for source in self.plan.files]
         count, step = stretch.count, stretch.step(self.plan.pieces)
         most = min(step, count)
-        pieces = [np.empty(most, stretch.dtype) for _ in range(self.plan.pieces)]
+        pieces = np.empty((self.plan.pieces, most), stretch.dtype)
         decoded = np.empty(most if stretch.is_compressed else 0, np.float32)
         sound = True
         for begin in range(0, count, step * self.lanes):
@@ -458,9 +317,11 @@ class _Pass:
                 self._hash(number, hashed[number], lane)
                 factor = self.plan.files[number].factor
                 sound &= window.load(number, factor, operation.place)
-            else:
+            elif isinstance(operation, AddTerms):
                 left, right = window.at(operation.left), window.at(operation.right)
                 np.add(left, right, out=window.at(operation.into))
+            else:
+                sound &= window.combine(operation.combine, window.at(operation.into))
         for number in range(self.plan.summed, len(hashed)):
             self._hash(number, hashed[number], lane)
             sound &= window.is_sound(number)
@@ -476,6 +337,9 @@ class _Pass:
         if not window.stretch.is_float:
             for kept, number in self.plan.firsts:
                 window.at(kept)[:] = window.held[number]
+            if self.plan.combines:  # the lower median of numbers that have no mean
+                ascending = np.sort(window.held, axis=0)
+                window.at(self.plan.sums[0])[:] = ascending[(len(ascending) - 1) // 2]
         elif self.sole is not None and self.divisor is not None:
             held = window.stretch.held(self.sole)
             window.at(self.plan.sums[0])[:] = held[window.part]
@@ -491,8 +355,4 @@ class _Pass:
             window.close(total, self.divisor)
         if np.isfinite(total).all():
             return True
-        if not window.stretch.is_compressed:  # we check compressed ones as we decode them
-            numbers = range(len(self.plan.files))
-            if not all(is_sound(window.held[number], window.base) for number in numbers):
-                return False
-        return window.keep_constants(total, closed=self.divisor is not None)
+        return window.are_sound() and window.keep_constants(total, closed=self.divisor is not None)

@@ -14,7 +14,7 @@ for errors only if a window's sum is not finite.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,6 +23,7 @@ import numpy as np
 
 from downpour.base.errors import FileCorrupt, NonFinite, StoreError, UpdatesRefused
 from downpour.base.values import PublishedFile
+from downpour.files.aggregators.additions import Combine
 from downpour.files.aggregators.passes import (
     Base,
     Contribution,
@@ -136,7 +137,7 @@ def fold(  # noqa: PLR0913 - the files to sum, and their format
     store: Store,
     base: PublishedFile,
     contributions: Sequence[Contribution],
-    weights: Sequence[float],
+    weights: Sequence[float] | Combine,
     *,
     amounts: Sequence[float] | None = None,
     compression: str = WHOLE,
@@ -155,7 +156,7 @@ def fold(  # noqa: PLR0913 - the files to sum, and their format
         store: Where the files are.
         base: The model that the round began from; all updates must have its tensors.
         contributions: One for each shard.
-        weights: As many as contributions, summing to one.
+        weights: As many as contributions, summing to one; or a statistic that replaces the mean.
         amounts: The amounts whose shares are the weights, if each is known separately; the fold
             divides by their sum at the end.
         compression: The compression of all updates; a compressed update says how far it moved.
@@ -164,6 +165,8 @@ def fold(  # noqa: PLR0913 - the files to sum, and their format
         gathered: The base and earlier sums, which the fold uses up. They change no byte.
     """
     parts, divisor = _in_shard_order(contributions, weights, amounts)
+    combine = weights if callable(weights) else None
+    passes = partial(Passes, store, threads=threads, divisor=divisor, combine=combine)
     opened = partial(Base.opened, store, base, compression, trained_from)
     known: Base | None = None
     for _ in range(2):  # a file that changed during the pass may be valid on a second read
@@ -173,7 +176,7 @@ def fold(  # noqa: PLR0913 - the files to sum, and their format
             known = opened()
         held = gathered.take(parts, divisor) if gathered is not None else []
         gathered = None
-        passed = _fold_once(store, known, parts, held, divisor, threads)
+        passed = _fold_once(passes, known, parts, held)
         if passed.is_right:
             return passed.held[0].kept.tensors()
         reasons = examine(store, known, contributions, known=passed.refused)
@@ -187,20 +190,18 @@ def fold(  # noqa: PLR0913 - the files to sum, and their format
 
 
 def _fold_once(
-    store: Store,
+    begin: Callable[[Base, Sequence[Counted]], Passes],
     base: Base,
     parts: Sequence[Counted],
     gathered: Sequence[Held],
-    divisor: float,
-    threads: int | None,
 ) -> Passed:
     """Sum all parts, ungathered ones in groups; stop if one fails."""
     done = {part.shard for one in gathered for part in one.parts}
     unread = [part for part in parts if part.shard not in done]
     items: list[Item] = sorted([*gathered, *unread], key=lambda item: item.node)
-    passes = Passes(store, base, unread, threads=threads, divisor=divisor)
+    passes = begin(base, unread)
     passed = Passed()
-    for group, following in _groups(items):
+    for group, following in _groups(items, passes.files_at_once):
         # Read files that do not count, but don't add them; the lowest shard supplies the integers.
         others = [one for one in group if isinstance(one, Counted) and one.factor == 0]
         others = [one for one in others if one is not parts[0]]
@@ -212,10 +213,10 @@ def _fold_once(
     return passed
 
 
-def _groups(items: Sequence[Item]) -> Iterator[tuple[Sequence[Item], int | None]]:
-    """Yield groups of as many files as we map at once, and the shard that follows each group."""
+def _groups(items: Sequence[Item], most: int) -> Iterator[tuple[Sequence[Item], int | None]]:
+    """Yield groups of at most so many files, and the shard that follows each group."""
     group: list[Item] = []
-    files, most = 0, files_at_once()
+    files = 0
     for item in items:
         if files == most:
             yield group, item.node.shard
@@ -226,14 +227,14 @@ def _groups(items: Sequence[Item]) -> Iterator[tuple[Sequence[Item], int | None]
 
 
 def _in_shard_order(
-    contributions: Sequence[Contribution], weights: Sequence[float], amounts: Sequence[float] | None
+    contributions: Sequence[Contribution],
+    weights: Sequence[float] | Combine,
+    amounts: Sequence[float] | None,
 ) -> tuple[list[Counted], float]:
     """Return the parts in the order of their shards, and the divisor of their sum."""
     if len({contribution.shard for contribution in contributions}) != len(contributions):
         raise ValueError("a shard contributes twice")
-    if abs(math.fsum(weights) - 1) > 1e-9:
-        raise ValueError(f"weights sum to {math.fsum(weights)}, not to 1")
-    factors, divisor = _factors(weights, amounts)
+    factors, divisor = _factors(len(contributions), weights, amounts)
     parts = [
         Counted(contribution=contribution, factor=factor)
         for contribution, factor in zip(contributions, factors, strict=True)
@@ -242,8 +243,12 @@ def _in_shard_order(
 
 
 def _factors(
-    weights: Sequence[float], amounts: Sequence[float] | None
+    count: int, weights: Sequence[float] | Combine, amounts: Sequence[float] | None
 ) -> tuple[Sequence[float], float]:
+    if callable(weights):
+        return (1.0,) * count, 1.0
+    if abs(math.fsum(weights) - 1) > 1e-9:
+        raise ValueError(f"weights sum to {math.fsum(weights)}, not to 1")
     if amounts is not None and any(amounts):
         return amounts, math.fsum(amounts)
     if len(set(weights)) == 1:

@@ -1,0 +1,86 @@
+"""Rules that see the numbers of all updates: exact, and bounded by most updates."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from downpour.base.errors import NonFinite, StoreError
+from downpour.files.aggregators import AGGREGATORS, Contribution, fold, passes
+from downpour.files.aggregators.statistics import Statistic
+from downpour.files.store import Array
+from downpour.files.store.layout import MemoryStore
+from tests.files.aggregators.conftest import contribute, imagine
+from tests.files.aggregators.test_fold import model_of, update_of
+
+
+def expected(rule: str, column: Array) -> Array:
+    """Return the statistic of updates [n, ...] by sorting them."""
+    ascending, count = np.sort(column, axis=0), len(column)
+    if column.dtype.kind != "f":
+        middle: Array = ascending[(count - 1) // 2]
+        return middle
+    trimmed = (count - 1) // 2
+    if rule != "median":
+        share = float(rule.removeprefix("trimmed-mean(").removesuffix(")"))
+        trimmed = min(max(1, round(share * count - 0.499)), trimmed)
+    within: Array = ascending[trimmed : count - trimmed].mean(axis=0, dtype=np.float64)
+    return within
+
+
+@settings(deadline=None)
+@given(
+    count=st.integers(2, 60),
+    seed=st.integers(0, 2**32 - 1),
+    rule=st.sampled_from(["median", "trimmed-mean(0.2)", "trimmed-mean(0.05)"]),
+)
+def test_each_number_is_the_statistic_of_all_updates(count: int, seed: int, rule: str) -> None:
+    """For floats within rounding; whole numbers are those of an update, the lower median."""
+    random = np.random.default_rng(seed)
+    updates = [update_of(random) for _ in range(count)]
+    store = MemoryStore()
+    parts = contribute(store, updates)
+    found = fold(store, model_of(store, update_of(random)), parts, AGGREGATORS[rule](parts))
+    for name, tensor in found.items():
+        wanted = expected(rule, np.stack([update[name] for update in updates]))
+        assert (tensor.dtype, tensor.shape) == (updates[0][name].dtype, updates[0][name].shape)
+        unit = 4e-3 if name == "half" else 4e-6
+        np.testing.assert_allclose(tensor, wanted, rtol=unit, atol=unit)
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed-mean(0.2)"])
+def test_one_update_of_five_takes_no_number_beyond_the_others(
+    random: np.random.Generator, rule: str
+) -> None:
+    """However far off it is."""
+    store, start = MemoryStore(), np.zeros(50, np.float32)
+    updates = [{"w": random.normal(size=50).astype(np.float32)} for _ in range(4)]
+    highest, lowest = (side([one["w"] for one in updates], axis=0) for side in (np.max, np.min))
+    parts = contribute(store, [*updates, {"w": np.array([3e38, -3e38] * 25, np.float32)}])
+    found = fold(store, model_of(store, {"w": start}), parts, AGGREGATORS[rule](parts))["w"]
+    assert np.all((found <= highest + 1e-6) & (found >= lowest - 1e-6))
+    most = contribute(store, [{"w": np.full(50, 3e38, np.float32)}] * 3, "most")
+    away = model_of(store, {"w": np.full(50, -3e38, np.float32)}, "away")
+    with pytest.raises(NonFinite, match="overflows"):
+        fold(store, away, most, AGGREGATORS[rule](most))
+
+
+def test_a_rule_may_be_any_function_of_the_differences(random: np.random.Generator) -> None:
+    """It gets a row per update, in the order of shards, and may return another precision."""
+    store = MemoryStore()
+    start, *updates = ({"w": random.normal(size=40).astype(np.float32)} for _ in range(4))
+    parts = contribute(store, updates)
+    second = Statistic(combine=lambda differences: differences[1].astype(np.float64))
+    found = fold(store, model_of(store, start), parts[::-1], second(parts))["w"]
+    np.testing.assert_allclose(found, updates[1]["w"], atol=1e-6)
+
+
+def test_a_statistic_needs_all_files_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line tells what a process lacks for that."""
+    monkeypatch.setattr(passes, "descriptors_allowed", lambda: 6)
+    parts: list[Contribution] = [imagine(shard) for shard in range(4)]
+    store = MemoryStore()
+    with pytest.raises(StoreError, match=r"^4 updates must be open .* may open 3 \(ulimit -n\)$"):
+        fold(store, model_of(store, {"w": np.zeros(3)}), parts, AGGREGATORS["median"](parts))
