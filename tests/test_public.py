@@ -17,8 +17,8 @@ PUBLIC: dict[ModuleType, str] = {
     "allow compare_policies from_trainer load_model replay resumed run",
     data: "Blocks ImageFolder TokenWindows local_path transforms",
     extending: "Action Aggregator Assignment Bytes Close Codec Combine Contributing Contribution "
-    "Decide EventKind ExperimentEvent ExperimentState Forecast Handoff Integers LoggedRun "
-    "Logger Mode ModeKind NonFinite Numbers Option Options PendingTask Policy "
+    "Decide ExperimentEvent ExperimentState Forecast Handoff Integers LoggedRun "
+    "Logger Mode ModeKind NonFinite Numbers Options PendingTask Policy "
     "PublishedFile Resize RoundResult RoundView RunningTask STRIDE Saving Speed "
     "SplitRequest Splitter Statistic Stragglers UpdateTimes Waiting Weight Weights "
     "Withdrawal WorkerHistory WorkerRequest",

@@ -16,32 +16,11 @@ machine that has the package.
 
 from __future__ import annotations
 
-from downpour.base.errors import (
-    NonFinite,
-)
-from downpour.base.states import (
-    EventKind,
-    ExperimentEvent,
-    ExperimentState,
-)
-from downpour.base.values import (
-    Forecast,
-    PublishedFile,
-)
-from downpour.core.modes import (
-    Mode,
-    ModeKind,
-    Options,
-    Weight,
-)
-from downpour.core.spec_fields import (
-    Option,
-)
-from downpour.core.splitters import (
-    Integers,
-    SplitRequest,
-    Splitter,
-)
+from downpour.base.errors import NonFinite
+from downpour.base.states import ExperimentEvent, ExperimentState
+from downpour.base.values import Forecast, PublishedFile
+from downpour.core.modes import Mode, ModeKind, Options, Weight
+from downpour.core.splitters import Integers, SplitRequest, Splitter
 from downpour.core.stragglers.base import (
     Action,
     Assignment,
@@ -62,29 +41,11 @@ from downpour.core.stragglers.base import (
     WorkerHistory,
     WorkerRequest,
 )
-from downpour.files.aggregators import (
-    Aggregator,
-    Combine,
-    Contribution,
-    Statistic,
-    Weights,
-)
-from downpour.files.compression import (
-    STRIDE,
-    Bytes,
-    Codec,
-    Numbers,
-)
-from downpour.record import (
-    RoundResult,
-)
-from downpour.record.timeline import (
-    Stragglers,
-)
-from downpour.show.loggers import (
-    LoggedRun,
-    Logger,
-)
+from downpour.files.aggregators import Aggregator, Combine, Contribution, Statistic, Weights
+from downpour.files.compression import STRIDE, Bytes, Codec, Numbers
+from downpour.record import RoundResult
+from downpour.record.timeline import Stragglers
+from downpour.show.loggers import LoggedRun, Logger
 
 __all__ = [
     "Action",
@@ -97,7 +58,6 @@ __all__ = [
     "Contributing",
     "Contribution",
     "Decide",
-    "EventKind",
     "ExperimentEvent",
     "ExperimentState",
     "Forecast",
@@ -109,7 +69,6 @@ __all__ = [
     "ModeKind",
     "NonFinite",
     "Numbers",
-    "Option",
     "Options",
     "PendingTask",
     "Policy",
