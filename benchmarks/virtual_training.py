@@ -108,7 +108,7 @@ def train(
         spec: what to train; its own evaluations are not made.
         cost: how long everything takes; its steps say how many workers there are.
         data_dir: a folder with datasets.
-        looks: how often an epoch the newest version is evaluated.
+        looks: how often an epoch the newest version, or the mean that it is ahead of, is evaluated.
         seed: of the times, which vary; that of the training is the spec's.
         show: is called with what was evaluated.
 
@@ -206,6 +206,7 @@ class _Numbers(Observer):
         self._drawn: PublishedFile | None = None
         self._made: dict[int, tuple[NewVersion, int]] = {}
         self._newest: PublishedFile | None = None
+        self._mean: PublishedFile | None = None
         # Which states of the outer optimizer are published depends on the sizes of real files.
         self._outer: PublishedFile | None = None
         self._since_outer: list[tuple[out.Push, ...]] = []
@@ -238,6 +239,11 @@ class _Numbers(Observer):
         """Return what has been trained; once it has ended."""
         if self._newest is None:
             raise RuntimeError("nothing was trained")
+        model = b"".join(whole_content(self._space.store, self._newest.name))
+        if self._newest.size_bytes != len(model):  # it is a step, so the result is written whole
+            state = self._space.aggregation.outer
+            outer = sum(array.nbytes for array in state[1].values()) if state is not None else 0
+            self._bytes["published"] += len(model) + outer
         return Trained(
             looks=tuple(self._looks),
             seconds=self._seconds,
@@ -246,7 +252,7 @@ class _Numbers(Observer):
             downloaded_bytes=self._bytes["down"],
             published_bytes=self._bytes["published"],
             staleness=tuple(self._staleness),
-            model=b"".join(whole_content(self._space.store, self._newest.name)),
+            model=model,
         )
 
     def _follow(self, event: on.Event) -> None:
@@ -264,14 +270,19 @@ class _Numbers(Observer):
                 for file, real in zip(event.own, version.own, strict=True):
                     self._files[file.name] = real
                 self._seconds = event.at_seconds - self._began_at
-                self._look(self._tasks, self._tasks + count, version.model)
+                self._look(self._tasks, self._tasks + count, version.mean or version.model)
                 self._tasks += count
             case _:
                 pass
 
     def _put(self, event: on.Prepared | on.Aggregated, real: NewVersion) -> None:
-        self._files[event.model.name] = self._newest = real.model
-        self._bytes["published"] += _size((real.model, real.outer, *real.own))
+        if self._mean is not None:
+            self._space.store.delete(self._mean.name)
+        self._files[event.model.name], self._mean = real.model, real.mean
+        self._newest = real.mean or real.model
+        # There is one after every round here, because an epoch may have many looks.
+        mean = real.mean if isinstance(event, on.Aggregated) and event.mean is not None else None
+        self._bytes["published"] += _size((real.model, real.outer, mean, *real.own))
         if real.outer is not None:
             if self._outer is not None:
                 self._space.store.delete(self._outer.name)
@@ -367,6 +378,7 @@ class _Numbers(Observer):
             versions=self._real_ones(command.versions),
             outer=self._outer,
             since_outer=tuple(self._since_outer),
+            keeps_mean=self._space.spec.looks_ahead,
             pushes=tuple(pushes),
         )
         self._since_outer.append(real.pushes)

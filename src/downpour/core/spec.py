@@ -287,6 +287,11 @@ class Spec(SpecFields):
         return self.mode in {"sync", "k-sync"}
 
     @property
+    def looks_ahead(self) -> bool:
+        """Whether versions are ahead of the model that they lead to, the mean of a round."""
+        return self.outer.optimizer == "nesterov" and self.in_step and not self.overlap
+
+    @property
     def trains_own_code(self) -> bool:
         """Whether the training uses code that is neither Downpour's nor torchvision's."""
         return self.task is not None or ":" in self.model

@@ -20,7 +20,14 @@ from typing import Any
 
 from downpour.base.errors import SpecError, StoreError
 from downpour.files.store import SharedDirectory, parse_name
-from downpour.files.store.layout import RECORD_NAME, RESULT_NAMES, AttemptName, ModelName, OuterName
+from downpour.files.store.layout import (
+    RECORD_NAME,
+    RESULT_NAMES,
+    AttemptName,
+    MeanName,
+    ModelName,
+    OuterName,
+)
 from downpour.files.store.publish import TEMPORARY_PREFIX, writing
 from downpour.files.store.shared_directory import lost_its_manager
 from downpour.host.paths import FolderLock
@@ -296,7 +303,7 @@ def housekeeper(shared: SharedDirectory) -> Iterator[Housekeeper]:
 
 def _version(name: str) -> int | None:
     parsed = parse_name(name)
-    return parsed.version if isinstance(parsed, ModelName) else None
+    return parsed.version if isinstance(parsed, ModelName | MeanName) else None
 
 
 def _is_model(name: str, last: int) -> bool:
@@ -304,6 +311,6 @@ def _is_model(name: str, last: int) -> bool:
 
 
 def _is_state(name: str, last: int) -> bool:
-    parsed = parse_name(name)
-    earlier = isinstance(parsed, ModelName) and parsed.version < last
-    return earlier or isinstance(parsed, OuterName | AttemptName)
+    version = _version(name)
+    earlier = version is not None and version < last
+    return earlier or isinstance(parse_name(name), OuterName | AttemptName)

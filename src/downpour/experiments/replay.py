@@ -90,6 +90,7 @@ class Workbench:
         self._states: dict[int, PublishedFile] = {}
         self._steps: dict[int, PublishedFile] = {}
         self._own: dict[int, PublishedFile] = {}
+        self._mean: PublishedFile | None = None
 
     def close(self) -> None:
         """Close what is open; the files stay."""
@@ -136,6 +137,7 @@ class Workbench:
             whole=version.line.whole,
             versions=tuple(self._models[number] for number in sorted(self._models)),
             outer=outer,
+            keeps_mean=bool(version.line.mean),
             pushes=tuple(
                 Push(
                     round=task.round,
@@ -159,6 +161,8 @@ class Workbench:
         spent += _replaced(self._own, shards, made.own or [None] * len(shards))
         spent += _replaced(self._states, shards, [update.optimizer_state for update in updates])
         spent += [outer] if outer is not None and made.outer is not None else []
+        spent += [self._mean] if self._mean is not None else []
+        self._mean = made.mean
         self._models[version.number], self._outer = made.model, made.outer or outer
         self._whole |= {version.number} if version.line.whole else set()
         linked = range(self._whole_before(min([version.number, *needed])), version.number)
@@ -170,10 +174,10 @@ class Workbench:
         return made.model
 
     def publish(self, number: int) -> PublishedFile:
-        """Publish a version as the experiment's result; return its file."""
+        """Publish a version, or the mean that it is ahead of, as the result; return its file."""
         command = Publish(
             experiment=self._space.experiment,
-            model=self._models[number],
+            model=self._mean or self._models[number],
             leading=self._leading(number),
         )
         return work.publish(self._space, command)

@@ -321,7 +321,8 @@ class AggregatedLine(_Line, frozen=True, kw_only=True):
     shards are not in step, `parts` are the version's tasks, by round and shard. `staleness` is the
     age, in versions, of the models that they began from. `summed` names the order of the additions
     in a round in step; another order gives different rounding. `checksum` is that of the version's
-    file, which is `whole`, or else a step from the previous version.
+    file, which is `whole`, or else a step from the previous version. `mean` is the checksum of the
+    mean of the updates, if the version is ahead of it and the mean was measured or published.
     """
 
     round: int
@@ -336,6 +337,7 @@ class AggregatedLine(_Line, frozen=True, kw_only=True):
     summed: str
     whole: bool
     checksum: str
+    mean: str = ""
 
 
 class EvaluatedLine(_Line, frozen=True, kw_only=True, tag="measured"):

@@ -107,6 +107,7 @@ class View:
                 summed=known["summed"],
                 whole=known["whole"],
                 checksum=event.model.checksum,
+                mean=event.mean.checksum if event.mean is not None else "",
             ),
         )
 

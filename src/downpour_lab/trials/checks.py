@@ -315,7 +315,7 @@ def _check_result(expect: Expect, disk: Disk, experiment: Experiment, tally: Tal
     name, spec, result = experiment.name, experiment.spec, experiment.result
     published = result is not None and result.name == layout.FINAL_NAME
     expect(published, f"the result of {name} is {result}")
-    models = tally.models[1:]
+    models = tally.shown
     last, best = spec.rounds - 1, None
     if spec.in_step:
         last, best = _last_and_best(spec, list(map(loss_of, models)))
@@ -337,7 +337,10 @@ def _check_result(expect: Expect, disk: Disk, experiment: Experiment, tally: Tal
         same = disk.digest(name, kept) == models[best]
         expect(same, f"{name} has kept another model than its best")
     # These include the states of the shards' optimizers, for an experiment that resumes this one.
-    gone = [file.name for file in experiment.files() if file.name not in there]
+    files = [*experiment.files_of_shards(), *experiment.files_of_versions()]
+    if experiment.since_outer:
+        files.pop()  # the driver replaces it with the state at the last version
+    gone = [file.name for file in files if file.name not in there]
     expect(not gone or name in disk.harmed, f"{gone} should have been kept")
 
 

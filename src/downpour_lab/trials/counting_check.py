@@ -40,8 +40,9 @@ Key = tuple[int, int]
 class Tally:
     """One core's count of an experiment, and the bytes that its versions must hold.
 
-    `models` are all versions so far. Each shard has as many `samples`. `done` counts the tasks of
-    each shard that are over. Shards continue from the `last` of their updates, and from their `own`
+    `models` are all versions so far, and `shown` the model that we measure and publish for each but
+    the first. Each shard has as many `samples`. `done` counts the tasks of each shard that are
+    over. Shards continue from the `last` of their updates, and from their `own`
     parameters. Tasks began from their `bases`: a version's number, the parameters, and the
     optimizer's state. `shares` are how much of their steps tasks train. `arrived` are the updates
     that no version contains yet, with the digests that they must hold, and when they came. The
@@ -51,6 +52,7 @@ class Tally:
     spec: ResolvedSpec
     mode: Mode
     models: list[bytes]
+    shown: list[bytes]
     outer: bytes | None
     samples: int
     expect: Callable[[Promise, bool, str], None]
@@ -157,9 +159,11 @@ class Tally:
         updates = [(shard, made[shard]) for _, shard in parts]
         before = self.models[-1]
         after = digests.folded(before, updates) if self.spec.in_step else self._moved(parts)
+        mean = after
         if self.outer is not None:
             after, self.outer = digests.stepped(before, after, self.outer)
         self.models.append(after)
+        self.shown.append(mean if self.spec.looks_ahead else after)
         if not self.spec.overlap:
             self.last |= made
         over = [(parts[0][0], n) for n in range(self.spec.shards)] if self.spec.in_step else parts
@@ -258,7 +262,7 @@ class CountingCheck(Observer):
         spec, samples = self._specs[entry.experiment], entry.shard_samples[0]
         outer = digests.first_outer(spec) if spec.outer.keeps_state else None
         models = [digests.first_model(spec)]
-        tally = Tally(spec, mode_of(spec), models, outer, samples, self._expect)
+        tally = Tally(spec, mode_of(spec), models, [], outer, samples, self._expect)
         self._compare_version(entry, tally)
         return tally
 
@@ -316,6 +320,8 @@ class CountingCheck(Observer):
         self._expect(Promise.BYTES, same, said)
         if entry.outer is not None:
             self._compare(entry.experiment, entry.outer, tally.outer)
+        if isinstance(entry, on.Aggregated) and entry.mean is not None:
+            self._compare(entry.experiment, entry.mean, tally.shown[-1])
         if tally.mode.elastic and isinstance(entry, on.Aggregated):
             for (_, shard), file in zip(entry.parts, entry.own, strict=True):
                 self._compare(entry.experiment, file, tally.own[shard])

@@ -279,7 +279,7 @@ def _with_meetings(spec: ResolvedSpec, random: Random) -> ResolvedSpec:
     meet = 1 if POLICIES[spec.policy].cuts_rounds else random.choice((1, 1, 2, 3))
     # About as many rounds as before, because they decide how long a seed takes.
     epochs = max(1, spec.epochs // meet)
-    outer = {"optimizer": random.choice(("none", "delayed-nesterov", "adam"))}
+    outer = {"optimizer": random.choice(("none", "delayed-nesterov", "nesterov"))}
     return spec.replace(meet=meet, epochs=epochs, outer=outer)
 
 

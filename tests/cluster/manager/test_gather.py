@@ -25,7 +25,14 @@ from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
 from downpour.core.spec_fields import Outer
 from downpour.files.aggregators import first_state
-from downpour.files.store import DirectoryStore, SharedDirectory, decode, encode, model_metadata
+from downpour.files.store import (
+    DirectoryStore,
+    SharedDirectory,
+    decode,
+    encode,
+    layout,
+    model_metadata,
+)
 from downpour.files.store.publish import RetryPolicy
 from downpour.host.process import Lanes
 from tests.cluster.manager.conftest import Queue
@@ -180,6 +187,26 @@ def test_a_round_reads_each_update_once_and_nothing_that_it_has_published(tmp_pa
         story.end_round()
         first = ["model-0", "model-0", "outer-0"] if number == 0 else []
         assert sorted(story.store.opened) == [*first, *updates]
+
+
+@pytest.mark.parametrize("codec", ["none", "int3"])
+def test_a_mean_is_the_version_that_there_would_be_without_an_outer_step(
+    tmp_path: Path, codec: str
+) -> None:
+    """The version itself is the same, with a mean beside it or without."""
+    made = []
+    for outer, keeps_mean in (("none", False), ("nesterov", False), ("nesterov", True)):
+        folder = tmp_path / f"{outer}-{keeps_mean}"
+        story = opened(folder, outer={"optimizer": outer}, model_compression=codec)
+        story.begin_round()
+        command = replace(story.aggregate(), keeps_mean=keeps_mean, versions=(story.model,))
+        made.append(work.aggregate(story.space, replace(command, whole=codec == "none")))
+    plain, without, beside = made
+    assert (plain.mean, without.mean) == (None, None)
+    assert beside.mean is not None
+    assert beside.mean.name == layout.beside(beside.model.name, layout.MeanName)
+    assert beside.mean.checksum == plain.model.checksum
+    assert beside.model.checksum == without.model.checksum != plain.model.checksum
 
 
 def test_a_rounds_only_update_becomes_the_next_version_as_it_is(tmp_path: Path) -> None:

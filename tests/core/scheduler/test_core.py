@@ -72,6 +72,26 @@ def test_an_experiment_that_ends_names_the_versions_that_stay() -> None:
     assert conclude.versions == (assigned.model,)
 
 
+def test_what_is_measured_kept_and_published_are_means_if_versions_are_ahead_of_them() -> None:
+    """Each is made for a round that is measured, and goes with its version."""
+    play, _ = begin(epochs=2, meet=2, outer="nesterov", keep_models=1, keep_best="loss")
+    second, last = make.file("mean2"), make.file("mean4")
+    for number, mean in enumerate((None, second, None, last)):
+        [asked] = of(play.publish("ann", number=number), out.Aggregate)
+        assert asked.keeps_mean == (mean is not None)
+        play.aggregate(number, mean=mean)
+        if mean is not None:
+            measured = make.evaluation(loss=number)
+            play.happen(on.Evaluated, experiment="one", round=number, evaluation=measured)
+    assert [command.model for command in of(play.happened, out.Evaluate)] == [second, last]
+    [publish] = of(play.happened, out.Publish)
+    assert (publish.model, publish.best) == (last, second)
+    happened = play.happen(on.ModelPublished, experiment="one", model=make.file("final"))
+    [discard], [conclude] = of(happened, out.Discard), of(happened, out.Conclude)
+    assert discard.files == (make.file("m2"), second)
+    assert conclude.versions == (last, make.file("m4"))
+
+
 @pytest.mark.parametrize(
     ("epochs", "said"), [(3, ["stopped after epoch 2: no better loss since epoch 1"]), (2, [])]
 )

@@ -311,7 +311,7 @@ def models_of(result: downpour.Result) -> list[bytes]:
 
 def stopped(result: downpour.Result, shared: Path, *, after: int, evaluated: int) -> str:
     """Leave what is in the folder when someone kills a run after some of its rounds."""
-    folder = shared / "experiments" / f"stopped-{after}-{evaluated}"
+    folder = shared / "experiments" / f"stopped-{after}-{evaluated}-{result.experiment}"
     assert result.model_file is not None
     shutil.copytree(result.model_file.parent, folder)
     for file in folder.glob("*.safetensors"):
@@ -340,6 +340,8 @@ def stopped(result: downpour.Result, shared: Path, *, after: int, evaluated: int
         ({"validation": 0.2}, (2,)),
         ({"meet": 2, "compression": "int3", "model_compression": "int3"}, (1, 2)),
         ({"overlap": 1, "stop_after": None}, (2,)),
+        ({"outer": "nesterov", "meet": 2, "keep_models": 1}, (1, 2)),
+        ({"outer": "nesterov", "meet": 2, "model_compression": "int3"}, (1, 2)),
     ],
     ids=[
         "both",
@@ -350,6 +352,8 @@ def stopped(result: downpour.Result, shared: Path, *, after: int, evaluated: int
         "validation",
         "versions as steps",
         "overlap",
+        "means",
+        "means as steps",
     ],
 )
 def test_the_best_model_and_the_patience_go_on(
@@ -412,9 +416,12 @@ def _folder(result: downpour.Result) -> Path:
     return result.model_file.parent
 
 
-def test_an_evaluation_may_end_the_training_before_its_first_round(shared: Path) -> None:
+@pytest.mark.parametrize("outer", ["none", "nesterov"])
+def test_an_evaluation_may_end_the_training_before_its_first_round(
+    shared: Path, outer: str
+) -> None:
     """A run was killed before the evaluation that would have ended it."""
-    whole = run_here(BEST_SPEC.replace(keep_models=9), shared)
+    whole = run_here(BEST_SPEC.replace(keep_models=9, outer=outer), shared)
     name = stopped(whole, shared, after=4, evaluated=3)
     rest = resumed(name, shared)
     assert (rest.epochs, rest.reason) == ((), "no better loss since epoch 1")

@@ -26,6 +26,7 @@ from downpour.files.store.directory import names_in
 from downpour.files.store.layout import (
     AttemptKind,
     AttemptName,
+    MeanName,
     OuterName,
     OwnName,
     WholeName,
@@ -42,7 +43,8 @@ tokens = st.text("0123456789abcdef", min_size=1, max_size=12)
 
 
 VERSIONS = [
-    st.builds(kind, version=numbers, token=tokens) for kind in (ModelName, OuterName, WholeName)
+    st.builds(kind, version=numbers, token=tokens)
+    for kind in (ModelName, OuterName, MeanName, WholeName)
 ]
 OWN = st.builds(OwnName, version=numbers, shard=numbers, token=tokens)
 ATTEMPTS = st.builds(
@@ -60,7 +62,7 @@ ATTEMPTS = st.builds(
 def test_names_are_read_back(name: ModelName | OwnName | AttemptName) -> None:
     """The numbers of a file's name come back from it; versions alone outlive an experiment."""
     assert parse_name(check_bare_name(str(name))) == name
-    assert is_in_flight(str(name)) is not isinstance(name, ModelName | OuterName)
+    assert is_in_flight(str(name)) is not isinstance(name, ModelName | OuterName | MeanName)
 
 
 @pytest.mark.parametrize(

@@ -92,23 +92,22 @@ def held(space: Workspace, file: PublishedFile) -> dict[str, bytes]:
 
 def folded(space: Workspace, *, whole: bool = True) -> PublishedFile:
     """Train both shards, and make the next model of them."""
-    made = work.ready(space)
+    first = work.ready(space).begun.model
     pushes = tuple(
-        out.Push(round=0, shard=shard, update=trained(space, shard), base=made.begun.model)
-        for shard in (0, 1)
+        out.Push(round=0, shard=shard, update=trained(space, shard), base=first) for shard in (0, 1)
     )
     command = out.Aggregate(
         experiment="plane",
         round=0,
-        model=made.begun.model,
+        model=first,
         whole=whole,
-        versions=(made.begun.model,),
+        versions=(first,),
         pushes=pushes,
         train_seconds=1.0,
     )
-    model, outer, _ = work.aggregate(space, command)
-    assert outer is None
-    return model
+    made = work.aggregate(space, command)
+    assert made.outer is None
+    return made.model
 
 
 def test_only_what_is_trained_travels(space: Workspace) -> None:

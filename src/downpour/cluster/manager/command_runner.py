@@ -388,6 +388,7 @@ class CommandRunner:
             round=command.round,
             model=made.model,
             outer=made.outer,
+            mean=made.mean,
             parts=command.parts,
             own=made.own,
         )

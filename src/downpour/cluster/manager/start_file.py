@@ -273,7 +273,7 @@ class _Ended:
         return None
 
     def unevaluated(self, spec: Spec) -> dict[int, Path]:
-        """Return the versions that the experiment should have evaluated, by round."""
+        """Return the models that the experiment should have evaluated, by round."""
         there, rounds = (parse_name(name) for name in self._names), self._rounds
         known = (one for one in there if isinstance(one, ModelName) and one.version < len(rounds))
         ended = {
@@ -282,7 +282,7 @@ class _Ended:
             if rounds.index(number := rounds[one.version]) == one.version
         }
         return {
-            self._now(number, spec): self._folder / name
+            self._now(number, spec): self._folder / self._shown(name)
             for number, name in ended.items()
             if number not in self._evaluated and self._is_due(number, spec)
         }
@@ -290,7 +290,12 @@ class _Ended:
     def _file_of(self, line: ImprovedLine) -> Path | None:
         is_last = line == self._improved[-1]
         names = [line.file, *([layout.BEST_NAME] if is_last else [])]
-        return next((self._folder / name for name in names if name in self._names), None)
+        return next((self._folder / self._shown(n) for n in names if n in self._names), None)
+
+    def _shown(self, name: str) -> str:
+        """Return the file that was measured for a version: the mean that it is ahead of, if any."""
+        mean = layout.beside(name, layout.MeanName)
+        return mean if mean in self._names else name
 
     def _is_due(self, number: int, spec: Spec) -> bool:
         epochs = self._meetings.epoch_of(number) + 1
@@ -396,7 +401,7 @@ def _outer_beside(spec: Spec, shared: SharedDirectory) -> NamedModel | None:
     found = _version_of(spec, shared) if spec.outer.keeps_state else None
     if found is None:
         return None
-    path = found[0].with_name(layout.outer_beside(found[0].name))
+    path = found[0].with_name(layout.beside(found[0].name, layout.OuterName))
     if not path.is_file():
         return _outer_at(found[0])
     state = read_model(path, str(spec.init_from), shared, field="init_from")

@@ -244,11 +244,12 @@ def in_one_file(
 
 
 class NewVersion(NamedTuple):
-    """A model version, its outer optimizer's state, and the shards' own parameters, by update."""
+    """A model version, the outer optimizer's state, the shards' own parameters, and the mean."""
 
     model: PublishedFile
     outer: PublishedFile | None
     own: tuple[PublishedFile, ...]
+    mean: PublishedFile | None = None
 
 
 def aggregate(space: Workspace, command: Aggregate) -> NewVersion:
@@ -279,7 +280,12 @@ def aggregate(space: Workspace, command: Aggregate) -> NewVersion:
         arrays, about = sums.moved(model, moves)
     # The name has a token because an earlier manager may have published this version and ended
     # before it journaled that. We never use a name twice.
-    version, token, outer = command.round + 1, space.token(3), None
+    version, token, outer, mean = command.round + 1, space.token(3), None, None
+    if command.keeps_mean:  # before the outer step, which changes the arrays
+        shown, content = _rounded(space, command, arrays, about)
+        name = str(layout.MeanName(version, token))
+        mean = store.put_new(name, content, packs=not command.whole)
+        versions.keep(mean, {name: array.copy() for name, array in shown.items()}, about)
     if command.outer is not None:
         kept = command.versions or (model,)
         state = sums.outer_at(kept, command.outer, command.since_outer)
@@ -302,7 +308,7 @@ def aggregate(space: Workspace, command: Aggregate) -> NewVersion:
         versions.keep(outer, after, {})
     sums.outer = (made, after) if command.outer is not None and outer is None else None
     versions.keep(made, arrays, about)
-    return NewVersion(made, outer, tuple(own))
+    return NewVersion(made, outer, tuple(own), mean)
 
 
 _HELD_STATES = 16
@@ -438,7 +444,7 @@ def last_versions(
     if not since_outer:
         return versions
     *models, outer = versions
-    name = layout.outer_beside(models[-1].name)
+    name = layout.beside(models[-1].name, layout.OuterName)
     try:
         if name in store.list():
             return (*models, store.describe(name))

@@ -303,6 +303,7 @@ def _check_files(experiment: Experiment, names: set[str]) -> None:
     newest = experiment.models[-1 - experiment.mode.overlaps :]
     leading = leading_to(experiment, newest[0]) if newest else ()
     needed = (*leading, *newest, *experiment.evaluating.values(), *states, *kept)
+    needed = (*needed, *map(experiment.shown, needed))
     gone = [file.name for file in needed if file.name not in names]
     if gone:
         reason = f"its last lines are missing: it needs {gone[0]}, which was removed"

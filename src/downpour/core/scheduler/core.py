@@ -216,7 +216,7 @@ def _aggregated(state: SchedulerState, event: on.Aggregated) -> None:
         return
     experiment.version_at_seconds = state.now_seconds
     pushes = updates.pushes_of(experiment)
-    over, spent = experiment.take_version(event.model, event.outer, event.own, pushes)
+    over, spent = experiment.take_version(event.model, event.outer, event.own, pushes, event.mean)
     models = spent_models(experiment)  # before others begin from the kept ones
     for current in over:
         experiment.times.close(state.now_seconds, current.started_at_seconds)

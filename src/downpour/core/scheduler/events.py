@@ -209,7 +209,8 @@ class AttemptFailed(WorkerNews):
 class Aggregated(ExperimentNews):
     """Updates have become the next model version, perhaps with the outer optimizer's state.
 
-    `round` numbers aggregations. `parts` are the tasks whose updates make up the version, by round
+    `round` numbers aggregations. `mean` is the mean of the updates, if the version is ahead of it
+    and we measure or publish it. `parts` are the tasks whose updates make up the version, by round
     and shard. It is empty if all updates that had arrived count, as they do in step. If shards keep
     their own parameters, `own` are the parameters with which the shards of `parts` continue, in
     that order.
@@ -218,6 +219,7 @@ class Aggregated(ExperimentNews):
     round: int
     model: values.PublishedFile
     outer: values.PublishedFile | None = None
+    mean: values.PublishedFile | None = None
     parts: tuple[tuple[int, int], ...] = ()
     own: tuple[values.PublishedFile, ...] = ()
 

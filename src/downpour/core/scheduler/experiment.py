@@ -42,7 +42,8 @@ class Experiment:
     that no task trains. `trial` has the checksums of the steps that each process repeats. `models`
     are the versions not yet discarded, oldest first. `outer` is the last published state of the
     outer optimizer, if there is one. We keep the updates of each version made after it
-    (`since_outer`), from which another manager computes the newest state. `evaluating` are the
+    (`since_outer`), from which another manager computes the newest state. `means` are those of
+    rounds that we measure or publish, by the name of the version ahead. `evaluating` are the
     versions being evaluated, by round; `evaluated_versions` are the numbers of all versions that we
     ever evaluated. `best` is the best version evaluated so far, if the spec compares versions. If
     the spec holds out training examples for validation, the manager tests the model once, at the
@@ -80,6 +81,7 @@ class Experiment:
         self.models: list[PublishedFile] = []
         self.outer: PublishedFile | None = None
         self.since_outer: list[tuple[Push, ...]] = []
+        self.means: dict[str, PublishedFile] = {}
         self.optimizer_states: dict[int, PublishedFile] = {}
         self.steps: dict[int, PublishedFile] = {}
         self.own: dict[int, PublishedFile] = {}
@@ -118,6 +120,10 @@ class Experiment:
     def model(self) -> PublishedFile:
         """The newest model version."""
         return self.models[-1]
+
+    def shown(self, version: PublishedFile) -> PublishedFile:
+        """Return the file that we measure and publish for a version: the mean, or itself."""
+        return self.means.get(version.name, version)
 
     @property
     def training_is_done(self) -> bool:
@@ -214,13 +220,14 @@ class Experiment:
 
     def start_from(self, model: PublishedFile, handed_on: HandedOn) -> None:
         """Begin to train from a model, with the state that an earlier experiment handed on."""
-        compared = [file for _, file in handed_on.unevaluated]
+        self.evaluating = dict(handed_on.unevaluated)
         best = handed_on.best.model if handed_on.best is not None else None
-        self.models += filter(None, (*compared, best, handed_on.former, model))
+        self.models += filter(None, (*self.evaluating.values(), best, handed_on.former, model))
         self.optimizer_states = dict(handed_on.states)
         self.steps = dict(handed_on.steps)
         self.best = handed_on.best
-        self.evaluating = dict(handed_on.unevaluated)
+        # If that evaluation ends the training, this model is the last one, too.
+        self.means = {model.name: self.evaluating[-1]} if -1 in self.evaluating else {}
         # Each of these evaluations counts as a later one.
         self.evaluated_round = min([self.evaluated_round, *(n - 1 for n in self.evaluating)])
         self.start_rounds()
@@ -313,6 +320,7 @@ class Experiment:
         outer: PublishedFile | None = None,
         own: Sequence[PublishedFile] = (),
         pushes: tuple[Push, ...] = (),
+        mean: PublishedFile | None = None,
     ) -> tuple[list[Round], tuple[PublishedFile, ...]]:
         """Note the version that the driver made from the updates of `applying`, the `pushes`.
 
@@ -330,6 +338,7 @@ class Experiment:
         self.applying = ()
         self.version += 1
         self.models.append(model)
+        self.means |= {model.name: mean} if mean is not None else {}
         over = []
         while self.rounds and self.rounds[0].is_over:
             over.append(self._close_round(model))
@@ -399,8 +408,7 @@ class Experiment:
         files = self._files_in_flight()
         self.rounds, self.arrived, self.applying = [], {}, ()
         self.testing = False
-        self.own = {}
-        self.evaluating = {}
+        self.own, self.evaluating = {}, {}
         return files
 
     def files(self) -> tuple[PublishedFile, ...]:
@@ -409,8 +417,8 @@ class Experiment:
         return (*needed, *self._files_since_outer())
 
     def files_of_versions(self) -> tuple[PublishedFile, ...]:
-        """Return the kept versions, and the outer optimizer's state at the last one."""
-        return (*self.models, self.outer) if self.outer is not None else tuple(self.models)
+        """Return the kept means and versions, and the outer optimizer's state at the last one."""
+        return (*self.means.values(), *self.models, *filter(None, (self.outer,)))
 
     def files_of_shards(self) -> tuple[PublishedFile, ...]:
         """Return the files with which the shards continue; they stay when the experiment ends."""
@@ -472,10 +480,8 @@ class Experiment:
         """How many of the newest versions are kept, at least 1."""
         # If rounds overlap, the next ones begin from the version before the newest, and so does an
         # experiment that continues this one.
-        least = 1 + self.mode.overlaps
-        if self.spec.keep_models is None:  # earlier ones are for readers of a model that grows
-            return least if self.result is not None else max(_KEPT_IN_TRAINING, least)
-        return max(self.spec.keep_models, least)
+        others = _KEPT_IN_TRAINING if self.result is None else 1  # for readers of a growing model
+        return max(self.spec.keep_models or others, 1 + self.mode.overlaps)
 
 
 def evaluated_before(spec: Spec) -> int:

@@ -107,7 +107,7 @@ def _most_models(experiment: Experiment) -> int:
     newest = experiment.kept_newest
     best = experiment.kept_best is not None and experiment.result is None
     if not experiment.spec.publishes_steps:
-        bases = {file.name for file in experiment.bases()}
+        bases = {file.name for file in (*experiment.bases(), *experiment.means.values())}
         return newest + best + len(experiment.evaluating) + len(bases)
     # It holds all versions from the oldest needed one on, and those whose steps lead to it.
     tasks = (task for task in experiment.open_tasks() if task.base is not None and not task.is_over)

@@ -313,7 +313,8 @@ class Aggregate:
     If it is `elastic`, these parameters also move toward the version, and the driver publishes them
     for each shard. `train_seconds` is the wall time from the first assignment of the oldest round
     to its last update. The driver publishes the new version `whole`, or as a difference from
-    `model`. `versions` are the kept versions, oldest first, if some are differences.
+    `model`. If it `keeps_mean`, it also publishes the mean of the updates likewise. `versions` are
+    the kept versions, oldest first, if some are differences.
     """
 
     experiment: str
@@ -323,6 +324,7 @@ class Aggregate:
     versions: tuple[values.PublishedFile, ...] = ()
     outer: values.PublishedFile | None = None
     since_outer: tuple[tuple[Push, ...], ...] = ()
+    keeps_mean: bool = False
     pushes: tuple[Push, ...]
     in_step: bool = True
     mixes: bool = False
@@ -364,7 +366,7 @@ class Gather:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluate:
-    """Measure the model version of a round on a part of the examples.
+    """Measure the model of a round on a part of the examples: a version, or the mean before it.
 
     `leading` are the versions whose steps lead to it.
     """
@@ -378,7 +380,7 @@ class Evaluate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publish:
-    """Publish an experiment's last model version as its result, and the best one if we keep it.
+    """Publish an experiment's last model as its result, and the best one if we keep it.
 
     `leading` are the versions whose steps lead to the last one.
     """

@@ -226,14 +226,16 @@ def publish_if_done(state: SchedulerState, experiment: Experiment) -> None:
     if experiment.may_publish:
         experiment.publishing = True
         leading, name = leading_to(experiment, last), experiment.name
+        last, kept = experiment.shown(last), kept and experiment.shown(kept)
         state.do(out.Publish(experiment=name, model=last, best=kept, leading=leading))
 
 
 def evaluate(
     state: SchedulerState, experiment: Experiment, number: int, model: PublishedFile, part: Part
 ) -> None:
-    """Ask the driver to measure the model version of a round."""
+    """Ask the driver to measure the model version of a round, or the mean that it is ahead of."""
     leading, name = leading_to(experiment, model), experiment.name
+    model = experiment.shown(model)
     state.do(out.Evaluate(experiment=name, round=number, model=model, part=part, leading=leading))
 
 
@@ -291,7 +293,7 @@ def is_whole(experiment: Experiment, version: int) -> bool:
     if not experiment.spec.publishes_steps or version % WHOLE_EVERY == 0 or version < 0:
         return True
     if experiment.spec.in_step and version == experiment.spec.rounds:
-        return True  # the result is a link to it
+        return not experiment.spec.looks_ahead  # if not, the result is a link to it
     # A version that may become the best one outlives the versions before it.
     if experiment.spec.keep_best is None:
         return False
@@ -313,9 +315,9 @@ def _ending(experiment: Experiment) -> Iterator[int]:
 
 
 def leading_to(experiment: Experiment, model: PublishedFile) -> tuple[PublishedFile, ...]:
-    """Return the versions whose steps lead to a kept version, the whole one first.
+    """Return the versions whose steps lead to a kept version and its mean, the whole one first.
 
-    The result is empty if the version is whole itself.
+    The result is empty if these are whole themselves.
     """
     if not experiment.spec.publishes_steps or model == experiment.kept_best:
         return ()
@@ -336,16 +338,18 @@ def linked(experiment: Experiment, needed: Collection[str]) -> Sequence[Publishe
 
 
 def spent_models(experiment: Experiment) -> tuple[PublishedFile, ...]:
-    """Remove and return the model versions that are neither kept nor being evaluated."""
+    """Remove and return the versions that are neither kept nor being evaluated, and their means."""
     needed = {file.name for file in (*experiment.evaluating.values(), *experiment.bases())}
-    needed |= {file.name for file in linked(experiment, needed)}
+    needed |= {file.name for file in (*linked(experiment, needed), *experiment.means.values())}
     # Once there is a result, the best version has its own file beside it.
     if experiment.kept_best is not None and experiment.result is None:
         needed.add(experiment.kept_best.name)
     newest = experiment.kept_newest
     older, experiment.models = experiment.models[:-newest], experiment.models[-newest:]
     experiment.models[:0] = [file for file in older if file.name in needed]
-    return tuple(file for file in older if file.name not in needed)
+    spent = [file for file in older if file.name not in needed]
+    means = (experiment.means.pop(file.name, None) for file in spent)
+    return (*spent, *filter(None, means))
 
 
 def _whole_before(experiment: Experiment, place: int) -> int:

@@ -69,6 +69,7 @@ class Checkpoint:
     models: list[PublishedFile]
     outer: PublishedFile | None
     since_outer: list[tuple[out.Push, ...]] = field(default_factory=list)
+    means: dict[str, PublishedFile] = field(default_factory=dict)
     optimizer_states: dict[int, PublishedFile]
     steps: dict[int, PublishedFile]
     own: dict[int, PublishedFile]

@@ -63,17 +63,20 @@ def aggregate_if_due(state: SchedulerState, experiment: Experiment) -> None:
     experiment.applying = experiment.due(state.now_seconds)
     if not experiment.applying:
         return
+    version, spec = experiment.version, experiment.spec
+    is_shown = version + 1 == spec.rounds or experiment.wants_evaluation(version)
     state.do(
         out.Aggregate(
             experiment=experiment.name,
-            round=experiment.version,
+            round=version,
             model=experiment.model,
-            whole=is_whole(experiment, experiment.version + 1),
-            versions=tuple(experiment.models) if experiment.spec.publishes_steps else (),
+            whole=is_whole(experiment, version + 1),
+            versions=tuple(experiment.models) if spec.publishes_steps else (),
             outer=experiment.outer,
             since_outer=tuple(experiment.since_outer),
+            keeps_mean=spec.looks_ahead and is_shown,
             pushes=pushes_of(experiment),
-            in_step=experiment.spec.in_step,
+            in_step=spec.in_step,
             mixes=experiment.mode.mixes,
             elastic=experiment.mode.elastic,
             train_seconds=_train_seconds(state, experiment),

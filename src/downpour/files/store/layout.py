@@ -266,7 +266,7 @@ RESULT_NAMES = {FINAL_NAME, ADAPTER_NAME, BEST_NAME}
 """The files that only a finished experiment has."""
 
 _INDICES = "indices-"
-_MODEL = re.compile(r"(model|outer|whole)-(\d+)-(\w+)\.safetensors")
+_MODEL = re.compile(r"(model|outer|mean|whole)-(\d+)-(\w+)\.safetensors")
 _OWN = re.compile(r"own-(\d+)-(\d+)-(\w+)\.safetensors")
 _ATTEMPT = re.compile(
     r"(update|optimizer|snapshot)-(\d+)-(\d+)-(\d+)-(\w+)(?:-([0-9a-f]{32}))?\.safetensors"
@@ -295,9 +295,15 @@ class OuterName(_VersionName):
     kind = "outer"
 
 
-def outer_beside(model: str) -> str:
-    """Return the name of the outer optimizer's state at a version with this file name."""
-    return OuterName.kind + model.removeprefix(ModelName.kind)
+class MeanName(_VersionName):
+    """The mean of the updates that led to a model version; it has that version's token."""
+
+    kind = "mean"
+
+
+def beside(model: str, kind: type[OuterName | MeanName]) -> str:
+    """Return the name of another file of a version that has this file name."""
+    return kind.kind + model.removeprefix(ModelName.kind)
 
 
 class WholeName(_VersionName):
@@ -306,8 +312,8 @@ class WholeName(_VersionName):
     kind = "whole"
 
 
-_VERSIONS: dict[str, type[ModelName | OuterName | WholeName]] = {
-    one.kind: one for one in (ModelName, OuterName, WholeName)
+_VERSIONS: dict[str, type[_VersionName]] = {
+    one.kind: one for one in (ModelName, OuterName, MeanName, WholeName)
 }
 
 
@@ -391,9 +397,9 @@ def left_over(
 ) -> set[str]:
     """Return the unneeded files of an ended experiment.
 
-    The `kept` files stay and, if there are any `versions`, only these model versions and outer
-    states. A manager that was cut off may have published another version after its successor looked
-    for files that the journal does not name.
+    The `kept` files stay and, if there are any `versions`, only these model versions, means and
+    outer states. A manager that was cut off may have published another version after its successor
+    looked for files that the journal does not name.
     """
     stay = {file.name for file in (*kept, *versions)}
     return {
@@ -405,7 +411,7 @@ def left_over(
             # If a user cancels an experiment while its final model is being published, it has no
             # result.
             or (name in RESULT_NAMES and not finished)
-            or (versions and isinstance(parse_name(name), ModelName | OuterName))
+            or (versions and isinstance(parse_name(name), _VersionName))
         )
     }
 
@@ -413,12 +419,10 @@ def left_over(
 def is_spent(name: str, round_: int) -> bool:
     """Whether no report of this round or a later one can name an unknown file."""
     parsed = parse_name(name)
-    return isinstance(parsed, ModelName | OuterName | OwnName | WholeName) or (
-        isinstance(parsed, AttemptName) and parsed.round < round_
-    )
+    return parsed.round < round_ if isinstance(parsed, AttemptName) else parsed is not None
 
 
-def parse_name(name: str) -> ModelName | OuterName | WholeName | OwnName | AttemptName | None:
+def parse_name(name: str) -> _VersionName | OwnName | AttemptName | None:
     """Parse the name of a file that a manager or an attempt publishes; None for other names."""
     if match := _MODEL.fullmatch(name):
         return _VERSIONS[match[1]](int(match[2]), match[3])

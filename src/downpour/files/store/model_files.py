@@ -34,6 +34,7 @@ from downpour.files.store.layout import (
     FINAL_NAME,
     FROZEN_PREFIX,
     Buffer,
+    MeanName,
     ModelName,
     Store,
     parse_name,
@@ -124,7 +125,7 @@ def version_in(store: Store, name: str) -> Parameters:
 def _before(store: Store, file: PublishedFile, checksum: str) -> PublishedFile:
     """Return the version that a file is a step from; it has this checksum."""
     parsed = parse_name(file.name)
-    number = parsed.version - 1 if isinstance(parsed, ModelName) else -1
+    number = parsed.version - 1 if isinstance(parsed, ModelName | MeanName) else -1
     for name in store.list():
         other = parse_name(name)
         found = isinstance(other, ModelName) and other.version == number
@@ -219,7 +220,8 @@ def read_model(path: Path, name: str, shared: SharedDirectory | None, *, field: 
         contents = [read_regular(file) for file in (path, *_frozen_beside(path))]
         held, *others = (decode(content, path.name, FOREIGN_DTYPES) for content in contents)
         # The file may be a step from another version, whose checksum it holds.
-        is_step = base_of(held) is not None and isinstance(parse_name(path.name), ModelName)
+        parsed = parse_name(path.name)
+        is_step = base_of(held) is not None and isinstance(parsed, ModelName | MeanName)
         model = version_in(DirectoryStore(path.parent), path.name) if is_step else held
         files = [model.tensors, *(one.tensors for one in others)]
     except MemoryError:
@@ -243,7 +245,7 @@ def read_model(path: Path, name: str, shared: SharedDirectory | None, *, field: 
 
 def _frozen_beside(path: Path) -> list[Path]:
     """Return the file of the untrained parameters, which an experiment's versions need."""
-    if path.name != ADAPTER_NAME and not isinstance(parse_name(path.name), ModelName):
+    if path.name != ADAPTER_NAME and not isinstance(parse_name(path.name), ModelName | MeanName):
         return []
     # There are several if a manager ended before it had journaled the first; all hold the same.
     return sorted(path.parent.glob(f"{FROZEN_PREFIX}*"))[:1]
