@@ -323,10 +323,12 @@ def _leftovers(history: History, folder: Path) -> Iterator[str]:
     for name in sorted(path.name for path in folder.iterdir()):
         if name in _ENDED or _SEGMENT.fullmatch(name) or name in last:
             continue
+        if name.replace("mean-", "model-") in newest:
+            continue
         if name.startswith("model-") and name not in versions and beside > 0:
             beside -= 1
         elif name.startswith("model-") and name in versions:
-            if name not in newest and not history.spec.get("model_compression"):
+            if not history.spec.get("model_compression"):
                 yield f"{name} is left over: it is an older version"
         else:
             yield f"{name} is left over: nothing in the journal explains it"

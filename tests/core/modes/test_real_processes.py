@@ -93,7 +93,7 @@ def test_rounds_that_overlap_have_the_bytes_of_their_spec(tmp_path: Path) -> Non
 def test_versions_that_are_steps_have_the_bytes_of_their_spec(overlap: int, tmp_path: Path) -> None:
     """However many workers read them, and whether one has the version before or not."""
     fields: dict[str, Any] = {"meet": 12, "overlap": overlap, "train_limit": 400, "batch_size": 8}
-    fields |= {"model_compression": "int3", "compression": "terngrad"}
+    fields |= {"model_compression": "int3", "compression": "terngrad", "keep_models": 3}
     results = [trained(tmp_path, workers, **fields) for workers in (1, 2, SHARDS)]
     models = [model_of(result) for result in results]
     assert models[0] == models[1] == models[2]
