@@ -25,6 +25,7 @@ SPEC = downpour.Spec(
     epochs=2,
     train_limit=400,
     test_limit=100,
+    keep_models=3,
 )
 
 

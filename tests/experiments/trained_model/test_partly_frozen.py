@@ -69,7 +69,9 @@ def _allowed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def result(shared: Path, _allowed: None) -> downpour.Result:
     """A run of it."""
-    spec = downpour.Spec(task="partly_frozen:Partly", shards=2, epochs=2, snapshot_every=0.0)
+    spec = downpour.Spec(
+        task="partly_frozen:Partly", shards=2, epochs=2, snapshot_every=0.0, keep_models=3
+    )
     return run_here(spec, shared)
 
 
