@@ -113,7 +113,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "optimizer_state": ("reset or keep", "'none'", "true"),
     "repeatable": ("true or false", "1", "'no'"),
     "threads": (f"{WHOLE} of at least 1 and at most 1024", "0", "1025", "2.0", "'all'"),
-    "precision": ("float32 or bfloat16", "'float16'", "32"),
+    "precision": ("float32, bfloat16 or float16", "'float8'", "32"),
     "device": ("cpu, cuda, mps, xpu or auto, or one of several", "'gpu'", "'cuda:'", "0"),
     "channels_last": ("true or false", "1", "'yes'"),
 }

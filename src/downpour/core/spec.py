@@ -127,6 +127,8 @@ def _inside_fits(spec: SpecFields) -> None:
         raise refusal("inside.processes", spec.inside.processes, "needs device = 'cpu'")
     if spec.inside.how == "hybrid" and spec.precision != "float32":
         raise refusal("inside.how", spec.inside.how, "needs precision = 'float32'")
+    if spec.precision == "float16" and spec.inside != Inside():
+        raise refusal("precision", spec.precision, "needs inside = 'data' with one process")
     if spec.inside.processes > spec.batch_size:
         accepted = f"a batch of {spec.batch_size} has fewer examples"
         raise refusal("inside.processes", spec.inside.processes, accepted)

@@ -464,8 +464,10 @@ class SpecFields(Fields):
     threads: int = Field(
         default=1, ge=1, le=1024, description="Torch threads of a worker; changes the model's bytes"
     )
-    precision: Literal["float32", "bfloat16"] = Field(
-        default="float32", description="bfloat16: automatic mixed precision"
+    precision: Literal["float32", "bfloat16", "float16"] = Field(
+        default="float32",
+        description="bfloat16, float16: automatic mixed precision; float16 scales the loss, and "
+        "leaves out steps whose gradients overflow",
     )
     device: Annotated[str, StringConstraints(pattern=DEVICE_PATTERN)] = Field(
         default="auto",

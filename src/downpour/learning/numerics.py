@@ -222,8 +222,8 @@ def precision(spec: Spec) -> torch.autocast:
     """Return the context of a forward pass; a new one each step, as it keeps cast weights."""
     return torch.autocast(
         Device.of(spec.device).kind,
-        dtype=torch.bfloat16,
-        enabled=spec.precision == "bfloat16",
+        dtype=torch.float16 if spec.precision == "float16" else torch.bfloat16,
+        enabled=spec.precision != "float32",
         cache_enabled=False,
     )
 

@@ -354,6 +354,7 @@ def test_validation_examples_of_a_task_are_training_examples(tmp_path: Path) -> 
         ({"task": "own_tasks:Duel", "clip_norm": 1.0}, "clip_norm"),
         ({"task": "own_tasks:Duel", "inside": {"processes": 2}}, "inside"),
         ({"task": "own_tasks:Duel", "accumulate": 2}, "accumulate"),
+        ({"task": "own_tasks:Duel", "precision": "float16"}, "precision"),
         ({"dataset": "mnist"}, "dataset"),
         ({"model": "mlp"}, "model"),
         ({"flip": True}, "flip"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import subprocess
 import sys
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from downpour.base.errors import FileCorrupt
+from downpour.base.errors import FileCorrupt, SpecError
 from downpour.base.values import DatasetFacts
 from downpour.core.spec import Spec
 from downpour.learning.datasets import PreparedDataset
@@ -29,7 +31,7 @@ from downpour.learning.training.optimizers import (
     unwrapped,
 )
 
-from .conftest import started
+from .conftest import BASE, same_bytes, started
 
 FACTS = DatasetFacts(
     train_samples=1, test_samples=1, sample_shape=(), classes=0, targets_per_sample=0
@@ -294,3 +296,48 @@ def test_a_clipped_step_is_no_longer_than_the_limit(dataset: PreparedDataset) ->
     clipped = after(dataset, 1, clip_norm=0.01, learning_rate=0.5).parameters()
     moved = [np.square(clipped[name] - array).sum() for name, array in before.items()]
     assert np.sqrt(sum(moved)) == pytest.approx(0.5 * 0.01, rel=1e-3)
+
+
+def test_float16_scales_the_loss_as_a_plain_loop_does(
+    dataset: PreparedDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps whose gradients overflow are left out; the scale goes on elsewhere with the state."""
+    high = partial(torch.amp.GradScaler, init_scale=2.0**22)
+    monkeypatch.setattr(torch.amp, "GradScaler", high)
+    fields = {"model": "mlp", "precision": "float16", "clip_norm": 0.5, "accumulate": 2}
+    training = started(dataset, fields)
+    model = copy.deepcopy(training._model)
+    batches = [training._batch(step) for step in range(training.steps_total)]
+    optimizer = torch.optim.SGD(model.parameters(), BASE["learning_rate"], 0.9, fused=True)
+    for parameter in model.parameters():
+        optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    scaler = torch.amp.GradScaler("cpu")
+    task, skipped = training._loaded.task, 0
+    for indices in batches:
+        optimizer.zero_grad()
+        for part in np.array_split(indices, 2):
+            with torch.autocast("cpu", torch.float16, cache_enabled=False):
+                loss: Any = task.loss(model, training._loaded.batch("train", part))
+            scaler.scale(loss * len(part) / len(indices)).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        before = scaler.get_scale()
+        scaler.step(optimizer)
+        scaler.update()
+        skipped += scaler.get_scale() < before
+    training.advance(2)
+    second = started(dataset, fields)
+    second.restore(training.snapshot())
+    for one in (training, second):
+        one.advance(one.steps_total)
+    assert same_bytes(training.snapshot(), second.snapshot())
+    assert training.optimizer_state()[":scaler"][0] == scaler.get_scale()
+    assert 0 < skipped < len(batches)
+    for name, value in model.state_dict().items():
+        assert np.allclose(training.parameters()[name], value.numpy(), atol=1e-6)
+
+
+def test_float16_needs_a_loss_that_can_be_scaled(dataset: PreparedDataset) -> None:
+    """One process, because its helpers know no scale."""
+    with pytest.raises(SpecError, match="needs inside = 'data' with one process"):
+        started(dataset, {"precision": "float16", "inside": {"processes": 2}})

@@ -20,7 +20,6 @@ from downpour.learning.tasks.adapted import Adapted, Schedule, is_adaptable
 _REFUSED = {
     "batch_eval_metrics": "False",
     "deepspeed": "None: Downpour trains each shard on one device",
-    "fp16": "False; bf16=True is possible",
     "fsdp": "empty: Downpour trains each shard on one device",
     "neftune_noise_alpha": "None",
 }
@@ -56,7 +55,7 @@ def from_trainer(trainer: Any, **fields: Any) -> Spec:
 def _importable_name(trainer: object) -> str | None:
     """Return MODULE:VARIABLE of an object; allows the module if it is the script that runs."""
     script = sys.modules["__main__"]
-    others = [module for module in sys.modules.values() if module is not script]
+    others = [module for module in sys.modules.values() if module not in {script, None}]
     for module in (*others, script):
         names = [name for name, value in vars(module).items() if value is trainer]
         if not names or not getattr(module, "__file__", None):
@@ -120,7 +119,7 @@ class TrainerTask(Adapted):
             "accumulate": args.gradient_accumulation_steps,
             "epochs": self._epochs(),
             "seed": args.seed,
-            "precision": "bfloat16" if args.bf16 else "float32",
+            "precision": "bfloat16" if args.bf16 else "float16" if args.fp16 else "float32",
         }
         if args.max_grad_norm:
             fields["clip_norm"] = float(args.max_grad_norm)
@@ -143,7 +142,7 @@ class TrainerTask(Adapted):
 
     def model(self) -> nn.Module:
         """Return a copy of the Trainer's model, on the CPU."""
-        model: Any = copy.deepcopy(self._trainer.model).cpu()
+        model: Any = copy.deepcopy(self._trainer.model.cpu())
         if self._trainer.args.gradient_checkpointing:
             model.gradient_checkpointing_enable(self._trainer.args.gradient_checkpointing_kwargs)
         return model  # type: ignore[no-any-return]

@@ -257,6 +257,7 @@ class ShardTraining:
             number=self._steps_done,
             randomness=self._randomness,
             loaders=self._loaders,
+            scaled=self._optimizers.scaled,
         )
         if self._loaders is not None:
             self._loaders.reach(self._steps_done)

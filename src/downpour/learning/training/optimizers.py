@@ -12,12 +12,14 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from downpour.base.errors import SpecError, listed
+from downpour.base.names import Device
 from downpour.core.spec import Spec
 from downpour.core.spec_refusals import not_default
 from downpour.learning.tasks import Position
@@ -55,6 +57,8 @@ def unwrapped(kind: type[Kind]) -> type[Kind]:
 
 
 _USUAL_WARMUP = 5 / 90
+_SCALER = ":scaler"
+"""The array of the scale of float16's losses and of the steps since it has changed."""
 
 
 def rate_factor(loaded: LoadedTask, position: Position) -> float:
@@ -272,6 +276,12 @@ class Optimizers:
             group["lr"] = float(group["lr"])
         self._rates = [group["lr"] for group in self._groups]
         self._state = OptimizerState(self.by_name, model, loaded)
+        self._scaler: torch.amp.GradScaler | None = None
+        if loaded.spec.precision == "float16":
+            if loaded.has_own_step:
+                accepted = "needs a task without its own step(), which would have to scale the loss"
+                raise SpecError("precision", "float16", accepted)
+            self._scaler = torch.amp.GradScaler(Device.of(loaded.spec.device).kind)
         self._apply(1.0)
 
     def reach(self, model: nn.Module, position: Position) -> None:
@@ -318,14 +328,30 @@ class Optimizers:
         for parameter in self.trainable.values():
             parameter.grad = None
 
+    def scaled(self, loss: Tensor) -> Tensor:
+        """Return a loss times the scale of float16, or as it is in other precisions."""
+        return loss if self._scaler is None else self._scaler.scale(loss)
+
+    def unscale(self) -> None:
+        """Divide gradients by the scale of their loss."""
+        if self._scaler is not None:
+            for one in self.by_name.values():
+                self._scaler.unscale_(one)
+
     def step(self) -> None:
-        """Let every optimizer take its step."""
+        """Let every optimizer take its step, unless gradients of float16 have overflowed."""
         for one in self.by_name.values():
             try:
-                one.step()
+                if self._scaler is None:
+                    one.step()
+                else:
+                    self._scaler.step(one)
             except (RuntimeError, NotImplementedError) as error:
                 self._check_sparse(error)
                 raise
+
+        if self._scaler is not None:
+            self._scaler.update()
 
     def _check_sparse(self, error: Exception) -> None:
         """Refuse sparse gradients if they are why a step has failed."""
@@ -340,13 +366,21 @@ class Optimizers:
             raise self._loaded.mistake("model", accepted) from error
 
     def arrays(self, *, copy: bool = True) -> Arrays:
-        """Return the state, see `OptimizerState.arrays`."""
-        return self._state.arrays(copy=copy)
+        """Return the state, see `OptimizerState.arrays`, and that of float16's scale."""
+        arrays = self._state.arrays(copy=copy)
+        if self._scaler is not None:
+            state = self._scaler.state_dict()
+            arrays[_SCALER] = np.array([state["scale"], state["_growth_tracker"]], np.float64)
+        return arrays
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Replace the state by a result of `arrays`."""
         self._apply(1.0)
-        self._state.load(arrays)
+        if self._scaler is not None and _SCALER in arrays:
+            scale, tracker = arrays[_SCALER].tolist()
+            state = {**self._scaler.state_dict(), "scale": scale, "_growth_tracker": int(tracker)}
+            self._scaler.load_state_dict(state)
+        self._state.load({name: one for name, one in arrays.items() if name != _SCALER})
 
 
 def without_effect(loaded: LoadedTask, model: nn.Module) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ in order. So it is the same to the bit whether this process computes all of it o
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -55,6 +55,8 @@ class TrainingStep:
     number: int
     randomness: numerics.Randomness
     loaders: Loaders | None = None
+    scaled: Callable[[Tensor], Tensor] = lambda loss: loss
+    """Scales a loss before it goes backward, so that no gradient of float16 vanishes."""
 
     @property
     def parts(self) -> list[BatchPart]:
@@ -75,7 +77,7 @@ class TrainingStep:
         if self.loaded.spec.inside.processes > 1:
             self.seed(part.number)
         model = self.model if model is None else model
-        return add_gradient(self.loaded, model, part, self.loaders)
+        return add_gradient(self.loaded, model, part, self.loaders, self.scaled)
 
 
 class StepHelp(Protocol):
@@ -118,6 +120,7 @@ def train_step(step: TrainingStep, optimizers: Optimizers, *ways: StepHelp | Non
     if losses is None:
         losses = [step.add(part) for part in step.parts]
     loss = settled(losses, model)
+    optimizers.unscale()
     if loaded.spec.clip_norm is not None:
         nn.utils.clip_grad_norm_(model.parameters(), loaded.spec.clip_norm)
     optimizers.step()
@@ -147,7 +150,11 @@ def batch_parts(indices: Indices, count: int) -> list[BatchPart]:
 
 
 def add_gradient(
-    loaded: LoadedTask, model: nn.Module, part: BatchPart, loaders: Loaders | None = None
+    loaded: LoadedTask,
+    model: nn.Module,
+    part: BatchPart,
+    loaders: Loaders | None = None,
+    scaled: Callable[[Tensor], Tensor] = lambda loss: loss,
 ) -> Tensor:
     """Add a part's gradient to the model's, and return its loss.
 
@@ -158,11 +165,11 @@ def add_gradient(
         loss = loaded.task.loss(model, _read(loaded, part.indices, loaders))
     if isinstance(loss, tuple):
         total, count = _checked_pair(loss, loaded)
-        (total / count if part.share == 1 else total).backward()  # type: ignore[no-untyped-call]
+        scaled(total / count if part.share == 1 else total).backward()  # type: ignore[no-untyped-call]
         return torch.stack([total.detach().to(count.dtype), count])
     loss = _checked(loss, loaded, "loss", trained=True)
     # The mean of a batch is the mean of its parts, each counted by its examples.
-    (loss if part.share == 1 else loss * part.share).backward()  # type: ignore[no-untyped-call]
+    scaled(loss if part.share == 1 else loss * part.share).backward()  # type: ignore[no-untyped-call]
     return loss.detach() * part.share
 
 

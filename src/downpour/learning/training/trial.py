@@ -343,7 +343,7 @@ class _Trial:
             raise SpecError(*self._spec.trained_code, accepted) from error
 
 
-_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}
+_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.1}
 """How much gradients may differ by rounding, as a share of their length."""
 _EXAMPLES_MAX = 8
 
