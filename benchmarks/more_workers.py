@@ -227,6 +227,9 @@ def _digits(net: str, base: Mapping[str, Any]) -> dict[str, Run]:
     for shards, batch, step in ((10, 32, HALF_STEP_SECONDS), (32, 16, QUARTER_STEP_SECONDS)):
         smaller = _nesterov(0.8, **_LINEAR, batch_size=batch, meet=10)
         runs[f"{shards}-linear-batch-{batch}"] = _run(base, shards, step=step, **smaller)
+    as_chosen = {**base, **_LINEAR, "shards": 10, "batch_size": 32}
+    steps = [HALF_STEP_SECONDS] * 10
+    runs["10-auto-looked"] = Run(fields=as_chosen, step_seconds=steps, looks=10)
     for shards, momentum in ((2, 0.5), (5, 0.8)):
         runs[f"{shards}-linear"] = _run(base, shards, meet=10, **_nesterov(momentum, **_LINEAR))
     for name, own in _MILDER.items():
