@@ -42,10 +42,6 @@ class Adapted(Task):
         self.name = name
         self._scheduled: tuple[nn.Module, Schedule | None] | None = None
 
-    def settings(self) -> dict[str, Any]:
-        """Return the fields of a spec that the object says, for a spec that names none itself."""
-        raise NotImplementedError
-
     def tell(self, model: nn.Module, position: Position) -> None:
         """Tell the network's object which step comes next."""
         raise NotImplementedError
@@ -93,8 +89,8 @@ class Adapted(Task):
             return data
         return CollatedExamples(data, loader.collate_fn)
 
-    def settings_of_loaders(self) -> dict[str, Any]:
-        """Return the fields of a spec that the loaders say."""
+    def settings(self) -> dict[str, Any]:
+        """Return the fields that the object, by default its loaders, says where a spec does not."""
         for part in ("train", "test"):
             self.examples(part)  # it refuses other objects
         batches = self.loaders["train"].batch_sampler

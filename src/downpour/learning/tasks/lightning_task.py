@@ -12,13 +12,7 @@ from torch.optim import Optimizer
 
 from downpour.base.errors import SpecError
 from downpour.learning.tasks import Batch, Position
-from downpour.learning.tasks.adapted import (
-    LIGHTNING,
-    Adapted,
-    Schedule,
-    derives,
-    released,
-)
+from downpour.learning.tasks.adapted import LIGHTNING, Adapted, Schedule, derives, released
 
 _REFUSED = {
     "configure_callbacks": "; keep_best and stop_after of the spec choose and end",
@@ -157,10 +151,6 @@ class LightningTask(Adapted):
         loaders = [getattr(source, f"{part}_dataloader")() for part in given[:2]]
         alone = [x[0] if isinstance(x, list | tuple) and len(x) == 1 else x for x in loaders]
         return dict(zip(("train", "test"), alone, strict=True))
-
-    def settings(self) -> dict[str, Any]:
-        """Return what the loaders say: the sizes of batches, and the order."""
-        return self.settings_of_loaders()
 
     def model(self) -> nn.Module:
         """Return a new module, with a stand-in for its trainer."""

@@ -113,8 +113,7 @@ class TrainerTask(Adapted):
     def settings(self) -> dict[str, Any]:
         """Return what the arguments say."""
         args = self._trainer.args
-        fields = self.settings_of_loaders()
-        fields |= {
+        fields = super().settings() | {
             "batch_size": args.per_device_train_batch_size * args.gradient_accumulation_steps,
             "accumulate": args.gradient_accumulation_steps,
             "epochs": self._epochs(),
