@@ -19,6 +19,7 @@ import xxhash
 
 from downpour.base.errors import SpecError
 from downpour.host.paths import open_user_file, read_user_file
+from downpour.predictor.calibration import KindEffects
 from downpour.predictor.features import (
     ELAPSED,
     EVENTS,
@@ -30,7 +31,6 @@ from downpour.predictor.features import (
     Histories,
     task_rows,
 )
-from downpour.predictor.kinds import KindEffects
 from downpour.predictor.learned import rest_from_total
 
 KEYS = ("job", "round", "worker")
