@@ -15,6 +15,7 @@ from downpour.cli.common import RESULTS, SHARED, command
 from downpour.cli.printing import err, note, out, say
 from downpour.cli.showing import check_figure, figure_option, write_figure
 from downpour.files.spec_file import specs_in
+from downpour.host.paths import read_user_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,6 +68,11 @@ def write_template(name: str, folder: Path) -> None:
         "spec.toml": (origin / "spec.toml").read_text(encoding="utf-8"),
         "README.md": _README.format(name=name, module=module, needs=needs),
     }
+    _write(texts, folder)
+
+
+def _write(texts: Mapping[str, str], folder: Path) -> None:
+    """Write files that must not exist yet."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         there = sorted(file for file in texts if (folder / file).exists())
@@ -82,9 +88,15 @@ def write_template(name: str, folder: Path) -> None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _InitOptions:
     folder: Path | None = argument(
-        "The folder to write to; created if it is missing.", "DIR", None, default="./TEMPLATE"
+        "The folder to write to; created if it is missing.",
+        "DIR",
+        None,
+        default="./TEMPLATE, or that of the script",
     )
-    template: str = option("classifier", "The kind of project.", "|".join(TEMPLATES))
+    template: str = option("", "The kind of project.", "|".join(TEMPLATES), default="classifier")
+    script: Path | None = option(
+        None, "Write the task and the spec of this PyTorch script.", "FILE.py", flag="--from"
+    )
 
 
 @command
@@ -95,14 +107,41 @@ def init(options: _InitOptions) -> None:
     replace them with yours. The command overwrites no files. It prints the commands that train the
     project and, if packages are missing, the one that installs them.
     """
-    template = options.template
+    template = options.template or "classifier"
+    if options.script is not None:
+        if options.template:
+            accepted = "--from brings its own task; leave out --template"
+            raise SpecError("template", template, accepted)
+        _init_from(options.script, options.folder or options.script.parent)
+        return
     folder = options.folder or Path(template)
     write_template(template, folder)
     if missing := [package for package in NEEDED.get(template, ()) if not is_installed(package)]:
         say(f"pip install {' '.join(missing)}")
+    _say_next(folder, "downpour run" if len(specs_in(folder)) == 1 else "downpour run spec.toml")
+
+
+def _init_from(script: Path, folder: Path) -> None:
+    """Write a script's task and spec, and print what to know about them."""
+    from downpour.cli.from_script import Conversion
+
+    try:
+        source = read_user_file(script).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise SpecError("from", str(script), f"must be a Python script ({reason})") from None
+    found = Conversion(source, script, beside=folder.resolve() == script.parent.resolve())
+    spec = f"{script.stem}_task.toml"
+    _write({f"{script.stem}_task.py": found.code, spec: found.spec}, folder)
+    for line in found.checklist:
+        say(line)
+    _say_next(folder, f"downpour run {spec}")
+
+
+def _say_next(folder: Path, command: str) -> None:
     if folder.resolve() != Path.cwd():
         say(f"cd {shlex.quote(str(folder))}")
-    say("downpour run" if len(specs_in(folder)) == 1 else "downpour run spec.toml")
+    say(command)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
