@@ -268,6 +268,14 @@ struct ExperimentSummary {
   13: optional i32 epochs_total
   /** The quantiles 0.1, 0.5 and 0.9 of the time that it still takes; none if that cannot be said. */
   14: list<double> left_seconds = []
+  /** Who submitted it, as USER@HOST. */
+  15: string owner = ""
+  /** Of the waiting experiments, the one with the highest priority is next. */
+  16: i32 priority = 0
+  /** A user paused it: it gives no new tasks. */
+  17: bool paused = false
+  /** As many workers can train it at a time. */
+  18: i32 shards = 0
 }
 
 /** A forecast duration, in seconds: in so many of a hundred cases, the real one is shorter. */
@@ -335,6 +343,8 @@ struct Status {
   /** The manager's machine and process. */
   8: string hostname = ""
   9: i32 pid = 0
+  /** The first waiting experiments, at most 40: the next one first, paused ones last. */
+  10: list<ExperimentSummary> queue = []
 }
 
 /** Part of an experiment's record: JSON lines, as in its folder. */
@@ -392,9 +402,11 @@ service Manager {
   /**
    * Returns the experiment's identifier, which ends with `request`. The spec is TOML. A repeated request
    * returns the same experiment; with a different spec, the manager refuses it. Choose 4 to 32 random
-   * hexadecimal digits in lower case.
+   * hexadecimal digits in lower case. `owner` is USER@HOST, for people. The waiting experiment with the
+   * highest `priority` is next.
    */
-  string submit(1: string spec, 2: string request) throws (1: Refusal refusal)
+  string submit(1: string spec, 2: string request, 3: string owner = "", 4: i32 priority = 0)
+    throws (1: Refusal refusal)
   /**
    * Waits up to `wait_seconds`, at most 30, for a change after `after_change`. Empty experiment: the
    * active one.
@@ -408,6 +420,11 @@ service Manager {
    */
   list<ExperimentSummary> listExperiments(1: string before, 2: i32 limit)
   void cancel(1: string experiment) throws (1: Refusal refusal)
+  /**
+   * Pauses an experiment, or continues it if not `paused`. A paused one gives no new tasks, and the next
+   * one in the queue runs meanwhile. Protocol 5 began without this call.
+   */
+  void pause(1: string experiment, 2: bool paused) throws (1: Refusal refusal)
   /**
    * Records that someone disturbs a process of the experiment on purpose: `who` names the process and
    * `what` the disturbance, as text for people. The manager takes no action. Repeated calls give

@@ -58,7 +58,7 @@ def test_without_words_the_commands_are_listed(downpour: Callable[..., Any]) -> 
         (["run", "--lr", "1"], "No such option: --lr (Possible options: --learning-rate)"),
         (["run", "--gpus", "1"], "No such option: --gpus (Possible options: --device)"),
         (["run", "--num-workers=2"], "No such option: --num-workers (Possible options: --workers)"),
-        (["submit", "--priority", "1"], "No such option: --priority"),
+        (["submit", "--deadline", "1"], "No such option: --deadline"),
         (["run", "--epoch", "3"], "No such option: --epoch (Possible options: --epochs)"),
         (
             ["run", "--snapshot-evry", "3"],

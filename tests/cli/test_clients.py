@@ -14,6 +14,7 @@ import pytest
 from downpour.cluster.manager.process import start_manager
 from downpour.cluster.options import ManagerOptions
 from downpour.core.spec import Spec
+from downpour.host.machine import user_here
 from downpour.launchers import LaunchPlan, LocalCluster
 from downpour.record.record import export_record, line_text
 from downpour.record.record_lines import CancelledLine, SubmittedLine
@@ -42,12 +43,38 @@ def test_an_experiment_is_submitted_listed_and_cancelled(downpour: Downpour, ser
     assert submitted.err.startswith("# auto: optimizer_state = keep, ")
     assert experiment.startswith("wee-")
     assert experiment in downpour("list", *at).out
-    said = f"{experiment} is cancelled\n"
-    for _ in range(2):  # the second one comes too late, and changes nothing
-        assert downpour("cancel", experiment, *at) == type(submitted)(0, "", said)
+    assert downpour("cancel", experiment, *at).err.startswith(f"{experiment} cancelled; it was ")
+    said = f"{experiment} was cancelled already: nothing to do\n"
+    assert downpour("cancel", experiment, *at) == type(submitted)(0, "", said)
     assert "cancelled" in downpour("status", experiment, *at).out
     assert "cancelled" in downpour("watch", experiment, *at).out
     assert "cancelled after" in downpour("results", experiment, *at).out
+
+
+def test_the_queue_is_seen_and_changed(downpour: Downpour, refused: Refused, served: Any) -> None:
+    """Who waits behind whom, and who submitted it; a paused experiment lets the next one run."""
+    at = "--manager", served.address
+
+    def submitted(*priority: str) -> str:
+        return str(
+            downpour("submit", "--name", "queued", "--shards", "2", *priority, *at).out.strip()
+        )
+
+    first, second, urgent = submitted(), submitted(), submitted("--priority", "3")
+    assert refused("submit", "--name", "x", "--priority", "-1", *at).startswith("priority = -1: ")
+    shown = " ".join(downpour("status", *at).out.split())
+    assert f"{urgent}: number 1 in the queue, behind {first}, for 2 workers, priority 3" in shown
+    assert f"{second}: number 2 in the queue, behind {urgent}, for 2 workers" in shown
+    assert downpour("pause", urgent, *at).err == f"{urgent} paused; it was waiting\n"
+    assert f"{urgent}: paused" in downpour("status", *at).out
+    listed = json.loads(downpour("list", "--json", *at).out)
+    assert {each["owner"] for each in listed[-3:]} == {user_here()}
+    assert downpour("cancel", first, *at).status == 0
+    assert second in downpour("status", *at).out.partition("\n")[0]
+    assert downpour("continue", urgent, *at).err == f"{urgent} continued; it was paused\n"
+    assert downpour("cancel", urgent, *at).err == f"{urgent} cancelled; it was waiting\n"
+    downpour("cancel", second, *at)
+    assert "nothing to do" in downpour("pause", second, *at).err
 
 
 def test_output_for_programs_is_whole_and_valid(downpour: Downpour, served: Any) -> None:

@@ -40,7 +40,7 @@ def test_the_status_of_a_running_experiment_says_the_time_left() -> None:
         play.aggregate(number)
         said.append(_said(play))
     assert said == ["", "about 13 min left (10 to 15)", said[2], "about 11 min left (10 to 12)"]
-    play.now += 90
+    play.happen(on.Tick, play.now + 90)
     assert _said(play) == "about 9 min left (8 to 10)"
     play.happen(on.ExperimentCancelled, experiment="one", reason="enough")
     assert _said(play) == ""
@@ -48,4 +48,4 @@ def test_the_status_of_a_running_experiment_says_the_time_left() -> None:
 
 def _said(play: Play) -> str:
     experiment = play.core.state.experiments["one"]
-    return time_left(summary(experiment, play.now).left_seconds)
+    return time_left(summary(play.core.state, experiment).left_seconds)

@@ -156,6 +156,7 @@ WALKS = {
             "downpour grid FILE --on-event": "calls a server on the internet",
         },
     ),
+    "docs/how-to/queue.md": Walk(before=A_CLUSTER + "downpour submit small.toml --epochs 4000"),
     "docs/how-to/security.md": Walk(
         stands_for=HERE
         | FIRST

@@ -16,7 +16,8 @@ until it reports no attempt. A worker that cannot train the active experiment is
 experiment ends. A worker that the scheduler knows only from the journal is awaited: it keeps its
 attempt, and the scheduler asks it for nothing, until it registers with this manager.
 
-An *experiment* takes each of these steps once: it waits in the queue, is prepared, runs and ends.
+An *experiment* waits in the queue, is prepared, runs and ends. If a user pauses it, the scheduler
+sets it aside once no worker trains it any more. It then waits for its turn like a new one.
 
 A step that is not in its table raises `IllegalTransition` with the steps that led there.
 """
@@ -227,7 +228,7 @@ class ExperimentEvent:
 # checks both, but in Python 3.11 looking up a member takes six times as long as comparing text.
 TaskStep = Literal["assign", "lose", "publish", "give-up", "refuse", "apply", "drop"]
 WorkerStep = Literal["register", "assign", "release", "stick", "exclude", "readmit", "go"]
-ExperimentStep = Literal["activate", "start", "finish", "cancel", "fail"]
+ExperimentStep = Literal["activate", "start", "set-aside", "finish", "cancel", "fail"]
 
 State = TypeVar("State", bound=StrEnum)
 Step = TypeVar("Step", bound=str)
@@ -269,6 +270,9 @@ WORKER: Table[WorkerState, WorkerStep] = {
 EXPERIMENT: Table[ExperimentState, ExperimentStep] = {
     (ExperimentState.WAITING, "activate"): ExperimentState.PREPARING,
     (ExperimentState.PREPARING, "start"): ExperimentState.RUNNING,
+    # Also if a restarted manager finds that another experiment comes first.
+    (ExperimentState.PREPARING, "set-aside"): ExperimentState.WAITING,
+    (ExperimentState.RUNNING, "set-aside"): ExperimentState.WAITING,
     (ExperimentState.RUNNING, "finish"): ExperimentState.FINISHED,
     (ExperimentState.WAITING, "cancel"): ExperimentState.CANCELLED,
     (ExperimentState.PREPARING, "cancel"): ExperimentState.CANCELLED,

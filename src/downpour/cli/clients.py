@@ -18,6 +18,8 @@ from downpour.core.spec import ResolvedSpec, Spec
 from downpour.host.paths import Credentials
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from downpour.experiments.client import Client
     from downpour.experiments.following import Follower
     from downpour.network.rpc.messages import Status
@@ -45,6 +47,7 @@ class _SubmitOptions(ManagerCall):
     watch: bool = flag("Wait for its end, then print the result.")
     tensorboard: Path | None = common.tensorboard()
     resume: str | None = common.resume()
+    priority: int = option(0, "Of the waiting experiments, the one with the most is next.", "N")
 
 
 @command
@@ -60,6 +63,8 @@ def submit(options: _SubmitOptions, credentials: Credentials, request: AskedSpec
     if request.file is None and options.resume is None and spec == Spec():
         accepted = "name a spec file, or give its fields as options"
         raise SpecError("FILE", None, accepted)
+    if not 0 <= options.priority < 2**31:
+        raise SpecError("priority", options.priority, "must be a whole number, 0 or above")
     if tensorboard is not None and not options.watch:
         later = "needs --watch; `downpour results ID --tensorboard DIR` writes them later"
         raise SpecError("tensorboard", str(tensorboard), later)
@@ -70,7 +75,7 @@ def submit(options: _SubmitOptions, credentials: Credentials, request: AskedSpec
         client_of(options.manager, credentials, options.shared, options.connect_seconds) as client,
         Follower(event_files(tensorboard)) as follower,
     ):
-        experiment = client.submit(spec)
+        experiment = client.submit(spec, priority=options.priority)
         printing.say(experiment)
         resolved = ResolvedSpec.make(client.results(experiment).spec)
         if not options.watch:
@@ -178,21 +183,57 @@ def list_experiments(options: _ListOptions, credentials: Credentials) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _CancelOptions(ManagerCall):
+class _ChangeOptions(ManagerCall):
     experiment: str = common.experiment()
 
 
 @command
-def cancel(options: _CancelOptions, credentials: Credentials) -> None:
+def cancel(options: _ChangeOptions, credentials: Credentials) -> None:
     """Stop an experiment; its files stay.
 
-    The command prints the experiment's state, which is another one if the experiment had ended.
+    The command prints how far it was. An experiment that has ended stays as it is.
     """
+    _change(options, credentials, lambda client: client.cancel(options.experiment), "cancelled")
+
+
+@command
+def pause(options: _ChangeOptions, credentials: Credentials) -> None:
+    """Give no more tasks of an experiment, until it continues.
+
+    Its workers hand over, or end their tasks if another worker would compute other bytes. Then the
+    next experiment in the queue runs.
+    """
+    _change(options, credentials, lambda client: client.pause(options.experiment), "paused")
+
+
+@command
+def continue_(options: _ChangeOptions, credentials: Credentials) -> None:
+    """Let a paused experiment go on, when its turn comes."""
+
+    def ask(client: Client) -> None:
+        client.pause(options.experiment, paused=False)
+
+    _change(options, credentials, ask, "continued")
+
+
+def _change(
+    options: _ChangeOptions, credentials: Credentials, ask: Callable[[Client], None], done: str
+) -> None:
+    """Change an experiment, and say where it was."""
     with client_of(options.manager, credentials, options.shared) as client:
-        client.cancel(options.experiment)
+        before = client.status(options.experiment).experiment
+        ask(client)
         now = client.status(options.experiment).experiment
-    if now is not None:
-        printing.note(f"{options.experiment} is {now.state}")
+    if before is None or now is None:
+        return
+    if before.state.ended:
+        said = f"was {before.state} already: nothing to do"
+    elif now.state.ended and now.state != done:
+        said = f"was {now.state} just before: nothing to do"
+    else:
+        where = f", {before.where}" if before.state == "running" else ""
+        said = f"{done}; it was {before.condition}{where}"
+    printing.note(f"{options.experiment} {said}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

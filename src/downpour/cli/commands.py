@@ -47,7 +47,7 @@ _STUDY = ("--out", "--on", "--manager", "--shared", "--data-dir", "--detach", "-
 # Commands that are missing here show all their options with `--help`.
 FIRST: dict[str, tuple[str, ...]] = {
     "run": (*_TRAINING, "--workers", *_SHARDS, *("--on", "--shared", "--resume", "--dashboard")),
-    "submit": ("--manager", "--shared", "--watch", *_TRAINING, *_SHARDS, "--resume"),
+    "submit": ("--manager", "--shared", "--watch", "--priority", *_TRAINING, *_SHARDS, "--resume"),
     "plan": (*_TRAINING, "--workers", *_SHARDS, *("--on", "--shared", "--json")),
     "grid": _STUDY,
     "tune": _STUDY,
@@ -259,6 +259,8 @@ GROUPS = {
         "demo": "starting.demo",
         "run": "runs.run",
         "submit": "clients.submit",
+        "pause": "clients.pause",
+        "continue": "clients.continue_",
         "cancel": "clients.cancel",
         "splits": "showing.splits",
     },

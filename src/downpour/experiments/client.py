@@ -20,6 +20,7 @@ from downpour.core.spec import Spec
 from downpour.files.spec_file import read_spec
 from downpour.files.store import SharedDirectory
 from downpour.files.store.shared_directory import seen_location
+from downpour.host.machine import user_here
 from downpour.host.paths import Credentials, path_of
 from downpour.network.discovery import awaiting, managers_for
 from downpour.network.rpc import ManagerClient, Trust
@@ -97,18 +98,19 @@ class Client:
         """Close the connections."""
         self._managers.close()
 
-    def submit(self, spec: Asked, request: str = "") -> str:
+    def submit(self, spec: Asked, request: str = "", *, priority: int = 0) -> str:
         """Submit an experiment; return its identifier at once.
 
         Takes a spec in the forms that `run` takes. If you submit the same `request` again, 4 to 32
         hexadecimal digits, you get the same experiment, whose identifier ends with the request. By
-        default the request is random.
+        default the request is random. Of the waiting experiments, the one with the highest
+        `priority`, from 0, is next.
 
         Raises:
             SpecError: the manager refuses the spec.
         """
         text, request = spec_of(spec).to_toml(only_named=True), request or secrets.token_hex(4)
-        return self._ask(lambda manager: manager.submit(text, request))
+        return self._ask(lambda manager: manager.submit(text, request, user_here(), priority))
 
     def status(self, experiment: str = "") -> Status:
         """Return the current status of an experiment; by default, of the active one."""
@@ -206,6 +208,10 @@ class Client:
     def cancel(self, experiment: str) -> None:
         """Stop an experiment; do nothing if it has ended."""
         self._ask_now(lambda manager: manager.cancel(experiment))
+
+    def pause(self, experiment: str, *, paused: bool = True) -> None:
+        """Let an experiment give no new tasks, or continue it; do nothing if it has ended."""
+        self._ask_now(lambda manager: manager.pause(experiment, paused))
 
     def disturbed(self, experiment: str, who: str, what: str) -> None:
         """Put on record, in words, that you disturb a process on purpose: which one, and how."""

@@ -9,11 +9,13 @@ differences between two samples, so the samplers remember the previous one.
 
 from __future__ import annotations
 
+import getpass
 import mmap
 import os
 import re
 import resource
 import shutil
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -62,6 +64,15 @@ class _Names(NamedTuple):
 
 _UNIFIED = _Names("memory.max", "memory.current", "inactive_file")
 _FIRST_VERSION = _Names("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+def user_here() -> str:
+    """Return who runs this process, as USER@HOST."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
 
 
 def free_memory() -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Annotated, Any, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -52,6 +52,8 @@ class SubmittedLine(_Line, frozen=True, kw_only=True):
     spec: dict[str, Any]
     version: str
     shards: int
+    owner: str = ""
+    priority: int = 0
 
 
 class WorkerJoinedLine(_Line, frozen=True, kw_only=True):
@@ -268,6 +270,12 @@ class AttemptFailedLine(AttemptLine, frozen=True, kw_only=True):
     reason: str
 
 
+class RescheduledLine(_Line, frozen=True, kw_only=True):
+    """A user paused or continued the experiment, or it was set aside: no worker trains it."""
+
+    change: Literal["paused", "continued", "set aside"]
+
+
 class DroppedLine(_Line, frozen=True, kw_only=True):
     """The manager closed a round without these shards, for this reason."""
 
@@ -411,6 +419,7 @@ RecordLine = (
     | SavedLine
     | ContradictedLine
     | HandOverAskedLine
+    | RescheduledLine
     | DroppedLine
     | ResizedLine
     | WorkerRequestedLine

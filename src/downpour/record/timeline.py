@@ -143,6 +143,8 @@ def decision(line: told.RecordLine) -> RecordedDecision | None:  # noqa: C901 - 
         case told.ResizedLine():
             kind, name = "resize", f"resize round {line.round + 1}"
             details = {"samples": list(line.samples), **details}
+        case told.RescheduledLine():
+            kind, name = "wait", line.change
         case told.WorkerRequestedLine():
             kind, name = "worker", "ask for one more worker"
         case told.ExplainedLine(shard=None):

@@ -145,6 +145,7 @@ _LINES: dict[type[Journaled], type[told.RecordLine]] = {
     out.Saved: told.SavedLine,
     out.Contradicted: told.ContradictedLine,
     out.GivenUp: told.AttemptFailedLine,
+    out.Rescheduled: told.RescheduledLine,
     out.Dropped: told.DroppedLine,
     out.Resized: told.ResizedLine,
     out.Improved: told.ImprovedLine,

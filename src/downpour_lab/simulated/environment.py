@@ -141,6 +141,7 @@ class Environment:
         return f"{self.random.getrandbits(8 * size_bytes):0{2 * size_bytes}x}"
 
 
+_CONTINUING_SECONDS = 30.0
 _AGAIN_SECONDS = 1.0
 
 
@@ -163,6 +164,14 @@ class SimulatedClient(Process):
     def cancel(self, experiment: str) -> None:
         """Cancel an experiment, repeating the call until a manager acknowledges it."""
         self._insist("cancel", experiment)
+
+    def pause(self, experiment: str, seconds: float) -> None:
+        """Pause an experiment for some seconds."""
+        self._insist("pause", experiment, True)  # noqa: FBT003 - as it is called remotely
+        self.sleep(seconds)
+        while True:  # again and again, because the first call may arrive a second time, and later
+            self._insist("pause", experiment, False)  # noqa: FBT003
+            self.sleep(_CONTINUING_SECONDS)
 
     def drain(self, worker: str) -> None:
         """Ask a worker once to finish its tasks and leave; the caller sees whether it does."""

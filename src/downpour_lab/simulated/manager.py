@@ -173,6 +173,11 @@ class SimulatedService(WorkerCalls):
             on.ExperimentCancelled(at_seconds=self._now, experiment=experiment, reason=reason)
         ).result()
 
+    def pause(self, experiment: str, paused: bool) -> None:  # noqa: FBT001 - a remote call
+        """Pause an experiment, or continue it."""
+        event = on.PauseAsked(at_seconds=self._now, experiment=experiment, paused=paused)
+        self.driver.post(event).result()
+
     def check_host(self, host: str) -> None:
         """Call the workers of a host whose connections have ended."""
         for name in self.roster.names():

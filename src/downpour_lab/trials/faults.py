@@ -69,6 +69,7 @@ class FaultKind(StrEnum):
     UPDATE_DAMAGED = "an update is damaged"
     ATTEMPT_FAILS = "an attempt fails"
     CANCELLED = "an experiment is cancelled"
+    PAUSED = "an experiment is paused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +125,7 @@ SELDOM = frozenset({FaultKind.CANCELLED, FaultKind.PREPARATION_FAILS})
 """If an experiment ends early, later faults can't show anything in it."""
 IN_SWARMS_ALONE = OF_HOSTS | of_kind("_HALF_CUT_OFF", "_WITHOUT_FOLDER", "_ISOLATED", "_FLAPS")
 IN_SWARMS_ALONE |= {FaultKind.LINK_CUT, FaultKind.PREPARATION_FAILS}
-IN_SWARMS_ALONE |= {FaultKind.WORKER_MACHINE_DIES, FaultKind.WORKER_DRAINS}
+IN_SWARMS_ALONE |= {FaultKind.PAUSED, FaultKind.WORKER_MACHINE_DIES, FaultKind.WORKER_DRAINS}
 """Seeds that draw from all kinds alike leave these out, so that their stories stay the same."""
 EVERYWHERE = [kind for kind in FaultKind if kind not in IN_SWARMS_ALONE]
 
@@ -191,7 +192,7 @@ def swarm_of(random: Random, stage: Stage, *, managers_alone: bool) -> list[Faul
     and has more of the others (Groce et al., "Swarm Testing", ISSTA 2012). It draws durations as
     well.
     """
-    among = [kind for kind in FaultKind if kind not in SELDOM]
+    among = [kind for kind in FaultKind if kind not in {*SELDOM, FaultKind.PAUSED}]
     if managers_alone:
         among = [kind for kind in among if kind in DEATHS_OF_MANAGERS]
     share = random.choice(_KINDS_SHARES)

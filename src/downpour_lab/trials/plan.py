@@ -27,6 +27,7 @@ from downpour_lab.trials.faults import (
     FaultKind,
     Stage,
     detail_of,
+    log_uniform,
     slowest_factor,
     swarm_of,
     swarm_spec,
@@ -46,6 +47,7 @@ _STEPS_SHARE = 0.3
 _BEGINNING_SECONDS = 3.0
 _SWARM_SHARE = 0.75
 _CANCELLED_SHARE = 0.1
+_PAUSED_SHARE = 0.2
 """After an experiment is cancelled, later faults can't show anything in it."""
 _MANAGERS = ("manager-a", "manager-b")
 _SHARES = {
@@ -143,6 +145,8 @@ def _as_swarm(plan: Plan, random: Random) -> Plan:
         slowest_factor=slowest_factor(timings, max(spec.shards for _, spec in specs)),
     )
     faults = swarm_of(random, stage, managers_alone=plan.only_managers_end)
+    if not plan.only_managers_end:
+        faults += _pauses(plan.seed, stage)
     if any(spec.needs or spec.shard_needs for _, spec in specs):
         faults = [_with_right_code(fault) for fault in faults]
     if any(fault.kind is FaultKind.DAMAGED_MEANWHILE for fault in faults):
@@ -150,6 +154,21 @@ def _as_swarm(plan: Plan, random: Random) -> Plan:
     return replace(
         plan, specs=specs, timings=timings, faults=_numbered(faults), in_order=random.random() < 0.5
     )
+
+
+def _pauses(seed: int, stage: Stage) -> list[Fault]:
+    """Draw pauses of the first experiment, by themselves: they came later than all other faults."""
+    random = Random(f"pauses of {seed}")
+    many = random.randint(1, 3) if random.random() < _PAUSED_SHARE else 0
+    return [
+        Fault(
+            number=0,
+            at_seconds=random.uniform(0.0, stage.until_seconds),
+            kind=FaultKind.PAUSED,
+            seconds=log_uniform(random, 0.3, 60.0),
+        )
+        for _ in range(many)
+    ]
 
 
 def _with_right_code(fault: Fault) -> Fault:

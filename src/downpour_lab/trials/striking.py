@@ -205,6 +205,9 @@ class Striking:
             case FaultKind.CANCELLED:
                 client = self._cluster.client
                 client.begin(client.cancel, self._plan.specs[0][0])
+            case FaultKind.PAUSED:
+                client = self._cluster.client
+                client.begin(client.pause, self._plan.specs[0][0], fault.seconds)
             case _:
                 self._change(fault)
 

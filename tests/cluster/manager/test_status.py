@@ -183,11 +183,11 @@ def test_what_holds_an_experiment_up_is_its_reason(core: Scheduler) -> None:
                 reason="mine.py has changed",
             )
         )
-    held = summary(core.state.experiments["one"], 5.0)
+    held = summary(core.state, core.state.experiments["one"])
     assert held.state is ExperimentState.RUNNING
     assert held.reason == "no worker here can train it: mine.py has changed (ann, bob, cid)"
     core.handle(on.WorkerJoined(at_seconds=5.0, worker="dan"))
-    assert summary(core.state.experiments["one"], 5.0).reason is None
+    assert summary(core.state, core.state.experiments["one"]).reason is None
 
 
 class Notebook:

@@ -106,7 +106,7 @@ class FakeManager:
         del reason
         self.goodbyes.put(worker)
 
-    def submit(self, spec: str, request: str) -> str:
+    def submit(self, spec: str, request: str, *_: object) -> str:
         """No worker asks for this."""
         raise Refused(request, spec)
 
@@ -122,6 +122,10 @@ class FakeManager:
     def cancel(self, experiment: str) -> None:
         """No worker asks for this."""
         raise Refused("experiment", experiment)
+
+    def pause(self, experiment: str, paused: bool) -> None:  # noqa: FBT001 - as the messages say
+        """No worker asks for this."""
+        raise Refused("experiment", experiment, value=str(paused))
 
     def disturbed(self, experiment: str, who: str, what: str) -> None:
         """Keep nothing."""

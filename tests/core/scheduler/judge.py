@@ -39,6 +39,7 @@ class Judge:
         self.discarded: set[tuple[str, str]] = set()
         self.kept: set[tuple[str, str]] = set()
         self.whole: set[tuple[str, int]] = set()
+        self.paused: set[str] = set()
 
     def see(self, scheduler: Scheduler, event: on.Event, output: Output) -> None:
         """Take in what came out of an event; raises AssertionError where that was wrong."""
@@ -85,6 +86,9 @@ class Judge:
                 assert fact.model is not None
                 assert (fact.experiment, fact.model.name) not in self.discarded
                 self.best[fact.experiment] = fact
+            case out.Rescheduled():
+                assert (fact.experiment in self.paused) == (fact.change != "paused")
+                self.paused ^= {fact.experiment} if fact.change != "set aside" else set()
             case out.ForecastRecorded() | out.HandOverAsked():
                 assert fact.attempt in self.assigned
             case out.Resized() | out.WorkerRequested() | out.Explained():
@@ -162,6 +166,7 @@ class Judge:
 
     def _assign(self, fact: out.Assigned) -> None:
         assert fact.attempt not in self.assigned, "an attempt is made once"
+        assert fact.experiment not in self.paused, "a paused experiment gives no new tasks"
         assert _task(fact.attempt) not in self.contributions, "what counts is not done again"
         newest = self.saved.get(_task(fact.attempt))
         assert fact.snapshot == newest, "an attempt goes on from the newest snapshot"

@@ -100,6 +100,11 @@ class Surroundings(RuleBasedStateMachine):
         if seldom == 0:
             self._happen(on.ExperimentCancelled, experiment=name, reason="no longer wanted")
 
+    @rule(name=st.sampled_from(EXPERIMENTS), paused=st.booleans())
+    def pause(self, name: str, paused: bool) -> None:  # noqa: FBT001 - a strategy's
+        """A client pauses an experiment, or continues it; it may not exist."""
+        self._happen(on.PauseAsked, experiment=name, paused=paused)
+
     @precondition(lambda self: self.effects)
     @rule(data=st.data())
     def an_effect_is_done(self, data: st.DataObject) -> None:
@@ -137,9 +142,12 @@ class Surroundings(RuleBasedStateMachine):
         if seldom > 0:
             return
         self.restarts += 1
-        before = durable(self.scheduler.state)
-        self.scheduler, self.effects = self._each_by_itself(), []
-        assert durable(self.scheduler.state) == before
+        before, active = durable(self.scheduler.state), self.scheduler.state.active
+        # If none runs, another one may be next by now: one that has a turn again, or is not paused.
+        is_settled = active is None or active.life.may("finish")
+        self.scheduler, self.replica = self._each_by_itself(), self._each_by_itself()
+        self.effects = []
+        assert not is_settled or durable(self.scheduler.state) == before
         commands = self.scheduler.resume()
         self.judge.see_a_restart(self.scheduler)
         self.effects += [c for c in commands if isinstance(c, Effect)]
@@ -290,6 +298,8 @@ class Surroundings(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Once the faults stop, every experiment ends; and the same events end it the same way."""
         self._happen(on.WorkerJoined, worker="dot")
+        for name in EXPERIMENTS:
+            self._happen(on.PauseAsked, experiment=name, paused=False)
         for _ in range(1000):
             if not self._step_on():
                 break
@@ -377,9 +387,7 @@ class Surroundings(RuleBasedStateMachine):
             if isinstance(entry, heads) or entry.experiment != anew.experiment
         ]
         self.kept.append((self.now_seconds, anew))
-        self.replica = Scheduler()
-        for at_seconds, entry in self.kept:
-            self.replica.replay(at_seconds, entry)
+        self.replica = self._each_by_itself()
 
     def _happen(self, kind: type[on.Event], **facts: Any) -> None:
         event = kind(at_seconds=self.now_seconds, **facts)
@@ -389,7 +397,8 @@ class Surroundings(RuleBasedStateMachine):
             self.kept.append((self.now_seconds, entry))
             self.replica.replay(self.now_seconds, entry)
         active = self.scheduler.state.active
-        if active is not None and active.round is not None and len(self.history) % 4 == 0:
+        runs = active is not None and active.round is not None and active.life.may("finish")
+        if active is not None and runs and len(self.history) % 4 == 0:
             self._begin_anew(checkpoint(active))
         if isinstance(event, on.UpdatePublished) and event.attempt in self.judge.assigned:
             self.reports.append(event)

@@ -42,6 +42,9 @@ class Reader:
         self._specs: dict[str, on.ExperimentSubmitted] = {}
         self._verbs: dict[str, Callable[..., on.Event]] = {
             r"submit (\w+)(.*)": self._submit,
+            r"(pause|continue) (\w+)": lambda at, what, experiment: on.PauseAsked(
+                at_seconds=at, experiment=experiment, paused=what == "pause"
+            ),
             r"cancel (\w+): (.*)": lambda at, experiment, reason: on.ExperimentCancelled(
                 at_seconds=at, experiment=experiment, reason=reason
             ),
@@ -189,6 +192,8 @@ def in_words(fact: out.Fact) -> str:  # noqa: C901, PLR0911, PLR0912 - one arm a
             assert fact.model is not None
             which = f"{fact.experiment} r{fact.round}"
             return f"improved {which} to {fact.value:g} in {fact.model.name}"
+        case out.Rescheduled():
+            return f"{fact.change} {fact.experiment}"
         case out.WorkerRequested():
             return f"requested a worker for {fact.experiment} ({fact.reason})"
         case out.Explained():

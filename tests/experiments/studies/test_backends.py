@@ -67,7 +67,7 @@ class FakeClient(Client):
         self.asked_for_lines = 0
         self.cancelled: list[str] = []
 
-    def submit(self, spec: Asked, request: str = "") -> str:
+    def submit(self, spec: Asked, request: str = "", **_: object) -> str:
         """Take it."""
         assert request
         assert isinstance(spec, Spec)

@@ -111,7 +111,7 @@ class FakeManager:
         self.before(f"leave: {reason}")
         self.workers.remove(worker)
 
-    def submit(self, spec: str, request: str) -> str:
+    def submit(self, spec: str, request: str, *_: object) -> str:
         """An identifier that shows which spec it answers."""
         del request
         self.before("submit")
@@ -135,6 +135,10 @@ class FakeManager:
     def cancel(self, experiment: str) -> None:
         self.before("cancel")
         self.cancelled.add(self._summary(experiment).experiment)
+
+    def pause(self, experiment: str, paused: bool) -> None:  # noqa: FBT001 - as the messages say
+        self.before("pause")
+        del experiment, paused
 
     def disturbed(self, experiment: str, who: str, what: str) -> None:
         self.before("disturbed")

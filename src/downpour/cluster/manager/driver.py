@@ -314,7 +314,7 @@ class ManagerSink:
                 # a preparation that ends in the meantime must find the experiment concluded.
                 self._spaces[entry.experiment].concluded = True
                 ended = core.state.experiments[entry.experiment]
-                self._archive.conclude(status.summary(ended, core.state.now_seconds))
+                self._archive.conclude(status.summary(core.state, ended))
         return [entry for _, entry in gathered]
 
     def commit(self) -> None:

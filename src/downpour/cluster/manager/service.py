@@ -86,7 +86,7 @@ class ManagerHandler(WorkerCalls):
     _submitting: Lock = field(init=False, default_factory=Lock)
     _contributions: KnownContributions = field(init=False, default_factory=KnownContributions)
 
-    def submit(self, spec: str, request: str) -> str:
+    def submit(self, spec: str, request: str, owner: str = "", priority: int = 0) -> str:
         """Accept an experiment, unless the request was accepted before."""
         if not _REQUEST.fullmatch(request):
             raise SpecError("request", request, "4 to 32 hexadecimal digits in lower case")
@@ -97,7 +97,7 @@ class ManagerHandler(WorkerCalls):
             # part is the request alone, because hexadecimal digits contain no hyphen.
             known = next((name for name in names if name.endswith(f"-{request}")), None)
             if known is None:
-                return self._accept(spec, request)
+                return self._accept(spec, request, owner, priority)
             self._check_same(known, spec, request)
             return known
 
@@ -126,7 +126,7 @@ class ManagerHandler(WorkerCalls):
         if ResolvedSpec.make({**asked.model_dump(), **same}) != known:
             raise SpecError("request", request, f"already names {experiment}, whose spec differs")
 
-    def _accept(self, spec: str, request: str) -> str:
+    def _accept(self, spec: str, request: str, owner: str, priority: int) -> str:
         from downpour.learning.models import check_model
 
         asked = Spec.from_toml(spec)
@@ -156,7 +156,12 @@ class ManagerHandler(WorkerCalls):
             )
         )
         event = on.ExperimentSubmitted(
-            at_seconds=self._now, experiment=experiment, spec=resolved, version=VERSION
+            at_seconds=self._now,
+            experiment=experiment,
+            spec=resolved,
+            version=VERSION,
+            owner=owner,
+            priority=priority,
         )
         self.driver.post(event).result()
         log.info("%s submitted: %d shards, %d epochs", experiment, resolved.shards, resolved.epochs)
@@ -202,7 +207,7 @@ class ManagerHandler(WorkerCalls):
         # Summarize only these, because a directory may hold a hundred thousand experiments.
         here = self.driver.ask(
             lambda core: {
-                name: views.summary(core.state.experiments[name], core.state.now_seconds)
+                name: views.summary(core.state, core.state.experiments[name])
                 for name in page
                 if name in core.state.experiments
             }
@@ -223,6 +228,12 @@ class ManagerHandler(WorkerCalls):
     def _cancel(self, experiment: str, reason: str) -> None:
         now = self._now
         event = on.ExperimentCancelled(at_seconds=now, experiment=experiment, reason=reason)
+        self.driver.post(event).result()
+
+    def pause(self, experiment: str, paused: bool) -> None:  # noqa: FBT001 - as it is called remotely
+        """Pause an experiment, or continue it; one that has ended stays as it is."""
+        self._check_known(experiment)
+        event = on.PauseAsked(at_seconds=self._now, experiment=experiment, paused=paused)
         self.driver.post(event).result()
 
     def disturbed(self, experiment: str, who: str, what: str) -> None:
@@ -279,7 +290,7 @@ class ManagerHandler(WorkerCalls):
     def _summary(self, experiment: str) -> ExperimentSummary:
         archived = self.archive.summary(experiment)
         return archived or self.driver.ask(
-            lambda core: views.summary(core.state.experiments[experiment], core.state.now_seconds)
+            lambda core: views.summary(core.state, core.state.experiments[experiment])
         )
 
 

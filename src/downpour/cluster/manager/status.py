@@ -27,7 +27,7 @@ from downpour.base.states import ExperimentEvent, ExperimentState, TaskState
 from downpour.base.values import Forecast, NumericClass
 from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler.experiment import Experiment
-from downpour.core.scheduler.queue import SchedulerState
+from downpour.core.scheduler.queue import SchedulerState, waiting
 from downpour.core.scheduler.round import ShardTask
 from downpour.core.scheduler.round_view import contributions
 from downpour.core.scheduler.workers import Worker
@@ -220,7 +220,7 @@ def status(
             _worker(worker, roster, device, contributions.get(worker.name))
             for worker in core.state.workers
         ),
-        experiment=summary(shown, core.state.now_seconds) if shown else None,
+        experiment=summary(core.state, shown) if shown else None,
         tasks=tuple(_task(core, task, usual, update_bytes) for task in tasks),
         wanted_workers=core.state.wanted_workers,
         decisions=tuple(
@@ -231,17 +231,15 @@ def status(
         numeric_class=numeric_class,
         hostname=socket.gethostname(),
         pid=os.getpid(),
+        queue=tuple(summary(core.state, each) for each in waiting(core.state)[:TOLD_MAX]),
     )
 
 
-def summary(experiment: Experiment, now_seconds: float) -> ExperimentSummary:
+def summary(core: SchedulerState, experiment: Experiment) -> ExperimentSummary:
     """Return an experiment's entry in a list of experiments."""
     last = experiment.last_evaluation
     state = experiment.life.state
-    why = experiment.reason if state is ExperimentState.FAILED else ""
-    runs = state is ExperimentState.RUNNING
-    if runs:
-        why = experiment.told_waits
+    runs = state is ExperimentState.RUNNING and not experiment.paused
     meetings, done = experiment.spec.meetings, experiment.rounds_done
     return ExperimentSummary(
         experiment=experiment.name,
@@ -251,13 +249,35 @@ def summary(experiment: Experiment, now_seconds: float) -> ExperimentSummary:
         rounds_total=meetings.rounds,
         epochs_done=meetings.epoch_of(done),
         epochs_total=meetings.epochs_in_all,
-        reason=why or None,
+        reason=_why(core, experiment) or None,
         asked_wrongly=experiment.asked_wrongly,
         metrics=metrics_of(last.metrics) if last else (),
         loss=last.loss if last and math.isfinite(last.loss) else None,
         part=experiment.part if experiment.tested is None else "test",
-        left_seconds=(runs and experiment.times.left(meetings.rounds, now_seconds)) or (),
+        left_seconds=(runs and experiment.times.left(meetings.rounds, core.now_seconds)) or (),
+        owner=experiment.owner,
+        priority=experiment.priority,
+        paused=experiment.paused and not state.ended,
+        shards=experiment.spec.shards,
     )
+
+
+def _why(core: SchedulerState, experiment: Experiment) -> str:
+    """Say why an experiment failed, or why no worker trains it."""
+    match experiment.life.state:
+        case ExperimentState.FAILED:
+            return experiment.reason
+        case ExperimentState.WAITING | ExperimentState.RUNNING if experiment.paused:
+            held = sum(len(current.holders()) for current in experiment.rounds)
+            return f"paused{f', {held} tasks end or are handed over' if held else ''}"
+        case ExperimentState.RUNNING:
+            return experiment.told_waits
+        case ExperimentState.WAITING:
+            before = [each.name for each in (core.active, *waiting(core)) if each is not None]
+            place = before.index(experiment.name)
+            behind = f", behind {before[place - 1]}" if place else ""
+            return f"number {place} in the queue{behind}, for {experiment.spec.shards} workers"
+    return ""
 
 
 def _worker(worker: Worker, roster: Roster, asked: str, saving: Saving | None) -> WorkerStatus:
@@ -404,7 +424,7 @@ def why_waiting(status: Status) -> str:
         return "nothing to do"
     waits = any(task.state is TaskState.PENDING for task in status.tasks)
     trains = any(task.state is TaskState.RUNNING for task in status.tasks)
-    if shown.state is not ExperimentState.RUNNING or not waits or trains:
+    if shown.state is not ExperimentState.RUNNING or shown.paused or not waits or trains:
         return ""
     if shown.reason:  # its folder is gone, or no worker fits
         return shown.reason

@@ -359,7 +359,7 @@ class Takeover:
         if experiment.life.state.ended:
             self.check_leader()
             _tidy(self.shared, experiment)
-            self.archive.conclude(status.summary(experiment, self.core.state.now_seconds))
+            self.archive.conclude(status.summary(self.core.state, experiment))
             self.archive.end(experiment.name)
         return experiment.life.state.ended
 

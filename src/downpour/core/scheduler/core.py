@@ -43,6 +43,8 @@ class Scheduler:
         # alone.
         if state.active is not None:
             updates.aggregate_if_due(state, state.active)
+        if not state.replaying:  # it is a fact in the journal
+            queue.set_aside_if_drained(state)
         # We also ask the policy after every event, because any event may have freed a worker or a
         # shard.
         dispatch.decide(state, event)
@@ -94,6 +96,7 @@ class Scheduler:
             for current in experiment.rounds:
                 for attempt, worker in current.holders():
                     state.workers.expect(worker, attempt, state.now_seconds)
+        experiment.preparing = 0  # the earlier manager's preparation ended with it
         queue.prepare(state, experiment)
         return state.output.commands
 
@@ -111,6 +114,8 @@ def _take_in(state: SchedulerState, event: on.Event) -> None:  # noqa: C901, PLR
             queue.submitted(state, event)
         case on.ExperimentCancelled():
             queue.cancelled(state, event)
+        case on.PauseAsked():
+            queue.pause_asked(state, event)
         case on.Prepared():
             _prepared(state, event)
         case on.EffectFailed():
@@ -152,6 +157,8 @@ def _take_in(state: SchedulerState, event: on.Event) -> None:  # noqa: C901, PLR
 def _prepared(state: SchedulerState, event: on.Prepared) -> None:
     """Begin the first round, or continue where an earlier manager stopped."""
     experiment = state.active_as(event.experiment)
+    if experiment is not None:
+        experiment.preparing = max(0, experiment.preparing - 1)
     # The preparation continues after a cancellation, so it may end when another experiment is
     # active.
     if experiment is None or (
@@ -162,7 +169,7 @@ def _prepared(state: SchedulerState, event: on.Prepared) -> None:
     # Tasks, optimizer states and a worker's examples all use the spec's shard numbers.
     if made != asked:
         queue.fail(state, experiment, f"the dataset was cut into {made} shards instead of {asked}")
-    elif experiment.ready:
+    elif experiment.dataset is None:
         _start(state, experiment, event)
     elif (event.dataset, event.shard_samples) != (experiment.dataset, experiment.shard_samples):
         queue.fail(state, experiment, "the dataset is not the one that this experiment began with")
@@ -189,6 +196,9 @@ def _start(state: SchedulerState, experiment: Experiment, event: on.Prepared) ->
 
 def _go_on(state: SchedulerState, experiment: Experiment) -> None:
     """Ask again for everything that was outstanding when the earlier manager stopped."""
+    if experiment.life.state is ExperimentState.PREPARING:
+        experiment.life.step("start")
+        experiment.times.last_at = state.now_seconds  # a pause is no part of a round's time
     experiment.ready = True
     for number, model in experiment.evaluating.items():
         queue.evaluate(state, experiment, number, model, experiment.part)

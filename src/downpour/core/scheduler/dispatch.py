@@ -33,7 +33,7 @@ _SHARDS_NAMED = 4
 def decide(state: SchedulerState, event: on.Event | None = None) -> None:
     """Ask the policy, and carry out its actions."""
     experiment = state.active
-    if experiment is None or not experiment.ready or state.replaying:
+    if experiment is None or not experiment.ready or experiment.paused or state.replaying:
         return
     _ask_again(state, experiment)
     round_view.set_aside(state, experiment)

@@ -32,10 +32,15 @@ class WorkerNews:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentSubmitted(ExperimentNews):
-    """A client wants to run this spec; `version` is that of the manager that it asked."""
+    """A client wants to run this spec; `version` is that of the manager that it asked.
+
+    Of the waiting experiments, the one with the highest `priority` is next. `owner` is USER@HOST.
+    """
 
     spec: ResolvedSpec
     version: str = ""
+    owner: str = ""
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +48,13 @@ class ExperimentCancelled(ExperimentNews):
     """A client wants to stop an experiment."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PauseAsked(ExperimentNews):
+    """A client wants to pause an experiment, or to continue it if not `paused`."""
+
+    paused: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,6 +294,7 @@ class Tick:
 Event = (
     ExperimentSubmitted
     | ExperimentCancelled
+    | PauseAsked
     | Prepared
     | EffectFailed
     | WorkerJoined

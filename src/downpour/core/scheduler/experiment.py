@@ -52,7 +52,9 @@ class Experiment:
     attempt may make no step. `overhead_seconds` is the time besides training that an attempt of the
     last round took. A worker that takes no longer than `startup_limit_seconds` to start counts as
     starting, and not as stalled. `told_waits` says which workers its shards wait for, if they are
-    not here. All workers tried it and turned out unfit at `unfit_since_seconds`.
+    not here. Of the waiting experiments, the one with the highest `priority` is next, unless a user
+    has `paused` it. `preparing` counts the requested preparations without an answer. All workers
+    tried it and turned out unfit at `unfit_since_seconds`.
 
     Shards continue with their `optimizer_states`, by shard. If rounds overlap, they start with
     `steps`, their last applied updates. If they keep their own parameters, they start with `own`.
@@ -63,6 +65,8 @@ class Experiment:
     def __init__(self, name: str, spec: ResolvedSpec, at_seconds: float = 0.0) -> None:
         self.name = name
         self.spec = spec
+        self.owner, self.priority, self.paused = "", 0, False
+        self.preparing = 0
         self.submitted_at_seconds = at_seconds
         self.life = Lifecycle(f"experiment {name}", EXPERIMENT, ExperimentState.WAITING)
         self.dataset: str | None = None
@@ -468,7 +472,10 @@ class Experiment:
         """Whether training ends with this round unless a round up to it improves on the best."""
         if self.spec.stop_after is None:
             return False
-        best = self.best.round if self.best is not None else compared_from(self.spec)
+        # We count from the beginning of the training, unless no earlier model can be compared.
+        resumed = self.spec.best_checksum is not None
+        first = self.spec.meetings.last_of(0) if resumed else evaluated_before(self.spec)
+        best = self.best.round if self.best is not None else first
         return self.epoch_of(number) - self.epoch_of(best) >= self.spec.stop_after
 
     def bases(self) -> Iterator[PublishedFile]:
@@ -488,13 +495,3 @@ def evaluated_before(spec: Spec) -> int:
     """Return the last round that was due for an evaluation before the experiment's first one."""
     epochs = spec.meetings.epochs_before
     return spec.meetings.last_of(epochs - epochs % max(1, spec.evaluate_every))
-
-
-def compared_from(spec: Spec) -> int:
-    """Return the round after which `stop_after` counts the epochs without a better model.
-
-    It counts from the beginning of the training, unless no earlier model can be compared.
-    """
-    if spec.best_checksum is None:
-        return evaluated_before(spec)
-    return spec.meetings.last_of(0)

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 
 from downpour.base.states import ExperimentState, TaskState, WorkerState
 from downpour.core.scheduler.experiment import EVALUATIONS_AHEAD, Experiment
-from downpour.core.scheduler.queue import WHOLE_EVERY, SchedulerState
+from downpour.core.scheduler.queue import WHOLE_EVERY, SchedulerState, waiting
 from downpour.core.scheduler.round import Round, ShardTask
 from downpour.core.scheduler.round_view import barred
 
 _OPEN = {ExperimentState.PREPARING, ExperimentState.RUNNING}
+_BEFORE = {ExperimentState.WAITING, ExperimentState.PREPARING}
 _HOLDING = {WorkerState.BUSY, WorkerState.AWAITED}
 
 
@@ -43,9 +44,7 @@ def _in_turn(core: SchedulerState) -> Iterator[str]:
     if opened != ([] if core.active is None else [core.active]):
         names = ", ".join(e.name for e in opened) or "none"
         yield f"the active experiment should be the only open one, but open are {names}"
-    if core.active is None and any(
-        e.life.state is ExperimentState.WAITING for e in core.experiments.values()
-    ):
+    if core.active is None and not all(e.paused for e in waiting(core)):
         yield "an experiment waits although none is active"
 
 
@@ -54,7 +53,8 @@ def _workers(core: SchedulerState) -> Iterator[str]:
     states = {worker.name: worker.life.state for worker in core.workers}
     if sorted(idle) != sorted(name for name, state in states.items() if state is WorkerState.IDLE):
         yield f"the idle list {tuple(idle)} does not agree with the workers' states {states}"
-    active = core.active if core.active is not None and core.active.ready else None
+    active = core.active
+    active = active if active is not None and active.ready and not active.paused else None
     for current in active.rounds if active is not None else ():
         all_are_idle = idle and len(idle) == len(core.workers.able)
         if active is not None and all_are_idle and _fits_somebody(core, active, current):
@@ -80,7 +80,8 @@ def _fits_somebody(core: SchedulerState, experiment: Experiment, current: Round)
 
 def _experiment(experiment: Experiment) -> Iterator[str]:
     who, state = f"experiment {experiment.name}", experiment.life.state
-    if state is not ExperimentState.RUNNING and _goes_on(experiment):
+    is_aside = state in _BEFORE and experiment.dataset is not None and not experiment.evaluating
+    if state is not ExperimentState.RUNNING and _goes_on(experiment) and not is_aside:
         yield f"{who} is {state}, but something of it goes on"
     if state is ExperimentState.RUNNING and not experiment.models:
         yield f"{who} runs without a model"

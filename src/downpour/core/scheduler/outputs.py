@@ -19,6 +19,7 @@ A command asks the driver for something. The driver's duties, in order:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from downpour.base import values
 from downpour.base.states import Ending, FailureKind
@@ -165,6 +166,13 @@ class Improved(ExperimentFact):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rescheduled(ExperimentFact):
+    """A user paused or continued an experiment, or no worker trains a paused one any more."""
+
+    change: Literal["paused", "continued", "set aside"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRequested(ExperimentFact):
     """A policy asks for one more worker; a launcher may be able to start one."""
 
@@ -214,6 +222,7 @@ Fact = (
     | Dropped
     | Resized
     | Improved
+    | Rescheduled
     | WorkerRequested
     | Explained
     | Dismissed

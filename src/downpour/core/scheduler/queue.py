@@ -15,7 +15,7 @@ import math
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from downpour.base.states import Ending, ExperimentState
 from downpour.base.values import AttemptId, Part, PublishedFile
@@ -28,6 +28,7 @@ from downpour.core.stragglers.base import POLICIES, Policy
 
 # `status` and `watch` show these; the record has the facts of all decisions.
 _DECISIONS_KEPT = 12
+Change = Literal["paused", "continued", "set aside"]
 
 
 class TaskContext(NamedTuple):
@@ -47,7 +48,7 @@ class Decision(NamedTuple):
 
 
 class SchedulerState:
-    """All experiments and workers; one experiment is active, the others wait in submission order.
+    """All experiments and workers; one experiment is active, the others wait for their turn.
 
     `patience` scales every timeout (`base/states.py`). At 1, a worker that has sent too few
     heartbeats to learn from counts as lost after 10 s without one. An assignment counts as not
@@ -145,29 +146,79 @@ class SchedulerState:
 
 
 def submitted(state: SchedulerState, event: on.ExperimentSubmitted) -> None:
-    """Add an experiment to the queue; it begins when all earlier ones have ended."""
+    """Add an experiment to the queue."""
     # If an answer is lost, the client repeats its submission under the same name.
     if event.experiment in state.experiments:
         return
-    state.experiments[event.experiment] = Experiment(event.experiment, event.spec, event.at_seconds)
+    experiment = Experiment(event.experiment, event.spec, event.at_seconds)
+    experiment.owner, experiment.priority = event.owner, event.priority
+    state.experiments[event.experiment] = experiment
     activate_next(state)
 
 
 def activate_next(state: SchedulerState) -> None:
-    """Activate the first waiting experiment, unless one is active."""
-    if state.active is not None:
-        return
+    """Activate the next waiting experiment, unless one is active."""
+    if state.active is None:
+        state.active = next((e for e in waiting(state) if not e.paused), None)
+        if state.active is not None:
+            state.active.life.step("activate")
+            prepare(state, state.active)
+
+
+def waiting(state: SchedulerState) -> list[Experiment]:
+    """Return the waiting experiments: by priority, and in the order of submission; paused last."""
     experiments = state.experiments.values()
-    # A dictionary keeps the order of insertion, and so the order of submission.
-    waiting = (e for e in experiments if e.life.state is ExperimentState.WAITING)
-    state.active = next(waiting, None)
-    if state.active is not None:
-        state.active.life.step("activate")
-        prepare(state, state.active)
+    waits = (each for each in experiments if each.life.state is ExperimentState.WAITING)
+    # Sorting keeps the dictionary's order, which is that of submission.
+    return sorted(waits, key=lambda each: (each.paused, -each.priority))
+
+
+def pause_asked(state: SchedulerState, event: on.PauseAsked) -> None:
+    """Pause an experiment, or continue it.
+
+    The workers of a paused one hand over if others could continue with the same bytes; otherwise
+    they end their tasks.
+    """
+    experiment = state.experiments.get(event.experiment)
+    if experiment is None or experiment.life.state.ended or experiment.paused == event.paused:
+        return
+    experiment.paused = event.paused
+    _reschedule(state, experiment, "paused" if event.paused else "continued")
+    if event.paused and experiment.spec.repeatable:
+        for current in experiment.rounds:
+            for attempt, worker in current.holders():
+                state.do(out.HandOver(worker=worker, attempt=attempt))
+    activate_next(state)
+
+
+def _reschedule(state: SchedulerState, experiment: Experiment, change: Change) -> None:
+    state.decided(experiment.name, change)
+    state.note(out.Rescheduled(experiment=experiment.name, change=change))
+
+
+def set_aside_if_drained(state: SchedulerState) -> None:
+    """Let the next experiment have the workers, once nothing of a paused one goes on."""
+    one = state.active
+    if one is None or not (one.paused and one.ready and one.life.state is ExperimentState.RUNNING):
+        return
+    goes_on = one.preparing or one.applying or one.evaluating or one.training_is_done
+    if not goes_on and not any(current.holders() for current in one.rounds):
+        set_aside(state, one)
+
+
+def set_aside(state: SchedulerState, experiment: Experiment) -> None:
+    """Put a paused experiment back into the queue, and activate the next one."""
+    experiment.life.step("set-aside")
+    experiment.ready, experiment.told_waits = False, ""
+    state.active = None
+    state.workers.readmit()
+    _reschedule(state, experiment, "set aside")
+    activate_next(state)
 
 
 def prepare(state: SchedulerState, experiment: Experiment) -> None:
     """Ask the driver to prepare an experiment before its first round or its continuation."""
+    experiment.preparing += 1
     state.do(
         out.Prepare(
             experiment=experiment.name,

@@ -78,6 +78,7 @@ class Checkpoint:
     evaluated_round: int
     last_evaluation: Evaluation | None
     best: on.Best | None
+    paused: bool = False
 
 
 _OF_TASK = frozenset(each.name for each in fields(DurableTask)) - {"state", "offer"}
@@ -94,6 +95,7 @@ EntryFact = (
     | out.Dropped
     | out.Resized
     | out.GivenUp
+    | out.Rescheduled
     | out.Concluded
 )
 Entry = EntryEvent | EntryFact | Checkpoint
@@ -196,6 +198,8 @@ def apply(state: SchedulerState, at_seconds: float, entry: EntryFact | Checkpoin
             _current(state, entry.experiment, entry.round).resize(entry.samples)
         case out.GivenUp():
             _give_up(state, entry)
+        case out.Rescheduled():
+            _reschedule(state, entry)
         case out.Concluded():
             _conclude(state, entry)
         case Checkpoint():
@@ -212,8 +216,7 @@ def take_up(state: SchedulerState, experiments: Iterable[Experiment]) -> None:
             state.active = each
         elif each.life.state is ExperimentState.PREPARING:
             # In its separate replay it came first in the queue, but among others it may not.
-            waits = Experiment(each.name, each.spec, each.submitted_at_seconds)
-            state.experiments[each.name] = waits
+            each.life.step("set-aside")
 
 
 def _give_up(state: SchedulerState, entry: out.GivenUp) -> None:
@@ -229,6 +232,15 @@ def _give_up(state: SchedulerState, entry: out.GivenUp) -> None:
     # If the manager crashed in between, the conclusion that followed may be missing in the journal.
     if context is not None:
         updates.fail_if_hopeless(state, context, entry.reason)
+
+
+def _reschedule(state: SchedulerState, entry: out.Rescheduled) -> None:
+    experiment = state.experiments[entry.experiment]
+    if entry.change == "set aside":
+        queue.set_aside(state, experiment)
+    else:
+        experiment.paused = entry.change == "paused"
+        queue.activate_next(state)
 
 
 def _conclude(state: SchedulerState, entry: out.Concluded) -> None:

@@ -334,15 +334,16 @@ class ManagerClient(Peer):
     report_blocks = _remote(ManagerService.report_blocks)
     leave = _remote(ManagerService.leave)
     cancel = _remote(ManagerService.cancel)
+    pause = _remote(ManagerService.pause)
     disturbed = _remote(ManagerService.disturbed)
 
-    def submit(self, spec: str, request: str = "") -> str:
+    def submit(self, spec: str, request: str = "", owner: str = "", priority: int = 0) -> str:
         """Submit an experiment, described in TOML; returns its identifier.
 
         The manager accepts a `request` (4 to 32 hexadecimal digits) only once; empty: a random one.
         """
         # Chosen before the first attempt, so that a retry leads to the same experiment.
-        values = spec, request or secrets.token_hex(4)
+        values = spec, request or secrets.token_hex(4), owner, priority
         return self.call(ManagerService.submit, *values, wait_seconds=_SUBMIT_SECONDS)
 
     def status(

@@ -207,12 +207,20 @@ class ExperimentSummary:
     part: Part = "test"
     epochs_done: int | None = None
     epochs_total: int | None = None
-    left_seconds: tuple[float, ...] = ()
-    """The quantiles 0.1, 0.5 and 0.9 of the time that it still takes, once that can be said."""
+    left_seconds: tuple[float, ...] = ()  # quantiles 0.1, 0.5 and 0.9, once they are known
+    owner: str = ""  # USER@HOST, as its client says
+    priority: int = 0
+    paused: bool = False
+    shards: int = 0  # as many workers can train it at a time
 
     def __repr__(self) -> str:
         """Describe the experiment and its progress in one line."""
         return f"<ExperimentSummary {self.experiment}: {self.state}, {self.where}>"
+
+    @property
+    def condition(self) -> str:
+        """Its state; "paused" if a user paused it."""
+        return "paused" if self.paused else self.state
 
     @property
     def measured(self) -> Mapping[str, float]:
@@ -277,8 +285,7 @@ class WorkerStatus:
     device: str = ""
     saves: Finite | None = None
     """The predicted share of a round's time that the worker saves (below 0: costs), once known."""
-    stands_by: bool = False
-    """It trains nothing, and `saves` predicts the effect of its help."""
+    stands_by: bool = False  # it trains nothing, and `saves` predicts the effect of its help
     differs: tuple[str, ...] = ()  # its last report about different versions of packages
 
     def __repr__(self) -> str:
@@ -301,6 +308,7 @@ class Status:
     """The manager's own, which determines the initial parameters."""
     hostname: str = ""  # the machine of the manager's process
     pid: int = 0
+    queue: tuple[ExperimentSummary, ...] = ()  # the first that wait, in order; paused ones last
 
     def __repr__(self) -> str:
         """Describe the number of workers and the experiment's progress in one line."""
@@ -438,7 +446,7 @@ class ManagerService(Protocol):
     def leave(self, worker: str, reason: Reason) -> None:
         """Unregister a worker."""
 
-    def submit(self, spec: str, request: str) -> str:
+    def submit(self, spec: str, request: str, owner: ShortText, priority: int) -> str:
         """Accept an experiment, described in TOML; a repeated request returns the same one."""
 
     def status(self, experiment: ExperimentName, after_change: int, wait_seconds: float) -> Status:
@@ -449,6 +457,9 @@ class ManagerService(Protocol):
 
     def cancel(self, experiment: ExperimentName) -> None:
         """Cancel an experiment; one that has ended stays as it is."""
+
+    def pause(self, experiment: ExperimentName, paused: bool) -> None:  # noqa: FBT001
+        """Pause an experiment, or continue it if not `paused`; an ended one stays as it is."""
 
     def disturbed(self, experiment: ExperimentName, who: str, what: str) -> None:
         """Record that someone disturbs a process on purpose."""

@@ -7,8 +7,9 @@ leave out whole columns, beginning with addresses.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType, RenderResult
@@ -30,6 +31,7 @@ from downpour.base.errors import one_line, size_in_words, spoken
 from downpour.base.states import ExperimentState, TaskState
 from downpour.network.rpc.messages import ExperimentSummary, Status, TaskStatus, WorkerStatus
 from downpour.record.result_parts import first_of, in_words, mixture_now
+from downpour.record.stored_experiments import submission_seconds
 
 _ROWS_MAX = 40
 _DECISIONS_MAX = 5
@@ -41,6 +43,7 @@ _HARDLY = 0.005
 _BAR_WIDTH = 12
 _UNBOUNDED = 10_000
 _STYLES = {"finished": "green", "failed": "red", "cancelled": "yellow", "running": "cyan"}
+_STYLES["paused"] = "yellow"
 
 
 def status_view(status: Status) -> RenderableType:
@@ -52,7 +55,8 @@ def status_view(status: Status) -> RenderableType:
     # Without a manager, the status comes from a record, which does not know who works now.
     recorded = status.experiment is not None and not status.pid
     absence = "its manager does not answer here" if recorded else "no workers yet"
-    parts.append(_Workers(status) if status.workers else Text(absence, style="dim"))
+    workers = _Fitting(partial(_workers, status), _DISPENSABLE)
+    parts.append(workers if status.workers else Text(absence, style="dim"))
     rest = len(status.workers) - _ROWS_MAX
     if rest > 0:
         parts.append(Text(f"… and {rest} more", style="dim"))
@@ -61,6 +65,8 @@ def status_view(status: Status) -> RenderableType:
     differs = [f"{w.worker} has {what}" for w in status.workers for what in w.differs]
     for line in differs[:_DIFFERENCES_MAX]:
         parts.append(Text(one_line(line), style="yellow"))
+    if status.queue:
+        parts += [Text(""), Text("queue", style="bold"), *map(_waiting, status.queue)]
     if status.decisions:
         parts += [Text(""), Text("last decisions", style="bold")]
         for decision in status.decisions[-_DECISIONS_MAX:]:
@@ -72,22 +78,7 @@ def experiments_table(experiments: Sequence[ExperimentSummary]) -> RenderableTyp
     """List experiments, one per line, and below them why experiments ended early."""
     if not experiments:
         return Text("no experiments yet", style="dim")
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("experiment", overflow="fold")
-    table.add_column("state")
-    table.add_column("epochs", justify="right", no_wrap=True)
-    first = [first_of(each.measured, each.loss) for each in experiments]
-    names = {measured[0].words for measured in first if measured} or {"accuracy"}
-    alike = len(names) == 1
-    table.add_column(names.pop() if alike else "measured", justify="right", no_wrap=True)
-    for each, measured in zip(experiments, first, strict=True):
-        value = measured[0].text(measured[1]) if measured else "–"
-        table.add_row(
-            Text(one_line(each.experiment)),
-            Text(each.state, style=_STYLES.get(each.state, "")),
-            "/".join(map(str, each.epochs)),
-            value if alike or measured is None else f"{measured[0].words} {value}",
-        )
+    table = _Fitting(partial(_experiments, experiments), (*_MORE,))
     reasons = [
         Text.assemble((one_line(each.experiment), "bold"), f": {one_line(each.reason)}")
         for each in experiments
@@ -96,11 +87,52 @@ def experiments_table(experiments: Sequence[ExperimentSummary]) -> RenderableTyp
     return Group(table, Text(""), *reasons) if reasons else table
 
 
+def _experiments(experiments: Sequence[ExperimentSummary], without: Sequence[str]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("experiment", overflow="fold")
+    table.add_column("state")
+    table.add_column("epochs", justify="right", no_wrap=True)
+    first = [first_of(each.measured, each.loss) for each in experiments]
+    names = {measured[0].words for measured in first if measured} or {"accuracy"}
+    alike = len(names) == 1
+    table.add_column(names.pop() if alike else "measured", justify="right", no_wrap=True)
+    left = {header: cell for header, cell in _MORE.items() if header not in without}
+    more = {header: cell for header, cell in left.items() if any(map(cell, experiments))}
+    for header in more:
+        table.add_column(header, no_wrap=True)
+    for each, measured in zip(experiments, first, strict=True):
+        value = measured[0].text(measured[1]) if measured else "–"
+        table.add_row(
+            Text(one_line(each.experiment)),
+            Text(each.condition, style=_STYLES.get(each.condition, "")),
+            "/".join(map(str, each.epochs)),
+            value if alike or measured is None else f"{measured[0].words} {value}",
+            *(Text(cell(each)) for cell in more.values()),
+        )
+    return table
+
+
+def _when(experiment: ExperimentSummary) -> str:
+    seconds = submission_seconds(experiment.experiment)
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds)) if seconds else ""
+
+
+_MORE: Mapping[str, Callable[[ExperimentSummary], str]] = {
+    "submitted": _when,
+    "by": lambda each: one_line(each.owner),
+}
+
+
+def _waiting(experiment: ExperimentSummary) -> Text:
+    why = f"{experiment.experiment}: {experiment.reason or experiment.condition}"
+    return Text(one_line(f"{why}, priority {experiment.priority}" if experiment.priority else why))
+
+
 def _headline(status: Status) -> RenderableType:
     experiment = status.experiment
     if experiment is None:
         return Text("no experiment is active", style="dim")
-    state = experiment.state, _STYLES.get(experiment.state, "")
+    state = experiment.condition, _STYLES.get(experiment.condition, "")
     line = Text.assemble((one_line(experiment.experiment), "bold"), "  ", state)
     if experiment.state.ended:
         line.append("\n{} of {} epochs".format(*experiment.epochs))
@@ -143,38 +175,40 @@ class _Row:
         return self.worker.slowness if predicted is None else predicted
 
 
-class _Workers:
-    """The workers' table, without columns that do not fit."""
+@dataclass(frozen=True, slots=True)
+class _Fitting:
+    """A table without the columns that do not fit; `make` leaves out the named ones."""
 
-    def __init__(self, status: Status) -> None:
-        tasks = {task.worker: task for task in status.tasks if task.state is TaskState.RUNNING}
-        shown = status.workers[:_ROWS_MAX]
-        self._rows = [_Row(worker, tasks.get(worker.worker)) for worker in shown]
+    make: Callable[[Sequence[str]], Table]
+    dispensable: Sequence[str]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Give up one column after the other until the rest fits."""
         # On a narrower console, rich would return its width, and every table would seem to fit.
         unbounded = options.update_width(_UNBOUNDED)
-        for count in range(len(_DISPENSABLE) + 1):
-            table = self._table(without=_DISPENSABLE[:count])
+        for count in range(len(self.dispensable) + 1):
+            table = self.make(self.dispensable[:count])
             if Measurement.get(console, unbounded, table).maximum <= options.max_width:
                 break
         yield table
 
-    def _table(self, without: Sequence[str]) -> Table:
-        """Lay out the columns, leaving out `without` and columns without values."""
-        table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-        rows: list[list[RenderableType]] = [[] for _ in self._rows]
-        for header, (justify, cell) in _COLUMNS.items():
-            cells = [cell(row) for row in self._rows]
-            if header in without or not any(cells):
-                continue
-            table.add_column(header, justify=justify, no_wrap=True)
-            for row, renderable in zip(rows, cells, strict=True):
-                row.append(renderable)
-        for row in rows:
-            table.add_row(*row)
-        return table
+
+def _workers(status: Status, without: Sequence[str]) -> Table:
+    """Lay out the columns, leaving out `without` and columns without values."""
+    tasks = {task.worker: task for task in status.tasks if task.state is TaskState.RUNNING}
+    workers = [_Row(one, tasks.get(one.worker)) for one in status.workers[:_ROWS_MAX]]
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    rows: list[list[RenderableType]] = [[] for _ in workers]
+    for header, (justify, cell) in _COLUMNS.items():
+        cells = [cell(row) for row in workers]
+        if header in without or not any(cells):
+            continue
+        table.add_column(header, justify=justify, no_wrap=True)
+        for row, renderable in zip(rows, cells, strict=True):
+            row.append(renderable)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def _predicted(row: _Row) -> RenderableType:
@@ -384,6 +418,8 @@ def _columns() -> tuple[ProgressColumn, ...]:
 
 
 def _bar_headline(experiment: ExperimentSummary, workers: int) -> str:
+    if experiment.paused:
+        return "paused"
     if experiment.state is ExperimentState.WAITING:
         return "waiting for its turn"
     if experiment.state is ExperimentState.PREPARING:

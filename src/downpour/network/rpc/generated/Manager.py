@@ -98,15 +98,18 @@ class Iface(object):
         """
         pass
 
-    def submit(self, spec: str, request: str) -> str:
+    def submit(self, spec: str, request: str, owner: str, priority: int) -> str:
         """
         Returns the experiment's identifier, which ends with `request`. The spec is TOML. A repeated request
         returns the same experiment; with a different spec, the manager refuses it. Choose 4 to 32 random
-        hexadecimal digits in lower case.
+        hexadecimal digits in lower case. `owner` is USER@HOST, for people. The waiting experiment with the
+        highest `priority` is next.
 
         Parameters:
          - spec
          - request
+         - owner
+         - priority
 
         """
         pass
@@ -141,6 +144,18 @@ class Iface(object):
         """
         Parameters:
          - experiment
+
+        """
+        pass
+
+    def pause(self, experiment: str, paused: bool) -> None:
+        """
+        Pauses an experiment, or continues it if not `paused`. A paused one gives no new tasks, and the next
+        one in the queue runs meanwhile. Protocol 5 began without this call.
+
+        Parameters:
+         - experiment
+         - paused
 
         """
         pass
@@ -459,25 +474,30 @@ class Client(Iface):
             raise result.refusal
         raise TApplicationException(TApplicationException.MISSING_RESULT, "reportBlocks failed: unknown result")
 
-    def submit(self, spec: str, request: str) -> str:
+    def submit(self, spec: str, request: str, owner: str, priority: int) -> str:
         """
         Returns the experiment's identifier, which ends with `request`. The spec is TOML. A repeated request
         returns the same experiment; with a different spec, the manager refuses it. Choose 4 to 32 random
-        hexadecimal digits in lower case.
+        hexadecimal digits in lower case. `owner` is USER@HOST, for people. The waiting experiment with the
+        highest `priority` is next.
 
         Parameters:
          - spec
          - request
+         - owner
+         - priority
 
         """
-        self.send_submit(spec, request)
+        self.send_submit(spec, request, owner, priority)
         return self.recv_submit()
 
-    def send_submit(self, spec: str, request: str):
+    def send_submit(self, spec: str, request: str, owner: str, priority: int):
         self._oprot.writeMessageBegin('submit', TMessageType.CALL, self._seqid)
         args = submit_args()
         args.spec = spec
         args.request = request
+        args.owner = owner
+        args.priority = priority
         args.write(self._oprot)
         self._oprot.writeMessageEnd()
         self._oprot.trans.flush()
@@ -610,6 +630,43 @@ class Client(Iface):
             raise result.refusal
         return
 
+    def pause(self, experiment: str, paused: bool) -> None:
+        """
+        Pauses an experiment, or continues it if not `paused`. A paused one gives no new tasks, and the next
+        one in the queue runs meanwhile. Protocol 5 began without this call.
+
+        Parameters:
+         - experiment
+         - paused
+
+        """
+        self.send_pause(experiment, paused)
+        self.recv_pause()
+
+    def send_pause(self, experiment: str, paused: bool):
+        self._oprot.writeMessageBegin('pause', TMessageType.CALL, self._seqid)
+        args = pause_args()
+        args.experiment = experiment
+        args.paused = paused
+        args.write(self._oprot)
+        self._oprot.writeMessageEnd()
+        self._oprot.trans.flush()
+
+    def recv_pause(self) -> None:
+        iprot = self._iprot
+        (fname, mtype, rseqid) = iprot.readMessageBegin()
+        if mtype == TMessageType.EXCEPTION:
+            x = TApplicationException()
+            x.read(iprot)
+            iprot.readMessageEnd()
+            raise x
+        result = pause_result()
+        result.read(iprot)
+        iprot.readMessageEnd()
+        if result.refusal is not None:
+            raise result.refusal
+        return
+
     def disturbed(self, experiment: str, who: str, what: str) -> None:
         """
         Records that someone disturbs a process of the experiment on purpose: `who` names the process and
@@ -709,6 +766,7 @@ class Processor(Iface, TProcessor):
         self._processMap["status"] = Processor.process_status
         self._processMap["listExperiments"] = Processor.process_listExperiments
         self._processMap["cancel"] = Processor.process_cancel
+        self._processMap["pause"] = Processor.process_pause
         self._processMap["disturbed"] = Processor.process_disturbed
         self._processMap["results"] = Processor.process_results
         self._on_message_begin = None
@@ -938,7 +996,7 @@ class Processor(Iface, TProcessor):
         iprot.readMessageEnd()
         result = submit_result()
         try:
-            result.success = self._handler.submit(args.spec, args.request)
+            result.success = self._handler.submit(args.spec, args.request, args.owner, args.priority)
             msg_type = TMessageType.REPLY
         except TTransport.TTransportException:
             raise
@@ -1029,6 +1087,32 @@ class Processor(Iface, TProcessor):
             msg_type = TMessageType.EXCEPTION
             result = TApplicationException(TApplicationException.INTERNAL_ERROR, 'Internal error')
         oprot.writeMessageBegin("cancel", msg_type, seqid)
+        result.write(oprot)
+        oprot.writeMessageEnd()
+        oprot.trans.flush()
+
+    def process_pause(self, seqid, iprot, oprot):
+        args = pause_args()
+        args.read(iprot)
+        iprot.readMessageEnd()
+        result = pause_result()
+        try:
+            self._handler.pause(args.experiment, args.paused)
+            msg_type = TMessageType.REPLY
+        except TTransport.TTransportException:
+            raise
+        except Refusal as refusal:
+            msg_type = TMessageType.REPLY
+            result.refusal = refusal
+        except TApplicationException as ex:
+            logging.exception('TApplication exception in handler')
+            msg_type = TMessageType.EXCEPTION
+            result = ex
+        except Exception:
+            logging.exception('Unexpected exception in handler')
+            msg_type = TMessageType.EXCEPTION
+            result = TApplicationException(TApplicationException.INTERNAL_ERROR, 'Internal error')
+        oprot.writeMessageBegin("pause", msg_type, seqid)
         result.write(oprot)
         oprot.writeMessageEnd()
         oprot.trans.flush()
@@ -2391,11 +2475,11 @@ class reportBlocks_args(object):
                 elif fid == 3:
                     if ftype == TType.LIST:
                         self.blocks = []
-                        (_etype101, _size98) = iprot.readListBegin()
-                        for _i102 in range(_size98):
-                            _elem103 = BlockDigest()
-                            _elem103.read(iprot)
-                            self.blocks.append(_elem103)
+                        (_etype108, _size105) = iprot.readListBegin()
+                        for _i109 in range(_size105):
+                            _elem110 = BlockDigest()
+                            _elem110.read(iprot)
+                            self.blocks.append(_elem110)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2425,8 +2509,8 @@ class reportBlocks_args(object):
             if self.blocks is not None:
                 oprot.writeFieldBegin('blocks', TType.LIST, 3)
                 oprot.writeListBegin(TType.STRUCT, len(self.blocks))
-                for iter104 in self.blocks:
-                    iter104.write(oprot)
+                for iter111 in self.blocks:
+                    iter111.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
@@ -2496,10 +2580,10 @@ class reportBlocks_result(object):
                 if fid == 0:
                     if ftype == TType.LIST:
                         self.success = []
-                        (_etype108, _size105) = iprot.readListBegin()
-                        for _i109 in range(_size105):
-                            _elem110 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                            self.success.append(_elem110)
+                        (_etype115, _size112) = iprot.readListBegin()
+                        for _i116 in range(_size112):
+                            _elem117 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.success.append(_elem117)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2527,8 +2611,8 @@ class reportBlocks_result(object):
             if self.success is not None:
                 oprot.writeFieldBegin('success', TType.LIST, 0)
                 oprot.writeListBegin(TType.STRING, len(self.success))
-                for iter111 in self.success:
-                    oprot.writeString(iter111.encode('utf-8') if sys.version_info[0] == 2 else iter111)
+                for iter118 in self.success:
+                    oprot.writeString(iter118.encode('utf-8') if sys.version_info[0] == 2 else iter118)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.refusal is not None:
@@ -2572,6 +2656,8 @@ class submit_args(object):
     Attributes:
      - spec
      - request
+     - owner
+     - priority
 
     """
     thrift_spec: typing.Any = None
@@ -2579,12 +2665,16 @@ class submit_args(object):
     __slots__ = (
         'spec',
         'request',
+        'owner',
+        'priority',
     )
 
 
-    def __init__(self, spec: typing.Optional[str] = None, request: typing.Optional[str] = None,):
+    def __init__(self, spec: typing.Optional[str] = None, request: typing.Optional[str] = None, owner: typing.Optional[str] = "", priority: typing.Optional[int] = 0,):
         self.spec: typing.Optional[str] = spec
         self.request: typing.Optional[str] = request
+        self.owner: typing.Optional[str] = owner
+        self.priority: typing.Optional[int] = priority
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -2605,6 +2695,16 @@ class submit_args(object):
                 elif fid == 2:
                     if ftype == TType.STRING:
                         self.request = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 3:
+                    if ftype == TType.STRING:
+                        self.owner = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 4:
+                    if ftype == TType.I32:
+                        self.priority = iprot.readI32()
                     else:
                         iprot.skip(ftype)
                 else:
@@ -2629,6 +2729,14 @@ class submit_args(object):
             if self.request is not None:
                 oprot.writeFieldBegin('request', TType.STRING, 2)
                 oprot.writeString(self.request.encode('utf-8') if sys.version_info[0] == 2 else self.request)
+                oprot.writeFieldEnd()
+            if self.owner is not None:
+                oprot.writeFieldBegin('owner', TType.STRING, 3)
+                oprot.writeString(self.owner.encode('utf-8') if sys.version_info[0] == 2 else self.owner)
+                oprot.writeFieldEnd()
+            if self.priority is not None:
+                oprot.writeFieldBegin('priority', TType.I32, 4)
+                oprot.writeI32(self.priority)
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -2660,6 +2768,8 @@ submit_args.thrift_spec = (
     None,  # 0
     (1, TType.STRING, 'spec', 'UTF8', None, ),  # 1
     (2, TType.STRING, 'request', 'UTF8', None, ),  # 2
+    (3, TType.STRING, 'owner', 'UTF8', "", ),  # 3
+    (4, TType.I32, 'priority', None, 0, ),  # 4
 )
 
 
@@ -3091,11 +3201,11 @@ class listExperiments_result(object):
                 if fid == 0:
                     if ftype == TType.LIST:
                         self.success = []
-                        (_etype115, _size112) = iprot.readListBegin()
-                        for _i116 in range(_size112):
-                            _elem117 = ExperimentSummary()
-                            _elem117.read(iprot)
-                            self.success.append(_elem117)
+                        (_etype122, _size119) = iprot.readListBegin()
+                        for _i123 in range(_size119):
+                            _elem124 = ExperimentSummary()
+                            _elem124.read(iprot)
+                            self.success.append(_elem124)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -3117,8 +3227,8 @@ class listExperiments_result(object):
             if self.success is not None:
                 oprot.writeFieldBegin('success', TType.LIST, 0)
                 oprot.writeListBegin(TType.STRUCT, len(self.success))
-                for iter118 in self.success:
-                    iter118.write(oprot)
+                for iter125 in self.success:
+                    iter125.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
@@ -3314,6 +3424,186 @@ class cancel_result(object):
         return not (self == other)
 all_structs.append(cancel_result)
 cancel_result.thrift_spec = (
+    None,  # 0
+    (1, TType.STRUCT, 'refusal', [Refusal, None], None, ),  # 1
+)
+
+
+class pause_args(object):
+    """
+    Attributes:
+     - experiment
+     - paused
+
+    """
+    thrift_spec: typing.Any = None
+
+    __slots__ = (
+        'experiment',
+        'paused',
+    )
+
+
+    def __init__(self, experiment: typing.Optional[str] = None, paused: typing.Optional[bool] = None,):
+        self.experiment: typing.Optional[str] = experiment
+        self.paused: typing.Optional[bool] = paused
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.increment_recursion_depth()
+        try:
+            iprot.readStructBegin()
+            while True:
+                (fname, ftype, fid) = iprot.readFieldBegin()
+                if ftype == TType.STOP:
+                    break
+                if fid == 1:
+                    if ftype == TType.STRING:
+                        self.experiment = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 2:
+                    if ftype == TType.BOOL:
+                        self.paused = iprot.readBool()
+                    else:
+                        iprot.skip(ftype)
+                else:
+                    iprot.skip(ftype)
+                iprot.readFieldEnd()
+            iprot.readStructEnd()
+        finally:
+            iprot.decrement_recursion_depth()
+
+    def write(self, oprot):
+        self.validate()
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.increment_recursion_depth()
+        try:
+            oprot.writeStructBegin('pause_args')
+            if self.experiment is not None:
+                oprot.writeFieldBegin('experiment', TType.STRING, 1)
+                oprot.writeString(self.experiment.encode('utf-8') if sys.version_info[0] == 2 else self.experiment)
+                oprot.writeFieldEnd()
+            if self.paused is not None:
+                oprot.writeFieldBegin('paused', TType.BOOL, 2)
+                oprot.writeBool(self.paused)
+                oprot.writeFieldEnd()
+            oprot.writeFieldStop()
+            oprot.writeStructEnd()
+        finally:
+            oprot.decrement_recursion_depth()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+all_structs.append(pause_args)
+pause_args.thrift_spec = (
+    None,  # 0
+    (1, TType.STRING, 'experiment', 'UTF8', None, ),  # 1
+    (2, TType.BOOL, 'paused', None, None, ),  # 2
+)
+
+
+class pause_result(object):
+    """
+    Attributes:
+     - refusal
+
+    """
+    thrift_spec: typing.Any = None
+
+    __slots__ = (
+        'refusal',
+    )
+
+
+    def __init__(self, refusal: typing.Optional[Refusal] = None,):
+        self.refusal: typing.Optional[Refusal] = refusal
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.increment_recursion_depth()
+        try:
+            iprot.readStructBegin()
+            while True:
+                (fname, ftype, fid) = iprot.readFieldBegin()
+                if ftype == TType.STOP:
+                    break
+                if fid == 1:
+                    if ftype == TType.STRUCT:
+                        self.refusal = Refusal()
+                        self.refusal.read(iprot)
+                    else:
+                        iprot.skip(ftype)
+                else:
+                    iprot.skip(ftype)
+                iprot.readFieldEnd()
+            iprot.readStructEnd()
+        finally:
+            iprot.decrement_recursion_depth()
+
+    def write(self, oprot):
+        self.validate()
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.increment_recursion_depth()
+        try:
+            oprot.writeStructBegin('pause_result')
+            if self.refusal is not None:
+                oprot.writeFieldBegin('refusal', TType.STRUCT, 1)
+                self.refusal.write(oprot)
+                oprot.writeFieldEnd()
+            oprot.writeFieldStop()
+            oprot.writeStructEnd()
+        finally:
+            oprot.decrement_recursion_depth()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+all_structs.append(pause_result)
+pause_result.thrift_spec = (
     None,  # 0
     (1, TType.STRUCT, 'refusal', [Refusal, None], None, ),  # 1
 )

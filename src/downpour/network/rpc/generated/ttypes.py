@@ -2555,6 +2555,10 @@ class ExperimentSummary(object):
      - epochs_done: Each epoch has as many rounds as its shards have meetings.
      - epochs_total
      - left_seconds: The quantiles 0.1, 0.5 and 0.9 of the time that it still takes; none if that cannot be said.
+     - owner: Who submitted it, as USER@HOST.
+     - priority: Of the waiting experiments, the one with the highest priority is next.
+     - paused: A user paused it: it gives no new tasks.
+     - shards: As many workers can train it at a time.
 
     """
     thrift_spec: typing.Any = None
@@ -2573,11 +2577,15 @@ class ExperimentSummary(object):
         'epochs_done',
         'epochs_total',
         'left_seconds',
+        'owner',
+        'priority',
+        'paused',
+        'shards',
     )
 
 
     def __init__(self, experiment: str = None, name: str = None, state: ExperimentState = None, rounds_done: int = None, rounds_total: int = None, reason: typing.Optional[str] = None, asked_wrongly: typing.Optional[bool] = None, metrics: typing.Optional[list[Metric]] = None, loss: typing.Optional[float] = None, part: typing.Optional[str] = None, epochs_done: typing.Optional[int] = None, epochs_total: typing.Optional[int] = None, left_seconds: typing.Optional[list[float]] = [
-    ],):
+    ], owner: typing.Optional[str] = "", priority: typing.Optional[int] = 0, paused: typing.Optional[bool] = False, shards: typing.Optional[int] = 0,):
         self.experiment: str = experiment
         self.name: str = name
         self.state: ExperimentState = state
@@ -2594,6 +2602,10 @@ class ExperimentSummary(object):
             left_seconds = [
             ]
         self.left_seconds: typing.Optional[list[float]] = left_seconds
+        self.owner: typing.Optional[str] = owner
+        self.priority: typing.Optional[int] = priority
+        self.paused: typing.Optional[bool] = paused
+        self.shards: typing.Optional[int] = shards
 
     def __setattr__(self, name, value):
         if name == "state":
@@ -2689,6 +2701,26 @@ class ExperimentSummary(object):
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
+                elif fid == 15:
+                    if ftype == TType.STRING:
+                        self.owner = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 16:
+                    if ftype == TType.I32:
+                        self.priority = iprot.readI32()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 17:
+                    if ftype == TType.BOOL:
+                        self.paused = iprot.readBool()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 18:
+                    if ftype == TType.I32:
+                        self.shards = iprot.readI32()
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -2761,6 +2793,22 @@ class ExperimentSummary(object):
                 for iter55 in self.left_seconds:
                     oprot.writeDouble(iter55)
                 oprot.writeListEnd()
+                oprot.writeFieldEnd()
+            if self.owner is not None:
+                oprot.writeFieldBegin('owner', TType.STRING, 15)
+                oprot.writeString(self.owner.encode('utf-8') if sys.version_info[0] == 2 else self.owner)
+                oprot.writeFieldEnd()
+            if self.priority is not None:
+                oprot.writeFieldBegin('priority', TType.I32, 16)
+                oprot.writeI32(self.priority)
+                oprot.writeFieldEnd()
+            if self.paused is not None:
+                oprot.writeFieldBegin('paused', TType.BOOL, 17)
+                oprot.writeBool(self.paused)
+                oprot.writeFieldEnd()
+            if self.shards is not None:
+                oprot.writeFieldBegin('shards', TType.I32, 18)
+                oprot.writeI32(self.shards)
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -3405,6 +3453,7 @@ class Status(object):
      - numeric_class: The manager's own class, because it draws the initial parameters.
      - hostname: The manager's machine and process.
      - pid
+     - queue: The first waiting experiments, at most 40: the next one first, paused ones last.
 
     """
     thrift_spec: typing.Any = None
@@ -3419,10 +3468,12 @@ class Status(object):
         'numeric_class',
         'hostname',
         'pid',
+        'queue',
     )
 
 
-    def __init__(self, change: int = None, workers: list[WorkerStatus] = None, experiment: typing.Optional[ExperimentSummary] = None, tasks: list[TaskStatus] = None, wanted_workers: typing.Optional[int] = 0, decisions: typing.Optional[list[str]] = None, numeric_class: typing.Optional[NumericClass] = None, hostname: typing.Optional[str] = "", pid: typing.Optional[int] = 0,):
+    def __init__(self, change: int = None, workers: list[WorkerStatus] = None, experiment: typing.Optional[ExperimentSummary] = None, tasks: list[TaskStatus] = None, wanted_workers: typing.Optional[int] = 0, decisions: typing.Optional[list[str]] = None, numeric_class: typing.Optional[NumericClass] = None, hostname: typing.Optional[str] = "", pid: typing.Optional[int] = 0, queue: typing.Optional[list[ExperimentSummary]] = [
+    ],):
         self.change: int = change
         self.workers: list[WorkerStatus] = workers
         self.experiment: typing.Optional[ExperimentSummary] = experiment
@@ -3432,6 +3483,10 @@ class Status(object):
         self.numeric_class: typing.Optional[NumericClass] = numeric_class
         self.hostname: typing.Optional[str] = hostname
         self.pid: typing.Optional[int] = pid
+        if queue is self.thrift_spec[10][4]:
+            queue = [
+            ]
+        self.queue: typing.Optional[list[ExperimentSummary]] = queue
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -3508,6 +3563,17 @@ class Status(object):
                         self.pid = iprot.readI32()
                     else:
                         iprot.skip(ftype)
+                elif fid == 10:
+                    if ftype == TType.LIST:
+                        self.queue = []
+                        (_etype91, _size88) = iprot.readListBegin()
+                        for _i92 in range(_size88):
+                            _elem93 = ExperimentSummary()
+                            _elem93.read(iprot)
+                            self.queue.append(_elem93)
+                        iprot.readListEnd()
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -3530,8 +3596,8 @@ class Status(object):
             if self.workers is not None:
                 oprot.writeFieldBegin('workers', TType.LIST, 2)
                 oprot.writeListBegin(TType.STRUCT, len(self.workers))
-                for iter88 in self.workers:
-                    iter88.write(oprot)
+                for iter94 in self.workers:
+                    iter94.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.experiment is not None:
@@ -3541,8 +3607,8 @@ class Status(object):
             if self.tasks is not None:
                 oprot.writeFieldBegin('tasks', TType.LIST, 4)
                 oprot.writeListBegin(TType.STRUCT, len(self.tasks))
-                for iter89 in self.tasks:
-                    iter89.write(oprot)
+                for iter95 in self.tasks:
+                    iter95.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.wanted_workers is not None:
@@ -3552,8 +3618,8 @@ class Status(object):
             if self.decisions is not None:
                 oprot.writeFieldBegin('decisions', TType.LIST, 6)
                 oprot.writeListBegin(TType.STRING, len(self.decisions))
-                for iter90 in self.decisions:
-                    oprot.writeString(iter90.encode('utf-8') if sys.version_info[0] == 2 else iter90)
+                for iter96 in self.decisions:
+                    oprot.writeString(iter96.encode('utf-8') if sys.version_info[0] == 2 else iter96)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.numeric_class is not None:
@@ -3567,6 +3633,13 @@ class Status(object):
             if self.pid is not None:
                 oprot.writeFieldBegin('pid', TType.I32, 9)
                 oprot.writeI32(self.pid)
+                oprot.writeFieldEnd()
+            if self.queue is not None:
+                oprot.writeFieldBegin('queue', TType.LIST, 10)
+                oprot.writeListBegin(TType.STRUCT, len(self.queue))
+                for iter97 in self.queue:
+                    iter97.write(oprot)
+                oprot.writeListEnd()
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -3639,10 +3712,10 @@ class RecordPage(object):
                 if fid == 1:
                     if ftype == TType.LIST:
                         self.lines = []
-                        (_etype94, _size91) = iprot.readListBegin()
-                        for _i95 in range(_size91):
-                            _elem96 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                            self.lines.append(_elem96)
+                        (_etype101, _size98) = iprot.readListBegin()
+                        for _i102 in range(_size98):
+                            _elem103 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.lines.append(_elem103)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -3675,8 +3748,8 @@ class RecordPage(object):
             if self.lines is not None:
                 oprot.writeFieldBegin('lines', TType.LIST, 1)
                 oprot.writeListBegin(TType.STRING, len(self.lines))
-                for iter97 in self.lines:
-                    oprot.writeString(iter97.encode('utf-8') if sys.version_info[0] == 2 else iter97)
+                for iter104 in self.lines:
+                    oprot.writeString(iter104.encode('utf-8') if sys.version_info[0] == 2 else iter104)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.next_line is not None:
@@ -4154,6 +4227,10 @@ ExperimentSummary.thrift_spec = (
     (13, TType.I32, 'epochs_total', None, None, ),  # 13
     (14, TType.LIST, 'left_seconds', (TType.DOUBLE, None, False), [
     ], ),  # 14
+    (15, TType.STRING, 'owner', 'UTF8', "", ),  # 15
+    (16, TType.I32, 'priority', None, 0, ),  # 16
+    (17, TType.BOOL, 'paused', None, False, ),  # 17
+    (18, TType.I32, 'shards', None, 0, ),  # 18
 )
 all_structs.append(Forecast)
 Forecast.thrift_spec = (
@@ -4208,6 +4285,8 @@ Status.thrift_spec = (
     (7, TType.STRUCT, 'numeric_class', [NumericClass, None], None, ),  # 7
     (8, TType.STRING, 'hostname', 'UTF8', "", ),  # 8
     (9, TType.I32, 'pid', None, 0, ),  # 9
+    (10, TType.LIST, 'queue', (TType.STRUCT, [ExperimentSummary, None], False), [
+    ], ),  # 10
 )
 all_structs.append(RecordPage)
 RecordPage.thrift_spec = (
