@@ -188,6 +188,23 @@ with tqdm(torch.utils.data.DataLoader(data, cfg.batch, sampler=Mine())) as bar:
     ]
 
 
+def test_a_loop_that_is_not_found_leaves_all_methods_to_write(tmp_path: Path) -> None:
+    """As one in a class; the file is Python nevertheless, and says so."""
+    script = """
+class Trainer:
+    def fit(self):
+        for x in self.loader:
+            self.model(x).mean().backward()
+Trainer().fit()
+"""
+    found = Conversion(script, tmp_path / "my train.py", beside=True)
+    what = "be written by hand, because no function of the script leads to its loop"
+    methods = ("model", "examples", "loss")
+    assert found.checklist == [f"line 5: {MARK}: {method}() must {what}" for method in methods]
+    assert (found.name, found.fields) == ("my_train_task", {})
+    assert found.code.count("raise NotImplementedError\n") == 3
+
+
 @pytest.mark.parametrize(
     ("text", "words", "accepted"),
     [

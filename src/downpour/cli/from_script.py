@@ -43,6 +43,8 @@ _SIGNATURES = {
     "StepLR": ("optimizer", "step_size", "gamma"),
     "CosineAnnealingLR": ("optimizer", "T_max", "eta_min"),
     "clip_grad_norm_": ("parameters", "max_norm"),
+    "get_linear_schedule_with_warmup": ("optimizer", "num_warmup_steps", "num_training_steps"),
+    "get_cosine_schedule_with_warmup": ("optimizer", "num_warmup_steps", "num_training_steps"),
     "DataLoader": ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers"),
 }
 _DEFAULTS: dict[str, dict[str, Any]] = {
@@ -98,7 +100,7 @@ class _Cleaner(ast.NodeTransformer):
 class Conversion:
     """A script's task and spec; `beside` says that they are written into the script's folder.
 
-    `code` and `spec` are the files' texts.
+    `code` and `spec` are the files' texts, and `name` is their name without an ending.
 
     Raises:
         SpecError: it is not Python, or no loop of it trains.
@@ -114,24 +116,28 @@ class Conversion:
         self._body = self._loops[-1].body if self._loops else []
         self.devices = {name for name, value in script.assigned.items() if _is_device(value)}
         self._settings = {n for n, one in script.known.items() if one is script.options}
-        constants = {name for name, one in script.globals.items() if not calls_in(one)}
-        self._stops = constants | self.devices | self._settings
+        constants = script.globals.keys() & script.known.keys()
+        self._stops = {*script.imports, *constants, *self.devices, *self._settings}
         is_module = path.stem.isidentifier() and path.stem not in sys.stdlib_module_names
         self._importable = beside and is_module and script.only_defines
         calls = [one for one in calls_in(*script.flat) if name_of(one) == "step"]
         stepped = {root_of(one) for call in calls for one in (call.func, *call.args)}
         made = {n: one for n, one in script.assigned.items() if isinstance(one, ast.Call)}
         taking = [(name, one) for name, one in made.items() if name in stepped]
-        self._optimizers = {
-            n: x for n, x in taking if _parameters_in(x) or name_of(x) in OPTIMIZERS
-        }
+        kinds = [(n, one, name_of(one) in OPTIMIZERS) for n, one in taking]
+        self._optimizers = {n: one for n, one, is_ours in kinds if is_ours or _parameters_in(one)}
         self._schedulers = {n: x for n, x in taking if re.search(_SCHEDULERS, name_of(x))}
         self._loaders = {n: one for n, one in made.items() if name_of(one) == "DataLoader"}
         self._models = self._networks()
         self._rate = 1.0
         self._convert()
+        for field, value in [*self.fields.items()]:
+            if not isinstance(value, int | float | str | list | tuple):
+                self._note(None, f"{MARK}: {field} follows from no constant; set it in the spec")
+                del self.fields[field]
+        self.name = re.sub(r"\W", "_", path.stem).strip("_") + "_task"
         self.code = self._text()
-        said = {"name": path.stem[:64], "task": f"{path.stem}_task:Training", "shards": 1}
+        said = {"name": self.name[:-5], "task": f"{self.name}:Training", "shards": 1}
         head = f"# What {path.name} says. In one shard, one worker trains as it does.\n\n"
         self.spec = head + tomli_w.dumps({**said, **self.fields})
 
@@ -191,10 +197,8 @@ class Conversion:
 
     def _method(self, head: str, lines: Sequence[str], result: str = "") -> None:
         last = _returning(lines, result) if result else [*lines, "raise NotImplementedError"]
-        body = "\n".join(last)
-        self._methods.append(
-            textwrap.indent(f"def {head}:\n" + textwrap.indent(body, "    "), "    ")
-        )
+        body = textwrap.indent("\n".join(last), "    ")
+        self._methods.append(textwrap.indent(f"def {head}:\n{body}", "    "))
 
     def _todo(self, head: str, node: Any, what: str) -> None:
         """Leave a method to the user; a loop of the script becomes comments there."""
@@ -204,12 +208,12 @@ class Conversion:
         self._method(head, [f"# {MARK}: {what}", *comments.splitlines()])
 
     def _convert(self) -> None:
-        calls = calls_in(self.script.tree)
+        calls = sorted(calls_in(self.script.tree), key=lambda call: call.lineno)
         for like, text in _ADVICE.items():
             for call in [one for one in calls if re.search(like, ast.unparse(one.func))][:1]:
                 self._note(call, f"{ast.unparse(call.func)}(): {text}")
         if not self._loops:
-            what = "be written by hand: this does not follow to the loop"
+            what = "be written by hand, because no function of the script leads to its loop"
             [call, *_] = [one for one in calls if name_of(one) == "backward"]
             for head in ("model(self)", "examples(self, part)", "loss(self, model, batch)"):
                 self._todo(head, call, what)
@@ -226,18 +230,18 @@ class Conversion:
     def _convert_loop(self) -> None:
         """Read the epochs and accumulation."""
         loop = self._loops[0]
-        ends = [self._value(one) for one in getattr(plain(getattr(loop, "iter", None)), "args", ())]
-        if len(self._loops) > 1 and ends and None not in ends:
-            self.fields["epochs"] = ends[-1] - (ends[0] if len(ends) > 1 else 0)
-        else:
-            self._note(loop, f"{MARK}: epochs: say how often the training passes over its examples")
+        given, ends = plain(getattr(loop, "iter", None)), list[Any]()
+        if len(self._loops) > 1 and name_of(given) in {"range", "trange"}:
+            ends = [self._value(one) for one in given.args[:2]]
+        is_known = ends and all(isinstance(one, int) for one in ends)
+        self.fields["epochs"] = ends[-1] - (ends[0] if ends[1:] else 0) if is_known else None
         for one in ast.walk(loop):
             if isinstance(one, ast.Break):
                 self._note(one, "break: left out; stop_after = 3 ends a training that stalls")
             if isinstance(one, ast.If) and "step" in map(name_of, calls_in(one)):
                 for test in (x for x in ast.walk(one.test) if isinstance(x, ast.BinOp)):
                     if isinstance(test.op, ast.Mod):
-                        self.fields["accumulate"] = self._value(test.right, 1)
+                        self.fields["accumulate"] = self._value(test.right) or 1
 
     def _convert_calls(self) -> None:
         """Read the seed, clipping and precision."""
@@ -245,7 +249,7 @@ class Conversion:
             if name_of(call) == "manual_seed" and (seed := self._value(*call.args)) is not None:
                 self.fields.setdefault("seed", seed)
             if name_of(call) == "clip_grad_norm_":
-                self.fields["clip_norm"] = self._value(self._arguments(call).get("max_norm"), 1.0)
+                self.fields["clip_norm"] = self._value(self._arguments(call).get("max_norm"))
         for one in (item.context_expr for item in self.script.contexts):
             enabled = self._arguments(one).get("enabled") if isinstance(one, ast.Call) else None
             if name_of(one) == "autocast" and self._value(enabled, default=True):
@@ -269,16 +273,14 @@ class Conversion:
 
     def _convert_data(self) -> None:
         train = self._loader(getattr(self._loops[-1], "iter", None))
-        if train is None:
-            what = "return the examples of 'train' or 'test'"
+        options = self._arguments(train) if train is not None else {}
+        if train is None or "dataset" not in options:
+            what = "return the examples of 'train' or 'test', of which loss() gets a batch"
             self._todo("examples(self, part)", self._loops[-1], what)
             return
-        options = self._arguments(train)
         values = {name: self._value(one) for name, one in options.items()}
         size = values.get("batch_size", 1)
-        if size is None:
-            self._note(train, f"{MARK}: batch_size: set it in the spec")
-        self.fields["batch_size"] = (size or 1) * self.fields.get("accumulate", 1)
+        self.fields["batch_size"] = size and size * self.fields.get("accumulate", 1)
         self.fields["last_batch"] = "drop" if values.get("drop_last") else "rest"
         if options.keys() & {"sampler", "batch_sampler"}:
             self._note(train, f"{MARK}: sampler: set batches = 'balanced' and write labels()")
@@ -301,7 +303,8 @@ class Conversion:
         if not others:
             text = f"{MARK}: examples() must return others for 'test'; now they are the same"
             self._note(train, text)
-        datasets = [dataset, *(self._arguments(self._loaders[x])["dataset"] for x in others[:1])]
+        datasets = [dataset]
+        datasets += [self._arguments(self._loaders[x]).get("dataset", dataset) for x in others[:1]]
         slices = [self._slice(reads(one)) for one in datasets]
         common = [one for one in slices[0] if one in slices[-1]] if others else []
         returns = [
@@ -325,8 +328,12 @@ class Conversion:
         steps, calls = self._body[: places[0]], calls_in(self._body[places[0]])
         [call, *_] = [one for one in calls if name_of(one) == "backward"]
         root: Any = call.args[0] if call.args else getattr(call.func, "value", call)
-        root = root.args[0] if name_of(root) == "scale" else root
+        root = root.args[0] if isinstance(root, ast.Call) and name_of(root) == "scale" else root
         self._computed("loss", root, steps)
+        named = [self.script.defined.get(name_of(one)) for one in calls_in(*steps)]
+        for one in calls_in(*steps, *filter(None, named)):
+            if self._value(self._arguments(one).get("reduction")) == "sum":
+                self._note(one, f"{MARK}: loss() must return a mean, or a pair of sum and count")
         for one in calls_in(*steps):
             made = self.script.assigned.get(name_of(one), one)
             if _CLASS_LOSSES & set(map(name_of, calls_in(made))) and len(one.args) == 2:
@@ -339,13 +346,13 @@ class Conversion:
         """Write a method that computes a result from a batch, as the loop does."""
         [model], loop = self._models, self._loops[-1]
         target: Any = getattr(loop, "target", ast.Name("batch"))
-        if isinstance(loop, ast.For) and "enumerate" in map(name_of, calls_in(loop.iter)):
+        is_counted = isinstance(loop, ast.For) and "enumerate" in map(name_of, calls_in(loop.iter))
+        if is_counted and isinstance(target, ast.Tuple):
             target = target.elts[1]
         kept, needed = self._cut(steps, reads(result), model)
         needed -= bound(target)
         for name in sorted(needed & {name for one in self._body for name in bound(one)}):
-            text = f"{MARK}: {name} goes from batch to batch, but batches are shuffled"
-            self._note(loop, text)
+            self._note(loop, f"{MARK}: {name} goes from batch to batch, which are shuffled")
         before, device = self._slice(needed, model), f"next({model}.parameters()).device"
         lines = self._cleaned([*before, *kept], device)
         if not isinstance(target, ast.Name):
@@ -403,12 +410,16 @@ class Conversion:
         values = {option: self._value(one) for option, one in self._arguments(call).items()}
         by_batch = name in {root_of(one.func) for one in calls_in(*self._body)}
         if kind == "StepLR" and not by_batch:
-            decay, every = values.get("gamma", 0.1), values["step_size"]
+            decay, every = values.get("gamma", 0.1), values.get("step_size")
             self.fields |= {"schedule": "step", "decay": decay, "decay_every": every}
-        elif kind == "CosineAnnealingLR" and (by_batch or values["T_max"] == epochs):
-            least = values.get("eta_min", 0.0) / self._rate
+        elif kind == "CosineAnnealingLR" and (by_batch or values.get("T_max") == epochs):
+            least = (values.get("eta_min") or 0.0) / self._rate
             self.fields |= {"schedule": "cosine", "final_rate": least}
             self._note(call, "CosineAnnealingLR: schedule = 'cosine' falls with each step")
+        elif found := re.match(r"get_(linear|cosine)_schedule", kind):
+            steps, total = values.get("num_warmup_steps"), values.get("num_training_steps")
+            share = 0.0 if steps == 0 else steps and total and steps / total
+            self.fields |= {"schedule": found[1], "warmup": share}
         elif by_batch or not epochs or kind == "ReduceLROnPlateau":
             self._note(call, f"{MARK}: {kind}: set schedule and warmup, or write rate(done)")
         else:
@@ -434,10 +445,7 @@ class Conversion:
             if name in script.imports:
                 imports.add(script.imports[name])
             elif node is None and not hasattr(builtins, name):
-                self._note(
-                    self._loops[-1],
-                    f"{MARK}: {name}: the script does not say it; set it in the task",
-                )
+                self._note(None, f"{MARK}: {name}: not found in the script; set it in the task")
             elif node is not None and self._importable:
                 imports.add(f"from {self._module} import {name}")
             elif node is not None:
@@ -448,29 +456,21 @@ class Conversion:
         options = [self._options(name) for name in sorted(self._settings & taken)]
         imports |= {"import argparse"} if options else set()
         heads = sorted(imports, key=lambda text: (text.startswith("from"), text))
-        head = "\n".join(
-            [f'"""The training of {self._module}.py."""\n', *heads, "", "from downpour import Task"]
-        )
-        todos = [f"    # {one}" for one in self.checklist if MARK in one]
-        task = "class Training(Task):\n" + "\n\n".join(
-            ["\n".join(todos)] * bool(todos) + self._methods
-        )
+        about = f'"""The training of {self._module}.py."""\n'
+        head = "\n".join([about, *heads, "", "from downpour import Task"])
+        marked = "\n".join(f"    # {one}" for one in self.checklist if MARK in one)
+        task = "class Training(Task):\n" + "\n\n".join(filter(None, [marked, *self._methods]))
         return "\n\n\n".join([head, *options, *(kept[line] for line in sorted(kept)), task]) + "\n"
 
     def _options(self, name: str) -> str:
         """Return the script's arguments with their defaults, as far as the task uses them."""
         text = "\n".join(self._methods)
         is_whole = not self._importable or re.search(rf"\b{name}\b(?!\.)", text)
-        used = {
-            x: one
-            for x, one in vars(self.script.options).items()
-            if is_whole or f"{name}.{x}" in text
-        }
-        for option in sorted(self.script.required & used.keys()):
+        known = vars(self.script.options)
+        used = [one for one in known if is_whole or f"{name}.{one}" in text]
+        for option in sorted(self.script.required.intersection(used)):
             self._note(None, f"{MARK}: {option} has no default: set it in the task")
-        return (
-            f"{name} = argparse.Namespace({', '.join(f'{x}={one!r}' for x, one in used.items())})"
-        )
+        return f"{name} = argparse.Namespace({', '.join(f'{x}={known[x]!r}' for x in used)})"
 
 
 def _parameters_in(*nodes: ast.AST) -> list[str]:
@@ -495,5 +495,4 @@ def _returning(lines: Sequence[str], result: str) -> list[str]:
 
 def _free(node: ast.AST) -> set[str]:
     """Return the names that a definition takes from its module."""
-    parameters = {one.arg for one in ast.walk(node) if isinstance(one, ast.arg)}
-    return reads(node) - parameters - bound(node)
+    return reads(node) - bound(node)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import SimpleNamespace
@@ -20,7 +21,8 @@ OPTIMIZERS = {
     *("NAdam", "RAdam", "RMSprop", "Rprop", "SGD", "SparseAdam"),
 }
 _INLINED = {"DataLoader", "backward", "parse_args", "parse_known_args", *OPTIMIZERS}
-_CHANGES = {"add_module", "append", "apply", "extend", "insert", "requires_grad_", "update"}
+_KEEPS = {"cpu", "cuda", "eval", "load_state_dict", "share_memory", "step", "to", "train"}
+"""Methods that leave an object as it is, or as Downpour makes it; others may change it."""
 _ACTS = ast.Call | ast.Lambda | ast.comprehension | ast.NamedExpr | ast.Pow | ast.LShift | ast.Await
 
 
@@ -43,9 +45,12 @@ def calls_in(*nodes: ast.AST) -> list[ast.Call]:
 
 
 def reads(*nodes: ast.AST) -> set[str]:
-    """Return the names that nodes read."""
-    names = (x for one in nodes for x in ast.walk(one) if isinstance(x, ast.Name))
-    return {one.id for one in names if isinstance(one.ctx, ast.Load)}
+    """Return the names that nodes read, but those of comprehensions and parameters."""
+    inner = [x for one in nodes for x in ast.walk(one)]
+    own = {x for one in inner if isinstance(one, ast.comprehension) for x in bound(one.target)}
+    own |= {one.arg for one in inner if isinstance(one, ast.arg)}
+    names = (one for one in inner if isinstance(one, ast.Name))
+    return {one.id for one in names if isinstance(one.ctx, ast.Load)} - own
 
 
 def bound(node: ast.AST) -> set[str]:
@@ -63,8 +68,8 @@ def changed(node: ast.AST) -> set[str]:
             found.add(root_of(one))
         elif isinstance(one, ast.Expr) and isinstance(one.value, ast.Call):
             function = one.value.func
-            found |= {root_of(function)} if name_of(function) in _CHANGES else set()
-            if ".init." in f".{ast.unparse(function)}":
+            found |= set() if name_of(function) in _KEEPS else {root_of(function)}
+            if re.search(r"(^|\.)(init\.\w+|shuffle)$", ast.unparse(function)):
                 found |= {root_of(argument) for argument in one.value.args}
     loops = [one for one in ast.walk(node) if isinstance(one, ast.For)]
     return found.union(*(reads(one.iter) for one in loops if found & bound(one.target)))
@@ -121,7 +126,9 @@ class Script:
         self.assigned: dict[str, ast.expr] = {}
         self.contexts: list[ast.withitem] = []
         self._active: list[str] = []
-        for kind in (one for one in self.defined.values() if isinstance(one, ast.ClassDef)):
+        for kind in (
+            x for x in self.defined.values() if isinstance(x, ast.ClassDef) and not x.bases
+        ):
             values = {x: self.value(value) for line in kind.body for x, value in _pairs(line)}
             if values:  # a class that holds the settings
                 self.known[kind.name] = self._namespaces[kind.name] = SimpleNamespace(**values)

@@ -131,11 +131,10 @@ def _init_from(script: Path, folder: Path) -> None:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise SpecError("from", str(script), f"must be a Python script ({reason})") from None
     found = Conversion(source, script, beside=folder.resolve() == script.parent.resolve())
-    spec = f"{script.stem}_task.toml"
-    _write({f"{script.stem}_task.py": found.code, spec: found.spec}, folder)
+    _write({f"{found.name}.py": found.code, f"{found.name}.toml": found.spec}, folder)
     for line in found.checklist:
         say(line)
-    _say_next(folder, f"downpour run {spec}")
+    _say_next(folder, f"downpour run {found.name}.toml")
 
 
 def _say_next(folder: Path, command: str) -> None:
