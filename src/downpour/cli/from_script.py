@@ -24,8 +24,11 @@ from downpour.cli.script_reading import (
     bound,
     calls_in,
     changed,
+    free,
     has_backward,
+    is_device,
     name_of,
+    parameters_in,
     plain,
     reads,
     root_of,
@@ -92,9 +95,15 @@ class _Cleaner(ast.NodeTransformer):
         is_share = isinstance(node.op, ast.Div) and self._of.script.value(node.right) == parts > 1
         return self.visit(node.left) if is_share else self.generic_visit(node)
 
-    def visit_Assign(self, node: ast.Assign) -> ast.AST | None:
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
         self.generic_visit(node)
-        return None if ast.unparse(node.targets[0]) == ast.unparse(node.value) else node
+        return ast.Pass() if ast.unparse(node.targets[0]) == ast.unparse(node.value) else node
+
+    def visit_If(self, node: ast.If) -> ast.AST:
+        self.generic_visit(node)
+        values = [getattr(one, "value", one) for one in (*node.body, *node.orelse)]
+        kept = [one for one in values if not isinstance(one, ast.Pass) and name_of(one) != "print"]
+        return node if kept else ast.Pass()
 
 
 class Conversion:
@@ -114,7 +123,7 @@ class Conversion:
         self.fields: dict[str, Any] = {}
         self._setup, self._loops = script.around()
         self._body = self._loops[-1].body if self._loops else []
-        self.devices = {name for name, value in script.assigned.items() if _is_device(value)}
+        self.devices = {name for name, value in script.assigned.items() if is_device(value)}
         self._settings = {n for n, one in script.known.items() if one is script.options}
         constants = script.globals.keys() & script.known.keys()
         self._stops = {*script.imports, *constants, *self.devices, *self._settings}
@@ -124,9 +133,9 @@ class Conversion:
         stepped = {root_of(one) for call in calls for one in (call.func, *call.args)}
         made = {n: one for n, one in script.assigned.items() if isinstance(one, ast.Call)}
         taking = [(name, one) for name, one in made.items() if name in stepped]
-        kinds = [(n, one, name_of(one) in OPTIMIZERS) for n, one in taking]
-        self._optimizers = {n: one for n, one, is_ours in kinds if is_ours or _parameters_in(one)}
         self._schedulers = {n: x for n, x in taking if re.search(_SCHEDULERS, name_of(x))}
+        trains = [x for _, x in taking if name_of(x) in OPTIMIZERS or parameters_in(x)]
+        self._optimizers = {name: one for name, one in taking if one in trains}
         self._loaders = {n: one for n, one in made.items() if name_of(one) == "DataLoader"}
         self._models = self._networks()
         self._rate = 1.0
@@ -170,7 +179,7 @@ class Conversion:
         found: list[str] = []
         for call in self._optimizers.values():
             given = [*call.args, *(key.value for key in call.keywords)]
-            found += _parameters_in(*given) or _parameters_in(*self._slice(reads(*given)))
+            found += parameters_in(*given) or parameters_in(*self._slice(reads(*given)))
         return list(dict.fromkeys(found))
 
     def _slice(self, names: set[str], *stops: str) -> list[ast.stmt]:
@@ -193,7 +202,8 @@ class Conversion:
     def _cleaned(self, nodes: Iterable[ast.AST], device: str = "'cpu'") -> list[str]:
         cleaner = _Cleaner(self, device)
         found = (cleaner.visit(copy.deepcopy(one)) for one in nodes)
-        return [ast.unparse(ast.fix_missing_locations(one)) for one in found if one is not None]
+        kept = [one for one in found if not isinstance(one, ast.Pass)]
+        return [ast.unparse(ast.fix_missing_locations(one)) for one in kept]
 
     def _method(self, head: str, lines: Sequence[str], result: str = "") -> None:
         last = _returning(lines, result) if result else [*lines, "raise NotImplementedError"]
@@ -282,14 +292,16 @@ class Conversion:
         size = values.get("batch_size", 1)
         self.fields["batch_size"] = size and size * self.fields.get("accumulate", 1)
         self.fields["last_batch"] = "drop" if values.get("drop_last") else "rest"
-        if options.keys() & {"sampler", "batch_sampler"}:
+        given = {one for one, node in options.items() if self._value(node, self) is not None}
+        if given & {"sampler", "batch_sampler"}:
             self._note(train, f"{MARK}: sampler: set batches = 'balanced' and write labels()")
         elif not values.get("shuffle"):
             self.fields["order"] = "given"
             self._note(train, "DataLoader: order = 'given', because it does not shuffle")
-        if "num_workers" in options:
+        if values.get("num_workers") != 0 and "num_workers" in options:
             self._note(train, "num_workers: left out; `downpour run` has --loaders")
-        if (collate := options.get("collate_fn")) is not None:
+        if "collate_fn" in given:
+            collate = options["collate_fn"]
             lines = self._cleaned(self._slice(reads(collate)))
             called = ast.Call(collate, [ast.Name("examples")], [])
             self._method("collate(self, examples)", lines, ast.unparse(called))
@@ -438,7 +450,7 @@ class Conversion:
     def _text(self) -> str:
         """Return the task's file: what its methods use of the script comes first."""
         script, kept, imports = self.script, dict[int, str](), {"import torch"}
-        taken = {x for one in self._methods for x in _free(ast.parse(textwrap.dedent(one)))}
+        taken = {x for one in self._methods for x in free(ast.parse(textwrap.dedent(one)))}
         pending = sorted(taken - self._settings)
         for name in pending:  # it grows
             node = script.defined.get(name) or script.globals.get(name)
@@ -451,8 +463,8 @@ class Conversion:
             elif node is not None:
                 first = min(x.lineno for x in (node, *getattr(node, "decorator_list", ())))
                 kept[first] = "\n".join(self._lines[first - 1 : node.end_lineno])
-                pending += sorted(_free(node) - taken - self._settings)
-                taken |= _free(node)
+                pending += sorted(free(node) - taken - self._settings)
+                taken |= free(node)
         options = [self._options(name) for name in sorted(self._settings & taken)]
         imports |= {"import argparse"} if options else set()
         heads = sorted(imports, key=lambda text: (text.startswith("from"), text))
@@ -473,26 +485,8 @@ class Conversion:
         return f"{name} = argparse.Namespace({', '.join(f'{x}={known[x]!r}' for x in used)})"
 
 
-def _parameters_in(*nodes: ast.AST) -> list[str]:
-    """Return the names of the networks whose parameters some code takes."""
-    calls = [x for x in calls_in(*nodes) if name_of(x) in {"parameters", "named_parameters"}]
-    return [root_of(one.func) for one in calls]
-
-
-def _is_device(value: ast.expr) -> bool:
-    if isinstance(value, ast.Attribute | ast.Call):
-        return name_of(value) == "device"
-    texts = [str(one.value) for one in ast.walk(value) if isinstance(one, ast.Constant)]
-    return isinstance(value, ast.IfExp | ast.Constant) and any(one[:4] == "cuda" for one in texts)
-
-
 def _returning(lines: Sequence[str], result: str) -> list[str]:
     """Return lines that end with a return, in short if the last one sets the result."""
     if lines and lines[-1].startswith(f"{result} = "):
         return [*lines[:-1], f"return {lines[-1].removeprefix(f'{result} = ')}"]
     return [*lines, f"return {result}"]
-
-
-def _free(node: ast.AST) -> set[str]:
-    """Return the names that a definition takes from its module."""
-    return reads(node) - bound(node)

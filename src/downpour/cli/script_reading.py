@@ -87,6 +87,25 @@ def plain(node: Any) -> Any:
     return node
 
 
+def parameters_in(*nodes: ast.AST) -> list[str]:
+    """Return the names of the networks whose parameters some code takes."""
+    calls = [x for x in calls_in(*nodes) if name_of(x) in {"parameters", "named_parameters"}]
+    return [root_of(one.func) for one in calls]
+
+
+def is_device(value: ast.expr) -> bool:
+    """Whether a value names or makes a device of torch."""
+    if isinstance(value, ast.Attribute | ast.Call):
+        return name_of(value) == "device"
+    texts = [str(one.value) for one in ast.walk(value) if isinstance(one, ast.Constant)]
+    return isinstance(value, ast.IfExp | ast.Constant) and any(one[:4] == "cuda" for one in texts)
+
+
+def free(node: ast.AST) -> set[str]:
+    """Return the names that a definition takes from its module."""
+    return reads(node) - bound(node)
+
+
 class _Renamed(ast.NodeTransformer):
     def __init__(self, names: Mapping[str, ast.expr]) -> None:
         self._names = names
@@ -238,6 +257,13 @@ class Script:
             match several:
                 case [ast.Dict() as more, ast.Dict() as these] if name_of(call) == "update":
                     these.keys, these.values = these.keys + more.keys, these.values + more.values
+        self._learn_values(one)
+
+    def _learn_values(self, one: ast.stmt) -> None:
+        match one:
+            case ast.Assign(targets=[ast.Attribute(value=owner, attr=name)], value=value):
+                if self.value(owner) is self.options:
+                    setattr(self.options, name, self.value(value))
         for name, value in _pairs(one):
             if name_of(value) in self._namespaces and isinstance(value, ast.Call):
                 self.known[name] = self._namespaces[name_of(value)]
