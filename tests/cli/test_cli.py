@@ -330,7 +330,8 @@ def test_in_the_whole_help_first_options_come_first(name: str) -> None:
 def test_choices_defaults_and_variables_are_shown(downpour: Callable[..., Any]) -> None:
     """An option's help shows the accepted values beside its name, and ends with the default."""
     said = " ".join(downpour("run", "--help-all").out.split())
-    assert "--aggregate average|weighted|samples|first How updates" in said
+    choices = "average|weighted|samples|first|median|trimmed-mean(SHARE)"
+    assert f"--aggregate {choices} How updates" in said
     assert "--flip/--no-flip Mirror each" in said
     assert "--betas X,X Decay rates of adam's averages. [default: 0.9,0.999]" in said
     assert "--dataset-options KEY=VALUE" in said
