@@ -134,9 +134,8 @@ class Script:
             raise SpecError("from", shown, "has no training loop: nothing in it calls backward()")
         body, kinds = self.tree.body, ast.FunctionDef | ast.ClassDef
         self.defined = {one.name: one for one in body if isinstance(one, kinds)}
-        self.globals = {
-            name: one for one in body if isinstance(one, ast.Assign) for name in bound(one)
-        }
+        sets = [one for one in body if isinstance(one, ast.Assign)]
+        self.globals = {name: one for one in sets for name in bound(one)}
         self.imports = dict(_imports(self.tree))
         options = self.options = SimpleNamespace()
         self.required: set[str] = set()
@@ -145,9 +144,7 @@ class Script:
         self.assigned: dict[str, ast.expr] = {}
         self.contexts: list[ast.withitem] = []
         self._active: list[str] = []
-        for kind in (
-            x for x in self.defined.values() if isinstance(x, ast.ClassDef) and not x.bases
-        ):
+        for kind in [one for one in self.defined.values() if getattr(one, "bases", 0) == []]:
             values = {x: self.value(value) for line in kind.body for x, value in _pairs(line)}
             if values:  # a class that holds the settings
                 self.known[kind.name] = self._namespaces[kind.name] = SimpleNamespace(**values)
@@ -253,9 +250,9 @@ class Script:
         for call in calls_in(one):
             if name_of(call) == "add_argument":
                 self._learn_option(call)
-            several = [self.assigned.get(name_of(x)) for x in (*call.args[:1], *_owner(call))]
-            match several:
-                case [ast.Dict() as more, ast.Dict() as these] if name_of(call) == "update":
+            sides = (root_of(call.func), *map(name_of, call.args[:1]))
+            match [self.assigned.get(name) for name in sides]:
+                case [ast.Dict() as these, ast.Dict() as more] if name_of(call) == "update":
                     these.keys, these.values = these.keys + more.keys, these.values + more.values
         self._learn_values(one)
 
@@ -279,10 +276,6 @@ class Script:
         setattr(self.options, name, said.get("default", flag))
         if "default" not in said and (said.get("required") or not long.startswith("-")):
             self.required.add(name)
-
-
-def _owner(call: ast.Call) -> list[ast.expr]:
-    return [call.func.value] if isinstance(call.func, ast.Attribute) else []
 
 
 def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:

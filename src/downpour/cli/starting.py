@@ -106,6 +106,10 @@ def init(options: _InitOptions) -> None:
     It holds a task, a spec and a README. The task trains right away on examples that it makes;
     replace them with yours. The command overwrites no files. It prints the commands that train the
     project and, if packages are missing, the one that installs them.
+
+    With `--from`, it writes the task and the spec of your own script instead, which it reads but
+    never runs. It prints a checklist: the lines of the script that it left out, and those marked
+    as your part.
     """
     template = options.template or "classifier"
     if options.script is not None:
@@ -126,7 +130,7 @@ def _init_from(script: Path, folder: Path) -> None:
     from downpour.cli.from_script import Conversion
 
     try:
-        source = read_user_file(script).decode()
+        source = read_user_file(script).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise SpecError("from", str(script), f"must be a Python script ({reason})") from None
