@@ -141,7 +141,7 @@ def test_a_fork_looks_at_the_optimizer_of_a_task(
     monkeypatch.setenv("DOWNPOUR_ALLOW", "look_lab")
     (tmp_path / "look_lab.py").write_text(LOOKED_AT)
     with running(folder=tmp_path) as server:
-        answer, error = {"answer": '{"momentum": 0.25}'}, {"status": 2}
+        answer, error = {"answer": '{"momentum": 0.25, "settings": {}}'}, {"status": 2}
         for task, expected in (("Calm", answer), ("Wild", error)):
             spec = Spec.make({"task": f"look_lab:{task}", "meet": 1}).to_toml()
             ask(server, {"spec": spec, "path": [str(tmp_path), *sys.path]}, "look")

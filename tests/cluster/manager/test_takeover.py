@@ -31,6 +31,7 @@ from downpour.record.record import parse_lines
 from downpour.record.tables import Tables
 from downpour.record.timeline import attempt_spans
 from tests.cluster.manager.conftest import SMALL, Cluster, Start, diligent
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from tests.cluster.manager.conftest import FakeWorker
@@ -120,7 +121,9 @@ def interrupted(start: Start, rounds: int, **fields: Any) -> tuple[Cluster, str]
 
 def finished(cluster: Cluster, experiment: str) -> tuple[bytes, list[bytes]]:
     """Return an experiment's model, and the states of the outer optimizer that it left."""
-    model = cluster.result_of(experiment)
+    model, folder = cluster.result_of(experiment), cluster.shared.experiment_path(experiment)
+    # The manager publishes the last state, and removes the first one, after it has told the result.
+    until(lambda: not any(folder.glob("outer-000000-*")))
     cluster.close()
     return model, outer_states(cluster, experiment)
 
