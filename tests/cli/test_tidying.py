@@ -80,7 +80,7 @@ def test_sizes_count_each_file_once(downpour: Downpour, shared: Path) -> None:
 
 def test_what_only_a_resumption_needs_goes_alone(downpour: Downpour, shared: Path) -> None:
     """The model stays, under both names."""
-    outcome = downpour("rm", "done", "--states", "--shared", shared)
+    outcome = downpour("rm", "done-1", "--states", "--shared", shared)
     assert (outcome.status, outcome.err) == (0, "freed 2 kB\n")
     models = {"model-000003-bb.safetensors", "model.safetensors"}
     assert left(shared, "experiments/done-1") == {*models, RECORD_NAME}
@@ -109,7 +109,7 @@ def test_nothing_goes_if_one_of_several_is_needed(refused: Refused, shared: Path
     running = add(shared, "running-2", ending=None, init_from="done-1/model-000003-bb.safetensors")
     lock = lock_file(running / RUN_LOCK_NAME)
     line = refused("rm", "running-2", "--unfinished", "--shared", shared)
-    assert "has not ended; `downpour cancel ID` ends it" in line
+    assert "has not ended; Ctrl-C in its `downpour run` ends it" in line
     assert "running-2 begins from it" in refused("rm", "done-1", "--shared", shared)
     lock.release()
     assert "another one can continue it" in refused("rm", "running-2", "--shared", shared)

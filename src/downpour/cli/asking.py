@@ -116,7 +116,7 @@ def find(
     if here is not None:
         if not folder.is_dir():
             names = (path.name for path in folder.parent.glob("*"))
-            folder = folder.with_name(whole_id(experiment, names))
+            folder = folder.with_name(_whole(experiment, names))
         if folder.is_dir():
             return FoundRecord(folder.name, folder)
     try:
@@ -125,7 +125,7 @@ def find(
     except Unreachable as error:
         if isinstance(shared, str):
             place = seen_location(shared)
-            whole = whole_id(experiment, recorded_in(place))
+            whole = _whole(experiment, recorded_in(place))
             with stored_records(place, experiment=whole) as copies:
                 if (copied := copies / whole).is_dir():
                     return FoundRecord(whole, None, read_record(copied / RECORD_NAME))
@@ -139,14 +139,14 @@ def _asked(experiment: str, client: Client) -> FoundRecord:
     try:
         lines = client.record(experiment)
     except Refused:
-        whole = whole_id(experiment, (newest.experiment for newest in client.newest()))
+        whole = _whole(experiment, (newest.experiment for newest in client.newest()))
         if whole == experiment:
             raise
         experiment, lines = whole, client.record(whole)
     return FoundRecord(experiment, None, parse_lines(lines))
 
 
-def whole_id(experiment: str, names: Iterable[str]) -> str:
+def _whole(experiment: str, names: Iterable[str]) -> str:
     """Return the only ID that begins like this, or the text itself if none does."""
     begin_so = sorted(name for name in names if name.startswith(experiment))
     if experiment in begin_so:

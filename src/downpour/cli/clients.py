@@ -60,7 +60,7 @@ def submit(options: _SubmitOptions, credentials: Credentials, request: AskedSpec
     directory. It refuses code that has changed since.
     """
     spec, tensorboard = request.spec, options.tensorboard
-    if request.file is None and options.resume is None and spec == Spec():
+    if request.file is None and options.resume is None and not spec.model_fields_set:
         accepted = "name a spec file, or give its fields as options"
         raise SpecError("FILE", None, accepted)
     if not 0 <= options.priority < 2**31:
@@ -168,8 +168,9 @@ def list_experiments(options: _ListOptions, credentials: Credentials) -> None:
         with client_of(options.manager, credentials, options.shared) as client:
             experiments = client.experiments(most)
     except Unreachable:
-        experiments = stored(options.shared or SHARED, most) if not options.manager else ()
-        if not experiments:
+        place = options.shared or SHARED
+        experiments = stored(place, most) if not options.manager else ()
+        if not experiments and (options.manager or not Path(place, "experiments").is_dir()):
             raise
     if last and len(experiments) > last:
         printing.note(f"only the last {last} experiments are listed; --last 0 lists all")

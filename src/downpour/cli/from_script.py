@@ -480,8 +480,9 @@ class Conversion:
         is_whole = not self._importable or re.search(rf"\b{name}\b(?!\.)", text)
         known = vars(self.script.options)
         used = [one for one in known if is_whole or f"{name}.{one}" in text]
-        for option in sorted(self.script.required.intersection(used)):
-            self._note(None, f"{MARK}: {option} has no default: set it in the task")
+        for option in sorted(self.script.required.keys() & used):
+            text = f"{MARK}: {option} has no default: set it in the task"
+            self._note(self.script.required[option], text)
         return f"{name} = argparse.Namespace({', '.join(f'{x}={known[x]!r}' for x in used)})"
 
 

@@ -131,14 +131,17 @@ class Script:
             said = f"must be a Python script: line {getattr(error, 'lineno', None) or 1} is none"
             raise SpecError("from", shown, said) from None
         if not has_backward(self.tree):
-            raise SpecError("from", shown, "has no training loop: nothing in it calls backward()")
+            hint = "; a LightningModule or a Trainer needs no port: `downpour run --task FILE:NAME`"
+            its = hint if re.search(r"lightning|\bTrainer\b", source) else ""
+            said = f"has no training loop: nothing in it calls backward(){its}"
+            raise SpecError("from", shown, said)
         body, kinds = self.tree.body, ast.FunctionDef | ast.ClassDef
         self.defined = {one.name: one for one in body if isinstance(one, kinds)}
         sets = [one for one in body if isinstance(one, ast.Assign)]
         self.globals = {name: one for one in sets for name in bound(one)}
         self.imports = dict(_imports(self.tree))
         options = self.options = SimpleNamespace()
-        self.required: set[str] = set()
+        self.required: dict[str, ast.Call] = {}
         self.known: dict[str, Any] = {"__name__": "__main__"}
         self._namespaces = {"parse_args": options, "parse_known_args": options}
         self.assigned: dict[str, ast.expr] = {}
@@ -275,7 +278,7 @@ class Script:
         flag = {"store_true": False, "store_false": True}.get(said.get("action") or "")
         setattr(self.options, name, said.get("default", flag))
         if "default" not in said and (said.get("required") or not long.startswith("-")):
-            self.required.add(name)
+            self.required[name] = call
 
 
 def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:

@@ -74,7 +74,7 @@ def report(options: _ReportOptions) -> None:
             options.spread,
         )
     for subgrid in study.subgrids:
-        out().print(study_table(subgrid))
+        out().print(study_table(subgrid, options.spread))
     say(str(page))
 
 

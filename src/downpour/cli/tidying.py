@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from downpour.base.errors import SpecError, one_line, size_in_words
 from downpour.base.options import argument, flag, option
 from downpour.cli import common, printing
-from downpour.cli.asking import whole_id
 from downpour.cli.common import SHARED, command, since_age
 from downpour.cli.printing import note, say
 
@@ -118,7 +117,7 @@ def rm(options: _RmOptions) -> None:
         raise SpecError("ID", None, "name experiments, or give --older or --unused-data")
     before = since_age("older", options.older)
     with _housekeeper(options.shared) as keeper:
-        names = [whole_id(name, keeper.experiments) for name in options.experiments]
+        names = [*options.experiments]  # whole, because a removal is for ever
         for name in names:
             keeper.check(name, unfinished=options.unfinished)
         if options.older:

@@ -216,7 +216,8 @@ def down(options: _DownOptions) -> None:
     elif not is_kept:
         note("the cluster's supervisor had died, and the rest with it")
     else:
-        note(f"stopped {len(cluster.workers)} workers and their manager")
+        count = len(cluster.workers)
+        note(f"stopped {count} worker{'' if count == 1 else 's'} and the manager")
 
 
 def _wanted(launching: Launching, device: str) -> int:
@@ -248,7 +249,8 @@ def _keep(plan: LaunchPlan, launching: Launching, page: socket.socket | None) ->
         cluster = start(SupervisedPlan(on=launching.on, options=launching.options, plan=plan))
     late = missing(cluster, plan.workers)
     devices = f" on {', '.join(cluster.devices)}" if cluster.devices else ""
-    say(f"manager at {cluster.manager}, {plan.workers} workers{devices}, shared directory {shared}")
+    workers = f"{plan.workers} worker{'' if plan.workers == 1 else 's'}{devices}"
+    say(f"manager at {cluster.manager}, {workers}, shared directory {shared}")
     if late:
         where = f"`downpour ps` shows when they have, and {cluster.log} says why they wait"
         note(f"not registered yet: {', '.join(late)}; {where}")

@@ -29,7 +29,7 @@ from downpour.files.store.layout import (
     OuterName,
 )
 from downpour.files.store.publish import TEMPORARY_PREFIX, writing
-from downpour.files.store.shared_directory import lost_its_manager
+from downpour.files.store.shared_directory import RUN_LOCK_NAME, lost_its_manager
 from downpour.host.paths import FolderLock
 from downpour.network.rpc.messages import ExperimentSummary
 from downpour.record.mirror import FOLDER as JOURNALS
@@ -138,11 +138,13 @@ class Housekeeper:
         summary = self._known(experiment)
         if not self._has_ended(summary):
             if self._may_go_on(experiment):
-                raise SpecError("ID", experiment, "has not ended; `downpour cancel ID` ends it")
+                run = self._shared.experiment_path(experiment) / RUN_LOCK_NAME
+                end = "Ctrl-C in its `downpour run`" if run.exists() else "`downpour cancel ID`"
+                raise SpecError("ID", experiment, f"has not ended; {end} ends it")
             if not unfinished:
                 accepted = "its manager has died, and another one can continue it"
                 raise SpecError("ID", experiment, f"{accepted}; --unfinished removes it")
-        elif summary.state != "finished" and not unfinished:
+        elif summary.state != "finished" and summary.rounds_done and not unfinished:
             done = "ended after {} of {} epochs".format(*summary.epochs)
             accepted = f"{done}, and --resume can continue it; --unfinished removes it"
             raise SpecError("ID", experiment, accepted)

@@ -22,10 +22,10 @@ from downpour.experiments.surroundings import shared_path
 from downpour.files.store import RECORD_NAME, SPEC_NAME, ModelName, SharedDirectory, parse_name
 from downpour.files.store.directory import read_regular
 from downpour.files.store.model_files import experiments_at, find_model
-from downpour.files.store.shared_directory import own_folder
+from downpour.files.store.shared_directory import is_at_work, own_folder
 from downpour.host.paths import path_of
 from downpour.record import Result
-from downpour.record.record import has_record, read_record
+from downpour.record.record import has_record, is_exported, read_record
 from downpour.record.record_lines import PreparedLine
 
 FIELD = "model"
@@ -145,6 +145,8 @@ def resumed_spec(experiment: str, shared: Path, changes: Mapping[str, Any]) -> S
     folder = SharedDirectory(shared).experiments / str(experiment)
     if not is_bare_name(str(experiment)) or not folder.is_dir():
         raise SpecError("resume", experiment, f"no such experiment in {shared}")
+    if is_at_work(folder) and not is_exported(folder / RECORD_NAME):
+        raise SpecError("resume", experiment, "still trains; it can be continued after its end")
     versions = {
         parsed.version: entry.name
         for entry in folder.iterdir()

@@ -70,6 +70,9 @@ def _is_spec(fields: Mapping[str, Any]) -> bool:
 
 
 def _whole(path: Path) -> dict[str, Any]:
+    if path.suffix == ".py":
+        accepted = "is Python, not TOML: `downpour init --from FILE` makes a spec of a script"
+        raise SpecError("FILE", str(path), accepted)
     try:
         return toml_fields(read_user_file(path).decode(), str(path))
     except (OSError, UnicodeDecodeError) as error:

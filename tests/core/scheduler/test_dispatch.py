@@ -475,3 +475,18 @@ def test_a_worker_that_stands_by_is_told_of_once_while_that_is_so(stage: Stage) 
         ("dot", "too slow"),
         ("dot", "too slow again"),
     ]
+
+
+def test_a_policy_that_raises_fails_its_experiment_and_no_manager(stage: Stage) -> None:
+    """The reason names the policy; the experiment after it begins."""
+
+    def broken(view: base.RoundView) -> list[base.Action]:
+        raise ValueError(f"no luck with {view.shards} shards")
+
+    [policy] = {stage.core.state.experiments["one"].spec.policy}
+    kind = replace(stage.core.state.policies[policy], decide=broken)
+    stage.core.state.policies = {policy: kind}
+    [ended] = of(stage.happen(on.Tick), out.Concluded)
+    assert ended.reason == f"policy '{policy}' raised ValueError: no luck with 3 shards"
+    assert ended.asked_wrongly
+    assert stage.core.state.active is None

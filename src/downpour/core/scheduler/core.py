@@ -48,6 +48,9 @@ class Scheduler:
         # We also ask the policy after every event, because any event may have freed a worker or a
         # shard.
         dispatch.decide(state, event)
+        if state.policy_error and state.active is not None:
+            reason, state.policy_error = state.policy_error, ""
+            queue.fail(state, state.active, reason, asked_wrongly=True)
         return state.output
 
     def replay(self, at_seconds: float, entry: Journaled) -> None:

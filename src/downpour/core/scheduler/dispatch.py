@@ -40,7 +40,7 @@ def decide(state: SchedulerState, event: on.Event | None = None) -> None:
     # We start with the oldest round, because the others wait for its shards, now or later.
     for current in list(experiment.rounds):
         # If many rounds are open, most of them have only shards that are done or held back.
-        if current.outstanding:
+        if current.outstanding and not state.policy_error:
             _decide_on(state, experiment, current, event)
     round_view.tell(state, experiment)
 
@@ -68,7 +68,12 @@ def _decide_on(
         if policy.watches:
             state.look_again_at_seconds = view.at_seconds + round_view.between_looks(view)
             state.crowded_until_seconds = view.at_seconds + round_view.between_views(view)
-    actions = decide(view)
+    try:
+        actions = [*decide(view)]
+    except Exception as error:  # noqa: BLE001 - a stranger's policy must not stop the manager
+        said = f"{type(error).__name__}: {error}"
+        state.policy_error = f"policy '{experiment.spec.policy}' raised {said}"
+        return
     _tell_who_stands_by(state, experiment, current, view, actions)
     for action in actions:
         # An action may close the round, but the policy decided the others for an open round.

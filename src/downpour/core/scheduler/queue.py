@@ -74,6 +74,7 @@ class SchedulerState:
         self.wanted_workers = 0
         self.joined_since = 0
         self.replaying = False
+        self.policy_error = ""  # of a policy that raised; its experiment then fails
         self.look_again_at_seconds = 0.0
         self.crowded_until_seconds = 0.0
         self.asked_for_workers_at_seconds = -math.inf

@@ -325,6 +325,10 @@ class Study:
         except FileCorrupt as error:
             raise SpecError("FOLDER", str(folder), str(error)) from None
 
+    def __repr__(self) -> str:
+        """Say in one line which study it is, and how far it has come."""
+        return f"<Study {self.result.name}: {self.result.done} of {self.result.asked} runs>"
+
     def to_frame(self) -> pd.DataFrame:
         """Turn the runs into a data frame, one row each, with failed runs.
 

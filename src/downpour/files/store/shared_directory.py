@@ -120,8 +120,18 @@ MANAGER_LOCK_NAME = "manager.lock"
 
 def lost_its_manager(experiment: Path) -> bool:
     """Whether the run, or else the leading manager, of an experiment's folder is provably dead."""
+    return is_abandoned(_lock_over(experiment))
+
+
+def is_at_work(experiment: Path) -> bool:
+    """Whether a run, or else a leading manager, holds the lock over an experiment's folder."""
+    lock = _lock_over(experiment)
+    return lock.exists() and not is_abandoned(lock)
+
+
+def _lock_over(experiment: Path) -> Path:
     run = experiment / RUN_LOCK_NAME
-    return is_abandoned(run if run.exists() else experiment.parents[1] / MANAGER_LOCK_NAME)
+    return run if run.exists() else experiment.parents[1] / MANAGER_LOCK_NAME
 
 
 _LOCK = ".lock"

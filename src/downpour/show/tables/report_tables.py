@@ -10,6 +10,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -160,7 +161,8 @@ _LATEX = str.maketrans({sign: rf"\{sign}" for sign in "#$%&_{}"} | {"±": r"$\pm
 
 
 def _as_latex(text: str) -> str:
-    return text.replace("\\", r"\textbackslash ").translate(_LATEX)
+    text = text.replace("\\", r"\textbackslash ").translate(_LATEX)
+    return re.sub(r"^-(?=\d)", "$-$", text)
 
 
 def _parts(cell: Cell) -> list[Cell]:

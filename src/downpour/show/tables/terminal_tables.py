@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rich import box
@@ -302,9 +303,9 @@ _MARKS = {"pruned": "pruned ", "failed": "failed "}
 _ROOMY_FIELDS = 4
 
 
-def study_table(subgrid: SubgridResult) -> RenderableType:
+def study_table(subgrid: SubgridResult, spread: str = "interval") -> RenderableType:
     """Show for each setting of a subgrid: its first metric, the accuracy, and seconds."""
-    table = report_tables.outcomes(subgrid)
+    table = replace(report_tables.outcomes(subgrid), spread=spread)
     first, *more = report_tables.measured_by(subgrid)
     shown = {first.key, *(measure.key for measure in more if measure.name == "accuracy")}
     wanted = {*subgrid.axes, "trials", *shown, "train_seconds"}
