@@ -117,7 +117,7 @@ def rm(options: _RmOptions) -> None:
         raise SpecError("ID", None, "name experiments, or give --older or --unused-data")
     before = since_age("older", options.older)
     with _housekeeper(options.shared) as keeper:
-        names = [*options.experiments]  # whole, because a removal is for ever
+        names = [*options.experiments]  # whole, because no removal can be undone
         for name in names:
             keeper.check(name, unfinished=options.unfinished)
         if options.older:
