@@ -57,7 +57,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def losses_of(script: str, count: int, parts: int, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Run a script until it has taken some steps of so many parts; returns each step's loss."""
+    """Run a script for `count` steps, each of `parts` batches; return the loss of each step."""
     losses: list[float] = []
     backward: Any = torch.Tensor.backward
     made = DataLoader.__init__

@@ -1,4 +1,4 @@
-"""`downpour du` and `downpour rm` as a user types them: sizes, what goes, what is refused."""
+"""`downpour du` measures a shared directory; `downpour rm` removes what no experiment needs."""
 
 from __future__ import annotations
 

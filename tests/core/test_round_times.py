@@ -10,7 +10,7 @@ from tests.core.scheduler.stage import Play
 
 
 def left(seconds: list[float], more: int) -> tuple[float, float, float] | None:
-    """Return the time left at the end of these rounds, with so many more to come."""
+    """Return the time left after rounds that took `seconds`, with `more` rounds to come."""
     times, now = RoundTimes(), 0.0
     for each in seconds:
         times.close(now + each, now)

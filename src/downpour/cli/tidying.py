@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from downpour.base.errors import SpecError, one_line, size_in_words
+from downpour.base.errors import SpecError, size_in_words
 from downpour.base.options import argument, flag, option
 from downpour.cli import common, printing
 from downpour.cli.common import SHARED, command, since_age
@@ -56,30 +56,29 @@ def du(options: _DuOptions) -> None:
 
 def _print(usage: DirectoryUsage) -> None:
     """Print the largest experiments and datasets, and the sums."""
-    from rich.table import Table
+    from downpour.show.tables.terminal_tables import text_table
 
-    experiments = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for title in ("experiment", "state", "changed", "models", "states", "other"):
-        is_size = title in {"models", "states", "other"}
-        experiments.add_column(title, overflow="fold", justify="right" if is_size else "left")
-    for each in usage.experiments[:_LARGEST]:
-        parts = each.models_bytes, each.states_bytes, each.other_bytes
-        day = time.strftime("%Y-%m-%d", time.localtime(each.changed_seconds))
-        experiments.add_row(one_line(each.experiment), each.state, day, *map(size_in_words, parts))
-    data = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for title in ("dataset", "size", "used by"):
-        data.add_column(title, overflow="fold", justify="right" if title == "size" else "left")
-    for one in usage.datasets[:_LARGEST]:
-        users = f"experiments: {len(one.experiments)}" if one.experiments else "no experiment"
-        data.add_row(one_line(one.key), size_in_words(one.total_bytes), users)
-    for table in (experiments, data):
-        if table.row_count:
-            printing.out().print(table)
-            printing.out().print()
+    largest, data = usage.experiments[:_LARGEST], usage.datasets[:_LARGEST]
+    days = (time.strftime("%Y-%m-%d", time.localtime(one.changed_seconds)) for one in largest)
+    experiments = [
+        ("experiment", [one.experiment for one in largest]),
+        ("state", [one.state for one in largest]),
+        ("changed", [*days]),
+        ("models", [size_in_words(one.models_bytes) for one in largest]),
+        ("states", [size_in_words(one.states_bytes) for one in largest]),
+        ("other", [size_in_words(one.other_bytes) for one in largest]),
+    ]
+    users = (len(one.experiments) for one in data)
+    datasets = [
+        ("dataset", [one.key for one in data]),
+        ("size", [size_in_words(one.total_bytes) for one in data]),
+        ("used by", [f"experiments: {count}" if count else "no experiment" for count in users]),
+    ]
+    for columns in filter(lambda columns: columns[0][1], (experiments, datasets)):
+        printing.out().print(text_table(columns, names={"state", "changed", "used by"}))
     total = size_in_words(usage.total_bytes)
     ending = f"{total} in all, {size_in_words(usage.logs_bytes)} of it logs"
-    shown = len(usage.experiments[:_LARGEST]) + len(usage.datasets[:_LARGEST])
-    if more := len(usage.experiments) + len(usage.datasets) - shown:
+    if more := len(usage.experiments) + len(usage.datasets) - len(largest) - len(data):
         ending += f"; {more} smaller ones are not shown (--json has all)"
     if usage.free_bytes is not None:
         ending += f"; {size_in_words(usage.free_bytes)} free"

@@ -11,7 +11,7 @@ import os
 import secrets
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -115,7 +115,7 @@ class Housekeeper:
     def usage_of(self, experiment: str) -> ExperimentUsage:
         """Measure an experiment."""
         files = self._files(f"experiments/{experiment}")
-        last = max((one for name in files if (one := _version(name)) is not None), default=0)
+        last = _last_version(files)
         models = sum(size for name, size in files.items() if _is_model(name, last))
         states = sum(size for name, size in files.items() if _is_state(name, last))
         return ExperimentUsage(
@@ -173,7 +173,7 @@ class Housekeeper:
     def remove_states(self, experiment: str) -> int:
         """Remove what only `--resume` needs of an experiment; returns how many bytes that frees."""
         files = self._files(f"experiments/{experiment}")
-        last = max((one for name in files if (one := _version(name)) is not None), default=0)
+        last = _last_version(files)
         store, freed = self._shared.store(experiment), 0
         for name, size in files.items():
             if _is_state(name, last):
@@ -301,6 +301,10 @@ def housekeeper(shared: SharedDirectory) -> Iterator[Housekeeper]:
     """Yield the housekeeper of a shared directory; from a bucket, it first copies all records."""
     with stored_records(shared) as records:
         yield Housekeeper(shared, records)
+
+
+def _last_version(names: Iterable[str]) -> int:
+    return max(filter(None, map(_version, names)), default=0)
 
 
 def _version(name: str) -> int | None:

@@ -165,11 +165,14 @@ class Improved(ExperimentFact):
     model: values.PublishedFile | None
 
 
+Change = Literal["paused", "continued", "set aside"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rescheduled(ExperimentFact):
     """A user paused or continued an experiment, or no worker trains a paused one any more."""
 
-    change: Literal["paused", "continued", "set aside"]
+    change: Change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

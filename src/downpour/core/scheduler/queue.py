@@ -15,7 +15,7 @@ import math
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from downpour.base.states import Ending, ExperimentState
 from downpour.base.values import AttemptId, Part, PublishedFile
@@ -28,7 +28,6 @@ from downpour.core.stragglers.base import POLICIES, Policy
 
 # `status` and `watch` show these; the record has the facts of all decisions.
 _DECISIONS_KEPT = 12
-Change = Literal["paused", "continued", "set aside"]
 
 
 class TaskContext(NamedTuple):
@@ -192,7 +191,7 @@ def pause_asked(state: SchedulerState, event: on.PauseAsked) -> None:
     activate_next(state)
 
 
-def _reschedule(state: SchedulerState, experiment: Experiment, change: Change) -> None:
+def _reschedule(state: SchedulerState, experiment: Experiment, change: out.Change) -> None:
     state.decided(experiment.name, change)
     state.note(out.Rescheduled(experiment=experiment.name, change=change))
 

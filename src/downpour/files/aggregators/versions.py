@@ -214,7 +214,7 @@ def _fold_once(
 
 
 def _groups(items: Sequence[Item], most: int) -> Iterator[tuple[Sequence[Item], int | None]]:
-    """Yield groups of at most so many files, and the shard that follows each group."""
+    """Yield groups of at most `most` files, and the shard that follows each group."""
     group: list[Item] = []
     files = 0
     for item in items:

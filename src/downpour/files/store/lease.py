@@ -247,7 +247,7 @@ class Lease:
 
     def _lock_here(self, *, wait: bool, while_waiting: Callable[[Leader | None], None]) -> None:
         try:
-            self._lock.acquire(timeout=0)
+            self._lock.acquire_soon()  # a page or a command may look whether a manager holds it
         except Timeout:
             holder = current_leader(self._terms)
             if not wait:
