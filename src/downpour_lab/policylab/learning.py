@@ -89,7 +89,7 @@ class Learning:
         return self._evaluations[pattern]
 
     def _learn(self, pattern: Pattern, show: Callable[[int], None]) -> Evaluation:
-        parameters: Arrays = self._first
+        parameters = evaluated = self._first
         spec = self._spec.outer
         outer: Arrays = {}
         if spec.keeps_state:
@@ -107,11 +107,12 @@ class Learning:
                 if shard not in dropped
             ]
             after = self._round(number, there, parameters, states)
+            mean = {name: array.copy() for name, array in after.items()}
             if outer:
                 outer = take_step(spec, parameters, after, outer)
-            parameters = after
+            parameters, evaluated = after, mean if self._spec.looks_ahead else after
             show(number + 1)
-        load_parameters(self._network, parameters)
+        load_parameters(self._network, evaluated)
         return evaluate(self._network, self._task)
 
     def _cut(self, sizes: tuple[int, ...]) -> list[Indices]:
