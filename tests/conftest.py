@@ -3,8 +3,6 @@
 Several processes may run them (`pytest -n`), each with folders and ports of its own.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import re

@@ -1,7 +1,5 @@
 """Specs, updates and other plain values for tests."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from downpour.base.values import AttemptId, PublishedFile, Snapshot, Update

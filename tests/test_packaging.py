@@ -1,7 +1,5 @@
 """What is published: built to the same bytes, with nothing too much, and the checkout as it was."""
 
-from __future__ import annotations
-
 import importlib
 import io
 import os

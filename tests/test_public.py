@@ -1,7 +1,5 @@
 """What users may import: four modules; a name comes or goes only with this list."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which tests a change reaches: `scripts/reached.py`, which `make test CHANGED=yes` asks."""
 
-from __future__ import annotations
-
 import pytest
 from reached import ROOT, SHARES, Source, reached, share
 

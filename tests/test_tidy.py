@@ -6,8 +6,6 @@ table in `docs/internals/architecture.md`. Each rule collects all that violates 
 lists every place.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

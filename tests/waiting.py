@@ -1,7 +1,5 @@
 """Waiting for what other processes do, and ports for them."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Callable

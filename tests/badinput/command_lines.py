@@ -5,8 +5,6 @@ a trace that is shipped; no process listens at port 1. After a command come word
 The rules of a spec's fields have their own table (`test_fields.py`).
 """
 
-from __future__ import annotations
-
 COMMANDS: list[tuple[str, ...]] = [
     ("run --flip=3", "'--flip' does not take a value"),
     ("predictor frob", "No such command 'frob'"),

@@ -1,7 +1,5 @@
 """What holds for every row of these tables, and the command line that most of them go through."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

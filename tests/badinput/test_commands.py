@@ -1,7 +1,5 @@
 """Command lines, variables and working directories that cannot be meant are refused in one line."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

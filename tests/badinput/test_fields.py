@@ -1,7 +1,5 @@
 """Every field of the spec, given what it does not accept: by option, in a file and in Python."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Python calls that cannot be meant: each raises a `DownpourError` of one line."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Files that say what to run and cannot be meant: TOML that is none, specs, grids and searches."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The one tree of errors: every error one line, exit statuses as promised."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """What needs an optional library says so in one line, and everything else runs without any."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Names that users give: of arguments, of devices, and of a family's members."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Small values, and labels."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -1,7 +1,5 @@
 """The benchmarks start; what they measure is not a matter of tests."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 import time

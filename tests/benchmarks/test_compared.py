@@ -1,7 +1,5 @@
 """The comparison with other systems: what is made of what they print."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Real training in virtual time: its bytes are those of real processes, and the same every time."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 It runs on the host that serves the bucket, so no fault of another host's link reaches it.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from contextlib import suppress

@@ -7,8 +7,6 @@ retries. Its model must be that of an undisturbed run, theirs as well, and what 
 must lie there as it was.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

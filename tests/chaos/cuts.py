@@ -3,8 +3,6 @@
 Who is named by a role, because the leader is another host once a successor has taken over.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random

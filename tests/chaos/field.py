@@ -1,7 +1,5 @@
 """A cluster on the hosts of a lab, two managers and two workers, started again when they end."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Processes of Downpour that are there at once: forks of one that has imported torch already."""
 
-from __future__ import annotations
-
 import atexit
 import json
 import os

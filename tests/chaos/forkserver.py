@@ -6,8 +6,6 @@ that `python -m downpour.cli` would have started, and it serves at once. `forked
 script; nothing here computes anything, because threads do not survive a fork.
 """
 
-from __future__ import annotations
-
 import atexit
 import fcntl
 import gc

@@ -5,8 +5,6 @@ few lines that parse the journal are here. Whoever breaks a rule of Downpour's a
 alike does not mend these.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping

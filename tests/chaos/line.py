@@ -1,7 +1,5 @@
 """A line between two processes of this machine, which can be cut."""
 
-from __future__ import annotations
-
 import socket
 import struct
 from contextlib import suppress

@@ -8,8 +8,6 @@ others use the directory as well, and files change while no manager is there (`c
 options are fields of the experiment, such as `--shards 51 --overlap 1`.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import statistics

@@ -4,8 +4,6 @@ Each defect is one that a change could bring, and `history.py` must find it: a c
 never found anything proves nothing. `python -m tests.chaos.partitions --planted` plays all.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable

@@ -4,8 +4,6 @@ The wall clock alone is wrong. What measures spans is monotonic, and no two host
 there anyway. libfaketime would do this, but with it `time.sleep` of Python fails.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -6,8 +6,6 @@ Goodput is told twice: attempts whose update was taken over all attempts, and by
 pace of rounds until the first kill over that of all rounds.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """Real processes on a stage, and what is done to them."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

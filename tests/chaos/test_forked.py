@@ -1,7 +1,5 @@
 """A fork of a process that has imported torch is what the command itself would be."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

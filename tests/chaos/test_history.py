@@ -1,7 +1,5 @@
 """The checker of histories: on journals made by hand, and on a real one that was doctored."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 What happens, and when, follows from a seed, which the test's name tells.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from functools import cache

@@ -1,7 +1,5 @@
 """A line carries what is said, holds it back when it is cut, and goes on when it is mended."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Partitions of a real cluster in the lab, for a few seeds; `partitions.py` plays many."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from random import Random
 

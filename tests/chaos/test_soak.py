@@ -1,7 +1,5 @@
 """Nothing but the journal grows with the rounds: real processes play five hundred of them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Reads an experiment's record while it grows, and what it tells of deaths and their cost."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile

@@ -8,8 +8,6 @@ folder or both, and the table says whose manager it reached. `docs/how-to/which-
 it.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

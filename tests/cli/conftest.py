@@ -1,7 +1,5 @@
 """A command line in this process: its status and what it wrote, and a manager for it to call."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Iterator

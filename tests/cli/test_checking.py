@@ -1,7 +1,5 @@
 """A command that checks or shows something changes nothing of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The command as a whole: its help, and that it starts at once and imports only what it needs."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

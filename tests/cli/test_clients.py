@@ -1,7 +1,5 @@
 """The commands that speak to a manager, with a real one that has no workers."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`downpour manager` and `downpour worker`: what they refuse, and how they end."""
 
-from __future__ import annotations
-
 import ctypes
 import platform
 import re

@@ -1,7 +1,5 @@
 """`downpour compare-policies`: every policy in the same conditions, and mistakes in one line."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

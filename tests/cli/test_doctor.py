@@ -1,7 +1,5 @@
 """`downpour doctor` and `downpour certs`."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -5,8 +5,6 @@ experiments take one way. So a launcher without workers stands in, and the manag
 one that trains another experiment first. Options, TOML and Python each write the values down.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain

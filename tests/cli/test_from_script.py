@@ -1,7 +1,5 @@
 """`downpour init --from train.py`: the task that a script amounts to trains as the script does."""
 
-from __future__ import annotations
-
 import json
 import runpy
 import sys

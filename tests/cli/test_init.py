@@ -1,7 +1,5 @@
 """`downpour init`: a project that trains at once, and nothing that was there is lost."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

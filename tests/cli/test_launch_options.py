@@ -1,7 +1,5 @@
 """Where workers run, from the command line and from the table `[launch]` of a file."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`--log`, `--on-event` and `--tensorboard` as a user types them, at each entrance."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shlex

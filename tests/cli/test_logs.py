@@ -1,7 +1,5 @@
 """`downpour logs` as a user types it: which lines, how they look, and what is refused."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Options: those of specs, those that several commands share, and those that exclude each other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`downpour plan`: a probe on real workers, and what it leaves behind."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`downpour predictor` on the command line."""
 
-from __future__ import annotations
-
 import inspect
 import json
 from collections.abc import Callable

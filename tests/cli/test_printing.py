@@ -1,7 +1,5 @@
 """Where commands print, and how they end badly: one line, and a status that says whose fault."""
 
-from __future__ import annotations
-
 import errno
 import json
 import math

@@ -1,7 +1,5 @@
 """The page, and `--metrics-port`, as a user starts them, with a real manager and worker."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """A user types `downpour splits` and `trace`: what the commands print, and what they refuse."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """`downpour simulate` on the command line."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`downpour grid`, `tune` and `report` as a user types them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

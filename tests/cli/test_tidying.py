@@ -1,7 +1,5 @@
 """`downpour du` measures a shared directory; `downpour rm` removes what no experiment needs."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

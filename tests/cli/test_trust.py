@@ -1,7 +1,5 @@
 """Users pass a token and certificates: what commands refuse, and a cluster that uses both."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """`downpour up`, `down` and `ps` on the command line."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Debian's packages that a lab needs, installed where this machine lacks them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

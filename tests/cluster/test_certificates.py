@@ -1,7 +1,5 @@
 """Certificates for machines: their names, their files, and what they are good for."""
 
-from __future__ import annotations
-
 import os
 import socket
 import ssl

@@ -1,7 +1,5 @@
 """The doctor's rounds: every check is made, told and cleaned up after."""
 
-from __future__ import annotations
-
 import errno
 import importlib.abc
 import os

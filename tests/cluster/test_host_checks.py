@@ -1,7 +1,5 @@
 """What is listed of a cluster that stays, and said of its hosts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from downpour.base.states import WorkerState

@@ -1,7 +1,5 @@
 """Each probe sees what it looks for; what a file system lacks is played by its errors."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """A spec and the workers that there are become what will run, and `auto` is explained."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

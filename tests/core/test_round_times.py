@@ -1,7 +1,5 @@
 """The time left of an experiment, from the rounds that have ended."""
 
-from __future__ import annotations
-
 from downpour.cluster.manager.status import summary
 from downpour.core.round_times import RoundTimes
 from downpour.core.scheduler import events as on

@@ -1,7 +1,5 @@
 """The spec: what it accepts, how it refuses, and that TOML carries it without loss."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from pathlib import PurePath

@@ -3,8 +3,6 @@
 Datasets are made here, so that nothing has to be fetched.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Real processes on a real accelerator, from the command to the model file."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

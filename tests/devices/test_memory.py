@@ -1,7 +1,5 @@
 """Too little memory of a device: a task is trained again to the same bytes, or fails in a line."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Workers on an accelerator: equal tasks, equal files, whoever trains them and however often."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

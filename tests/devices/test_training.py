@@ -1,7 +1,5 @@
 """On an accelerator a training repeats its bytes, stops after any step, and goes on elsewhere."""
 
-from __future__ import annotations
-
 import math
 from itertools import product
 from pathlib import Path

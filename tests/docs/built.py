@@ -1,7 +1,5 @@
 """The built sites, and what of a page's HTML a reader notices: its text and its structure."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The commands that pages show, taken out of their blocks as a shell would take them."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The pages as a reader's Markdown engine takes them apart: fences, links, images, headings."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The commands, options and variables that pages name are there."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from functools import cache

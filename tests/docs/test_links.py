@@ -1,7 +1,5 @@
 """Every link, name, caption and column of a page says what it leads to; all pages are listed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """What the pages promise is so, and what readers copy from them is accepted."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,7 +1,5 @@
 """The pages of docs/reference/ that follow from the code, and how they are made."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from types import ModuleType

@@ -1,7 +1,5 @@
 """The site as each of the two generators builds it, and as a browser without a network shows it."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """The pages' commands do what they say: a reader types them, and each ends well."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

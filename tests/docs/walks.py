@@ -5,8 +5,6 @@ without a network, as real processes. `WALKS` says what the page supposes, and w
 replaces; everything else is typed as it stands on the page.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Capacity estimates: against results by hand, and for clusters too large to try."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from statistics import fmean
 

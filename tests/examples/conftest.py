@@ -1,7 +1,5 @@
 """The tasks under examples/tasks/, in sizes that train in a second."""
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ What it takes from Downpour are the choices that a page documents and a script m
 order of the examples in an epoch, and the numbers that seed each step.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import dataclass

@@ -14,8 +14,6 @@ Each is trained by real processes, in the size in which it ships but for fewer s
 It takes half an hour on two cores.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -1,7 +1,5 @@
 """Operations of an epoch, by formula and as torch counts them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from flops import counted_flops, epoch_flops, layers_flops

@@ -1,7 +1,5 @@
 """The page on training of one's own shows the files that ship, and what refusals say."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

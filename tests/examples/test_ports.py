@@ -1,7 +1,5 @@
 """Programs of other libraries train as the page says, in real processes."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The tasks that ship, trained by real processes: no matter how many, nor what becomes of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

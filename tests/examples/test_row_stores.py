@@ -1,7 +1,5 @@
 """Stores of rows as datasets, as the page on large data names them."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Real processes are in `test_real_processes.py`.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Mapping
 from pathlib import Path

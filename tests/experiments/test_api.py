@@ -1,7 +1,5 @@
 """`downpour.run` and `downpour.Client` as a user meets them: real processes, sockets and files."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import math

@@ -1,7 +1,5 @@
 """What a waiting client tells of an experiment that does not go on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

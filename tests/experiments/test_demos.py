@@ -1,7 +1,5 @@
 """Demos: they run to their end, what they print can be typed, and they need no download."""
 
-from __future__ import annotations
-
 import hashlib
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs with slow workers and kills: real processes, which end with the same bytes as without."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from statistics import median
 

@@ -1,7 +1,5 @@
 """Who is to die does so when the time comes, and the record has it first."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import cast
 

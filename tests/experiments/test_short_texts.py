@@ -1,7 +1,5 @@
 """What a notebook or a prompt shows of a value: one short line, whatever the value holds."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

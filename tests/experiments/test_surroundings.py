@@ -1,7 +1,5 @@
 """How many workers a run gets, with a line that says why, and how a split cuts its data."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A run of a task that depends on the process ends with one line; another run is verified."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Reading a spec from the file that a user wrote."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

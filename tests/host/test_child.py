@@ -1,7 +1,5 @@
 """Child processes, a last will, and the command of `--on-event`, each run as a real process."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import logging

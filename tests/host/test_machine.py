@@ -1,7 +1,5 @@
 """Cores, memory, and files without use for a while."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import re

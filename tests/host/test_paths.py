@@ -1,7 +1,5 @@
 """Paths and files that a user names, locks on folders, and credentials."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """This process: signals, limits, a background thread, and lines of a log."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

@@ -4,8 +4,6 @@ The first prints the hosts, how to enter one, and how to train on all of them. T
 what was asked of each profile's links, and how they behave.
 """
 
-from __future__ import annotations
-
 import shlex
 import signal
 import sys

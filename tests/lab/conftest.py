@@ -1,7 +1,5 @@
 """Labs for the tests of this folder; skipped with the reason where there can be none."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 

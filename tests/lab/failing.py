@@ -1,7 +1,5 @@
 """How a lab says in one line why it cannot do something, and gets the programs that it needs."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import subprocess

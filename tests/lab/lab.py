@@ -4,8 +4,6 @@ Everything lies in one folder, and in namespaces and groups that end with the la
 killed ends all the same, because the kernel ends its hosts; the next one removes its folder.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

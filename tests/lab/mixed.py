@@ -9,8 +9,6 @@ All hosts share the processors of this machine, so full speed is less than one o
 held to their speed once their workers are there.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import subprocess

@@ -4,8 +4,6 @@ Both versions of cgroups will do. Groups outlive processes, so whoever finds tho
 removes them.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import signal

@@ -4,8 +4,6 @@ Keys and settings lie in the hosts' home folders in the lab's folder. The keys, 
 of whoever runs the lab are not used.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -9,8 +9,6 @@ for a second, and each request takes a round trip. It says nothing of what NFS c
 One process answers, so a real store has more hands.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

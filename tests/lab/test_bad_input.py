@@ -1,7 +1,5 @@
 """What cannot be is told in one line, before anything is started."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

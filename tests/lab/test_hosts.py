@@ -1,7 +1,5 @@
 """Hosts: shares of the machine, ssh, plugs that are pulled, and what a lab leaves: nothing."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

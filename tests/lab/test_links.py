@@ -4,8 +4,6 @@ Bounds are wide where a busy machine makes things slower, and narrow where a lin
 better than it should be.
 """
 
-from __future__ import annotations
-
 import sys
 
 import pytest

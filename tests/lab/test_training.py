@@ -1,7 +1,5 @@
 """Clusters in the lab, started as anybody starts them, with the bytes of a run on one machine."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

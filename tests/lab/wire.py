@@ -11,8 +11,6 @@ or what went wrong. The process ends with its input, so that no killed
 lab leaves it behind. Interfaces end with the process.
 """
 
-from __future__ import annotations
-
 import fcntl
 import gc
 import json

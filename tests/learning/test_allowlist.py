@@ -1,7 +1,5 @@
 """What a spec may name, and what it may not."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What `auto` becomes: devices with and without torch, a task's optimizer, and processes."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """An error in somebody else's code, in one line."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

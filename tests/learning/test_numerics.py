@@ -3,8 +3,6 @@
 What only hardware can show of memory is in `tests/devices/test_memory.py`.
 """
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

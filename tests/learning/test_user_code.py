@@ -1,7 +1,5 @@
 """A factory's code is told apart by its files; packages stay, and each worker says which differ."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from importlib import metadata

@@ -1,7 +1,5 @@
 """The lessons: their pages are of the code beside them, they run, and they can fail."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

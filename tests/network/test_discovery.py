@@ -1,7 +1,5 @@
 """Which manager is meant, where a worker looks for another, and what is waited for."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """A small trace with a known law, written as users' traces are, and what is trained on it."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

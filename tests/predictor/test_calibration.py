@@ -1,7 +1,5 @@
 """Quantiles that are predicted come to hold."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What every predictor of the family promises."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Heartbeats and what the scheduler decides become forecasts, and never an error."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

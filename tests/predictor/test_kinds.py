@@ -1,7 +1,5 @@
 """Precisions and kinds of devices: what workers learn of one helps to predict the other."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from downpour.predictor import Predictor, pretrained

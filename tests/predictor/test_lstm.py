@@ -1,7 +1,5 @@
 """The LSTM: what torch trains is what numpy predicts."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Features by name become rows, and a predictor's file is read as written, or refused."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Predictors expect what their names say; the selector takes the one that is right."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The prose linter: what it reads of a file, and what each rule flags."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 from types import ModuleType

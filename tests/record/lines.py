@@ -1,7 +1,5 @@
 """Lines of a record that a test writes by hand: it names only what it is about."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from downpour.record import record_lines as told

@@ -1,7 +1,5 @@
 """A journal on the disk: a reader gets every committed line, even if later ones are damaged."""
 
-from __future__ import annotations
-
 import errno
 import math
 import os

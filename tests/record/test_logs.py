@@ -1,7 +1,5 @@
 """Logs of many processes are read as one, and a reader that comes again gets what is new."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """What a task measures, in every display, with means and their intervals."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import io

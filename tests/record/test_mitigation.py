@@ -1,7 +1,5 @@
 """What stragglers cost, and what was saved: told from records alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -3,8 +3,6 @@
 `UPDATE_QUERIES=1 pytest tests/record/test_queries.py` writes the values again, for review.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections import Counter

@@ -1,7 +1,5 @@
 """An experiment's record: exported or projected from the journal, it is read back the same."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -1,7 +1,5 @@
 """What journals and a shared directory come to, where no manager can be asked."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Collection

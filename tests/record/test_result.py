@@ -1,7 +1,5 @@
 """A result is what the record tells, at any moment of an experiment."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """A search as a value, as a table and as a figure."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

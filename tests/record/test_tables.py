@@ -1,7 +1,5 @@
 """Attempts, workers and numeric classes, as the tables of a record have them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The record is a projection of the journal: each line follows from entries alone."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any, get_args

@@ -1,7 +1,5 @@
 """Studies made of plain results, as small as a test can do with."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Event files, read back as TensorBoard reads them."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from contextlib import closing

@@ -1,7 +1,5 @@
 """A report as a whole: a folder, one page that needs nothing else, and the live page beside it."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

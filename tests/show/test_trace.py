@@ -1,7 +1,5 @@
 """A trace of an experiment, checked against what the format demands and what the record says."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """What users write to disturb a run, and what is refused before anything starts."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

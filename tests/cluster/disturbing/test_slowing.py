@@ -1,7 +1,5 @@
 """A process that is slowed gets its share of the time, whatever the thread that slows it does."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ are skipped with the reason in one line. Every project has a name of its own, an
 stays: no container, network or volume. The image does, for its layers make the next build quick.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A cluster in containers trains as the README says, and admits only who belongs to it."""
 
-from __future__ import annotations
-
 import ipaddress
 import json
 import re

@@ -1,7 +1,5 @@
 """Containers that `--on compose` starts: they are stopped, killed, replaced, and nothing stays."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from functools import partial

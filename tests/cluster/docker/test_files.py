@@ -1,7 +1,5 @@
 """What the compose files come to, without starting anything."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 

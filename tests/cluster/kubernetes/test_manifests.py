@@ -3,8 +3,6 @@
 No cluster is started: nothing here says that pods reach each other, or that a volume mounts.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

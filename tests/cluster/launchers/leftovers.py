@@ -5,8 +5,6 @@ cell adds up processes, jobs, containers, networks, volumes, files and sockets t
 before.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import defaultdict
 from pathlib import Path

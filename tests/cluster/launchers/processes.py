@@ -1,7 +1,5 @@
 """An engine for tests: each worker is a process of this machine, started by its command line."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

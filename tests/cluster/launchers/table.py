@@ -10,8 +10,6 @@ skipped. `-k "local or ray"` measures some. All figures but the round's are seco
 - `replaced`: from `kill -9` of the only worker until another one trains its shard.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import statistics

@@ -1,7 +1,5 @@
 """Clusters: a manager here, and workers that an engine places; nothing outlives the launcher."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A cluster that stays: what is left in the shared directory, and how its supervisor mends it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

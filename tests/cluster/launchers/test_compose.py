@@ -1,7 +1,5 @@
 """What Docker is asked for, and how its refusals are told: text, and a `docker` of the test's."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What every launcher promises, wherever its workers run."""
 
-from __future__ import annotations
-
 import threading
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The fork server as its launcher sees it: JSON lines in, JSON lines out."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -1,7 +1,5 @@
 """The table `[launch]` of a file, as `downpour.run` reads it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

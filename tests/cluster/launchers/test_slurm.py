@@ -1,7 +1,5 @@
 """What Slurm is asked for, and how its answers are read: text, without a cluster."""
 
-from __future__ import annotations
-
 import subprocess
 from dataclasses import replace
 from pathlib import Path

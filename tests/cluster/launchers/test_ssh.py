@@ -1,7 +1,5 @@
 """What hosts are asked for by ssh, without a host; several workers of this machine at once."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

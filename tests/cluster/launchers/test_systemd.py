@@ -1,7 +1,5 @@
 """A manager and workers as services: the units' text, and what is asked of systemd."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A real manager with fake workers: they answer real calls, but train nothing."""
 
-from __future__ import annotations
-
 import json
 import secrets
 from collections.abc import Callable, Iterator

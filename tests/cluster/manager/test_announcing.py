@@ -1,7 +1,5 @@
 """What a real manager tells the command of `--on-event`."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

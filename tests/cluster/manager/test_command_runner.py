@@ -1,7 +1,5 @@
 """Carrying commands out when files or workers fail: nothing is lost in silence."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

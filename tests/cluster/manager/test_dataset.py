@@ -1,7 +1,5 @@
 """An experiment keeps the examples that it began with, whichever manager it goes on under."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

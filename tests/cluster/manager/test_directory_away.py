@@ -1,7 +1,5 @@
 """A real manager whose directory fails for a while, or in which something hangs."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

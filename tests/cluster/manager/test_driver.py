@@ -1,7 +1,5 @@
 """The thread that owns the core: who waits for it is always answered, however it ends."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
 from threading import Event as Signal

@@ -4,8 +4,6 @@ What is raised is planted in the places that the cycle goes through, first with 
 then with the processes as users start them.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Updates are summed as they arrive, and nothing but the time depends on it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial

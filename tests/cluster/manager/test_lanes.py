@@ -1,7 +1,5 @@
 """Commands and calls wait in lanes: in order for each, and beside each other for all."""
 
-from __future__ import annotations
-
 from queue import SimpleQueue
 from threading import Event
 from typing import Any, get_args

@@ -1,7 +1,5 @@
 """A real manager over real sockets and files; its workers are fakes that train nothing."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -3,8 +3,6 @@
 Counted, not timed: what is opened and listed below each of their folders.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Iterator

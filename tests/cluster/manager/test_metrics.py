@@ -1,7 +1,5 @@
 """What a real manager tells Prometheus, over real HTTP."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

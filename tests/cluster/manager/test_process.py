@@ -1,7 +1,5 @@
 """A manager as a process: what strangers, streams and signals do to it."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """A user's code that ends its process does not end a cluster's manager."""
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

@@ -1,7 +1,5 @@
 """The registered workers: their names, and how their deaths are noticed while they are silent."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A manager puts the code of a spec's factories beside the spec, for workers that lack it."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

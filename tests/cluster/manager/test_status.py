@@ -1,7 +1,5 @@
 """The core's state as clients see it, what is kept of heartbeats, and waits that are told."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence

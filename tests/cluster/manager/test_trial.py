@@ -1,7 +1,5 @@
 """What a manager computes itself: the trial of a network, and evaluations."""
 
-from __future__ import annotations
-
 import re
 import secrets
 import subprocess

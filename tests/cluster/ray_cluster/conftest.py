@@ -1,7 +1,5 @@
 """A Ray cluster of two nodes on this machine, of the tests' own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a node's death looks like to a watcher that is connected to its raylet."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from socket import create_server, socket
 from threading import Event

@@ -1,7 +1,5 @@
 """Workers as actors of a real Ray cluster."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from socket import create_server
 from threading import Event

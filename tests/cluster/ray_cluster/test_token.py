@@ -1,7 +1,5 @@
 """A Ray cluster that takes a token, as `ray start --head` makes one where ~/.ray/auth_token is."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

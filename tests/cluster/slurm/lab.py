@@ -3,8 +3,6 @@
 Everything of it lies in one temporary folder. Its processes, and those of its jobs, end with it.
 """
 
-from __future__ import annotations
-
 import getpass
 import os
 import secrets

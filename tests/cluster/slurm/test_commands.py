@@ -1,7 +1,5 @@
 """`downpour run --on slurm` as a user of Slurm calls it, on three nodes of a real one."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

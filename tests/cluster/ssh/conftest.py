@@ -1,7 +1,5 @@
 """Three hosts for all tests of this folder; skipped with the reason where they cannot be had."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -4,8 +4,6 @@ Everything of it lies in one temporary folder. Its processes, and those of its s
 it. The user's own keys, settings and agent are not used.
 """
 
-from __future__ import annotations
-
 import getpass
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Experiments and a cluster that stays, on three hosts reached by ssh."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A real worker agent with a fake manager, which answers real calls and remembers them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path

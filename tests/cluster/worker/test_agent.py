@@ -5,8 +5,6 @@ it proves which attempt a worker begins, stops, hands over, mentions and reports
 hears what a manager says is proved here.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator

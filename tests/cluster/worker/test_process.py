@@ -1,7 +1,5 @@
 """The worker as a process: what it is told, what it says of its machine, and its metrics."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What every mode must keep to, whatever its options and however many shards there are."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import isfinite
 

@@ -1,7 +1,5 @@
 """Asynchronous modes as a user meets them: real processes, sockets and files."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Worker nodes with one defect each, which simulated workers must show."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from downpour.base.values import AttemptId

@@ -1,7 +1,5 @@
 """Writers of journals with one defect each, to be found on a disk and in simulated directories."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from downpour.base.errors import StoreError

@@ -1,7 +1,5 @@
 """Step loops with one defect each, which simulated workers must show."""
 
-from __future__ import annotations
-
 from downpour.core.node.attempt import NextStep, StepLoop
 
 

@@ -1,7 +1,5 @@
 """Manager nodes with one defect each, which the real driver and the simulator must show."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any

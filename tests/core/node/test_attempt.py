@@ -1,7 +1,5 @@
 """Heartbeats and snapshots follow the length of tasks; and what comes next between two steps."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -4,8 +4,6 @@ The judge knows what was confirmed, and reads the journal back after every step.
 writer that has a defect.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from itertools import count, product

@@ -1,7 +1,5 @@
 """Which entries are logged, and when they must be durable."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

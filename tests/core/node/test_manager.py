@@ -1,7 +1,5 @@
 """What a manager decides: what to journal, what to do, and when to wake up."""
 
-from __future__ import annotations
-
 from downpour.base.states import HEARTBEATS_A_SECOND, Evaluation
 from downpour.base.values import Progress, SystemState
 from downpour.core.node.manager import (

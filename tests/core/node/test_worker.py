@@ -1,7 +1,5 @@
 """What a worker decides, without a clock, a thread or a socket."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

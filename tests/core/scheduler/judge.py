@@ -1,7 +1,5 @@
 """A judge of the scheduler, who knows events, facts and commands and not the core's state."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from downpour.base.states import ExperimentState, FailureKind

@@ -1,7 +1,5 @@
 """Small values that the scheduler's tests are made of; only what a test names differs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from downpour.base.states import Evaluation

@@ -1,7 +1,5 @@
 """Schedulers that a test leads from event to event."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """What workers contribute, as the scheduler knows them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

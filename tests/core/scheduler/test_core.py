@@ -1,7 +1,5 @@
 """What the scenarios do not show: fields of the core that drivers read, and odd beginnings."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What the scheduler does with a policy's actions; the test says which they are."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

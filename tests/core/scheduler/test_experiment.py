@@ -1,7 +1,5 @@
 """What an experiment remembers of its rounds, its models and its files."""
 
-from __future__ import annotations
-
 import pytest
 
 from downpour.core.scheduler.experiment import Experiment

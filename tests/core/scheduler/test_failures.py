@@ -1,7 +1,5 @@
 """What cannot succeed is not tried again, and what may succeed later is not tried at once."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -5,8 +5,6 @@ nonsense, and effects that fail. A judge who knows the events and the commands, 
 state, says whether what came out was right.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

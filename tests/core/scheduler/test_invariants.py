@@ -1,7 +1,5 @@
 """The invariants notice a state that contradicts itself; each test violates one, by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The tables of lives, and what is said of a step that they do not have."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import Any
 

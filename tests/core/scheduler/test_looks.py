@@ -1,7 +1,5 @@
 """How often a policy looks at a round."""
 
-from __future__ import annotations
-
 from hypothesis import example, given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Which workers train what: the labels that a spec and its shards need, and those it prefers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

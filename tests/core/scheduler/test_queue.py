@@ -1,7 +1,5 @@
 """Which experiment runs: by priority and submission, and without those that users paused."""
 
-from __future__ import annotations
-
 from downpour.base.states import ExperimentState
 from downpour.core.scheduler import Scheduler
 from downpour.core.scheduler import events as on

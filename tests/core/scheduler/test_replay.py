@@ -1,7 +1,5 @@
 """What was kept of an event may end in the middle: the rest follows from what is there."""
 
-from __future__ import annotations
-
 from typing import Any
 from unittest.mock import Mock
 

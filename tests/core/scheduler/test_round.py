@@ -1,7 +1,5 @@
 """The state of a round."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -6,8 +6,6 @@ has changed is then reviewed as a diff. An attempt is written
 `result` the one that users look for.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Before a worker's first training: it imports and loads, and its speed is measured then."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The state of living workers, and of those that the journal alone knows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

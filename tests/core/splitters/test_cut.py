@@ -1,7 +1,5 @@
 """What is said of a cut is true of its shards, and of the examples that are set apart."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

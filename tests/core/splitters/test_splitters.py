@@ -1,7 +1,5 @@
 """What holds for every splitter, and what each of them promises beyond that."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import tracemalloc

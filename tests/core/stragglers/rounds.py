@@ -1,7 +1,5 @@
 """Rounds in a few words, for the stories that policies are tested with."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """What a spec asks of a policy is checked before anything starts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -4,8 +4,6 @@ The views are drawn so that a scheduler could make them: a shard is pending, run
 worker is idle or trains one shard, and what is known of a worker may be missing or nonsense.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

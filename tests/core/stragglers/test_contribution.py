@@ -1,7 +1,5 @@
 """Numbers that policies compare and tell: chances, late shards, what a worker contributes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf

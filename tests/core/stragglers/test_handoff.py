@@ -1,7 +1,5 @@
 """What `handoff` moves where to, and what it leaves alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf
 

@@ -1,7 +1,5 @@
 """Which worker gets which pending shard: the pairing that every policy begins with."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from downpour.core.stragglers.base import PendingTask, RoundView

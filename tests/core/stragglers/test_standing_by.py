@@ -1,7 +1,5 @@
 """When a slow worker stands by although shards wait, and when it helps."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from statistics import median
 

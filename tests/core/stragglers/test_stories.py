@@ -1,7 +1,5 @@
 """What sets each policy apart: who is late, and what becomes of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf
 

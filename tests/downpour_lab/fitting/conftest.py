@@ -1,7 +1,5 @@
 """The small traces of the predictors' tests, and what is trained on them."""
 
-from __future__ import annotations
-
 from tests.predictor.conftest import few_trees, fitted, sequences, traces, trained, training_set
 
 __all__ = ["few_trees", "fitted", "sequences", "traces", "trained", "training_set"]

@@ -1,7 +1,5 @@
 """Scores and coverage are what their names say, and traces are made harder as they are."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

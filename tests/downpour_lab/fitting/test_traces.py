@@ -1,7 +1,5 @@
 """Traces are checked when they are read."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What predictors are trained on: what they would have known, and never what they are scored on."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Where networks can be cut, and that a cut changes no byte."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from itertools import pairwise

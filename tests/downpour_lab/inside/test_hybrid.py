@@ -1,7 +1,5 @@
 """Dense layers in slices: the same gradient, but for rounding."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

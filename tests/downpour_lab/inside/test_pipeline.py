@@ -1,7 +1,5 @@
 """A pipeline: tensors that go from one process to the next, and the turns of its stages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs whose truth is known: the simulator trains on given machines, and keeps the record."""
 
-from __future__ import annotations
-
 from random import Random
 
 from downpour.record.record_lines import RecordLine

@@ -1,7 +1,5 @@
 """Policies are compared on machines of the simulator, and status says the same of contributions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean, median

@@ -1,7 +1,5 @@
 """Policies are compared in the same conditions, and measured by what can be worked out by hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

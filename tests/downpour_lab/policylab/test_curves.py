@@ -1,7 +1,5 @@
 """A task is a stretch of its host's curve: it may be cut anywhere and gone on with."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """A plan from a few short rounds, compared with the time that the same machines really take."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import msgspec

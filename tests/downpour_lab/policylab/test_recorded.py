@@ -1,7 +1,5 @@
 """What a record says of the speeds of its workers, and the records that do not say enough."""
 
-from __future__ import annotations
-
 from math import inf
 from pathlib import Path
 

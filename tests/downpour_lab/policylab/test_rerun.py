@@ -4,8 +4,6 @@ The runs are the simulator's, on machines whose speeds are known. So each predic
 record alone, can be compared with the time that the same machines really take.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A comparison's rows, tables and figure, from trials made by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

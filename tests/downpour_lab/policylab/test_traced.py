@@ -1,7 +1,5 @@
 """Which conditions a scenario stands for: those of a trace, with its workers' times, or others."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Time, network and directory of a simulation: what they guarantee, and what they lose."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from queue import Empty

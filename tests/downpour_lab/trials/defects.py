@@ -1,7 +1,5 @@
 """Managers with one defect each, for the simulator to find."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import ModuleType

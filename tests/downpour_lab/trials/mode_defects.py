@@ -1,7 +1,5 @@
 """Managers with one defect each that some modes can have: asynchronous, overlapping, in steps."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The planted defects, each with the promise that it breaks: every promise has one at least."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, count, islice

@@ -1,7 +1,5 @@
 """Thousands of clusters with faults: all checks hold, and planted defects are found."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import os

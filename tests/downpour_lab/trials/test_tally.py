@@ -1,7 +1,5 @@
 """What runs have compared and shown: nothing compared fails a run, and what never was is listed."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A record that grows becomes calls: of loggers, of `on_round` and of `on_event`."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """A real manager, and workers in this process that train for real."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a record says of how a model came about, whatever happened meanwhile."""
 
-from __future__ import annotations
-
 import pytest
 
 from downpour.base.errors import FileCorrupt

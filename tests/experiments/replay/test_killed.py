@@ -1,7 +1,5 @@
 """Real processes, killed while they train: a replay still comes to the same bytes."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Sequence

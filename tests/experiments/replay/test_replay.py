@@ -1,7 +1,5 @@
 """An experiment is trained once more from its record: the same bytes, or what differs first."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import shutil

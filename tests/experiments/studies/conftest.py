@@ -4,8 +4,6 @@ A grid's accuracies are drawn from the run's identity; a search's follow from it
 best at a learning rate of 0.03.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import math

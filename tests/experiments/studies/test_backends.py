@@ -1,7 +1,5 @@
 """Where runs are trained: by processes of this machine, or by a manager elsewhere."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which runs a grid makes, and in which order they run, also after a failure."""
 
-from __future__ import annotations
-
 import math
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The grids under examples/papers/ are what the papers did."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What holds for every study: what has ended is never run again, and one process runs it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is tried next follows from the seed, the run's number, and what came of those before."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What a search may ask for, and that it goes on as it would have gone on anyway."""
 
-from __future__ import annotations
-
 import tempfile
 from dataclasses import replace
 from pathlib import Path

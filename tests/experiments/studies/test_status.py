@@ -1,7 +1,5 @@
 """How far a study is, also one that outlives the terminal: begun, killed, resumed."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

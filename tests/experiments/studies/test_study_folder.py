@@ -1,7 +1,5 @@
 """The folder of a study: whole, its own, and never overwritten by another's."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run at a manager elsewhere is found again after the process that submitted it was killed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Two runs for all: of the built-in task, and of a task that `downpour init` has written."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

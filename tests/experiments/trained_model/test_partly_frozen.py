@@ -1,7 +1,5 @@
 """A network of which a part is never trained: each of its files is enough to load all of it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A replay of a user's own task: the same bytes with its code, and a refusal with other code."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`run --resume`: model and decisions are the same as if there had been no stop."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`load_model`, `evaluate`, `export` and `predict`: the network that was trained, and its rows."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

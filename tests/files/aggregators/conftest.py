@@ -1,7 +1,5 @@
 """Contributions to aggregate, with and without files, and files that cannot be used."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Compressed updates are folded as whole ones are: window by window, and the bad ones are named."""
 
-from __future__ import annotations
-
 import gc
 import math
 import tracemalloc

@@ -1,7 +1,5 @@
 """What is wrong with which update; the faults themselves are tried in `test_fold`."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

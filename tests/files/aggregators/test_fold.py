@@ -1,7 +1,5 @@
 """Update files become the next model's parameters, or the bad ones are named."""
 
-from __future__ import annotations
-
 import gc
 import tracemalloc
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What is summed before the last update is there changes no byte of the next model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 

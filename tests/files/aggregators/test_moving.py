@@ -1,7 +1,5 @@
 """The numbers of an asynchronous version: by which step, from which base, and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

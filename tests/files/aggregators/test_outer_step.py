@@ -1,7 +1,5 @@
 """The outer optimizer: the rules of the papers, number by number, on what is trained alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

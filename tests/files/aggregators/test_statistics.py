@@ -1,7 +1,5 @@
 """Rules that see the numbers of all updates: exact, and bounded by most updates."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

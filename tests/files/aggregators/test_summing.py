@@ -1,7 +1,5 @@
 """The hot loop, where it differs from plain arithmetic: pieces, lanes, groups of files."""
 
-from __future__ import annotations
-
 import errno
 import math
 import mmap

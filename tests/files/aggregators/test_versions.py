@@ -1,7 +1,5 @@
 """Which versions are kept in memory, and for how long."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How much each update counts, and that its order of addition follows from the shards."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

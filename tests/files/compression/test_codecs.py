@@ -1,7 +1,5 @@
 """What every codec promises: sizes told before, bounded errors, zeros that stay, equal bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A process's log: its lines, the thread that writes them, and where they are kept."""
 
-from __future__ import annotations
-
 import math
 import os
 import time

@@ -1,7 +1,5 @@
 """What a process logs and prints becomes lines of its log, without secrets."""
 
-from __future__ import annotations
-
 import io
 import logging
 import os

@@ -4,8 +4,6 @@ They share nothing but NFS, and a network on which a token is asked for. The man
 stay for all tests here, because torch takes half a minute to import on such a machine.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

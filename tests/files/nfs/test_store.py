@@ -1,7 +1,5 @@
 """The shared directory on NFS with its default options: two machines, and a server with moods."""
 
-from __future__ import annotations
-
 from threading import Event
 from typing import Any
 

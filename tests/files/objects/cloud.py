@@ -1,7 +1,5 @@
 """One object store in memory, and machines that each have a folder of their own for it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """One S3 server for the tests of this folder; where it cannot be had, they are skipped."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Examples in a bucket: each block is fetched once by a machine, and only while it is the same."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

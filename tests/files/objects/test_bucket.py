@@ -1,7 +1,5 @@
 """A bucket: over the wire to a server that honours conditions, and to such as do not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

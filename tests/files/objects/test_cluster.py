@@ -1,7 +1,5 @@
 """A manager, its workers and a client that have an object store in common and nothing else."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Datasets in an object store: fetched once by a machine, and again where they have changed."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Where a shared directory in an object store is, and who may manage it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Logs in a bucket: another machine goes on from what was durable."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

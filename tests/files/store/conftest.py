@@ -1,7 +1,5 @@
 """A file server that fails for a while."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable

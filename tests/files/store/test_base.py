@@ -1,7 +1,5 @@
 """What every store keeps, and which names it takes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

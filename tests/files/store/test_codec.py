@@ -1,7 +1,5 @@
 """Parameters survive the way to bytes and back; headers that do not fit are refused."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

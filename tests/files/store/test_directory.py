@@ -1,7 +1,5 @@
 """A directory that other machines see late: what is told of a file is believed only in time."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Paths and names of a shared directory."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

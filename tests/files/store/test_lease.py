@@ -1,7 +1,5 @@
 """One manager at a time: the lock ends with its holder, and terms only rise."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Versions that are published as steps, and the model that a user names."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whose failure an error of the system is, and how often a look is repeated."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

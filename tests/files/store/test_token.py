@@ -1,7 +1,5 @@
 """The token's file: made once, for this user alone."""
 
-from __future__ import annotations
-
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What an update's file holds and says, and how unreported ones are found."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -3,8 +3,6 @@
 `written/` holds what mosaicml-streaming 0.13.0 and webdataset 1.0.2 made of twelve examples.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

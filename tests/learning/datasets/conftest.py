@@ -1,7 +1,5 @@
 """Small files in every layout that a source reads."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

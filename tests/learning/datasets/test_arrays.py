@@ -1,7 +1,5 @@
 """Files of named arrays; limits, layouts and statistics, the same for every source."""
 
-from __future__ import annotations
-
 import io
 import math
 import os

@@ -1,7 +1,5 @@
 """Large arrays of a prepared dataset, which are verified block by block."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

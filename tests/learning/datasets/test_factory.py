@@ -1,7 +1,5 @@
 """Examples that a function on the allow-list makes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Images in folders, one folder a class."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Compressed arrays of a prepared dataset, and this machine's own copies of them."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import re

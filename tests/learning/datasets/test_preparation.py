@@ -1,7 +1,5 @@
 """Preparing a dataset once, however many ask for it."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Opening a prepared dataset, and what is wrong with one that cannot be."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

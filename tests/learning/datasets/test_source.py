@@ -1,7 +1,5 @@
 """The digits set of scikit-learn, orders that never change, and what every source has in common."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tracemalloc

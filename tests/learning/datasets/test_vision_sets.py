@@ -1,7 +1,5 @@
 """Well-known datasets: found or downloaded once, in the layouts that they have."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import socket

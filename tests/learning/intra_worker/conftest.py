@@ -1,7 +1,5 @@
 """A training whose worker has helpers, on digits."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ It writes a line of JSON: a checksum of the state, how many processes computed t
 often memory was too small, and the seconds of its last step; or why it failed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

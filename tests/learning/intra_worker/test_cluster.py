@@ -1,7 +1,5 @@
 """A cluster whose workers have helpers, and one whose workers have none."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A helper without a process, and one network in the memory of several."""
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Real limits of memory: a worker computes as much at once as fits, to the same bytes."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

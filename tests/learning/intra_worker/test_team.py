@@ -1,7 +1,5 @@
 """Real helper processes: the bytes are those of a worker that trains alone, whatever happens."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """What is measured of an arrangement, on real helpers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Facts of the datasets that the networks are tried on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from downpour.base.values import DatasetFacts

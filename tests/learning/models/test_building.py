@@ -1,7 +1,5 @@
 """Options, data and losses that do not fit a network."""
 
-from __future__ import annotations
-
 import random
 import secrets
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The contract of every network, and what each of them is."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Windows of tokens, folders of images and augmentation, on demand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

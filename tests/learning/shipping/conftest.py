@@ -1,7 +1,5 @@
 """A project with its bundle, in an experiment's files, and a machine that lacks it."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Iterator, Mapping

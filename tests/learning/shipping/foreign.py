@@ -1,7 +1,5 @@
 """A task that Downpour does not have, in a project of two files."""
 
-from __future__ import annotations
-
 MODULE = "foreign_lab"
 PROJECT = {
     "foreign_lab.py": b'''"""A line through points."""

@@ -1,7 +1,5 @@
 """A bundle holds a project's files and nothing else, whatever bytes claim to be one."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Real workers on machines that lack a task's code, have another version, or refuse it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path

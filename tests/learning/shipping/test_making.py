@@ -1,7 +1,5 @@
 """What the manager ships of a project, and what it does not."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A worker runs the code that was submitted: its own files, or those that came with the task."""
 
-from __future__ import annotations
-
 import gzip
 import importlib
 import json

@@ -1,7 +1,5 @@
 """Tasks that go wrong when they are trained, each in a way of its own."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The small datasets of the tests of training, and tasks as users write them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

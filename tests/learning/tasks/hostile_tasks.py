@@ -1,7 +1,5 @@
 """A task of which one method does what no method should; which and what are its options."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Modules of Lightning as users write them, and some that cannot be trained as they are."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

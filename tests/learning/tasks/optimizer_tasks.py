@@ -1,7 +1,5 @@
 """Tasks whose optimizers, gradients or losses are unusual."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tasks as users write them, right and wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the tests of other libraries' objects share: a training in one shard, step by step."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tasks whose examples cannot be read, or cannot be sent to another process."""
 
-from __future__ import annotations
-
 import multiprocessing
 from collections.abc import Iterator
 from typing import Any

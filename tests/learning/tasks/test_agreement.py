@@ -1,7 +1,5 @@
 """Manager and workers agree on a task's examples before anything is trained on them."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

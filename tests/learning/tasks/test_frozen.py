@@ -3,8 +3,6 @@
 The manager's functions and the worker's are called in turn, as their processes call them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace

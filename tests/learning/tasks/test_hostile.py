@@ -1,7 +1,5 @@
 """Each method of a task, doing what no method should: one line names the task and the method."""
 
-from __future__ import annotations
-
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

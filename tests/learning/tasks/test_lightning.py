@@ -1,7 +1,5 @@
 """A LightningModule trains as lightning.Trainer trains it, or is refused in one line."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

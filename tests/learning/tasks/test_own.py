@@ -1,7 +1,5 @@
 """A task that a user brings is trained as it says, or refused in one line."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

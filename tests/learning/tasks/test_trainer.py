@@ -1,7 +1,5 @@
 """A Trainer of transformers trains as Trainer.train() does, or is refused in one line."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Trainers of transformers as users build them, and some that cannot be trained as they are."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A small prepared dataset and tasks on it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tasks whose training depends on the process that trains them, and one whose does not."""
 
-from __future__ import annotations
-
 import datetime as dt
 import functools
 import os

@@ -1,7 +1,5 @@
 """The order inside a shard, and an epoch in parts."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Measuring a network on the test examples, also one that learned by rounds of averaging."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

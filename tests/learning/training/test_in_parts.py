@@ -1,7 +1,5 @@
 """A batch in parts takes the same step as a whole one, or a line says that it does not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Batches that other processes prepare: the bytes are those of a worker that reads alone."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Iterator

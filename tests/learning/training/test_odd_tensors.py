@@ -1,7 +1,5 @@
 """Networks keep tensors that numpy cannot see. Looking at them neither refuses nor changes them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Optimizers that keep more than tensors by parameter go on elsewhere as a plain loop does."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Optimizers: what their steps are, and their learning rate."""
 
-from __future__ import annotations
-
 import copy
 import math
 import subprocess

@@ -1,7 +1,5 @@
 """Parameters as arrays, and back, and a beginning from those of a file."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a user's code computes must not depend on the process; another process notices it."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import os

@@ -1,7 +1,5 @@
 """A network that cannot train, or not repeatably, is refused before a worker gets a shard."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable

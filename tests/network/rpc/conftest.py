@@ -1,7 +1,5 @@
 """A manager that lives in memory, served for real over the loopback interface."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

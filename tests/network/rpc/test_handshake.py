@@ -1,7 +1,5 @@
 """The token: which callers are served, what others hear, and what an attacker can do."""
 
-from __future__ import annotations
-
 import logging
 import socket
 from contextlib import AbstractContextManager, suppress

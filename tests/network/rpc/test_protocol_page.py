@@ -1,7 +1,5 @@
 """The protocol's page and the committed stubs are what is spoken."""
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

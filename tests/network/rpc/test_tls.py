@@ -4,8 +4,6 @@ Real certificates, real sockets. Whoever is refused learns why in one line, noth
 carried out, and everybody else is served as before.
 """
 
-from __future__ import annotations
-
 import logging
 import socket
 import ssl

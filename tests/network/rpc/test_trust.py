@@ -1,7 +1,5 @@
 """Addresses and credentials as users give them: which are refused, naming the field."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Values become messages and come back the same, or are refused."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass

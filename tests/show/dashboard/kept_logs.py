@@ -1,7 +1,5 @@
 """Logs of processes that never ran, beside a record whose ID says when it was submitted."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Records of experiments that were never run, as large as a test wants them."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator

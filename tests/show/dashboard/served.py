@@ -1,7 +1,5 @@
 """A page that is really served, on a free port, and what a browser or a program asks of it."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import ssl

@@ -1,7 +1,5 @@
 """Who may see the page, and how connections end that send too little."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import logging

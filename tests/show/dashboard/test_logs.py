@@ -1,7 +1,5 @@
 """The logs that the page's server gives out: of an experiment's time, bounded, and once each."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Sequence

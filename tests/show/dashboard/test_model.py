@@ -1,7 +1,5 @@
 """The tables of the page: the same for every viewer, and those that a report shows."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

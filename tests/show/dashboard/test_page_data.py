@@ -1,7 +1,5 @@
 """The data of the page: a record, followed wherever it is, and copies that need nothing else."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import hashlib

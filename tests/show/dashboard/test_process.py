@@ -1,7 +1,5 @@
 """The page's process: it serves on a socket of its parent's, and ends when it is let go."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

@@ -1,7 +1,5 @@
 """The page's server, as browsers and programs see it."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import zlib

@@ -1,7 +1,5 @@
 """A viewer's side of the contract: tables that are kept by frames."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Curves go through what was measured: losses by epoch, and the first metric along seconds."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is drawn is what was measured; how it looks, people must look at."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

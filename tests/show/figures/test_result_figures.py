@@ -1,7 +1,5 @@
 """Figures of results, of classes and of splits; how they look, people must look at."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import sys

@@ -1,7 +1,5 @@
 """Colours that are distinguishable: from the page, from each other, and by the colour-blind."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A timeline is readable with two hundred boxes and with thousands."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

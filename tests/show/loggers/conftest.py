@@ -1,7 +1,5 @@
 """An experiment that is logged, resumed, and logged on."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Epochs as rows of a CSV file."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 from pathlib import Path

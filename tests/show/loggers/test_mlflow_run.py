@@ -1,7 +1,5 @@
 """Epochs in a real MLflow store."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Epochs in a real Trackio folder."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Epochs in a real wandb run, which nothing leaves this machine of."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

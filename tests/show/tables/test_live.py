@@ -1,7 +1,5 @@
 """What goes on now, and its bars of progress, as they look in a terminal of 80 columns."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import sys

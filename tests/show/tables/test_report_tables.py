@@ -1,7 +1,5 @@
 """Tables of a study, of shards and workers, and of splits."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

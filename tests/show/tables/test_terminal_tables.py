@@ -1,7 +1,5 @@
 """The tables of a result in a terminal of 80 columns, also with names that others wrote."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import re

@@ -1,7 +1,5 @@
 """A server that plays made frames to the page, with the routes and headers of the real one."""
 
-from __future__ import annotations
-
 import json
 import threading
 from dataclasses import dataclass, field

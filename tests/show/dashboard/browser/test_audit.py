@@ -1,7 +1,5 @@
 """The live page as axe-core and vnu judge it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

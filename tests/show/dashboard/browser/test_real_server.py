@@ -1,7 +1,5 @@
 """The page against the real server and in its static copy: both tell what the record says."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """Workers, results, lists and looks of the page in a browser, also of a large cluster."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
