@@ -93,7 +93,7 @@ CASES: list[tuple[Falsify, str]] = [
     (lambda _, e, __: vars(e).update(result=e.model), "is running, and its result is"),
     (lambda _, e, __: e.models.clear(), "runs without a model"),
     (unknown_attempt, "is busy with .*, which no round waits for"),
-    (nobody_trains, "no worker trains that could, although round 0 has pending shards"),
+    (nobody_trains, "policy 'wait' assigns nothing although .* idle"),
     (nobodys_turn, "an experiment waits although none is active"),
     (lambda s, _, __: vars(s.experiments["two"]).update(rounds_done=3), "has done 3 of 2 rounds"),
     (lost_best, "has let its best model go"),

@@ -145,6 +145,20 @@ def test_nobody_who_fits_is_said_once() -> None:
     assert office.given("w3", "site=b", "gpu=a40") == {0: "w3"}
 
 
+def test_a_policy_that_leaves_all_workers_idle_is_named() -> None:
+    """Once for the same workers, because nothing else may ever end the wait."""
+    office = Office({"wait": Policy(decide=lambda _: [])})
+    for name in ("w2", "w1"):
+        office.core.handle(on.WorkerJoined(at_seconds=1.0, worker=name))
+    office.core.handle(on.Tick(at_seconds=2.0))
+    said = "policy 'wait' assigns nothing although {} idle"
+    assert office.said == [
+        *("w2 joined", said.format("w2 is")),
+        *("w1 joined", said.format("w1, w2 are")),
+    ]
+    assert office.core.state.experiments["one"].told_waits == office.said[-1]
+
+
 def test_a_shard_goes_to_where_its_data_lie() -> None:
     """Others pass it over, and it passes over others: also after its worker was lost."""
     office = Office(shard_needs={"0": ["site=b"]})

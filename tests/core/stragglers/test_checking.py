@@ -36,6 +36,12 @@ def test_other_options_are_refused(options: dict[str, object], message: str) -> 
         check_policy(Spec.make({"policy_options": options}), SOME, workers=1)
 
 
+def test_a_package_registers_a_policy_and_nothing_else() -> None:
+    """The line names the package's member, rather than an error inside Downpour."""
+    with pytest.raises(SpecError, match="policy = 'mine': must be a Policy, but its package has 3"):
+        check_policy(Spec.model_construct(policy="mine"), 3, workers=1)  # type: ignore[arg-type]
+
+
 def test_a_blacklist_looks_back_no_further_than_is_remembered() -> None:
     """It would wait for more rounds than it is ever shown, and leave no worker out."""
     options = {"rounds": ROUNDS_REMEMBERED}

@@ -69,7 +69,7 @@ def _decide_on(
             state.look_again_at_seconds = view.at_seconds + round_view.between_looks(view)
             state.crowded_until_seconds = view.at_seconds + round_view.between_views(view)
     try:
-        actions = [*decide(view)]
+        actions = list(decide(view))
     except Exception as error:  # noqa: BLE001 - a stranger's policy must not stop the manager
         said = f"{type(error).__name__}: {error}"
         state.policy_error = f"policy '{experiment.spec.policy}' raised {said}"

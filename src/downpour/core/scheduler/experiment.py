@@ -51,8 +51,8 @@ class Experiment:
     `ready` while a restarted manager prepares to continue it. `progress_timeout` says how long an
     attempt may make no step. `overhead_seconds` is the time besides training that an attempt of the
     last round took. A worker that takes no longer than `startup_limit_seconds` to start counts as
-    starting, and not as stalled. `told_waits` says which workers its shards wait for, if they are
-    not here. Of the waiting experiments, the one with the highest `priority` is next, unless a user
+    starting, and not as stalled. `told_waits` says what its shards wait for, if that may never
+    come. Of the waiting experiments, the one with the highest `priority` is next, unless a user
     has `paused` it. `preparing` counts the requested preparations without an answer. All workers
     tried it and turned out unfit at `unfit_since_seconds`.
 

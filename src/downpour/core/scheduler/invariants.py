@@ -13,7 +13,7 @@ from downpour.base.states import ExperimentState, TaskState, WorkerState
 from downpour.core.scheduler.experiment import EVALUATIONS_AHEAD, Experiment
 from downpour.core.scheduler.queue import WHOLE_EVERY, SchedulerState, waiting
 from downpour.core.scheduler.round import Round, ShardTask
-from downpour.core.scheduler.round_view import barred
+from downpour.core.scheduler.round_view import left_idle
 
 _OPEN = {ExperimentState.PREPARING, ExperimentState.RUNNING}
 _BEFORE = {ExperimentState.WAITING, ExperimentState.PREPARING}
@@ -55,10 +55,8 @@ def _workers(core: SchedulerState) -> Iterator[str]:
         yield f"the idle list {tuple(idle)} does not agree with the workers' states {states}"
     active = core.active
     active = active if active is not None and active.ready and not active.paused else None
-    for current in active.rounds if active is not None else ():
-        all_are_idle = idle and len(idle) == len(core.workers.able)
-        if active is not None and all_are_idle and _fits_somebody(core, active, current):
-            yield f"no worker trains that could, although round {current.number} has pending shards"
+    if active is not None and (wrong := left_idle(core, active)):
+        yield wrong
     for worker in core.workers:
         if (worker.running is not None) != (worker.life.state in _HOLDING):
             yield f"{worker.name} is {worker.life.state} with {worker.running}"
@@ -70,12 +68,6 @@ def _workers(core: SchedulerState) -> Iterator[str]:
             yield f"{worker.name} is busy with {worker.running}, which no round waits for"
         elif task.held_by.get(worker.name) != worker.running:
             yield f"{worker.name} is busy with a task that is held by {list(task.held_by)}"
-
-
-def _fits_somebody(core: SchedulerState, experiment: Experiment, current: Round) -> bool:
-    out, idle = barred(core, experiment), core.workers.idle
-    pending = current.pending(len(current.tasks))
-    return any(not out.get(task.shard, frozenset()).issuperset(idle) for task in pending)
 
 
 def _experiment(experiment: Experiment) -> Iterator[str]:

@@ -68,7 +68,7 @@ def by_preference(
 
 
 def tell(state: SchedulerState, experiment: Experiment) -> None:
-    """Log one line about shards that wait for an absent worker, until that changes.
+    """Log one line about shards that wait for an absent worker or the policy, until that changes.
 
     If no worker has ever trained the experiment, and all of them tried and cannot, it fails soon,
     so that the next experiment begins.
@@ -80,6 +80,7 @@ def tell(state: SchedulerState, experiment: Experiment) -> None:
         waits = next(
             filter(None, (_waits(state, experiment, one) for one in experiment.rounds)), ""
         )
+    waits = waits or left_idle(state, experiment)
     if waits and waits != experiment.told_waits:
         state.log(waits)
     experiment.told_waits = waits
@@ -118,6 +119,19 @@ def _waits(state: SchedulerState, experiment: Experiment, current: Round) -> str
     lonely = [shard for shard in pending if out[shard].issuperset(able)]
     words = [f"shard {shard} for {' and '.join(spec.shard_needs[str(shard)])}" for shard in lonely]
     return f"shards wait for a worker that is not here: {listed(words, _NAMED)}" if words else ""
+
+
+def left_idle(state: SchedulerState, experiment: Experiment) -> str:
+    """Say that a policy leaves all workers idle beside a shard that one of them may train."""
+    idle = state.workers.idle
+    if not idle or len(idle) < len(state.workers.able) or state.policy_error:
+        return ""
+    rounds, out = experiment.rounds, barred(state, experiment)
+    pending = (task.shard for one in rounds for task in one.pending(len(one.tasks)))
+    if all(out.get(shard, frozenset()).issuperset(idle) for shard in pending):
+        return ""
+    whose, are = f"policy '{experiment.spec.policy}'", "is" if len(idle) == 1 else "are"
+    return f"{whose} assigns nothing although {listed(sorted(idle), _NAMED)} {are} idle"
 
 
 # Events that change no task and no worker. Most events are heartbeats, and a decision costs far

@@ -323,6 +323,8 @@ POLICIES: Mapping[str, Policy] = families.POLICIES
 
 def check_policy(spec: Spec, policy: Policy, workers: int) -> None:
     """Refuse options, standbys, splits and optimizer states that a policy cannot work with."""
+    if not isinstance(policy, Policy):  # a package may register anything
+        raise SpecError("policy", spec.policy, f"must be a Policy, but its package has {policy!r}")
     for name, value in spec.policy_options.items():
         _check_option(spec.policy, policy, name, value)
     # At least one worker must be free to train.
