@@ -14,8 +14,8 @@ from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision.transforms import RandomHorizontalFlip
 
-from downpour.cli.from_script import MARK, Conversion
 from downpour.files.spec_file import read_spec
+from downpour.learning.tasks.ported import MARK, Conversion
 from tests.cli.conftest import Downpour
 from tests.learning.datasets.conftest import write_idx
 from tests.learning.tasks.porting import begun, loaded, spec_of
@@ -23,7 +23,7 @@ from tests.learning.tasks.porting import begun, loaded, spec_of
 pytestmark = pytest.mark.filterwarnings("ignore:'pin_memory' argument")
 
 SCRIPTS = Path(__file__).parent / "scripts"
-WHOLE = ("digits_main", "digits_flat", "photos")
+WHOLE = ("digits_main", "digits_flat", "photos", "slices")
 """Scripts that are converted without anything left to do."""
 
 
@@ -170,7 +170,7 @@ with tqdm(torch.utils.data.DataLoader(data, cfg.batch, sampler=Mine())) as bar:
             opt.step()
             sched.step()
 """
-    found = Conversion(script, tmp_path / "train.py", beside=True)
+    found = Conversion(script, tmp_path / "train.py")
     assert "is_available" not in found.code
     assert found.fields == {
         "epochs": 6,
@@ -200,7 +200,7 @@ class Trainer:
             self.model(x).mean().backward()
 Trainer().fit()
 """
-    found = Conversion(script, tmp_path / "my train.py", beside=True)
+    found = Conversion(script, tmp_path / "my train.py")
     what = "be written by hand, because no function of the script leads to its loop"
     methods = ("model", "examples", "loss")
     assert found.checklist == [f"line 5: {MARK}: {method}() must {what}" for method in methods]
@@ -208,10 +208,59 @@ Trainer().fit()
     assert found.code.count("raise NotImplementedError\n") == 3
 
 
+def test_permuted_slices_are_shuffled_batches(tmp_path: Path) -> None:
+    """Of the tensors that a loop would make of each slice."""
+    script = """
+import torch
+from torch.optim import Adam
+x, y = load()
+net = torch.nn.Linear(4, 2)
+opt = Adam(net.parameters())
+for epoch in range(3):
+    order = torch.randperm(len(x))
+    for i in range(0, len(x), 16):
+        now = order[i:i + 16]
+        loss = (net(torch.from_numpy(x[now])) - y[now]).square().mean()
+        loss.backward()
+        opt.step()
+"""
+    found = Conversion(script, tmp_path / "train.py")
+    assert found.fields["batch_size"] == 16
+    assert "order" not in found.fields
+    assert "return torch.utils.data.TensorDataset(y, torch.from_numpy(x))" in found.code
+    assert "loss = (net(x_batch) - y_batch).square().mean()" in found.code
+
+
+def test_lines_of_what_is_missing_are_those_of_the_script(tmp_path: Path) -> None:
+    """An argument without default, and a loop whose examples are drawn in it."""
+    script = """
+import argparse
+import torch
+parser = argparse.ArgumentParser()
+parser.add_argument("data")
+args = parser.parse_args()
+net = torch.nn.Linear(4, 2)
+data = torch.load(args.data)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(100):
+    x = data[torch.randint(9, (8,))]
+    net(x).mean().backward()
+    opt.step()
+"""
+    found = Conversion(script, tmp_path / "train.py")
+    whole = "examples() must return the examples of 'train' or 'test', of which loss() gets a batch"
+    assert [one for one in found.checklist if MARK in one] == [
+        f"{MARK}: epochs follows from no constant; set it in the spec",
+        f"line 5: {MARK}: data has no default: set it in the task",
+        f"line 10: {MARK}: {whole}",
+        f"line 11: {MARK}: loss() must take its examples from that batch",
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "words", "accepted"),
     [
-        ("x = (1", (), "from = 'train.py': must be a Python script: line 1 is none"),
+        ("x = (1", (), "from = 'train.py': must be a Python script (line 1: '(' was never closed)"),
         (
             "print('loss')\n",
             (),

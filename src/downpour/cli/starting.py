@@ -127,14 +127,14 @@ def init(options: _InitOptions) -> None:
 
 def _init_from(script: Path, folder: Path) -> None:
     """Write a script's task and spec, and print what to know about them."""
-    from downpour.cli.from_script import Conversion
+    from downpour.learning.tasks.ported import Conversion
 
     try:
         source = read_user_file(script).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise SpecError("from", str(script), f"must be a Python script ({reason})") from None
-    found = Conversion(source, script, beside=folder.resolve() == script.parent.resolve())
+    found = Conversion(source, script)
     _write({f"{found.name}.py": found.code, f"{found.name}.toml": found.spec}, folder)
     for line in found.checklist:
         say(line)

@@ -1,7 +1,8 @@
 """Reads a PyTorch script, without running it, as one flat list of statements.
 
 `main()`, and functions that load data, make optimizers or train, are written out where they are
-called. An `if` whose condition follows from constants and argparse's defaults is decided.
+called. An `if` whose condition follows from constants and argparse's defaults is decided. A loop
+over slices of tensors becomes one over a DataLoader.
 """
 
 from __future__ import annotations
@@ -9,20 +10,22 @@ from __future__ import annotations
 import ast
 import copy
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
+import torch
+
 from downpour.base.errors import SpecError
 
-OPTIMIZERS = {
-    *("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "LBFGS", "Muon"),
-    *("NAdam", "RAdam", "RMSprop", "Rprop", "SGD", "SparseAdam"),
-}
+OPTIMIZERS = {name for name, one in vars(torch.optim).items() if isinstance(one, type)}
 _INLINED = {"DataLoader", "backward", "parse_args", "parse_known_args", *OPTIMIZERS}
 _KEEPS = {"cpu", "cuda", "eval", "load_state_dict", "share_memory", "step", "to", "train"}
 """Methods that leave an object as it is, or as Downpour makes it; others may change it."""
+_AROUND = r"^torch\.compile$|scaler\.scale$|(^|\.)(\w*DataParallel|DDP|tqdm|track)$"
+"""Calls around a network, a loss or an iterable that a task does without."""
+_ORDERS, _TENSORS = {"randperm", "permutation"}, {"as_tensor", "from_numpy", "tensor"}
 _ACTS = ast.Call | ast.Lambda | ast.comprehension | ast.NamedExpr | ast.Pow | ast.LShift | ast.Await
 
 
@@ -80,41 +83,54 @@ def has_backward(node: ast.AST) -> bool:
     return any(name_of(call) == "backward" for call in calls_in(node))
 
 
-def plain(node: Any) -> Any:
-    """Return an iterable without enumerate or a progress bar around it."""
-    while isinstance(node, ast.Call) and name_of(node) in {"enumerate", "tqdm", "track"}:
-        node = node.args[0]
-    return node
+class Replaced(ast.NodeTransformer):
+    """Puts other expressions in the place of those with certain texts."""
 
+    def __init__(self, new: Mapping[str, ast.expr]) -> None:
+        self._new = new
 
-def parameters_in(*nodes: ast.AST) -> list[str]:
-    """Return the names of the networks whose parameters some code takes."""
-    calls = [x for x in calls_in(*nodes) if name_of(x) in {"parameters", "named_parameters"}]
-    return [root_of(one.func) for one in calls]
-
-
-def is_device(value: ast.expr) -> bool:
-    """Whether a value names or makes a device of torch."""
-    if isinstance(value, ast.Attribute | ast.Call):
-        return name_of(value) == "device"
-    texts = [str(one.value) for one in ast.walk(value) if isinstance(one, ast.Constant)]
-    return isinstance(value, ast.IfExp | ast.Constant) and any(one[:4] == "cuda" for one in texts)
-
-
-def free(node: ast.AST) -> set[str]:
-    """Return the names that a definition takes from its module."""
-    return reads(node) - bound(node)
-
-
-class _Renamed(ast.NodeTransformer):
-    def __init__(self, names: Mapping[str, ast.expr]) -> None:
-        self._names = names
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        new = copy.copy(self._names.get(node.id, node))
-        if isinstance(new, ast.Name):
-            new.ctx = node.ctx
+    def visit(self, node: ast.AST) -> Any:
+        """Return what replaces a node."""
+        if not isinstance(node, ast.expr) or ast.unparse(node) not in self._new:
+            return self.generic_visit(node)
+        new: Any = copy.copy(self._new[ast.unparse(node)])
+        new.ctx = getattr(node, "ctx", ast.Load())
         return ast.copy_location(new, node)
+
+
+class _Canonical(ast.NodeTransformer):
+    """Takes out what Downpour does itself, and what only shows how far a training is."""
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Attribute) and node.func.attr in {"to", "cuda"}:
+            given = [*node.args, *(key.value for key in node.keywords)]
+            kinds = [one for one in given if re.match(r"torch\.(?!device)", ast.unparse(one))]
+            node.args, node.keywords = list[ast.expr](kinds), []
+            return node if kinds else node.func.value
+        return node.args[0] if node.args and re.search(_AROUND, ast.unparse(node.func)) else node
+
+    def visit_Expr(self, node: ast.Expr) -> Any:
+        self.generic_visit(node)
+        is_kept = isinstance(node.value, ast.Call) and name_of(node.value) != "print"
+        return node if is_kept else None
+
+    def visit_Assign(self, node: ast.Assign) -> Any:
+        self.generic_visit(node)
+        return node if ast.unparse(node.targets[0]) != ast.unparse(node.value) else None
+
+    def visit_If(self, node: ast.If) -> Any:
+        self.generic_visit(node)
+        node.body = node.body or [ast.copy_location(ast.Pass(), node)]
+        is_kept = node.orelse or not isinstance(node.body[0], ast.Pass)
+        return node if is_kept else None
+
+    def visit_For(self, node: ast.For) -> Any:
+        self.generic_visit(node)
+        match node:
+            case ast.For(ast.Tuple([_, target]), ast.Call(ast.Name("enumerate"), [over, *_])):
+                node.target, node.iter = target, over
+        return node
 
 
 class Script:
@@ -126,47 +142,43 @@ class Script:
 
     def __init__(self, source: str, shown: str) -> None:
         try:
-            self.tree = ast.parse(source)
+            tree = ast.parse(source)
         except (SyntaxError, ValueError) as error:
-            said = f"must be a Python script: line {getattr(error, 'lineno', None) or 1} is none"
-            raise SpecError("from", shown, said) from None
-        if not has_backward(self.tree):
+            place = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else error
+            raise SpecError("from", shown, f"must be a Python script ({place})") from None
+        calls = sorted(calls_in(tree), key=lambda call: call.lineno)
+        self.source = {call: ast.unparse(call.func) for call in calls}
+        if not has_backward(tree):
             hint = "; a LightningModule or a Trainer needs no port: `downpour run --task FILE:NAME`"
             its = hint if re.search(r"lightning|\bTrainer\b", source) else ""
             said = f"has no training loop: nothing in it calls backward(){its}"
             raise SpecError("from", shown, said)
-        body, kinds = self.tree.body, ast.FunctionDef | ast.ClassDef
+        body, kinds = _Canonical().visit(tree).body, ast.FunctionDef | ast.ClassDef
         self.defined = {one.name: one for one in body if isinstance(one, kinds)}
         sets = [one for one in body if isinstance(one, ast.Assign)]
         self.globals = {name: one for one in sets for name in bound(one)}
-        self.imports = dict(_imports(self.tree))
-        options = self.options = SimpleNamespace()
+        self.imports = dict(_imports(tree))
+        self.options = SimpleNamespace()
         self.required: dict[str, ast.Call] = {}
         self.known: dict[str, Any] = {"__name__": "__main__"}
-        self._namespaces = {"parse_args": options, "parse_known_args": options}
+        self._made = {"parse_args": self.options, "parse_known_args": self.options}
         self.assigned: dict[str, ast.expr] = {}
-        self.contexts: list[ast.withitem] = []
         self._active: list[str] = []
         for kind in [one for one in self.defined.values() if getattr(one, "bases", 0) == []]:
             values = {x: self.value(value) for line in kind.body for x, value in _pairs(line)}
             if values:  # a class that holds the settings
-                self.known[kind.name] = self._namespaces[kind.name] = SimpleNamespace(**values)
+                self.known[kind.name] = self._made[kind.name] = SimpleNamespace(**values)
         self.flat = self._flat(body)
 
     def value(self, node: ast.AST | None, default: Any = None) -> Any:
         """Return what constants and defaults make of an expression; nothing of the script runs."""
+        if isinstance(node, ast.Call) and name_of(node) in self._made:
+            return self._made[name_of(node)]
         if isinstance(node, ast.expr) and not any(isinstance(x, _ACTS) for x in ast.walk(node)):
             code = compile(ast.fix_missing_locations(ast.Expression(node)), "script", "eval")
             with suppress(Exception):
                 return eval(code, {"__builtins__": {}}, self.known)  # noqa: S307 - it calls nothing
         return default
-
-    @property
-    def only_defines(self) -> bool:
-        """Whether importing the script trains nothing and asks for no arguments."""
-        kinds = ast.FunctionDef | ast.ClassDef
-        acts = [one for one in self.tree.body if not isinstance(one, kinds) and self._reaches(one)]
-        return all(isinstance(one, ast.If) and "__name__" in reads(one.test) for one in acts)
 
     def around(self) -> tuple[list[ast.stmt], list[Any]]:
         """Return what comes before the loop over batches, and the loops from the outermost on."""
@@ -180,61 +192,81 @@ class Script:
     def _flat(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
         return [flat for one in body for flat in self._flattened(one)]
 
-    def _flattened(self, one: ast.stmt) -> list[ast.stmt]:  # noqa: C901, PLR0911 - one for each kind
+    def _flattened(self, one: Any) -> list[ast.stmt]:  # noqa: PLR0911 - one for each kind
         if isinstance(one, ast.Import | ast.ImportFrom) or one in self.defined.values():
             return []
-        unknown = object()
-        if isinstance(one, ast.If) and (test := self.value(one.test, unknown)) is not unknown:
+        if isinstance(one, ast.If) and (test := self.value(one.test, self)) is not self:
             return self._flat(one.body if test else one.orelse)
-        if self._reaches(one):
+        is_plain_with = isinstance(one, ast.With) and not any(x.optional_vars for x in one.items)
+        if self._reaches(one) or is_plain_with:
             match one:
-                case ast.If():
-                    return self._flat([*one.body, *one.orelse])
-                case ast.With():
-                    self.contexts += one.items
-                    sets = [_set(one, x.optional_vars, x.context_expr) for x in one.items]
-                    return self._flat([*(x for x in sets if x.targets[0]), *one.body])
-                case ast.Try():
-                    return self._flat([*one.body, *one.finalbody])
+                case ast.With(items=items):
+                    heads = [
+                        _set(one, x.optional_vars or ast.Name("_", ast.Store()), x.context_expr)
+                        for x in items
+                    ]
+                    return self._flat([*heads, *one.body])
+                case ast.If() | ast.Try():
+                    return self._flat([*one.body, *one.orelse, *getattr(one, "finalbody", [])])
                 case ast.For() | ast.While():
-                    one = copy.copy(one)
+                    match one:
+                        case ast.For(
+                            iter=ast.Call(ast.Name("range" | "trange"), [_, _, _] as ends)
+                        ):
+                            one = self._over_batches(one, *ends)
+                        case _:
+                            one = copy.copy(one)
                     one.body = self._flat(one.body)
                     return [one]
                 case ast.Expr(value=ast.Call() as call) | ast.Assign(value=ast.Call() as call):
                     function = self.defined.get(root_of(call.func))
                     if isinstance(function, ast.FunctionDef) and function.name not in self._active:
                         return self._inlined(one, call, function)
-        if isinstance(one, ast.With) and not any(item.optional_vars for item in one.items):
-            self.contexts += one.items
-            return self._flat(one.body)
         self._learn(one)
         return [one]
+
+    def _over_batches(self, loop: ast.For, first: ast.expr, end: ast.expr, step: ast.expr) -> Any:
+        """Return a loop over slices of tensors, as `x[i:i + 16]`, as one over a DataLoader."""
+        parts = [one for one in ast.walk(loop) if isinstance(one, ast.Subscript)]
+        cuts = [x for x in parts if ast.unparse(x.slice).startswith(f"{root_of(loop.target)}:")]
+        drawn = [x for x in cuts if name_of(self.assigned.get(root_of(x))) in _ORDERS]
+        places = {ast.unparse(x) for x in drawn}
+        places |= {x for one in loop.body for x, y in _pairs(one) if ast.unparse(y) in places}
+        is_all = ast.unparse(first) == "0" and re.search(r"len|shape|size", ast.unparse(end))
+        ends = "" if is_all else f"[{ast.unparse(first)}:{ast.unparse(end)}]"
+        made = {x.args[0]: x for x in calls_in(loop) if x.args and name_of(x) in _TENSORS}
+        data, new = dict[str, str](), dict[str, ast.expr]()
+        for cut in [x for x in parts if ast.unparse(x.slice) in places] or cuts:
+            text, name = ast.unparse(made.get(cut, cut)), f"{root_of(cut)}_batch"
+            data[text.replace(ast.unparse(cut), ast.unparse(cut.value) + ends)] = name
+            new[text] = ast.Name(name, ast.Load())
+        if not data:
+            return copy.copy(loop)
+        dataset = f"torch.utils.data.TensorDataset({', '.join(data)})"
+        loader = f"DataLoader({dataset}, {ast.unparse(step)}, shuffle={bool(places)})"
+        text = f"for {', '.join(data.values())}, in {loader}: pass"
+        over: Any = ast.increment_lineno(ast.parse(text).body[0], loop.lineno - 1)
+        over.body = [Replaced(new).visit(one) for one in loop.body]
+        return ast.copy_location(over, loop)
 
     def _reaches(self, node: ast.AST) -> bool:
         """Whether a statement is part of how the script sets up or takes steps."""
         names = {name_of(call) for call in calls_in(node)}
         self._active.append(getattr(node, "name", ""))
-        functions = [self.defined[one] for one in names - set(self._active) if one in self.defined]
+        functions = [self.defined[one] for one in names - {*self._active} if one in self.defined]
         found = bool(names & _INLINED) or any(map(self._reaches, functions))
         self._active.pop()
         return found
 
     def _inlined(self, one: Any, call: ast.Call, function: ast.FunctionDef) -> list[ast.stmt]:
         """Return a function's body in the place of its call, with arguments for parameters."""
-        names = [parameter.arg for parameter in function.args.args]
-        defaults = function.args.defaults
+        names, defaults = [x.arg for x in function.args.args], function.args.defaults
         values = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
         values |= dict(zip(names, call.args, strict=False))
         values |= {key.arg: key.value for key in call.keywords if key.arg}
-        sets = {name for line in function.body for name in bound(line)}
-        simple = ast.Attribute | ast.Constant
-        renamed = {
-            name: value
-            for name, value in values.items()
-            if isinstance(value, ast.Name) or (isinstance(value, simple) and name not in sets)
-        }
-        head = [_set(one, ast.Name(x, ast.Store()), values[x]) for x in values if x not in renamed]
-        body = [_Renamed(renamed).visit(copy.deepcopy(line)) for line in function.body]
+        same = {name: value for name, value in values.items() if isinstance(value, ast.Name)}
+        body = [Replaced(same).visit(copy.deepcopy(line)) for line in function.body]
+        head = [_set(one, ast.Name(x, ast.Store()), values[x]) for x in values if x not in same]
         if body and isinstance(body[-1], ast.Return):
             result = body.pop().value
             if isinstance(one, ast.Assign) and result is not None:
@@ -257,18 +289,12 @@ class Script:
             match [self.assigned.get(name) for name in sides]:
                 case [ast.Dict() as these, ast.Dict() as more] if name_of(call) == "update":
                     these.keys, these.values = these.keys + more.keys, these.values + more.values
-        self._learn_values(one)
-
-    def _learn_values(self, one: ast.stmt) -> None:
         match one:
             case ast.Assign(targets=[ast.Attribute(value=owner, attr=name)], value=value):
                 if self.value(owner) is self.options:
                     setattr(self.options, name, self.value(value))
-        for name, value in _pairs(one):
-            if name_of(value) in self._namespaces and isinstance(value, ast.Call):
-                self.known[name] = self._namespaces[name_of(value)]
-            elif (found := self.value(value, self)) is not self:
-                self.known[name] = found
+        found = {name: self.value(value, self) for name, value in _pairs(one)}
+        self.known |= {name: value for name, value in found.items() if value is not self}
 
     def _learn_option(self, call: ast.Call) -> None:
         words = [str(self.value(one)) for one in call.args] or [""]
@@ -291,18 +317,13 @@ def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
                 yield (alias.asname or alias.name).partition(".")[0], ast.unparse(made)
 
 
-def _pairs(one: ast.AST) -> Iterable[tuple[str, ast.expr]]:
+def _pairs(one: ast.AST) -> list[tuple[str, ast.expr]]:
     """Return the names that an assignment sets, with their values."""
     if isinstance(one, ast.AnnAssign) and one.value is not None:
         return [(name_of(one.target), one.value)]
     sides = _sets(one, one.targets[0], one.value) if isinstance(one, ast.Assign) else []
-    return [(x.id, side.value) for side in sides for x in _first(side.targets[0])]
-
-
-def _first(target: ast.expr) -> list[ast.Name]:
-    """Return the name that a target begins with: `args` of `args, _ = parse_known_args()`."""
-    one = target.elts[0] if isinstance(target, ast.Tuple) else target
-    return [one] if isinstance(one, ast.Name) else []
+    firsts = [(getattr(side.targets[0], "elts", side.targets)[0], side.value) for side in sides]
+    return [(name_of(x), value) for x, value in firsts if isinstance(x, ast.Name)]
 
 
 def _set(place: ast.AST, target: Any, value: ast.expr) -> ast.Assign:
