@@ -3,8 +3,6 @@
 No faults strike, unless the caller asks for workers that die now and then.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ The process's own streams and log stay as they are. So a launcher's file also ho
 process prints before it opens the directory, or as it crashes.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

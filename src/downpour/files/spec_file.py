@@ -4,8 +4,6 @@ It does not decide what a spec may contain. We refuse an unreadable file in one 
 invalid field.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

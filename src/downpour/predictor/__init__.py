@@ -6,8 +6,6 @@ a model, write a file with a `Model` and name it in `MODELS`. `downpour_lab/fitt
 scores models; nothing here imports it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

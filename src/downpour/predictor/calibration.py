@@ -9,8 +9,6 @@ A worker's own factors come first. If it has none for a kind, we use those of th
 know both kinds. Tasks of an unknown kind keep their sizes.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -18,8 +18,6 @@ logarithms of seconds per sample, relative to the worker's own running rate (its
 rows in batches, because a batch costs little more than a single row.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import re

@@ -5,8 +5,6 @@ forecasts now and then. The driver hands the answer to the scheduler as one more
 `Forecaster` reads no clock and never raises: if the predictor fails, policies do without forecasts.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field

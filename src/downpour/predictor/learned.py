@@ -6,8 +6,6 @@ for machines of any speed and tasks of any size, and it never predicts an end be
 report. We use numpy, so that predicting need not import torch.
 """
 
-from __future__ import annotations
-
 import statistics
 from abc import ABC, abstractmethod
 from collections import deque

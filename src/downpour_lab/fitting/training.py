@@ -1,7 +1,5 @@
 """Trains predictors: the LSTM, the ridge regressions, and the trees."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias

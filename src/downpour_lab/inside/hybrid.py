@@ -11,8 +11,6 @@ One process that computes everything takes the same operations in the same order
 the bytes are the same. They are others than without slices.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress

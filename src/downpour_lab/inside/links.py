@@ -5,8 +5,6 @@ writes and the other reads. A sender chooses a slot for a tensor, and reuses it 
 end is done with it. The tensor keeps the sender's memory layout.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -6,8 +6,6 @@ same links. So wherever the network is cut, a stage computes exactly the same as
 the whole.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -5,8 +5,6 @@ policies make a difference. With `wait`, a round takes exactly as long as its sl
 publish a state takes a share of a task, and so does continuing from it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -4,8 +4,6 @@ A job has hosts that train, followed by standby hosts. Conditions are synthetic,
 recorded jobs.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

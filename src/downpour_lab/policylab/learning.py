@@ -5,8 +5,6 @@ cut. Which worker trained what, and when, does not matter. So one training serve
 drop nothing. We don't train codes and oracles, because they count no updates of shards.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise

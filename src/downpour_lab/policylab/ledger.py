@@ -5,8 +5,6 @@ another worker finished the shard. All other time is extra: copies, restarted sh
 shards, and the time that moves take.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

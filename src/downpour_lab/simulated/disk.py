@@ -5,8 +5,6 @@ journal lines outlive their writer, but only synced lines outlive its machine. A
 holds a short digest as its only tensor. Nothing here decides what to write.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 from collections import defaultdict

@@ -8,8 +8,6 @@ A call ends with an answer or fails: at once if no process listens, at its deadl
 comes. As in reality, the caller then does not know whether the call or its answer was lost.
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field

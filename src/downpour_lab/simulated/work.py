@@ -6,8 +6,6 @@ covers exactly what a shard's training depends on. A model's digest covers its u
 order and the model that the shards trained from.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Each check is an `Observer` of one promise or a few (`promises.py`). If a check 
 itself, it does not rely on the core's state for it.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Sequence
 

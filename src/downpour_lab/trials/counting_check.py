@@ -7,8 +7,6 @@ have no run without faults to compare with. The journal says what arrived and in
 Everything else follows from that.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping
 from copy import copy

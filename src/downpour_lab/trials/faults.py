@@ -1,7 +1,5 @@
 """The faults of a simulated cluster: their kinds, and how strongly a seed mixes them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from contextlib import suppress

@@ -5,8 +5,6 @@ compared something. For each promise, `tests/downpour_lab/trials/planted.py` pla
 breaks it. `WorkerCheck` compares a worker's duties to its managers, by its visible actions alone.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass

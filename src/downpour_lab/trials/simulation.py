@@ -1,7 +1,5 @@
 """Runs one plan to its end, reports whether all checks held, and searches for a seed that fails."""
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess

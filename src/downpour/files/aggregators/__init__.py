@@ -4,8 +4,6 @@ To add a rule, write a function in `passes.py` if it weighs updates, or a `Stati
 `statistics.py` if it looks at their numbers, and register it (`core/families.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from downpour.core import families

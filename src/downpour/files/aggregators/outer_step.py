@@ -32,8 +32,6 @@ the tensor's own precision, at least float32. So the bytes depend only on the fi
 heloco's sums, on the size of windows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial

@@ -5,8 +5,6 @@ decide each number of the model alone, by its place among the updates, and so bo
 them can do (Yin et al. 2018, "Byzantine-Robust Distributed Learning", ICML).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

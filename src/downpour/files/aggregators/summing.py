@@ -15,8 +15,6 @@ its own part of every window. So each finds the other's data in the shared cache
 nor threads affect the order in which we add the terms of a number.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass

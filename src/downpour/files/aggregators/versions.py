@@ -11,8 +11,6 @@ versions in memory (`Versions`). We compute in windows that stay in the processo
 for errors only if a window's sum is not finite.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -13,8 +13,6 @@ Equal numbers give equal bytes on every machine: codecs sum in a fixed order, an
 numbers by their places.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, TypeAlias

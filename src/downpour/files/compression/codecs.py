@@ -1,7 +1,5 @@
 """Codecs that write each number with fewer bits, or only the largest numbers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, TypeAlias

@@ -10,8 +10,6 @@ Unlike those of the `safetensors` library, our reader and writer copy nothing: `
 tensors' own memory, and `decode` returns views.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

@@ -15,8 +15,6 @@ bring the size and the checksum that the publisher reported, and a store never g
 the latest. A store knows nothing of the content of files; `header.py` does.
 """
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

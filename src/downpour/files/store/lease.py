@@ -7,8 +7,6 @@ In a bucket, the terms are objects, and the lock works only within one machine. 
 the leader's pulse takes its place.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

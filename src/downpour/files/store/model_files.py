@@ -4,8 +4,6 @@ A step's file has the layout of an update that was trained from the previous ver
 and names that version by checksum. docs/internals/decisions.md ("Versions are steps") has the rest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -7,8 +7,6 @@ that is away. A name that does not exist is `FileMissing` if we can list its fol
 error is the directory's. We may call a file corrupt only after reading it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import logging

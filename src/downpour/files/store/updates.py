@@ -17,8 +17,6 @@ If a worker's report is lost, `find_updates` reads its content from the file alo
 written the file, so nothing is hashed twice.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import secrets
