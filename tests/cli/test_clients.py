@@ -63,7 +63,7 @@ def test_the_queue_is_seen_and_changed(downpour: Downpour, refused: Refused, ser
     shown = " ".join(downpour("status", *at).out.split())
     assert f"{urgent}: number 1 in the queue, behind {first}, for 2 workers, priority 3" in shown
     assert f"{second}: number 2 in the queue, behind {urgent}, for 2 workers" in shown
-    assert downpour("pause", urgent, *at).err == f"{urgent} paused; it was waiting\n"
+    assert downpour("pause", urgent[:-1], *at).err == f"{urgent} paused; it was waiting\n"
     assert f"{urgent}: paused" in downpour("status", *at).out
     listed = json.loads(downpour("list", "--json", *at).out)
     assert {each["owner"] for each in listed[-3:]} == {user_here()}
@@ -82,7 +82,7 @@ def test_output_for_programs_is_whole_and_valid(downpour: Downpour, served: Any)
     downpour("cancel", experiment, *at)
     listed = json.loads(downpour("list", "--json", *at).out)
     assert listed[-1]["experiment"] == experiment
-    status = json.loads(downpour("status", experiment, "--json", *at).out)
+    status = json.loads(downpour("status", experiment[:-1], "--json", *at).out)
     assert status["experiment"]["state"] == "cancelled"
     asked = json.loads(downpour("results", experiment, "--json", *at).out)
     read = json.loads(downpour("results", experiment, "--json", "--shared", served.shared, *at).out)

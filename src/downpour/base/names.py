@@ -40,6 +40,17 @@ ACCEPTED_DEVICES = (
 )
 
 
+def whole_id(begin: str, ids: Iterable[str]) -> str:
+    """Return the only experiment whose ID begins like this, or the text itself if none does."""
+    begin_so = sorted(one for one in ids if one.startswith(begin))
+    if begin in begin_so or not begin_so:
+        return begin
+    if len(begin_so) > 1:
+        several = f"{len(begin_so)} experiments begin like this, such as {begin_so[0]}"
+        raise SpecError("ID", begin, f"{several}; give more characters")
+    return begin_so[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
     """A device of one machine: its kind and, if it is one of several, its number."""

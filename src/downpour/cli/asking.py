@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from downpour.base.errors import Refused, SpecError, StoreError, Unreachable
+from downpour.base.errors import SpecError, StoreError, Unreachable
+from downpour.base.names import whole_id
 from downpour.base.options import argument, flag
 from downpour.cli import common
 from downpour.cli.common import SHARED, command
@@ -39,7 +40,8 @@ def stored(
 
     with stored_records(seen_location(shared), last=most) as folder:
         summaries = experiments_in(folder, None if experiment else most)
-    experiments = tuple(each for each in summaries if experiment in {"", each.experiment})
+    whole = experiment and whole_id(experiment, (each.experiment for each in summaries))
+    experiments = tuple(each for each in summaries if whole in {"", each.experiment})
     if experiments:
         note(f"no manager answers; {shared} holds:")
     return experiments
@@ -110,22 +112,19 @@ def find(
 
     try:
         here = None if isinstance(shared, str) else shared or SHARED
-        folder = SharedDirectory(here or SHARED).experiment_path(experiment)
+        directory = SharedDirectory(here or SHARED)
+        folder = directory.experiment_path(directory.whole_id(experiment) if here else experiment)
     except StoreError:
         raise SpecError("ID", experiment, "must be one that `downpour list` prints") from None
-    if here is not None:
-        if not folder.is_dir():
-            names = (path.name for path in folder.parent.glob("*"))
-            folder = folder.with_name(_whole(experiment, names))
-        if folder.is_dir():
-            return FoundRecord(folder.name, folder)
+    if here is not None and folder.is_dir():
+        return FoundRecord(folder.name, folder)
     try:
         with client_of(manager, credentials, shared) as client:
             return _asked(experiment, client)
     except Unreachable as error:
         if isinstance(shared, str):
             place = seen_location(shared)
-            whole = _whole(experiment, recorded_in(place))
+            whole = whole_id(experiment, recorded_in(place))
             with stored_records(place, experiment=whole) as copies:
                 if (copied := copies / whole).is_dir():
                     return FoundRecord(whole, None, read_record(copied / RECORD_NAME))
@@ -133,28 +132,12 @@ def find(
 
 
 def _asked(experiment: str, client: Client) -> FoundRecord:
-    """Ask a manager for a record, and for its list only if it knows no such experiment."""
+    """Ask a manager for an experiment's whole ID and its record."""
     from downpour.record.record import parse_lines
 
-    try:
-        lines = client.record(experiment)
-    except Refused:
-        whole = _whole(experiment, (newest.experiment for newest in client.newest()))
-        if whole == experiment:
-            raise
-        experiment, lines = whole, client.record(whole)
-    return FoundRecord(experiment, None, parse_lines(lines))
-
-
-def _whole(experiment: str, names: Iterable[str]) -> str:
-    """Return the only ID that begins like this, or the text itself if none does."""
-    begin_so = sorted(name for name in names if name.startswith(experiment))
-    if experiment in begin_so:
-        return experiment
-    if len(begin_so) > 1:
-        several = f"{len(begin_so)} experiments begin like this, such as {begin_so[0]}"
-        raise SpecError("ID", experiment, f"{several}; give more characters")
-    return begin_so[0] if begin_so else experiment
+    now = client.status(experiment).experiment
+    whole = now.experiment if now is not None else experiment
+    return FoundRecord(whole, None, parse_lines(client.record(whole)))
 
 
 _TIMEOUT_SECONDS = 5.0

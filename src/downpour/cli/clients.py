@@ -234,7 +234,7 @@ def _change(
     else:
         where = f", {before.where}" if before.state == "running" else ""
         said = f"{done}; it was {before.condition}{where}"
-    printing.note(f"{options.experiment} {said}")
+    printing.note(f"{before.experiment} {said}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +253,7 @@ def results(options: _ResultsOptions, credentials: Credentials) -> None:
 
     The command reads them from the shared directory or, if that lacks the experiment, from the
     manager. With an object store it asks the manager first, because a training manager knows more
-    than the store. The beginning of an ID is enough if it is unique.
+    than the store.
     """
     refuse_both(json=options.as_json, csv=options.as_csv)
     found = find(options.experiment, options.shared, options.manager, credentials)

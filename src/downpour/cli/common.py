@@ -92,7 +92,9 @@ dashboard_port = partial(
 )
 as_json = partial(option, value=False, text="Print JSON instead of tables.", flag="--json")
 as_csv = partial(option, value=False, text="Print CSV, a row for each epoch.", flag="--csv")
-experiment = partial(argument, text="An experiment's identifier.", metavar="ID")
+experiment = partial(
+    argument, text="An experiment's ID, or its beginning if no other begins so.", metavar="ID"
+)
 
 
 def allow_code(modules: Sequence[str], file: Path | None = None) -> None:

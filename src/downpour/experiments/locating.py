@@ -8,6 +8,7 @@ the data.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,8 +51,8 @@ class TrainedModel:
 
 def find(source: Source, shared: Path, spec: Spec | None = None) -> TrainedModel:
     """Find a trained model."""
-    name = _name_of(source)
     directory = experiments_at(shared)
+    name = _whole(_name_of(source), directory)
     file = find_model(name, directory, field=FIELD)
     folder = file.parent
     experiment = has_record(folder)
@@ -64,6 +65,14 @@ def find(source: Source, shared: Path, spec: Spec | None = None) -> TrainedModel
         data_root=data_root if data_root.is_dir() else own_datasets(),
         data_key=data_key_in(folder),
     )
+
+
+def _whole(name: str, directory: SharedDirectory | None) -> str:
+    """Complete the ID in `ID`, `ID@best` or `ID/FILE`, unless the name is the path of something."""
+    begin = re.split("[@/]", name)[0]
+    if directory is None or not begin or Path(name).exists():
+        return name
+    return directory.whole_id(begin) + name.removeprefix(begin)
 
 
 def own_datasets() -> Path:
@@ -142,8 +151,10 @@ def resumed_spec(experiment: str, shared: Path, changes: Mapping[str, Any]) -> S
     `changes` are fields that differ from its own. `epochs` includes the epochs that it has had; by
     default, it is as many as the experiment should have had.
     """
-    folder = SharedDirectory(shared).experiments / str(experiment)
-    if not is_bare_name(str(experiment)) or not folder.is_dir():
+    directory = SharedDirectory(shared)
+    experiment = directory.whole_id(str(experiment))
+    folder = directory.experiments / experiment
+    if not is_bare_name(experiment) or not folder.is_dir():
         raise SpecError("resume", experiment, f"no such experiment in {shared}")
     if is_at_work(folder) and not is_exported(folder / RECORD_NAME):
         raise SpecError("resume", experiment, "still trains; it can be continued after its end")

@@ -256,7 +256,7 @@ def replay(
         )
         made = again.make(versions, source)
         return Replay(
-            experiment=experiment,
+            experiment=past.experiment,
             version=again.version,
             checksum=made.checksum,
             compared=again.compared,

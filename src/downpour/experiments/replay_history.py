@@ -149,6 +149,7 @@ def past_of(experiment: str, shared: Path) -> Past:
     names_in(shared)
     if not isinstance(experiment, str) or not is_bare_name(experiment):
         _refuse(experiment, "must be an experiment's ID")
+    experiment = directory.whole_id(experiment)
     folder = directory.experiments / experiment
     if not folder.is_dir():
         _refuse(experiment, f"no such experiment in {shared}")

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from downpour.base import VERSION
 from downpour.base.errors import Refused, SpecError, StoreError
-from downpour.base.names import trained_on
+from downpour.base.names import trained_on, whole_id
 from downpour.base.states import (
     EXPERIMENT,
     TASK,
@@ -181,7 +181,7 @@ class ManagerHandler(WorkerCalls):
     def status(self, experiment: str, after_change: int, wait_seconds: float) -> Status:
         """Return the state; if the caller has seen the last change, wait for the next one."""
         if experiment:
-            self._check_known(experiment)
+            experiment = self._known(experiment)
         self.driver.wait_for_change(after_change, min(wait_seconds, LONGEST_WAIT_SECONDS))
         # Read this before the state: then we may show a change in between twice, but never miss it.
         change = self.driver.change
@@ -222,7 +222,7 @@ class ManagerHandler(WorkerCalls):
 
     def cancel(self, experiment: str) -> None:
         """Cancel an experiment; one that has ended stays as it is."""
-        self._check_known(experiment)
+        experiment = self._known(experiment)
         self._cancel(experiment, "cancelled by request")
 
     def _cancel(self, experiment: str, reason: str) -> None:
@@ -232,13 +232,13 @@ class ManagerHandler(WorkerCalls):
 
     def pause(self, experiment: str, paused: bool) -> None:  # noqa: FBT001 - as it is called remotely
         """Pause an experiment, or continue it; one that has ended stays as it is."""
-        self._check_known(experiment)
+        experiment = self._known(experiment)
         event = on.PauseAsked(at_seconds=self._now, experiment=experiment, paused=paused)
         self.driver.post(event).result()
 
     def disturbed(self, experiment: str, who: str, what: str) -> None:
         """Record that someone disturbs a process on purpose; this changes no decision."""
-        self._check_known(experiment)
+        experiment = self._known(experiment)
         event = on.Disturbed(at_seconds=self._now, experiment=experiment, who=who, what=what)
         self.driver.post(event).result()
 
@@ -249,6 +249,7 @@ class ManagerHandler(WorkerCalls):
 
     def results(self, experiment: str, from_line: int, wait_seconds: float) -> RecordPage:
         """Return lines of an experiment's record, waiting for one if there is none yet."""
+        experiment = self._known(experiment)
         record = self._record(experiment)
         deadline = self._now + min(wait_seconds, LONGEST_WAIT_SECONDS)
         while True:
@@ -261,14 +262,21 @@ class ManagerHandler(WorkerCalls):
                 next_line = from_line + len(lines)
                 return RecordPage(lines=tuple(lines), next_line=next_line, experiment=summary)
 
-    def _check_known(self, experiment: str) -> None:
-        here = self.spaces.get(experiment) or self.archive.summary(experiment)
-        if here is None:
+    def _known(self, experiment: str) -> str:
+        """Return an experiment's whole ID."""
+        if self._is_known(experiment):
+            return experiment
+        here = self.driver.ask(lambda core: list(core.state.experiments))
+        whole = whole_id(experiment, self._names(here))
+        if not self._is_known(whole):
             reason = f"no experiment '{experiment}'; `downpour list` names them"
             raise Refused("experiment", reason, value=experiment)
+        return whole
+
+    def _is_known(self, experiment: str) -> bool:
+        return bool(self.spaces.get(experiment) or self.archive.summary(experiment))
 
     def _record(self, experiment: str) -> RecordReader:
-        self._check_known(experiment)
         space = self.spaces.get(experiment)
         # Once an experiment has ended, its record is a file, and the lines need not stay in memory.
         runs = space is not None and experiment not in self.archive

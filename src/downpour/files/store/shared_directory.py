@@ -29,6 +29,7 @@ from pathlib import Path
 from filelock import BaseFileLock, Timeout
 
 from downpour.base.errors import FileMissing, OtherDirectory, SharedDirectoryError, StoreError
+from downpour.base.names import whole_id
 from downpour.files.store.bucket import Bucket, KeyTakenError
 from downpour.files.store.directory import (
     DirectoryStore,
@@ -270,6 +271,10 @@ class SharedDirectory:
     def experiment_path(self, experiment: str) -> Path:
         """Return an experiment's folder, whether it exists or not."""
         return self.experiments / check_bare_name(experiment)
+
+    def whole_id(self, begin: str) -> str:
+        """Return the only ID here that begins like this, or the text itself if none does."""
+        return whole_id(begin, (path.name for path in self.experiments.glob("*")))
 
     def store(self, experiment: str) -> Store:
         """Return the files of an experiment."""
