@@ -101,7 +101,7 @@ COMMANDS: list[tuple[str, ...]] = [
     ("dashboard nowhere --port 0", "FOLDER = 'nowhere': no such folder"),
     ("dashboard FILE --port 0", "FOLDER", "not a folder"),
     ("dashboard DIR --port 70000", "port = 70000", "a port from 0 to 65535"),
-    ("dashboard DIR --host 0.0.0.0 --port 0", "host = '0.0.0.0'", "a token (DOWNPOUR_TOKEN or "),
+    ("dashboard DIR --host 0.0.0.0 --port 0", "host = '0.0.0.0'", "a token (DOWNPOUR_TOKEN, or "),
     ("dashboard DIR --host nobody.invalid --port 0", "host", "name or address of this machine"),
     ("manager --dashboard-port 70000 --shared DIR --port 0", "dashboard_port = 70000"),
     ("run FILE --dashboard-port -1 --shared DIR", "dashboard_port = -1"),

@@ -82,6 +82,14 @@ def test_the_values_of_auto_are_explained_above_the_spec(
     assert why.startswith("# auto: optimizer_state = keep")
 
 
+def test_a_spec_that_continues_shows_all_epochs(capsys: pytest.CaptureFixture[str]) -> None:
+    """And nothing that a submission fixes."""
+    spec = Spec(epochs=4, rounds_before=3, init_from="any/m", data_key="a", code={"x.py": "1"})
+    printing.print_spec(spec, ["any"])
+    said = "# any\n# epoch 4 of 7 comes next, from any/m\nepochs = 7\n"
+    assert capsys.readouterr().err == said
+
+
 def test_an_experiment_without_workers_has_not_begun(capsys: pytest.CaptureFixture[str]) -> None:
     """The device that `auto` means is that of the workers, so the spec waits for one."""
     shown = printing.SpecOnce(lambda _: None, Spec(shards=3))

@@ -25,7 +25,7 @@ from downpour.host.paths import Credentials
 Refused = Callable[..., str]
 HERE = "127.0.0.1"
 TOKEN = "the token of these tests"
-WANTED = "needs a token (DOWNPOUR_TOKEN or token_file) or TLS "
+WANTED = "needs a token (DOWNPOUR_TOKEN, or --token-file with a file of `downpour manager --make"
 
 
 @pytest.fixture(scope="module")

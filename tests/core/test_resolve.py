@@ -349,3 +349,6 @@ def test_processes_that_share_a_batch_have_the_cpu() -> None:
     line = "auto: device = cpu, because workers have several processes ("
     assert str(explained(asked, resolved)).startswith(line)
     assert resolve(Spec.make({}), 2).device == "auto", "each worker takes its best"
+    asked = Spec.make({"task": "lab:trainer", "outer": "none", "meet": 1})
+    line = str(explained(asked, resolve(asked, 2).replace(device="cpu")))
+    assert "device = cpu, as lab:trainer says (" in line

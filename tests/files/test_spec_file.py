@@ -16,6 +16,12 @@ def test_a_file_is_read_and_overridden(tmp_path: Path) -> None:
     assert read_spec(file, {"epochs": 4}) == Spec(name="bigger", epochs=4)
 
 
+def test_a_script_is_no_spec(tmp_path: Path) -> None:
+    """The line names both ways to train with it."""
+    with pytest.raises(SpecError, match=r"with --task my:NAME, or `downpour init --from .*my.py`"):
+        read_spec(tmp_path / "my.py")
+
+
 def test_several_needs_are_one_spec(tmp_path: Path) -> None:
     """Their value is a list, as that of `betas` is; a list of another field is a grid's."""
     file = tmp_path / "spec.toml"

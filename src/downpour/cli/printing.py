@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 
 _UNBOUNDED = 10_000
 """The width, in columns, of an output that is not a terminal."""
+_CHECKED = ("best", "init", "outer", "states")
+_FIXED = ("code", "code_bundle", "data_key", *(f"{x}_checksum" for x in _CHECKED))
 
 
 @functools.cache
@@ -102,10 +104,17 @@ def note(text: str) -> None:
 def print_spec(spec: Spec, comments: Iterable[str] = ()) -> None:
     """Print, as TOML, the fields of a spec that differ from the defaults, below some comments.
 
-    The whole spec is in the experiment's folder, as `spec.toml`.
+    Fields that a submission fixes are left out. If the spec continues an experiment, its epochs
+    include the earlier ones. The whole spec is in the experiment's folder, as `spec.toml`.
     """
+    fields = type(spec).model_fields
+    shown = {name: fields[name].get_default(call_default_factory=True) for name in _FIXED}
+    if spec.rounds_before:
+        done, total = spec.meetings.epochs_before, spec.meetings.epochs_in_all
+        comments = [*comments, f"epoch {done + 1} of {total} comes next, from {spec.init_from}"]
+        shown |= {"rounds_before": 0, "init_from": None, "epochs": total}
     lines = "".join(f"# {comment}\n" for comment in comments)
-    text = lines + spec.to_toml(without_defaults=True)
+    text = lines + spec.replace(**shown).to_toml(without_defaults=True)
     if text:
         err().print(text.rstrip(), style="dim", highlight=False, markup=False, soft_wrap=True)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -105,7 +105,7 @@ def predict(options: _PredictOptions) -> None:
     if options.as_json:
         print_json(rows)
     elif options.as_csv:
-        print_csv(rows)
+        print_csv(_flat(rows))
     else:
         from rich.table import Table
 
@@ -115,9 +115,25 @@ def predict(options: _PredictOptions) -> None:
         out().print(table, highlight=False, markup=False)
 
 
-def _shown(value: Any) -> str:
-    text = f"{value:.4f}" if isinstance(value, float) else str(value)
-    return one_line(text)
+def _flat(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Give each number of an output its own column, unless rows differ in their number."""
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    for name, values in [*columns.items()]:
+        lists = [value for value in values if isinstance(value, list)]
+        if len(lists) == len(rows) and len({*map(len, lists)}) == 1:
+            del columns[name]
+            columns |= {
+                f"{name}_{place}": [*one] for place, one in enumerate(zip(*lists, strict=True))
+            }
+    texts = ([_shown(x, ".7g") for x in one] for one in columns.values())
+    return [dict(zip(columns, row, strict=True)) for row in zip(*texts, strict=True)]
+
+
+def _shown(value: Any, digits: str = ".4f") -> str:
+    """Write a prediction; single precision has seven digits."""
+    if isinstance(value, list):
+        return f"[{', '.join(_shown(one, digits) for one in value)}]"
+    return f"{value:{digits}}" if isinstance(value, float) else one_line(str(value))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

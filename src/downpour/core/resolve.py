@@ -94,7 +94,9 @@ def explained(asked: Spec, resolved: ResolvedSpec) -> str | None:
         often = f"{_MEETINGS} or more, as a shard's batches allow"
         words.append(f"meet = {often if resolved.meet == AUTO else resolved.meet}")
     if asked.device != resolved.device:
-        words.append(f"device = {resolved.device}, because workers have several processes")
+        several = resolved.inside.processes > 1
+        cause = "because workers have several processes" if several else f"as {resolved.task} says"
+        words.append(f"device = {resolved.device}, {cause}")
     if not words:
         return None
     shards = "1 shard" if resolved.shards == 1 else f"{resolved.shards} shards"

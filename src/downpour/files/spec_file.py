@@ -69,7 +69,8 @@ def _is_spec(fields: Mapping[str, Any]) -> bool:
 
 def _whole(path: Path) -> dict[str, Any]:
     if path.suffix == ".py":
-        accepted = "is Python, not TOML: `downpour init --from FILE` makes a spec of a script"
+        port = f"`downpour init --from {path}` makes a spec of a script"
+        accepted = f"is Python, not TOML: train its task with --task {path.stem}:NAME, or {port}"
         raise SpecError("FILE", str(path), accepted)
     try:
         return toml_fields(read_user_file(path).decode(), str(path))

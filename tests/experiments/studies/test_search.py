@@ -175,7 +175,7 @@ def test_processes_inside_a_worker_may_be_searched() -> None:
         (f'name = "s"\n[search]\n{RATE}', "workers = None: is required, unless shards is given"),
         (PLAIN + f"evaluate_every = 0\n[search]\n{RATE}", "evaluate_every = 0: must be at least 1"),
         (PLAIN + f"epoch = 3\n[search]\n{RATE}", "epoch = 3: no such field; did you mean epochs?"),
-        (f"workers = 2\n[search]\n{RATE}", "name = None: must be 1 to 64 letters"),
+        (f"workers = 2\n[search]\n{RATE}", "name = None: must be given, as in name = "),
         ("[search", "TOML = '[search': cannot be read"),
     ],
 )

@@ -378,13 +378,28 @@ def test_what_is_no_input_is_told_in_one_line(
 
 
 @pytest.mark.usefixtures("allowed")
+def test_numbers_of_one_prediction_are_columns(
+    command: Downpour, own: downpour.Result, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In CSV, with the digits that single precision has; a table has them in brackets."""
+    from regression import Regression  # type: ignore[import-not-found]
+
+    both = lambda _, __, batch: torch.ones(len(batch[0]), 2) / 3  # noqa: E731
+    monkeypatch.setattr(Regression, "predict", both, raising=False)
+    words = ("predict", own.experiment, "test", "--shared", shared)
+    head, first, *_ = command(*words, "--csv").out.splitlines()
+    assert (head, first) == ("example,output_0,output_1", "0,0.3333333,0.3333333")
+    assert "[0.3333, 0.3333]" in command(*words).out
+
+
+@pytest.mark.usefixtures("allowed")
 def test_a_task_predicts_a_part_of_its_examples(own: downpour.Result, shared: Path) -> None:
     """By default with the network's output for the first of a pair."""
     trained = find(own, shared)
     rows = predict(trained, "test")
     assert len(rows) == 200
     model = downpour.load_model(own, shared=shared)
-    from regression import Regression  # type: ignore[import-not-found]
+    from regression import Regression
 
     x, _ = Regression(rows=200, width=4).examples("test").tensors
     with torch.no_grad():

@@ -96,6 +96,9 @@ def test_what_processes_used_is_told_where_it_was_sampled(make: Make) -> None:
         ["1", "1", "1.45", "3", "7", "12.50"],
         ["2", "2", "1.45", "3", "7", "12.50"],
     ]
+    fewer = make.run([0.5], values=(2,), repetition=2, resources=make.samples("a"))
+    again = make.subgrid(axes=("workers",), settings=[(2,)], runs=[runs[1], fewer], repetitions=2)
+    assert resources(again).texts()[0][1] == "2", "the most, because a short process has no sample"
     assert "splits-resources" in [table.name for table in tables_of(make.study(subgrid))]
 
 
@@ -147,6 +150,7 @@ def test_a_latex_table_keeps_what_values_say() -> None:
     """Signs of LaTeX are escaped."""
     table = Table("t", "10 % of a_b", (Column("a", "a"), Column("b", "b", 1)), (("x&y", 0.5),))
     assert table.to_latex().splitlines() == [
+        r"% needs \usepackage{booktabs}",
         r"\begin{table}",
         r"\caption{10 \% of a\_b}",
         r"\centering",

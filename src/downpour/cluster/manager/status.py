@@ -276,7 +276,9 @@ def _why(core: SchedulerState, experiment: Experiment) -> str:
             before = [each.name for each in (core.active, *waiting(core)) if each is not None]
             place = before.index(experiment.name)
             behind = f", behind {before[place - 1]}" if place else ""
-            return f"number {place} in the queue{behind}, for {experiment.spec.shards} workers"
+            shards = experiment.spec.shards
+            workers = f"{shards} worker{'' if shards == 1 else 's'}"
+            return f"number {place} in the queue{behind}, for {workers}"
     return ""
 
 

@@ -103,8 +103,7 @@ class Grid(study.StudySpec):
             study.check_name(field, value, _BESIDE_SPEC)
         common = dict(fields)
         tables = common.pop(_SUBGRID, None)
-        name = common.pop("name", None)
-        Spec.make({"name": name})
+        name = study.name_in(common)
         repetitions = study.whole_number("trials", common.pop("trials", 1), _REPETITIONS_MAX)
         if tables is None:
             tables = [{"name": name}]

@@ -87,7 +87,7 @@ class Search(study.StudySpec):
                 raise SpecError(field, value, "must come below [search]")
             study.check_name(field, value, _ABOVE)
         settings = dict(table)
-        name = Spec.make({"name": fields.pop("name", None)}).name
+        name = study.name_in(fields)
         workers = fields.pop("workers", None)
         if workers is not None:
             study.whole_number("workers", workers, study.WORKERS_MAX)

@@ -58,6 +58,13 @@ def check_name(field: str, value: Value, others: Sequence[str]) -> None:
     Spec.make({field: value})  # refuses it with the spec's own suggestion
 
 
+def name_in(fields: dict[str, Value]) -> str:
+    """Take the name of a study from the fields of its file."""
+    if "name" not in fields:
+        raise SpecError("name", None, 'must be given, as in name = "first"')
+    return Spec.make({"name": fields.pop("name")}).name
+
+
 def whole_number(field: str, value: Value, most: int, *, least: int = 1) -> int:
     """Return a value that is a whole number within limits."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:

@@ -44,8 +44,8 @@ _QUIET_SECONDS = 10.0
 _PARTING_SECONDS = 1.0
 """How long a connection that must make room may take to end."""
 _TRUST_WANTED = (
-    "needs a token (DOWNPOUR_TOKEN or token_file) or TLS (tls_cert, tls_key, tls_ca), "
-    "because other machines can reach it there"
+    "needs a token (DOWNPOUR_TOKEN, or --token-file with a file of `downpour manager --make-token`)"
+    " or TLS (--tls-cert, --tls-key, --tls-ca), because other machines can reach it there"
 )
 
 

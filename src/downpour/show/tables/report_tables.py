@@ -92,7 +92,8 @@ class Table:
         lines = [" & ".join(map(_as_latex, row)) + r" \\" for row in [heads, *self.texts()]]
         sides = "".join("l" if column.is_text else "r" for column in self.columns)
         body = [r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
-        begin = [r"\begin{table}", rf"\caption{{{_as_latex(self.caption)}}}", r"\centering"]
+        needs = r"% needs \usepackage{booktabs}"
+        begin = [needs, r"\begin{table}", rf"\caption{{{_as_latex(self.caption)}}}", r"\centering"]
         tabular = [rf"\begin{{tabular}}{{{sides}}}", *body, r"\end{tabular}", r"\end{table}"]
         return "\n".join([*begin, *tabular]) + "\n"
 
@@ -390,7 +391,7 @@ def resources(subgrid: SubgridResult) -> Table:
     rows = []
     for values, runs_here in subgrid.measured:
         if sampled := [run.resources for run in runs_here if run.resources]:
-            processes = Estimate.of(map(len, sampled))
+            processes = max(map(len, sampled))
             estimates = (
                 Estimate.of(measure(chain.from_iterable(used.values())) for used in sampled)
                 for _, measure in measures
