@@ -1,23 +1,18 @@
 """A shard goes from one real process to another in the middle of its training."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from threading import Event, Thread
-from typing import TYPE_CHECKING
 
 import pytest
 
 from downpour import Client, Spec
 from tests.chaos.stage import Cluster
 from tests.specs import model_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SPEC = Spec(
     shards=2,

@@ -1,10 +1,8 @@
 """Every command calls the manager that its user means, and `downpour ping` says who answers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -12,10 +10,8 @@ from downpour.base import VERSION
 from downpour.network.rpc import serve_worker
 from downpour.network.rpc.messages import WorkerInfo
 from tests.cli.addresses import matrix, why_not
+from tests.cli.conftest import Served
 from tests.files.objects import lab
-
-if TYPE_CHECKING:
-    from tests.cli.conftest import Served
 
 Refused = Callable[..., str]
 

@@ -1,13 +1,11 @@
 """The model that an experiment begins with, and the best one that it keeps."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from threading import Event
 from time import sleep
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,11 +17,8 @@ from downpour.files.store import SharedDirectory, decode, encode, layout
 from downpour.network.rpc.messages import TaskMessage
 from downpour.record import Result
 from downpour.show.tables.terminal_tables import result_table
-from tests.cluster.manager.conftest import Arrays, Cluster, Start, diligent
+from tests.cluster.manager.conftest import Arrays, Cluster, FakeWorker, Start, diligent
 from tests.show.terminal import rendered
-
-if TYPE_CHECKING:
-    from tests.cluster.manager.conftest import FakeWorker
 
 PATIENCE_SECONDS = 30.0
 
@@ -78,12 +73,6 @@ def test_a_run_that_is_cancelled_keeps_the_version_that_was_best(cluster: Cluste
     assert best.file.name.startswith("model-000001-")
     assert best.file.exists()
     assert not (folder / layout.BEST_NAME).exists()
-
-
-def test_a_metric_that_is_not_measured_is_told_at_once(cluster: Cluster) -> None:
-    """The built-in task measures accuracy alone: nothing is begun."""
-    with pytest.raises(SpecError, match=r"^keep_best = 'bleu': must be accuracy or loss"):
-        cluster.submit(keep_best="bleu")
 
 
 def test_examples_that_are_set_apart_are_validated_and_the_test_comes_once(

@@ -1,13 +1,11 @@
 """A manager takes up what managers of its directory wrote, each experiment by itself."""
 
-from __future__ import annotations
-
 import secrets
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -18,10 +16,7 @@ from downpour.files.store.directory import names_in
 from downpour.files.store.shared_directory import RUN_LOCK_NAME, is_abandoned, lock_file
 from downpour.network.rpc.messages import ExperimentSummary, TaskMessage
 from downpour.record.journal import seal, segments, whole_lines
-from tests.cluster.manager.conftest import SMALL, Cluster, Start, diligent, started_in
-
-if TYPE_CHECKING:
-    from tests.cluster.manager.conftest import FakeWorker
+from tests.cluster.manager.conftest import SMALL, Cluster, FakeWorker, Start, diligent, started_in
 
 PATIENCE_SECONDS = 30.0
 
@@ -164,18 +159,19 @@ def test_a_directory_that_is_restored_as_a_whole_is_the_same_cluster(
     second.result_of(experiment)
 
 
-@pytest.mark.parametrize("noted", [True, False])
-def test_an_ended_experiment_needs_no_spec(start: Start, *, noted: bool) -> None:
+def test_an_ended_experiment_needs_no_spec(start: Start) -> None:
     """Whether a manager has noted the end or must read the journal."""
     first = start()
     done = run_once(first)
     first.close()
     (first.shared.experiment_path(done) / SPEC_NAME).unlink()
-    if not noted:
-        forget(first)
-    second = start()
-    assert listed(second)[done].state is ExperimentState.FINISHED
-    assert second.record(done)
+    for noted in (True, False):
+        if not noted:
+            forget(first)
+        following = start()
+        assert listed(following)[done].state is ExperimentState.FINISHED
+        assert following.record(done)
+        following.close()
 
 
 @pytest.mark.parametrize("lines", [1, 2, 5, 11])
@@ -203,54 +199,46 @@ def test_a_finished_experiment_whose_last_lines_are_lost_keeps_its_result(
     assert (folder / layout.FINAL_NAME).read_bytes() == result
 
 
-@pytest.mark.parametrize("damage", ["missing", "edited", "not text", "cut off"])
 def test_workers_follow_the_spec_that_was_submitted(
-    start: Start, damage: str, caplog: pytest.LogCaptureFixture
+    start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whatever became of its file while no manager was there; the journal has it."""
+    harms: dict[str, Callable[[Path], object]] = {
+        "missing": Path.unlink,
+        "edited": lambda spec: spec.write_text(spec.read_text().replace("seed = 0", "seed = 1")),
+        "not-text": lambda spec: spec.write_bytes(b"\xff\xfe"),
+        "cut-off": lambda spec: spec.write_bytes(spec.read_bytes()[:40]),
+    }
     first = start()
-    experiment = first.submit()
-    spec = first.shared.experiment_path(experiment) / SPEC_NAME
+    names = [first.submit(name=damage, epochs=1) for damage in harms]
+    specs = [first.shared.experiment_path(name) / SPEC_NAME for name in names]
     first.close()
-    submitted = spec.read_bytes()
-    spec.write_bytes(
-        {
-            "missing": b"",
-            "edited": submitted.replace(b"seed = 0", b"seed = 1"),
-            "not text": b"\xff\xfe",
-            "cut off": submitted[:40],
-        }[damage]
-    )
-    if damage == "missing":
-        spec.unlink()
+    submitted = [spec.read_bytes() for spec in specs]
+    for harm, spec in zip(harms.values(), specs, strict=True):
+        harm(spec)
     second = start()
-    assert f"{experiment}: {SPEC_NAME}" in caplog.text
-    assert spec.read_bytes() == submitted
+    assert all(f"{name}: {SPEC_NAME}" in caplog.text for name in names)
+    assert [spec.read_bytes() for spec in specs] == submitted
     worker = second.join("one")
-    second.result_of(experiment)
-    assert bytes(second.shared.store(experiment).read(worker.tasks[0].spec)) == submitted
+    for name in names:
+        second.result_of(name)
+    read = {
+        one.id.experiment: second.shared.store(one.id.experiment).read(one.spec)
+        for one in worker.tasks
+    }
+    assert [bytes(read[name]) for name in names] == submitted
 
 
-@pytest.mark.parametrize(
-    ("name", "harm"),
-    [
-        # A comment changes nothing.
-        (SPEC_NAME, lambda content: b"# as discussed\n" + content),
-        # It serves people alone.
-        (layout.RECORD_NAME, lambda _: b"no fact\n" * 3),
-    ],
-)
-def test_a_file_that_changes_no_result_may_be_edited(
-    start: Start, name: str, harm: Callable[[bytes], bytes]
-) -> None:
-    """The experiment goes on, and a spec that says the same in other words stays."""
+def test_a_file_that_changes_no_result_may_be_edited(start: Start) -> None:
+    """The experiment goes on; a spec that says the same in other words stays."""
     first = start()
     experiment = first.submit()
     first.close()
     folder = first.shared.experiment_path(experiment)
-    path, spec = folder / name, folder / SPEC_NAME
-    path.write_bytes(harm(path.read_bytes() if path.exists() else b""))
-    edited = spec.read_bytes()
+    spec = folder / SPEC_NAME
+    edited = b"# as discussed\n" + spec.read_bytes()
+    spec.write_bytes(edited)
+    (folder / layout.RECORD_NAME).write_bytes(b"no fact\n" * 3)  # which serves people alone
     second = start()
     second.join("one")
     second.result_of(experiment)
@@ -344,31 +332,31 @@ def test_the_presence_of_managers_that_were_killed_is_removed(start: Start) -> N
     assert set(presence.iterdir()) == there
 
 
-@pytest.mark.parametrize("damage", ["gone", "altered", "cut off", "of a later term"])
-def test_the_list_of_ended_experiments_only_spares_reading(start: Start, damage: str) -> None:
+def test_the_list_of_ended_experiments_only_spares_reading(start: Start) -> None:
     """Where it is damaged, journals are read; where folders were removed, they are not listed.
 
     It is of a later term where the terms were removed, and are counted from 1 anew.
     """
+    harms: tuple[Callable[[Path], object], ...] = (
+        Path.unlink,
+        lambda ended: ended.write_bytes(
+            ended.read_bytes().replace(b'"finished"', b'"cancelled"', 1)
+        ),
+        lambda ended: ended.write_bytes(ended.read_bytes()[:-9]),
+        lambda ended: ended.rename(ended.with_name("ended-000099.jsonl")),
+    )
     first = start()
     names = [run_once(first, name=name, epochs=1) for name in ("a", "b", "c")]
     first.close()
-    [ended] = first.shared.root.glob("ended-*")
-    content = ended.read_bytes()
-    if damage == "gone":
-        ended.unlink()
-    elif damage == "altered":
-        ended.write_bytes(content.replace(b'"finished"', b'"cancelled"', 1))
-    elif damage == "cut off":
-        ended.write_bytes(content[:-9])
-    else:
-        ended.rename(ended.with_name("ended-000002.jsonl"))
     shutil.rmtree(first.shared.experiment_path(names[1]))
-    for _ in range(2):
-        following = start()
-        states = {name: summary.state for name, summary in listed(following).items()}
-        assert states == dict.fromkeys((names[0], names[2]), ExperimentState.FINISHED)
-        following.close()
+    for harm in harms:
+        [ended] = first.shared.root.glob("ended-*")
+        harm(ended)
+        for _ in range(2):
+            following = start()
+            states = {name: summary.state for name, summary in listed(following).items()}
+            assert states == dict.fromkeys((names[0], names[2]), ExperimentState.FINISHED)
+            following.close()
 
 
 def test_status_tells_that_a_folder_was_removed(start: Start) -> None:

@@ -74,8 +74,8 @@ def test_an_experiment_under_way_is_told_of(cluster: Any) -> None:
     assert ("downpour_experiment_rounds_done", experiment) not in told
 
 
-def test_rounds_and_attempts_are_counted(cluster: Any) -> None:
-    """Rounds, attempts and how long they took."""
+def test_rounds_and_attempts_are_counted(cluster: Any, options: ManagerOptions) -> None:
+    """And how long they took; the next manager counts experiments of this one, once."""
     cluster.join("ann")
     cluster.join("bob")
     cluster.end_of(cluster.submit())
@@ -88,14 +88,6 @@ def test_rounds_and_attempts_are_counted(cluster: Any) -> None:
     assert told["downpour_round_seconds_sum",] >= told["downpour_last_round_seconds",] > 0
     assert told["downpour_aggregation_seconds_count",] == 2
     assert told["downpour_evaluation_seconds_count",] == 2
-
-
-def test_experiments_of_an_earlier_manager_are_counted(
-    cluster: Any, options: ManagerOptions
-) -> None:
-    """Once, whether the core still knows it or the archive alone."""
-    cluster.join("ann")
-    cluster.end_of(cluster.submit())
     cluster.manager.close()
     following = start_manager(options)
     told = scraped(following.metrics_url)

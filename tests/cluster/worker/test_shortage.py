@@ -1,9 +1,6 @@
 """A worker whose accelerator lacks memory, which a fake stands for, trains the task again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -16,9 +13,7 @@ from downpour.cluster.worker.task_runner import TaskRunner
 from downpour.learning.training import step as shortage
 from downpour.learning.training.loop import ShardTraining
 from downpour.learning.training.step import Shortage
-
-if TYPE_CHECKING:
-    from tests.cluster.worker.conftest import Trainable
+from tests.cluster.worker.conftest import Trainable
 
 Run = Callable[[int], Update]
 

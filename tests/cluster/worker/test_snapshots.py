@@ -1,10 +1,8 @@
 """A task's state, published now and then: the worker that has it goes on to the same bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -19,11 +17,9 @@ from downpour.cluster.worker.attempt import (
 )
 from downpour.cluster.worker.task_runner import TaskRunner
 from downpour.core.node.attempt import StepLoop
-
-if TYPE_CHECKING:
-    from downpour.files.store import SharedDirectory
-    from downpour.network.rpc.messages import TaskMessage
-    from tests.cluster.worker.conftest import Trainable
+from downpour.files.store import SharedDirectory
+from downpour.network.rpc.messages import TaskMessage
+from tests.cluster.worker.conftest import Trainable
 
 
 class Clock:

@@ -1,7 +1,5 @@
 """One task from its message to its update, on real files and a real network."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
@@ -9,7 +7,6 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING
 
 import numpy as np
 import psutil
@@ -47,10 +44,8 @@ from downpour.files.store import (
 from downpour.learning.datasets import array_folder, digests, prepare
 from downpour.learning.intra_worker import helper_process
 from downpour.network.rpc.messages import Indices, IndicesFile, TaskMessage, pack_indices
+from tests.cluster.worker.conftest import Trainable
 from tests.conftest import Allow
-
-if TYPE_CHECKING:
-    from tests.cluster.worker.conftest import Trainable
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,6 @@
 """What simulated rounds let count is trained for real."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +8,6 @@ from downpour import Spec, run
 from downpour.base.errors import SpecError
 from downpour_lab.policylab.learning import Learning
 from downpour_lab.policylab.ledger import RoundOutcome
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SPEC = Spec(meet=1, dataset="digits", split="class", seed=3)
 SHARDS = 5

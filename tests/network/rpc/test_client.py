@@ -1,11 +1,8 @@
 """Each call of both clients against a real server: values, and errors of our tree."""
 
-from __future__ import annotations
-
 import inspect
 import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -32,9 +29,7 @@ from downpour.network.rpc.messages import (
     WorkerInfo,
     WorkerService,
 )
-
-if TYPE_CHECKING:
-    from tests.network.rpc.conftest import Served
+from tests.network.rpc.conftest import Served
 
 REGISTRATION = Registration(
     name="w1",

@@ -1,7 +1,5 @@
 """A peer that is slow, mute, restarted or not what it seems, down to its frames."""
 
-from __future__ import annotations
-
 import errno
 import socket
 from collections.abc import Callable, Iterator
@@ -9,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Event, Thread
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from thrift.protocol.TBinaryProtocol import TBinaryProtocol
@@ -18,10 +16,7 @@ from thrift.transport.TTransport import TMemoryBuffer
 
 from downpour.base.errors import DeadlineExceeded, IncompatiblePeer, Unreachable
 from downpour.network.rpc import Address, ManagerClient, frames, serve_manager
-from tests.network.rpc.conftest import Gate
-
-if TYPE_CHECKING:
-    from tests.network.rpc.conftest import Served
+from tests.network.rpc.conftest import Gate, Served
 
 
 @contextmanager

@@ -1,7 +1,5 @@
 """A server between hostile peers, its limits, and its end."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import socket
@@ -12,7 +10,7 @@ from queue import SimpleQueue
 from random import Random
 from threading import Event, Thread, current_thread
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from thrift import protocol
@@ -25,10 +23,7 @@ from downpour.network.discovery import awaiting
 from downpour.network.rpc import Address, ManagerClient, Trust, frames, serve_manager
 from downpour.network.rpc.frames import FRAME_BYTES_MAX
 from downpour.network.rpc.server import Limits, Sparing
-from tests.network.rpc.conftest import Gate
-
-if TYPE_CHECKING:
-    from tests.network.rpc.conftest import FakeManager, Serve, Served
+from tests.network.rpc.conftest import FakeManager, Gate, Serve, Served
 
 BOMB = 2**31 - 1
 
