@@ -182,6 +182,11 @@ def _steps_fit(spec: SpecFields) -> None:
         raise refusal("model_compression", name, accepted)
 
 
+def _audit_fits(spec: SpecFields) -> None:
+    if spec.audit and not spec.repeatable:
+        raise refusal("audit", spec.audit, "needs repeatable = true: it compares bytes")
+
+
 def _needs_fit(spec: SpecFields) -> None:
     beyond = [number for number in spec.shard_needs if int(number) >= (spec.shards or inf)]
     if beyond:
@@ -240,6 +245,7 @@ class Spec(SpecFields):
         _start_fits(self)
         _goal_fits(self)
         _steps_fit(self)
+        _audit_fits(self)
         _needs_fit(self)
 
     @field_validator("keep_best")

@@ -350,6 +350,13 @@ class SpecFields(Fields):
         description="How many attempts of a task may fail without failing the run; an attempt "
         "that published a snapshot does not count",
     )
+    audit: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Share of the tasks that a second worker trains again, to find workers that "
+        "compute wrong (docs/how-to/trust.md)",
+    )
     snapshot_every: float = Field(
         default=10.0,
         ge=0,

@@ -134,7 +134,7 @@ class Forecaster:
             match fact:
                 case out.Assigned():
                     self._assign(core, fact)
-                case out.Accepted():
+                case out.Accepted() | out.Withheld():
                     self._update_bytes = core.state.experiments[
                         fact.attempt.experiment
                     ].update_bytes

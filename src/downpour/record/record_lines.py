@@ -215,6 +215,35 @@ class ContradictedLine(AttemptLine, frozen=True, kw_only=True):
         )
 
 
+class WithheldLine(AttemptLine, frozen=True, kw_only=True):
+    """The update of an audited task does not count before another worker has trained the task."""
+
+    checksum: str
+    completion_seconds: float
+
+
+class QuarantinedLine(AttemptLine, frozen=True, kw_only=True):
+    """A worker computes wrong, as this attempt showed, and gets no more tasks.
+
+    It trained `unaudited` tasks since its last good audit, from the round `unaudited_since` on.
+    """
+
+    reason: str
+    unaudited: int
+    unaudited_since: int | None
+
+    def __str__(self) -> str:
+        return f"{self.worker} gets no more tasks: {self.reason}; {self.left_in}"
+
+    @property
+    def left_in(self) -> str:
+        """Say which of the worker's updates count although no audit has confirmed them."""
+        if self.unaudited_since is None:
+            return "no update of it counts without an audit"
+        many = f"{self.unaudited} updates" if self.unaudited > 1 else "one update"
+        return f"{many} of it count without an audit, from round {self.unaudited_since + 1} on"
+
+
 class UpdatedLine(AttemptLine, frozen=True, kw_only=True):
     """An attempt published its update, which counts.
 
@@ -222,7 +251,8 @@ class UpdatedLine(AttemptLine, frozen=True, kw_only=True):
     assignment to the report. `checksum` is the update's. `processes` is the number of the worker's
     processes that computed the last step. `shortages` counts the steps of the experiment so far
     that lacked memory, on the host or an accelerator. `trial` is the checksum of the trial's steps
-    in the worker's process, if it repeated them.
+    in the worker's process, if it repeated them. An audit compared it with equal updates of the
+    workers in `confirmed_by`.
     """
 
     samples: Count
@@ -237,6 +267,7 @@ class UpdatedLine(AttemptLine, frozen=True, kw_only=True):
     processes: Count = 1
     shortages: Count = 0
     trial: str = ""
+    confirmed_by: tuple[str, ...] = ()
 
 
 class Sample(NamedTuple):
@@ -426,6 +457,8 @@ RecordLine = (
     | ExplainedLine
     | DisturbedLine
     | BlocksReadLine
+    | WithheldLine
+    | QuarantinedLine
     | UpdatedLine
     | ResourcesUsedLine
     | AttemptFailedLine

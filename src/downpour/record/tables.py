@@ -319,6 +319,10 @@ class Tables:
                 self._assign(at, line)
             case told.UpdatedLine():
                 self._accept(at, line)
+            case told.WithheldLine():
+                attempt = self.round(line.round).attempt(line.shard, line.attempt)
+                attempt.end, attempt.outcome = at, "stopped"
+                attempt.stop_at(at, OVERTAKEN)
             case told.ForeseenLine():
                 self.round(line.round).attempt(line.shard, line.attempt).foreseen.append(line)
             case told.SavedLine():

@@ -129,7 +129,7 @@ class RecordedDecision:
         return f"{self.name}: {reason}" if reason else self.name
 
 
-def decision(line: told.RecordLine) -> RecordedDecision | None:  # noqa: C901 - one arm a line
+def decision(line: told.RecordLine) -> RecordedDecision | None:  # noqa: C901, PLR0912 - an arm a line
     """Return the decision in a line; None if the line is no decision."""
     kind: DecisionKind
     details: dict[str, Any] = {"reason": getattr(line, "reason", None) or None}
@@ -156,6 +156,9 @@ def decision(line: told.RecordLine) -> RecordedDecision | None:  # noqa: C901 - 
             kind, name, details = "disturb", f"disturb {line.who}", {"what": str(line)}
         case told.ContradictedLine():
             return RecordedDecision("differ", "updates differ", {"reason": str(line)})
+        case told.QuarantinedLine():
+            kind, name = "worker", f"no more tasks for {line.worker}"
+            details["reason"] = f"{line.reason}; {line.left_in}"
         case told.FinishedLine():
             kind, name = "end", "finished"
         case told.FailedLine() | told.CancelledLine():

@@ -142,6 +142,8 @@ _LINES: dict[type[Journaled], type[told.RecordLine]] = {
     out.HandOverAsked: told.HandOverAskedLine,
     out.ForecastRecorded: told.ForeseenLine,
     out.Accepted: told.UpdatedLine,
+    out.Withheld: told.WithheldLine,
+    out.Quarantined: told.QuarantinedLine,
     out.Saved: told.SavedLine,
     out.Contradicted: told.ContradictedLine,
     out.GivenUp: told.AttemptFailedLine,
@@ -181,6 +183,8 @@ def _renamed(entry: Journaled) -> dict[str, Any]:  # noqa: PLR0911 - one arm an 
         case out.Accepted():
             file = entry.update.file
             return {"bytes": file.size_bytes, "checksum": file.checksum}
+        case out.Withheld():
+            return {"checksum": entry.update.file.checksum}
         case out.Saved():
             snapshot = entry.snapshot
             return {"step": snapshot.steps_done, "bytes": snapshot.file.size_bytes}

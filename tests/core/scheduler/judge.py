@@ -87,7 +87,7 @@ class Judge:
             case out.Rescheduled():
                 assert (fact.experiment in self.paused) == (fact.change != "paused")
                 self.paused ^= {fact.experiment} if fact.change != "set aside" else set()
-            case out.ForecastRecorded() | out.HandOverAsked():
+            case out.ForecastRecorded() | out.HandOverAsked() | out.Withheld() | out.Quarantined():
                 assert fact.attempt in self.assigned
             case out.Resized() | out.WorkerRequested() | out.Explained():
                 pass

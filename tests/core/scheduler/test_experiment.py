@@ -24,7 +24,7 @@ def publish(experiment: Experiment, shard: int = 0, at_seconds: float = 0.0) -> 
     update = make.update(f"u{current.number}")
     attempt = experiment.assign(current, shard, "ann", 0.0)
     current.publish(attempt, "ann", update, 1.0)
-    experiment.arrive(attempt, at_seconds)
+    experiment.arrive(attempt, at_seconds, "ann")
 
 
 def train(experiment: Experiment) -> None:

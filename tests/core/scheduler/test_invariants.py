@@ -62,7 +62,7 @@ def unused_updates(state: SchedulerState, experiment: Experiment, current: Round
     for shard in range(3):
         attempt = current.assign(shard, "ann", 0.0)
         current.publish(attempt, "ann", make.update("u"), 1.0)
-        experiment.arrive(attempt, 1.0)
+        experiment.arrive(attempt, 1.0, "ann")
 
 
 CASES: list[tuple[Falsify, str]] = [

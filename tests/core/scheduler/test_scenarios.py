@@ -198,6 +198,10 @@ def in_words(fact: out.Fact) -> str:  # noqa: C901, PLR0911, PLR0912 - one arm a
             return f"explained {fact.worker} ({fact.reason})"
         case out.Saved():
             return f"saved {_attempt_of(fact)} in {fact.snapshot.file.name}"
+        case out.Withheld():
+            return f"withheld {fact.worker} {_attempt_of(fact)}"
+        case out.Quarantined():
+            return f"quarantined {fact.worker} ({fact.reason})"
         case out.Contradicted():
             made = f"what {fact.accepted_from} made"
             return f"contradicted {fact.worker} {_attempt_of(fact)}, not {made}"

@@ -351,12 +351,12 @@ class Observations:
 
     def _noticed(self, fact: out.Fact) -> Iterator[Observed]:
         match fact:
-            case out.Accepted() | out.GivenUp():
+            case out.Accepted() | out.Withheld() | out.GivenUp():
                 yield from self._usage.end(fact.worker, fact.attempt)
             case out.Dismissed():
                 how = "is lost" if fact.lost else "left"
                 membership_log.info("%s %s: %s", fact.worker, how, fact.reason)
-            case out.Contradicted():
+            case out.Contradicted() | out.Quarantined():
                 log.warning("%s", line_of(fact))
 
     def _introduction(self, worker: str) -> RecordLine:

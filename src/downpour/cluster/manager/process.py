@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -277,7 +278,7 @@ def _continued(
     address: Address,
 ) -> tuple[Leader, RecoveredState]:
     """Begin a term, and continue the experiments that earlier managers left."""
-    core = Scheduler(options.patience)
+    core = Scheduler(options.patience, secret=secrets.token_bytes(16))
     if not options.embedded:
         leader = lease.claim(*_called_at(address))
         check = partial(lease.check, shared.retry_policy)

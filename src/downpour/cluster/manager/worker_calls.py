@@ -195,6 +195,8 @@ class WorkerCalls:
             running=registration.running,
             labels=registration.labels,
             device=registration.trains_on,
+            numeric_class=str(registration.numeric_class),
+            processor_class=str(registration.processor_class or ""),
         )
         self.driver.post(joined).result()
         # Not at the first heartbeat: if the worker dies in between, this connection ends.

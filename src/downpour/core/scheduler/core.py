@@ -13,13 +13,13 @@ from typing import assert_never
 from downpour.base.states import HEARTBEATS_A_SECOND, ExperimentState, FailureKind, unmeasured
 from downpour.base.values import AttemptId, Progress
 from downpour.core.resolve import with_meetings
-from downpour.core.scheduler import dispatch, queue, updates
+from downpour.core.scheduler import audits, dispatch, queue, updates
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.queue import SchedulerState, TaskContext, spent_models
 from downpour.core.scheduler.replay import Entry, EntryEvent, Journaled, apply, take_up
-from downpour.core.scheduler.round import TaskKey, files_of
+from downpour.core.scheduler.round import TaskKey
 from downpour.core.scheduler.workers import Worker
 from downpour.core.stragglers.base import POLICIES, Policy
 
@@ -27,8 +27,14 @@ from downpour.core.stragglers.base import POLICIES, Policy
 class Scheduler:
     """The only way to change a state: through events, or through another scheduler's journal."""
 
-    def __init__(self, patience: float = 1.0, *, policies: Mapping[str, Policy] = POLICIES) -> None:
-        self.state = SchedulerState(patience, policies)
+    def __init__(
+        self,
+        patience: float = 1.0,
+        *,
+        policies: Mapping[str, Policy] = POLICIES,
+        secret: bytes = b"",
+    ) -> None:
+        self.state = SchedulerState(patience, policies, secret)
 
     def handle(self, event: on.Event) -> out.Output:
         """Handle one event; return the facts and commands that follow from it."""
@@ -132,7 +138,7 @@ def _take_in(state: SchedulerState, event: on.Event) -> None:  # noqa: C901, PLR
         case on.HeartbeatReceived():
             _heartbeat(state, event)
         case on.UpdatePublished():
-            updates.published(state, event)
+            _published(state, event)
         case on.HandedOver():
             dispatch.handed_over(state, event)
         case on.Forecasts():
@@ -182,6 +188,8 @@ def _prepared(state: SchedulerState, event: on.Prepared) -> None:
 
 def _start(state: SchedulerState, experiment: Experiment, event: on.Prepared) -> None:
     experiment.life.step("start")
+    for worker in state.workers:
+        worker.audits_due = max(1, worker.audits_due)
     experiment.dataset = event.dataset
     experiment.frozen = event.frozen
     experiment.trial = event.trial
@@ -214,6 +222,12 @@ def _go_on(state: SchedulerState, experiment: Experiment) -> None:
     else:
         experiment.testing = False  # the earlier manager's test ended with it
         queue.publish_if_done(state, experiment)
+
+
+def _published(state: SchedulerState, event: on.UpdatePublished) -> None:
+    arrived = updates.published(state, event)
+    if arrived is not None:
+        audits.take(state, *arrived)
 
 
 def _aggregated(state: SchedulerState, event: on.Aggregated) -> None:
@@ -255,33 +269,7 @@ def _aggregation_failed(state: SchedulerState, event: on.AggregationFailed) -> N
         current = rounds[shard]
         # One refused shard may end the experiment, and with it the round.
         if experiment.life.state is ExperimentState.RUNNING and current is not None:
-            _refuse(state, TaskContext(experiment, current, current.tasks[shard]), reason)
-
-
-def _refuse(state: SchedulerState, context: TaskContext, reason: str) -> None:
-    task = context.task
-    worker, attempt, update = task.worker, task.attempt, task.update
-    if worker is None or attempt is None or update is None:
-        return
-    _take_back_next(state, context)
-    updates.refuse(state, context.experiment, context.round, task.shard, reason)
-    kind = FailureKind.STORE
-    state.note(out.GivenUp(worker=worker, attempt=attempt, failure=kind, reason=reason))
-    state.discard(context.experiment.name, files_of(update))
-    updates.fail_if_hopeless(state, context, reason)
-
-
-def _take_back_next(state: SchedulerState, context: TaskContext) -> None:
-    """Withdraw a shard's next task if it began from an unusable update."""
-    experiment, shard = context.experiment, context.task.shard
-    following = experiment.round_of(context.round.number + 1) if experiment.mode.overlaps else None
-    held = following.tasks[shard].held_by if following is not None else {}
-    for name, attempt in list(held.items()):
-        reason = "the update that it began from cannot be used"
-        worker = state.workers.get(name)
-        if worker is not None:
-            state.cancel(worker, reason)
-        updates.give_up(state, name, attempt, FailureKind.WITHDRAWN, reason)
+            updates.take_out(state, TaskContext(experiment, current, current.tasks[shard]), reason)
 
 
 def _evaluated(state: SchedulerState, event: on.Evaluated) -> None:
@@ -332,6 +320,7 @@ def _joined(state: SchedulerState, event: on.WorkerJoined) -> None:
     worker = state.workers.get(event.worker)
     if worker is not None:
         worker.labels = event.labels
+        worker.numeric_class, worker.processor_class = event.numeric_class, event.processor_class
 
 
 def _join(state: SchedulerState, name: str, running: AttemptId | None) -> None:
@@ -343,7 +332,9 @@ def _join(state: SchedulerState, name: str, running: AttemptId | None) -> None:
     former = state.workers.remove(name)
     if former is not None and former.running is not None:
         updates.give_up(state, name, former.running, FailureKind.LOST, f"{name} registered anew")
-    state.workers.join(name, state.now_seconds)
+    worker = state.workers.join(name, state.now_seconds)
+    if state.active is not None and state.active.rounds_done:
+        worker.audits_due = audits.LATE_AUDITS
     if former is None:
         state.log(f"{name} joined")
     # Any new worker answers a policy's request for one more.

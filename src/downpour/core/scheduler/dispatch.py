@@ -16,9 +16,9 @@ from typing import assert_never
 from downpour.base.errors import listed
 from downpour.base.states import FailureKind, TaskState
 from downpour.base.values import AttemptId, Forecast
+from downpour.core.scheduler import audits, round_view, updates
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
-from downpour.core.scheduler import round_view, updates
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.queue import SchedulerState, leading_to
 from downpour.core.scheduler.round import Round, ShardTask
@@ -37,11 +37,20 @@ def decide(state: SchedulerState, event: on.Event | None = None) -> None:
         return
     _ask_again(state, experiment)
     round_view.set_aside(state, experiment)
+    audits.settle_all(state, experiment)
     # We start with the oldest round, because the others wait for its shards, now or later.
     for current in list(experiment.rounds):
         # If many rounds are open, most of them have only shards that are done or held back.
         if current.outstanding and not state.policy_error:
             _decide_on(state, experiment, current, event)
+    for current, task, worker in audits.idle_auditors(state, experiment):
+        reason = "an audit: it trains the task as well"
+        _assign(
+            state,
+            experiment,
+            current,
+            base.Assignment(shard=task.shard, worker=worker, reason=reason),
+        )
     round_view.tell(state, experiment)
 
 
@@ -131,7 +140,7 @@ def _assign(
         return
     if action.worker not in state.workers.idle or not 0 < action.share <= 1:
         return
-    if not round_view.may_train(state, experiment, action.worker, action.shard):
+    if not round_view.may_train(state, experiment, task, action.worker):
         return
     if task.held_by:
         _decided(state, current, f"shard {task.shard} to {action.worker}, too: {action.reason}")
@@ -212,9 +221,9 @@ def _hand_over(
     known = action.meant_for in state.workers.names
     if attempt is None or holder is None or not known or action.worker == action.meant_for:
         return
-    if not round_view.may_train(state, experiment, action.meant_for, action.shard):
-        return
     task = current.tasks[action.shard]
+    if not round_view.may_train(state, experiment, task, action.meant_for):
+        return
     # A policy may repeat its request at the next decision, but we ask the worker only once.
     if action.worker in task.leaving:
         return

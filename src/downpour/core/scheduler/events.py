@@ -145,12 +145,15 @@ class WorkerJoined(WorkerNews):
 
     `running` is the attempt that it is training already, if the manager or the network was down for
     a while. `labels` are the user's labels for it, each as KEY=VALUE. `device` is the one that it
-    trains on; empty if unknown.
+    trains on; empty if unknown. Workers of equal `numeric_class` give equal bytes;
+    `processor_class` is its class for tasks on a CPU, if it trains others on another device.
     """
 
     running: values.AttemptId | None = None
     labels: tuple[str, ...] = ()
     device: str = ""
+    numeric_class: str = ""
+    processor_class: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ It knows the files that it needs, and the files to remove. It opens no file, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, islice
 
 from downpour.base.states import (
@@ -20,7 +20,7 @@ from downpour.core.modes import mode_of
 from downpour.core.round_times import RoundTimes
 from downpour.core.scheduler.events import Best, HandedOn, better
 from downpour.core.scheduler.outputs import Push
-from downpour.core.scheduler.round import Round, ShardTask, TaskKey, files_of
+from downpour.core.scheduler.round import Round, ShardTask, TaskKey
 from downpour.core.spec import ResolvedSpec, Spec
 
 # Importing torch and making a network took 7 to 10 s when three workers shared two busy cores.
@@ -59,7 +59,9 @@ class Experiment:
     Shards continue with their `optimizer_states`, by shard. If rounds overlap, they start with
     `steps`, their last applied updates. If they keep their own parameters, they start with `own`.
     `homes` names the worker whose update of a shard counted last. The last update of all had
-    `update_bytes`.
+    `update_bytes`. `unaudited` has the first of each worker's tasks since its last good audit, and
+    their number. We audit no more tasks if `audits_nothing_because` has a reason. Users know
+    that no second worker has the class `told_alone`.
     """
 
     def __init__(self, name: str, spec: ResolvedSpec, at_seconds: float = 0.0) -> None:
@@ -106,6 +108,8 @@ class Experiment:
         self.told_waits = ""
         self.unfit_since_seconds: float | None = None
         self.told_standing_by: frozenset[str] = frozenset()
+        self.unaudited: dict[str, tuple[TaskKey, int]] = {}
+        self.audits_nothing_because = self.told_alone = ""
         self.progress_timeout = progress_timeout()
         self.overhead_seconds = 0.0
         self.startup_limit_seconds = _STARTUP_SECONDS
@@ -272,9 +276,18 @@ class Experiment:
             return update.optimizer_state, update.file
         return self.optimizer_states.get(shard), self.steps.get(shard)
 
-    def arrive(self, attempt: AttemptId, at_seconds: float) -> None:
-        """Note that a task's update has arrived and waits to become part of a model version."""
-        self.arrived[TaskKey(attempt.round, attempt.shard)] = at_seconds
+    def arrive(
+        self, attempt: AttemptId, at_seconds: float, worker: str, confirmed_by: Collection[str] = ()
+    ) -> None:
+        """Note that a worker's update counts, and waits to become part of a model version."""
+        key = TaskKey(attempt.round, attempt.shard)
+        self.arrived[key] = at_seconds
+        if confirmed_by:
+            for name in (worker, *confirmed_by):
+                self.unaudited.pop(name, None)
+        elif self.spec.audit:
+            first, count = self.unaudited.get(worker, (key, 0))
+            self.unaudited[worker] = first, count + 1
         if not self.mode.overlaps:
             return
         following = self.round_of(attempt.round + 1)
@@ -456,9 +469,8 @@ class Experiment:
         """Whether we still need a shard's file: its optimizer state, or an update."""
         state = self.optimizer_states.get(shard)
         tasks = (current.tasks[shard] for current in self.rounds)
-        updates = (task.update for task in tasks if task.update and not task.is_over)
         held = (state, self.steps.get(shard), *self._files_since_outer())
-        needed = (*held, *chain.from_iterable(map(files_of, updates)))
+        needed = (*held, *chain.from_iterable(task.files() for task in tasks))
         return any(each is not None and each.name == file.name for each in needed)
 
     def wants_evaluation(self, round_number: int) -> bool:

@@ -92,12 +92,41 @@ class Accepted(AttemptFact):
     """An update counts; `completion_seconds` run from the assignment to the report.
 
     `startup_seconds` of these went into work that the worker's process does once per experiment: it
-    imports, makes the network, and opens the dataset.
+    imports, makes the network, and opens the dataset. If an audit compared the update with equal
+    ones, `confirmed_by` names the workers of these.
     """
 
     update: values.Update
     completion_seconds: float
     startup_seconds: float = 0.0
+    confirmed_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Withheld(AttemptFact):
+    """An audited update does not count before another worker has trained its task as well.
+
+    See `WithheldUpdate` for the fields.
+    """
+
+    update: values.Update
+    numeric_class: str
+    whole: bool
+    completion_seconds: float
+    startup_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantined(AttemptFact):
+    """A worker computes wrong, for this reason, and gets no more tasks.
+
+    The attempt is the one that showed it. The worker trained `unaudited` tasks since its last good
+    audit, and their updates count. The first of them was in the round `unaudited_since`.
+    """
+
+    reason: str
+    unaudited: int = 0
+    unaudited_since: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +248,8 @@ Fact = (
     | HandOverAsked
     | ForecastRecorded
     | Accepted
+    | Withheld
+    | Quarantined
     | Saved
     | Contradicted
     | GivenUp

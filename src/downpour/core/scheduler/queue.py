@@ -53,7 +53,8 @@ class SchedulerState:
     heartbeats to learn from counts as lost after 10 s without one. An assignment counts as not
     received if the worker does not mention it for 10 s.
 
-    `policies` are the policies that a spec can name. While the state is `replaying` we ask no
+    A worker that does not know the `secret` cannot know which tasks we audit. `policies` are the
+    policies that a spec can name. While the state is `replaying` we ask no
     policy, because the decisions come from a journal. From `look_again_at_seconds` on, a heartbeat
     leads to a new decision of a policy that watches. Before `crowded_until_seconds`, we ask it only
     if a shard and a worker wait. A policy last requested a worker at
@@ -61,8 +62,14 @@ class SchedulerState:
     doesn't use them.
     """
 
-    def __init__(self, patience: float = 1.0, policies: Mapping[str, Policy] = POLICIES) -> None:
+    def __init__(
+        self,
+        patience: float = 1.0,
+        policies: Mapping[str, Policy] = POLICIES,
+        secret: bytes = b"",
+    ) -> None:
         self.patience = patience
+        self.secret = secret
         self.policies = policies
         self.workers = Workers()
         self.experiments: dict[str, Experiment] = {}

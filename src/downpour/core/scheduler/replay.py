@@ -21,7 +21,7 @@ from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler import queue, updates
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.queue import SchedulerState
-from downpour.core.scheduler.round import Round, ShardTask, TaskKey
+from downpour.core.scheduler.round import Round, ShardTask, TaskKey, WithheldUpdate
 from downpour.core.stragglers.base import PendingTask
 
 
@@ -46,6 +46,7 @@ class DurableTask:
     worker: str | None
     attempt: AttemptId | None
     update: Update | None
+    withheld: list[WithheldUpdate] = field(default_factory=list)
     # Times change no result.
     assigned_at_seconds: list[float] = field(compare=False)
     completion_seconds: float = field(compare=False)
@@ -79,6 +80,7 @@ class Checkpoint:
     last_evaluation: Evaluation | None
     best: on.Best | None
     paused: bool = False
+    unaudited: dict[str, tuple[TaskKey, int]] = field(default_factory=dict)
 
 
 _OF_TASK = frozenset(each.name for each in fields(DurableTask)) - {"state", "offer"}
@@ -91,6 +93,7 @@ EntryEvent = on.ExperimentSubmitted | on.Prepared | on.Aggregated | on.Evaluated
 EntryFact = (
     out.Assigned
     | out.Accepted
+    | out.Withheld
     | out.Saved
     | out.Dropped
     | out.Resized
@@ -177,7 +180,7 @@ def durable(state: SchedulerState) -> tuple[tuple[Any, ...], ...]:
     )
 
 
-def apply(state: SchedulerState, at_seconds: float, entry: EntryFact | Checkpoint) -> None:
+def apply(state: SchedulerState, at_seconds: float, entry: EntryFact | Checkpoint) -> None:  # noqa: C901 - one arm a fact
     """Take in a journaled fact, or a checkpoint."""
     match entry:
         case out.Assigned():
@@ -186,10 +189,11 @@ def apply(state: SchedulerState, at_seconds: float, entry: EntryFact | Checkpoin
             experiment = state.experiments[entry.experiment]
             experiment.assign(current, entry.attempt.shard, entry.worker, at_seconds, entry.share)
         case out.Accepted():
-            current = _round_of(state, entry.attempt)
-            startup = entry.startup_seconds
-            current.publish(entry.attempt, entry.worker, entry.update, at_seconds, startup)
-            state.experiments[entry.experiment].arrive(entry.attempt, at_seconds)
+            _accept(state, at_seconds, entry)
+        case out.Withheld():
+            names = (each.name for each in fields(WithheldUpdate))
+            withheld = WithheldUpdate(**{name: getattr(entry, name) for name in names})
+            _round_of(state, entry.attempt).withhold(withheld)
         case out.Saved():
             _round_of(state, entry.attempt).save(entry.attempt, entry.snapshot)
         case out.Dropped():
@@ -217,6 +221,14 @@ def take_up(state: SchedulerState, experiments: Iterable[Experiment]) -> None:
         elif each.life.state is ExperimentState.PREPARING:
             # In its separate replay it came first in the queue, but among others it may not.
             each.life.step("set-aside")
+
+
+def _accept(state: SchedulerState, at_seconds: float, entry: out.Accepted) -> None:
+    current = _round_of(state, entry.attempt)
+    took = entry.completion_seconds, entry.startup_seconds
+    current.publish(entry.attempt, entry.worker, entry.update, at_seconds, *took)
+    experiment = state.experiments[entry.experiment]
+    experiment.arrive(entry.attempt, at_seconds, entry.worker, entry.confirmed_by)
 
 
 def _give_up(state: SchedulerState, entry: out.GivenUp) -> None:

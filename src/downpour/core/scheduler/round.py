@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Collection, Iterable, KeysView, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import neg
 from types import MappingProxyType
@@ -27,6 +27,28 @@ class TaskKey(NamedTuple):
     shard: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithheldUpdate:
+    """An update of an audited task: it counts once we have compared it with another worker's.
+
+    `numeric_class` is the one in which its worker trained it. It is `whole` if that worker did all
+    steps, and continued from nobody's snapshot.
+    """
+
+    worker: str
+    attempt: AttemptId
+    update: Update
+    numeric_class: str
+    whole: bool
+    completion_seconds: float = field(compare=False)
+    startup_seconds: float = field(compare=False)
+
+    @property
+    def checksums(self) -> tuple[str, ...]:
+        """The checksums of its files, by which we compare it."""
+        return tuple(file.checksum for file in files_of(self.update))
+
+
 class ShardTask:
     """The training of one shard in one round.
 
@@ -37,7 +59,8 @@ class ShardTask:
     one, so their failures do not count, and `excused` is how many of these failed. `assigned_to`
     lists the workers of all attempts, and `began_at` the shares from which the attempts continued.
     `leaving` lists the holders that we asked to hand over the task: it maps each to the worker that
-    will continue, and to the time of the request. All attempts train from the model `base`, which
+    will continue, and to the time of the request. If we audit the task, its updates are `withheld`
+    until two workers agree (`audits.py`). All attempts train from the model `base`, which
     is version `base_version`, and do the same `share` of the steps. So their updates have the same
     bytes, even if the model has moved on. `samples` counts the samples of the shard; attempts train
     as many of these as `offer` says.
@@ -68,6 +91,7 @@ class ShardTask:
         self.worker: str | None = None
         self.attempt: AttemptId | None = None
         self.update: Update | None = None
+        self.withheld: list[WithheldUpdate] = []
 
     @property
     def failures(self) -> int:
@@ -109,11 +133,13 @@ class ShardTask:
         self.offer = replace(self.offer, samples=max(1, int(share * self.samples)))
 
     def files(self) -> tuple[PublishedFile, ...]:
-        """Return the files of its snapshot and of its unapplied update."""
+        """Return the files of its snapshot and of its unapplied updates."""
         if self.is_over:
             return ()
+        updates = [each.update for each in self.withheld]
+        updates += [self.update] if self.update is not None else []
         snapshot = (self.snapshot.file,) if self.snapshot is not None else ()
-        return snapshot + (files_of(self.update) if self.update is not None else ())
+        return (*snapshot, *chain.from_iterable(map(files_of, updates)))
 
 
 def files_of(update: Update) -> tuple[PublishedFile, ...]:
@@ -127,8 +153,9 @@ class Round:
 
     The round does not offer a `held_back` shard yet, because the shard's task of the previous round
     is not over. `published` counts updates, and `applied` the updates that are part of a model
-    version. `explained` are the late shards about which users know why they stay with their
-    workers. `homes` has the worker that trained a shard last; the experiment keeps it.
+    version. The updates of `audited` shards are withheld. `explained` are the late shards about
+    which users know why they stay with their workers. `homes` has the worker that trained a shard
+    last; the experiment keeps it.
     """
 
     def __init__(
@@ -172,6 +199,7 @@ class Round:
             self._pending_at.setdefault(home(shard), []).append(shard)
         self._waiting: dict[int, float] = {}
         self._held: set[int] = set()
+        self.audited: set[int] = set()
         self.times = UpdateTimes()
         self._overheads: list[float] = []
 
@@ -180,6 +208,8 @@ class Round:
         for task in self.tasks:
             if task.held_by:
                 self._held.add(task.shard)
+            if task.withheld:
+                self.audited.add(task.shard)
             if task.life.state is not TaskState.PENDING:
                 self._no_longer_pending(task.shard)
             self._failed_on.update(task.offer.failed_on)
@@ -277,15 +307,26 @@ class Round:
             self.started_at_seconds = at_seconds
         return attempt
 
+    def withhold(self, withheld: WithheldUpdate) -> None:
+        """Keep an update back, and offer its task anew, to be trained from the start."""
+        task = self.tasks[withheld.attempt.shard]
+        task.withheld.append(withheld)
+        self.audited.add(task.shard)
+        task.snapshot = None
+        task.offer = replace(task.offer, saved=0.0)
+        if withheld.worker in task.held_by:
+            self.give_up(task.shard, withheld.worker, None)
+
     def publish(
         self,
         attempt: AttemptId,
         worker: str,
         update: Update,
         at_seconds: float,
+        completion_seconds: float = 0.0,
         startup_seconds: float = 0.0,
     ) -> None:
-        """Note a task's first update; from then on, no worker holds the task."""
+        """Note the update of a task that counts; from then on, no worker holds the task."""
         task = self.tasks[attempt.shard]
         # A late update counts although we gave up its attempt, so the task may be pending again.
         was_pending = task.life.state is TaskState.PENDING
@@ -296,7 +337,9 @@ class Round:
         task.worker = worker
         task.attempt = attempt
         task.snapshot = None
-        task.completion_seconds = at_seconds - task.assigned_at_seconds[attempt.attempt]
+        task.withheld = []
+        self.audited.discard(task.shard)
+        task.completion_seconds = completion_seconds
         task.startup_seconds = startup_seconds
         self._let_go(task)
         self._count(task)
@@ -321,7 +364,8 @@ class Round:
         attempt = task.held_by.pop(worker)
         task.leaving.pop(worker, None)
         if failure is not None:
-            got_further = attempt.attempt in task.furthered
+            # If we audit the task, somebody has trained it, so it is not to blame.
+            got_further = attempt.attempt in task.furthered or bool(task.withheld)
             task.excused += got_further
             self._blame(task, worker, failure, may_return=gone, got_further=got_further)
         if not task.held_by:
@@ -346,6 +390,8 @@ class Round:
             if task.life.state is TaskState.PENDING:
                 self._no_longer_pending(task.shard)
             task.life.step("drop")
+            task.withheld = []
+            self.audited.discard(task.shard)
             self._let_go(task)
             self.dropped += 1
 

@@ -9,6 +9,7 @@ than idle workers, the homes of these shards come next.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,37 +22,83 @@ from downpour.core.scheduler import events as on
 from downpour.core.scheduler import queue
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.queue import SchedulerState
-from downpour.core.scheduler.round import Round, ShardTask
+from downpour.core.scheduler.round import Round, ShardTask, WithheldUpdate
 from downpour.core.scheduler.workers import Worker
 from downpour.core.stragglers import base
 from downpour.core.stragglers.outlook import Outlook
 
 _NAMED = 4
+_DECIDING = 2
+"""If more workers than this each have another result, no worker can decide."""
 # A worker that can train the experiment may be starting, which takes seconds.
 _UNFIT_SECONDS = 30.0
 
 
 def set_aside(state: SchedulerState, experiment: Experiment) -> None:
-    """Exclude idle workers from the experiment if they lack a label that all shards need."""
-    needs = experiment.spec.needs
-    for name in list(state.workers.idle) if needs else ():
-        worker = state.workers.get(name)
-        if worker is not None and (lacking := missing(worker.labels, needs)):
-            state.exclude(name, experiment, f"it has no label {' and no '.join(lacking)}")
+    """Exclude idle workers that compute wrong, or lack a label that all shards need."""
+    for worker in list(filter(None, map(state.workers.get, state.workers.idle))):
+        if worker.quarantined:
+            state.exclude(worker.name, experiment, worker.quarantined)
+        elif lacking := missing(worker.labels, experiment.spec.needs):
+            state.exclude(worker.name, experiment, f"it has no label {' and no '.join(lacking)}")
 
 
-def may_train(state: SchedulerState, experiment: Experiment, name: str, shard: int) -> bool:
-    """Say whether a worker has the labels that a shard needs."""
+def may_train(state: SchedulerState, experiment: Experiment, task: ShardTask, name: str) -> bool:
+    """Say whether a worker has the labels that a shard needs, and may audit an audited task."""
+    if task.withheld and name not in auditors(state, experiment, task):
+        return False
+    return _is_labeled(state, experiment, task.shard, name)
+
+
+def _is_labeled(state: SchedulerState, experiment: Experiment, shard: int, name: str) -> bool:
     needs, worker = experiment.spec.shard_needs.get(str(shard)), state.workers.get(name)
     return not needs or worker is None or not missing(worker.labels, needs)
 
 
-def barred(state: SchedulerState, experiment: Experiment) -> dict[int, frozenset[str]]:
-    """Return the workers that may not train a shard, for each shard that has needs."""
-    return {
+def barred(
+    state: SchedulerState, experiment: Experiment, current: Round
+) -> dict[int, frozenset[str]]:
+    """Return the workers that may not train a shard, for each shard that not all may train."""
+    barred = {
         int(shard): frozenset(w.name for w in state.workers if missing(w.labels, needs))
         for shard, needs in experiment.spec.shard_needs.items()
     }
+    for shard in current.audited:
+        others = state.workers.names - auditors(state, experiment, current.tasks[shard])
+        barred[shard] = barred.get(shard, frozenset()) | others
+    return barred
+
+
+def agreed(withheld: Sequence[WithheldUpdate]) -> tuple[str, ...] | None:
+    """Return the checksums on which two workers agree; None if no two do."""
+    makers: dict[tuple[str, ...], set[str]] = {}
+    for each in withheld:
+        makers.setdefault(each.checksums, set()).add(each.worker)
+    return next((sums for sums, workers in makers.items() if len(workers) > 1), None)
+
+
+def auditors(state: SchedulerState, experiment: Experiment, task: ShardTask) -> frozenset[str]:
+    """Return the workers of which one should train an audited task next; none if it is settled.
+
+    These have the class of its updates, and none of them failed on it.
+    """
+    withheld, right = task.withheld, agreed(task.withheld)
+    tried = Counter(each.worker for each in withheld)
+    able = {
+        name
+        for name in state.workers.able - set(task.offer.failed_on)
+        if (worker := state.workers.get(name)) is not None
+        and worker.class_for(experiment.spec.device) == withheld[0].numeric_class
+        and not worker.quarantined
+        and _is_labeled(state, experiment, task.shard, name)
+    }
+    once = frozenset(name for name, times in tried.items() if times == 1 and name in able)
+    if right is not None:
+        wrong = {each.worker for each in withheld if each.checksums != right and each.whole}
+        return once & wrong
+    if len(tried) > _DECIDING:
+        return frozenset()
+    return frozenset(able - tried.keys()) or (once if len(tried) > 1 else frozenset())
 
 
 def by_preference(
@@ -114,8 +161,9 @@ def _waits(state: SchedulerState, experiment: Experiment, current: Round) -> str
     spec, able = experiment.spec, state.workers.able
     if spec.needs and not able:
         return f"all shards wait for a worker with {' and '.join(spec.needs)}: none is here"
-    out = barred(state, experiment)
-    pending = (shard for shard in out if current.tasks[shard].life.state is TaskState.PENDING)
+    out = barred(state, experiment, current)
+    with_needs = (shard for shard in out if str(shard) in spec.shard_needs)
+    pending = (n for n in with_needs if current.tasks[n].life.state is TaskState.PENDING)
     lonely = [shard for shard in pending if out[shard].issuperset(able)]
     words = [f"shard {shard} for {' and '.join(spec.shard_needs[str(shard)])}" for shard in lonely]
     return f"shards wait for a worker that is not here: {listed(words, _NAMED)}" if words else ""
@@ -126,9 +174,12 @@ def left_idle(state: SchedulerState, experiment: Experiment) -> str:
     idle = state.workers.idle
     if not idle or len(idle) < len(state.workers.able) or state.policy_error:
         return ""
-    rounds, out = experiment.rounds, barred(state, experiment)
-    pending = (task.shard for one in rounds for task in one.pending(len(one.tasks)))
-    if all(out.get(shard, frozenset()).issuperset(idle) for shard in pending):
+    barred_in = [(current, barred(state, experiment, current)) for current in experiment.rounds]
+    if all(
+        out.get(task.shard, frozenset()).issuperset(idle)
+        for current, out in barred_in
+        for task in current.pending(len(current.tasks))
+    ):
         return ""
     whose, are = f"policy '{experiment.spec.policy}'", "is" if len(idle) == 1 else "are"
     return f"{whose} assigns nothing although {listed(sorted(idle), _NAMED)} {are} idle"
@@ -205,7 +256,8 @@ def view_of(
     hand-over.
     """
     workers, spec = state.workers, experiment.spec
-    enough = len(current.tasks) if spec.shard_needs else current.enough_for(workers.idle)
+    all_of_it = spec.shard_needs or current.audited
+    enough = len(current.tasks) if all_of_it else current.enough_for(workers.idle)
     pending = current.pending(enough, workers.idle)
     if not policy.watches:
         more: dict[str, Any] = {}
@@ -223,7 +275,7 @@ def view_of(
         shards=len(current.tasks),
         begun=current.begun,
         standbys=spec.standbys,
-        barred=barred(state, experiment),
+        barred=barred(state, experiment, current),
         **more,
     )
 

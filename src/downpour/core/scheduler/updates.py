@@ -15,7 +15,7 @@ from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler import queue
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.queue import SchedulerState, TaskContext, is_whole
-from downpour.core.scheduler.round import Round, ShardTask, TaskKey, files_of
+from downpour.core.scheduler.round import Round, ShardTask, TaskKey, WithheldUpdate, files_of
 from downpour.core.scheduler.round_view import may_train
 from downpour.core.scheduler.workers import Worker
 
@@ -147,8 +147,10 @@ def _push(experiment: Experiment, key: TaskKey) -> out.Push:
     )
 
 
-def published(state: SchedulerState, event: on.UpdatePublished) -> None:
-    """Count an update if it is its shard's first usable one; otherwise remove it."""
+def published(
+    state: SchedulerState, event: on.UpdatePublished
+) -> tuple[TaskContext, WithheldUpdate] | None:
+    """Take in an update; return it if its task has none yet, and otherwise remove it."""
     attempt, update = event.attempt, event.update
     reporter = state.workers.heard(event.worker, state.now_seconds)
     startup_seconds = 0.0
@@ -168,31 +170,54 @@ def published(state: SchedulerState, event: on.UpdatePublished) -> None:
         if context is not None and attempt != context.task.attempt:
             _contradict(state, context.task, event)
         _discard_needless(state, attempt, update)
-        return
-    # This comes before `Round.publish`, which forgets the holders.
-    for holder in filter(None, map(state.workers.get, context.task.held_by)):
-        state.cancel(holder, "another attempt at the shard was first")
-    # This comes first as well. A task with an update needs no snapshot.
-    spent = context.task.files()
-    context.round.publish(attempt, event.worker, update, state.now_seconds, startup_seconds)
-    context.experiment.homes[attempt.shard] = event.worker
-    context.experiment.update_bytes = sum(file.size_bytes for file in files_of(update))
-    context.experiment.arrive(attempt, state.now_seconds)
+        return None
+    experiment, task = context.experiment, context.task
+    if any(each.attempt == attempt for each in task.withheld):
+        return None  # a repeated report
     # We allow twice as long, because workers on one machine import at the same time.
-    limit = max(context.experiment.startup_limit_seconds, 2 * startup_seconds)
-    context.experiment.startup_limit_seconds = limit
+    limit = max(experiment.startup_limit_seconds, 2 * startup_seconds)
+    experiment.startup_limit_seconds = limit
     # We know no worker if a restarted manager adopted the update.
     if reporter is not None:
         reporter.tasks_done += 1
-        context.experiment.progress_timeout.learn(reporter.longest_pause_seconds)
-    began = context.task.assigned_at_seconds[attempt.attempt]
+        experiment.progress_timeout.learn(reporter.longest_pause_seconds)
+    return context, WithheldUpdate(
+        worker=event.worker,
+        attempt=attempt,
+        update=update,
+        numeric_class=reporter.class_for(experiment.spec.device) if reporter is not None else "",
+        whole=not task.began_at[attempt.attempt],
+        completion_seconds=state.now_seconds - task.assigned_at_seconds[attempt.attempt],
+        startup_seconds=startup_seconds,
+    )
+
+
+def count(
+    state: SchedulerState,
+    context: TaskContext,
+    arrived: WithheldUpdate,
+    confirmed_by: tuple[str, ...] = (),
+) -> None:
+    """Let an update count; if an audit confirmed it, these workers made it as well."""
+    worker, attempt, update = arrived.worker, arrived.attempt, arrived.update
+    # This comes before `Round.publish`, which forgets the holders.
+    for holder in filter(None, map(state.workers.get, context.task.held_by)):
+        state.cancel(holder, "another attempt at the shard was first")
+    # This comes first as well. A task with an update needs no snapshot, and no other update.
+    spent = tuple(each for each in context.task.files() if each not in files_of(update))
+    took = arrived.completion_seconds, arrived.startup_seconds
+    context.round.publish(attempt, worker, update, state.now_seconds, *took)
+    context.experiment.homes[attempt.shard] = worker
+    context.experiment.update_bytes = sum(file.size_bytes for file in files_of(update))
+    context.experiment.arrive(attempt, state.now_seconds, worker, confirmed_by)
     state.note(
         out.Accepted(
-            worker=event.worker,
+            worker=worker,
             attempt=attempt,
             update=update,
-            completion_seconds=state.now_seconds - began,
-            startup_seconds=startup_seconds,
+            completion_seconds=arrived.completion_seconds,
+            startup_seconds=arrived.startup_seconds,
+            confirmed_by=confirmed_by,
         )
     )
     state.discard(context.experiment.name, spent)
@@ -313,6 +338,33 @@ def refuse(
     let_wait(state, current, shard)
 
 
+def take_out(state: SchedulerState, context: TaskContext, reason: str) -> None:
+    """Take out an update that counted and cannot be used, so that its task is trained again."""
+    task = context.task
+    worker, attempt, update = task.worker, task.attempt, task.update
+    if worker is None or attempt is None or update is None:
+        return
+    _take_back_next(state, context)
+    refuse(state, context.experiment, context.round, task.shard, reason)
+    kind = FailureKind.STORE
+    state.note(out.GivenUp(worker=worker, attempt=attempt, failure=kind, reason=reason))
+    state.discard(context.experiment.name, files_of(update))
+    fail_if_hopeless(state, context, reason)
+
+
+def _take_back_next(state: SchedulerState, context: TaskContext) -> None:
+    """Withdraw a shard's next task if it began from an unusable update."""
+    experiment, shard = context.experiment, context.task.shard
+    following = experiment.round_of(context.round.number + 1) if experiment.mode.overlaps else None
+    held = following.tasks[shard].held_by if following is not None else {}
+    for name, attempt in list(held.items()):
+        reason = "the update that it began from cannot be used"
+        worker = state.workers.get(name)
+        if worker is not None:
+            state.cancel(worker, reason)
+        give_up(state, name, attempt, FailureKind.WITHDRAWN, reason)
+
+
 def let_wait(state: SchedulerState, current: Round, shard: int) -> None:
     """Let a task wait before a retry if no worker holds it."""
     task = current.tasks[shard]
@@ -325,8 +377,10 @@ def fail_if_hopeless(state: SchedulerState, context: TaskContext, reason: str) -
     """End the experiment if a task has failed too often or would fail on every worker."""
     failures = context.task.failures
     alike = failed_alike(context.task.failed, context.task.offer.failed_on)
+    if context.task.withheld:
+        return  # somebody has trained it
     shard, workers = context.task.shard, state.workers.able
-    able = {name for name in workers if may_train(state, context.experiment, name, shard)}
+    able = {name for name in workers if may_train(state, context.experiment, context.task, name)}
     # A single machine may be at fault. If two fail with exactly the same words, or if no other
     # machine can show who is at fault, the task is.
     if len(set(alike)) > 1 or (len(alike) > 1 and able == set(alike)):

@@ -11,6 +11,7 @@ from collections.abc import Iterator, KeysView
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from downpour.base.names import CPU
 from downpour.base.states import WORKER, Lifecycle, WorkerState, heartbeat_timeout
 from downpour.base.values import AttemptId, Forecast, Progress, Snapshot, SystemState
 from downpour.core.stragglers.base import ROUNDS_REMEMBERED, Speed
@@ -164,7 +165,9 @@ class Worker:
     snapshot. The manager asked the worker to leave `interval_seconds` between two heartbeats.
     `labels` are the ones that its user gave it. If it is unfit, `unfit_because` says why.
     `started_in` is the experiment that its process has loaded, as far as we know. Its first attempt
-    in an experiment takes `startup_seconds` longer because of the loading.
+    in an experiment takes `startup_seconds` longer because of the loading. It computes in its
+    `numeric_class`, and on the processor in `processor_class`, if that is another. Its next
+    `audits_due` tasks are audited. If it is `quarantined`, this is the reason: it computes wrong.
     """
 
     def __init__(self, name: str, at_seconds: float, state: WorkerState = WorkerState.IDLE) -> None:
@@ -196,6 +199,13 @@ class Worker:
         self.speedometer = Speedometer()
         self.labels: tuple[str, ...] = ()
         self.unfit_because = ""
+        self.numeric_class = self.processor_class = ""
+        self.audits_due = 1
+        self.quarantined = ""
+
+    def class_for(self, device: str) -> str:
+        """Return the numeric class in which it trains tasks for a device; empty if unknown."""
+        return (self.processor_class if device == CPU else "") or self.numeric_class
 
     @property
     def is_awaited(self) -> bool:
@@ -327,10 +337,11 @@ class Workers:
             return self.names
         return dict.fromkeys(name for name in self._all if name not in self._away).keys()
 
-    def join(self, name: str, at_seconds: float) -> None:
+    def join(self, name: str, at_seconds: float) -> Worker:
         """Add a worker, idle."""
-        self._all[name] = Worker(name, at_seconds)
+        worker = self._all[name] = Worker(name, at_seconds)
         self._idle[name] = None
+        return worker
 
     def expect(self, name: str, attempt: AttemptId, at_seconds: float) -> None:
         """Add, as awaited, a worker to which an earlier manager assigned an attempt."""

@@ -170,6 +170,8 @@ class RecordTables:
                 self._results.bytes_written += line.bytes
             case told.UpdatedLine():
                 self._updated(at, line)
+            case told.WithheldLine():
+                self._rounds.ended(at, line, self.line)
             case told.ResourcesUsedLine():
                 self._workers.used(line, self.line)
             case told.AttemptFailedLine():

@@ -215,7 +215,9 @@ def _said(line: told.RecordLine) -> str:  # noqa: PLR0911 - one arm a line
         case told.SavedLine():
             size = size_in_words(line.bytes)
             return f"{line.worker} saved a snapshot after step {line.step}, {size}"
-        case told.HandOverAskedLine() | told.ContradictedLine():
+        case told.WithheldLine():
+            return f"{line.worker} published its update; an audit compares it with another worker's"
+        case told.HandOverAskedLine() | told.ContradictedLine() | told.QuarantinedLine():
             return str(decision(line))
         case told.UpdatedLine():
             return _updated(line)

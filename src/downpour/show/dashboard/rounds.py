@@ -16,6 +16,7 @@ from downpour.record.record_lines import (
     AssignedLine,
     AttemptFailedLine,
     UpdatedLine,
+    WithheldLine,
 )
 from downpour.record.tables import RecordedAttempt, RecordedRound, Tables, outcome_of
 from downpour.show.dashboard import columns
@@ -84,7 +85,9 @@ class Rounds:
         if number is not None:
             self.attempts.foresee(number, forecast, line)
 
-    def ended(self, at: float, end_line: UpdatedLine | AttemptFailedLine, line: int) -> int | None:
+    def ended(
+        self, at: float, end_line: UpdatedLine | WithheldLine | AttemptFailedLine, line: int
+    ) -> int | None:
         """Note that an attempt has ended, with or without an update; return its number."""
         task = end_line.round, end_line.shard, end_line.attempt
         number = self.number_of(task)

@@ -1,0 +1,210 @@
+"""Audits: a second worker trains a task again, and a worker that computes wrong gets no more tasks.
+
+The spec's `audit` is a share of the tasks. We draw them by the seed and a secret of the manager, so
+that a worker cannot know which of its updates we compare. Each worker's first tasks are audited as
+well. An audited update is withheld until another worker of the same numeric class has trained the
+task from the start. If both updates have the same bytes, the first one counts. If not, a third
+worker decides. The wrong worker then tries again: one that repeats its wrong bytes has wrong code
+or a broken library, and one that does not is flaky, as with bad memory. If three workers give three
+results, the task does not repeat its bytes. Then we blame nobody, and audit nothing more.
+
+If shards are in step, we draw whole rounds: one audited task would make its round about twice as
+long, and all of them together make it no longer than that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+
+from downpour.base.states import FailureKind, TaskState
+from downpour.core.scheduler import outputs as out
+from downpour.core.scheduler import updates
+from downpour.core.scheduler.experiment import Experiment
+from downpour.core.scheduler.queue import SchedulerState, TaskContext
+from downpour.core.scheduler.round import Round, ShardTask, TaskKey, WithheldUpdate
+from downpour.core.scheduler.round_view import agreed, auditors, may_train
+
+LATE_AUDITS = 3
+"""How many first tasks of a worker are audited if it joins after the experiment has begun."""
+_DIFFERING_MAX = 3
+
+
+def take(state: SchedulerState, context: TaskContext, update: WithheldUpdate) -> None:
+    """Count an update that has arrived, or withhold it if its task is audited."""
+    if not _is_audited(state, context, update):
+        updates.count(state, context, update)
+        return
+    spent = context.task.snapshot
+    holder, held = state.workers.get(update.worker), context.task.held_by.get(update.worker)
+    if holder is not None and held not in {None, update.attempt}:
+        state.cancel(holder, "its update of an earlier attempt has arrived")
+    context.round.withhold(update)
+    state.note(out.Withheld(**{each.name: getattr(update, each.name) for each in fields(update)}))
+    state.discard(context.experiment.name, (spent.file,) if spent is not None else ())
+    settle(state, context)
+
+
+def _is_audited(state: SchedulerState, context: TaskContext, update: WithheldUpdate) -> bool:
+    experiment, worker = context.experiment, state.workers.get(update.worker)
+    # We do not know the class of a worker whose update a restarted manager found.
+    if not experiment.spec.audit or experiment.audits_nothing_because or not update.numeric_class:
+        return False
+    if context.task.withheld or (worker is not None and worker.audits_due > 0):
+        return True
+    return _is_drawn(state, experiment, context.round, context.task)
+
+
+def _is_drawn(
+    state: SchedulerState, experiment: Experiment, current: Round, task: ShardTask
+) -> bool:
+    drawn = (current.number,) if experiment.spec.in_step else (current.number, task.shard)
+    text = f"{experiment.name} {experiment.spec.seed} {drawn}"
+    digest = hashlib.blake2b(text.encode(), key=state.secret, digest_size=8).digest()
+    return int.from_bytes(digest) < experiment.spec.audit * 2**64
+
+
+def settle_all(state: SchedulerState, experiment: Experiment) -> None:
+    """Settle the audits that no worker can continue, because workers may have left."""
+    for current in list(experiment.rounds):
+        for shard in sorted(current.audited):
+            settle(state, TaskContext(experiment, current, current.tasks[shard]))
+    updates.aggregate_if_due(state, experiment)
+
+
+def settle(state: SchedulerState, context: TaskContext) -> None:
+    """Count the update of an audited task, unless another worker has yet to train the task."""
+    withheld = context.task.withheld
+    if auditors(state, context.experiment, context.task):
+        return
+    workers = list(dict.fromkeys(each.worker for each in withheld))
+    if (right := agreed(withheld)) is not None:
+        _conclude(state, context, right)
+        return
+    if len(workers) >= _DIFFERING_MAX:
+        reason = f"{', '.join(workers)} each made another update of the same task"
+        _stop_auditing(state, context.experiment, f"the task does not repeat its bytes: {reason}")
+    elif len(workers) > 1:
+        state.log(f"{' and '.join(workers)} disagree, and no third worker here can decide")
+    else:
+        _say_alone(state, context.experiment, withheld[0])
+    for other in withheld[1:]:
+        _contradict(state, other, withheld[0])
+    updates.count(state, context, withheld[0])
+
+
+def _conclude(state: SchedulerState, context: TaskContext, right: tuple[str, ...]) -> None:
+    """Count the update that two workers agree on; quarantine the workers that made others."""
+    agreeing = [each for each in context.task.withheld if each.checksums == right]
+    first, confirming = agreeing[0], {each.worker for each in agreeing[1:]}
+    for worker in filter(None, map(state.workers.get, {first.worker, *confirming})):
+        worker.audits_due = max(0, worker.audits_due - 1)
+    wrong = [each for each in context.task.withheld if each.checksums != right]
+    for each in wrong:
+        _contradict(state, each, first)
+    for name in dict.fromkeys(each.worker for each in wrong if each.whole):
+        _quarantine(state, context, name, first)
+    if not all(each.whole for each in wrong):  # any of those that trained a part may be wrong
+        for worker in filter(None, map(state.workers.get, set(context.task.assigned_to))):
+            worker.audits_due = LATE_AUDITS
+    confirmed_by = sorted(confirming - {first.worker, *(each.worker for each in wrong)})
+    updates.count(state, context, first, tuple(confirmed_by))
+
+
+def _contradict(state: SchedulerState, other: WithheldUpdate, counted: WithheldUpdate) -> None:
+    if other.checksums != counted.checksums:
+        state.note(
+            out.Contradicted(
+                worker=other.worker,
+                attempt=other.attempt,
+                update=other.update,
+                accepted=counted.update,
+                accepted_from=counted.worker,
+            )
+        )
+
+
+def _quarantine(
+    state: SchedulerState, context: TaskContext, name: str, right: WithheldUpdate
+) -> None:
+    """Give a worker no more tasks, and let others train again what has not become a version."""
+    experiment = context.experiment
+    own = [each for each in context.task.withheld if each.worker == name]
+    attempt = next(each.attempt for each in own if each.checksums != right.checksums)
+    what = _diagnosis([each.checksums for each in own], right.checksums)
+    where = f"shard {attempt.shard} of {experiment.spec.meetings.named(attempt.round)}"
+    waiting = list(_waiting_updates(experiment, name))
+    first, count = experiment.unaudited.get(name, (None, 0))
+    count -= len(waiting)
+    reason = f"it {what}, for {where}"
+    since = first.round if first is not None and count > 0 else None
+    state.note(
+        out.Quarantined(
+            worker=name, attempt=attempt, reason=reason, unaudited=count, unaudited_since=since
+        )
+    )
+    worker = state.workers.get(name)
+    if worker is not None:
+        worker.quarantined, running = reason, worker.running
+        state.cancel(worker, reason)
+        if running is not None:
+            updates.give_up(state, name, running, FailureKind.WITHDRAWN, reason)
+    for each in waiting:
+        updates.take_out(state, each, f"its worker {what}")
+
+
+def _diagnosis(tries: Sequence[tuple[str, ...]], right: tuple[str, ...]) -> str:
+    """Say how a worker with one or two tries at a task is wrong."""
+    if len(tries) == 1:
+        return "computes other bytes than two other workers"
+    if right in tries:
+        return "is flaky: of two tries, one had other bytes than two other workers"
+    if tries[0] == tries[1]:
+        return "computes wrong: twice the same bytes, which two other workers do not have"
+    return "is flaky: two tries, and each time bytes that no other worker has"
+
+
+def _waiting_updates(experiment: Experiment, worker: str) -> Iterator[TaskContext]:
+    """Yield the tasks whose unaudited update by a worker can still be taken out."""
+    for current in experiment.rounds:
+        for task in current.tasks:
+            waits = TaskKey(current.number, task.shard) not in experiment.applying
+            if task.life.state is TaskState.PUBLISHED and task.worker == worker and waits:
+                yield TaskContext(experiment, current, task)
+
+
+def _say_alone(state: SchedulerState, experiment: Experiment, update: WithheldUpdate) -> None:
+    """Say once that a worker's tasks cannot be audited now."""
+    if experiment.told_alone != update.numeric_class:
+        experiment.told_alone = update.numeric_class
+        state.log(
+            f"nobody audits {update.worker}: no other worker here computes with "
+            f"{update.numeric_class}; `downpour audit {experiment.name}` can do so afterwards"
+        )
+
+
+def _stop_auditing(state: SchedulerState, experiment: Experiment, reason: str) -> None:
+    experiment.audits_nothing_because = reason
+    state.log(f"no more audits: {reason}")
+
+
+def idle_auditors(
+    state: SchedulerState, experiment: Experiment
+) -> Iterator[tuple[Round, ShardTask, str]]:
+    """Yield running tasks that will be audited, each with an idle worker that can do so now."""
+    if not experiment.spec.audit or experiment.audits_nothing_because:
+        return
+    for current in experiment.rounds:
+        for task in current.held if state.workers.idle else ():
+            holder = state.workers.get(next(iter(task.held_by)))
+            if holder is None or len(task.held_by) > 1 or task.withheld:
+                continue
+            if not (holder.audits_due or _is_drawn(state, experiment, current, task)):
+                continue
+            its = holder.class_for(experiment.spec.device)
+            for worker in filter(None, map(state.workers.get, list(state.workers.idle))):
+                alike = its and worker.class_for(experiment.spec.device) == its
+                if alike and may_train(state, experiment, task, worker.name):
+                    yield current, task, worker.name
+                    break
