@@ -38,7 +38,8 @@ from downpour.network.rpc import ManagerClient, serve_worker
 from downpour.network.rpc.messages import Heartbeat
 from downpour.network.rpc.wire import from_wire, to_wire
 from downpour.record.record import read_record
-from downpour.record.record_lines import RecordLine, ResourcesUsedLine, to_fields
+from downpour.record.record_lines import RecordLine, ResourcesUsedLine
+from downpour.record.view import to_fields
 
 LIMIT = 0.01
 NUMERICS = NumericClass(torch="any", device="cpu", instruction_set="any")

@@ -10,7 +10,7 @@ import pytest
 
 from downpour.cli import run_command
 from downpour.files.store.layout import RECORD_NAME
-from downpour.record.record_lines import to_fields
+from downpour.record.view import to_fields
 from downpour_lab.policylab.comparison import contenders
 from downpour_lab.policylab.rerun import Tactic
 from tests.downpour_lab.policylab.recordings import machines, recorded

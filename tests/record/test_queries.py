@@ -14,10 +14,11 @@ import pytest
 
 from downpour.record import rows
 from downpour.record.record import read_record
-from downpour.record.record_lines import Dated, to_fields
+from downpour.record.record_lines import Dated
 from downpour.record.result import Result
 from downpour.record.tables import Tables
 from downpour.record.timeline import disturbed_seconds, resources
+from downpour.record.view import to_fields
 from downpour.show.dashboard.model import RecordTables
 from tests.record.lines import costs_of
 

@@ -27,7 +27,7 @@ from downpour.record.record import (
     stream_record,
     task_lines,
 )
-from downpour.record.view import observed
+from downpour.record.view import from_fields, observed, to_fields
 from downpour.show.dashboard.page_data import RecordSource
 from tests.record.test_journal import CHECKPOINT, ONE_OF_EACH
 
@@ -77,7 +77,7 @@ def test_every_fact_survives_json(kind: type[told.RecordLine], data: st.DataObje
     chosen = {f: BY_TYPE[t] for types in several for f, t in types.items() if t in BY_TYPE}
     facts: st.SearchStrategy[Any] = st.builds(kind, **chosen)
     fact = data.draw(facts)
-    assert told.from_fields(json.loads(json.dumps(told.to_fields(fact), allow_nan=False))) == fact
+    assert from_fields(json.loads(json.dumps(to_fields(fact), allow_nan=False))) == fact
 
 
 def test_a_record_is_projected_until_it_is_exported(path: Path) -> None:

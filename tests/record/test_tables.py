@@ -15,7 +15,6 @@ from downpour.record.record_lines import (
     RecordLine,
     ResourcesUsedLine,
     Sample,
-    to_fields,
 )
 from downpour.record.result import Result
 from downpour.record.result_parts import NOT_VERIFIED, mixture_now, mixture_of, split_of
@@ -23,6 +22,7 @@ from downpour.record.rows import Rows
 from downpour.record.study_result import read_one
 from downpour.record.tables import Tables
 from downpour.record.timeline import disturbed_seconds, resources, worker_changes
+from downpour.record.view import to_fields
 from downpour.show.dashboard.model import RecordTables
 from downpour.show.report import facts_of
 from downpour.show.tables.terminal_tables import result_table

@@ -116,6 +116,12 @@ class Update:
     trial: ChecksumOrNothing = ""
     """The checksum of the trial's steps in this process; empty if it did not repeat them."""
 
+    @property
+    def checksums(self) -> tuple[str, ...]:
+        """The checksums of its files; updates with equal ones have the same bytes."""
+        state = self.optimizer_state
+        return (self.file.checksum, *((state.checksum,) if state is not None else ()))
+
 
 class StepCount:
     """The steps of a task, done and in all, and the facts that follow from them."""

@@ -329,6 +329,12 @@ class Spec(SpecFields):
         return self.meetings.rounds
 
     @property
+    def evaluated_before(self) -> int:
+        """The last round that was due for an evaluation before the experiment's first one."""
+        epochs = self.meetings.epochs_before
+        return self.meetings.last_of(epochs - epochs % max(1, self.evaluate_every))
+
+    @property
     def images_channels_last(self) -> bool:
         """Whether images are channels_last in training.
 

@@ -355,7 +355,7 @@ class SpecFields(Fields):
         ge=0,
         le=1,
         description="Share of the tasks that a second worker trains again, to find workers that "
-        "compute wrong (docs/how-to/trust.md)",
+        "compute wrong (docs/how-to/wrong-machines.md)",
     )
     snapshot_every: float = Field(
         default=10.0,

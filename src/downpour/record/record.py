@@ -27,7 +27,7 @@ from downpour.files.store.layout import RECORD_NAME
 from downpour.files.store.publish import publish, reading, writing
 from downpour.record import journal
 from downpour.record import record_lines as told
-from downpour.record.view import View
+from downpour.record.view import LACKS_FIELD, View, dated, to_fields
 
 PAGE_LINES_MAX = 1000
 PAGE_BYTES_MAX = 4_000_000
@@ -160,7 +160,7 @@ class RecordReader:
 def line_text(at_seconds: float, line: told.RecordLine) -> str:
     """Return the text of a record's line, without the line end."""
     # `to_fields` writes null for NaN; a NaN that got through would make a line that is not JSON.
-    return json.dumps({"at": at_seconds, **told.to_fields(line)}, allow_nan=False)
+    return json.dumps({"at": at_seconds, **to_fields(line)}, allow_nan=False)
 
 
 def export_record(folder: Path, lines: Iterable[str]) -> None:
@@ -315,7 +315,7 @@ def _one_by_one(
         # `json` raises RecursionError for brackets nested by the thousand.
         except (ValueError, RecursionError) as error:
             reason = f"line {number} is not a fact of an experiment"
-            if str(error).startswith(told.LACKS_FIELD):
+            if str(error).startswith(LACKS_FIELD):
                 reason += ": an older build of Downpour wrote it"
             raise FileCorrupt(source, reason) from None
         yield parsed
@@ -330,7 +330,7 @@ def _parsed(
         time, line = times.decode(text), facts.decode(text)
     except (ValueError, RecursionError):
         # This takes ten times as long, reads null as NaN, and says why a line is none.
-        return told.dated(json.loads(text.decode(errors="replace")))
+        return dated(json.loads(text.decode(errors="replace")))
     return time.at, None if isinstance(line, _Skipped) else line
 
 

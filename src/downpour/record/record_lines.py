@@ -8,7 +8,6 @@ defaults, and readers skip kinds and fields that they do not know.
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
@@ -17,7 +16,6 @@ import msgspec
 from downpour.base.errors import size_in_words
 from downpour.base.names import CPU
 from downpour.base.values import Part
-from downpour.core.spec import REQUIRED
 
 SHARD_CLASSES_MAX = 5_000
 """The most counts in a line, a few bytes each: a record has one such line, and people read it."""
@@ -27,10 +25,6 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Size = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 """A number that a message can hold."""
-_MEASURED = "loss", "metrics", "class_accuracy"
-"""Fields with numbers that may be NaN or infinite; both are null in JSON, which has neither."""
-LACKS_FIELD = "Object missing required field"
-"""How an error begins if an older build left out a field; the words are those of `msgspec`."""
 
 
 def word_for(name: str) -> str:
@@ -231,17 +225,6 @@ class QuarantinedLine(AttemptLine, frozen=True, kw_only=True):
     reason: str
     unaudited: int
     unaudited_since: int | None
-
-    def __str__(self) -> str:
-        return f"{self.worker} gets no more tasks: {self.reason}; {self.left_in}"
-
-    @property
-    def left_in(self) -> str:
-        """Say which of the worker's updates count although no audit has confirmed them."""
-        if self.unaudited_since is None:
-            return "no update of it counts without an audit"
-        many = f"{self.unaudited} updates" if self.unaudited > 1 else "one update"
-        return f"{many} of it count without an audit, from round {self.unaudited_since + 1} on"
 
 
 class UpdatedLine(AttemptLine, frozen=True, kw_only=True):
@@ -481,51 +464,3 @@ def kind_of(line: RecordLine | type[RecordLine]) -> str:
 
 
 KINDS: dict[str, type[RecordLine]] = {kind_of(line): line for line in get_args(RecordLine)}
-
-
-def to_fields(fact: RecordLine) -> dict[str, Any]:
-    """Turn a fact into its kind and plain fields that JSON can hold."""
-    return {"kind": kind_of(fact), **_plain(msgspec.structs.asdict(fact))}
-
-
-def from_fields(fields: dict[str, Any]) -> RecordLine | None:
-    """Turn plain fields back into a fact; None for a kind that this version does not know."""
-    kind = KINDS.get(fields["kind"])
-    if kind is None:
-        msgspec.convert(fields["kind"], str)  # a later version's word
-        return None
-    if "loss" in fields:
-        measured = {name: _measured(fields[name]) for name in _MEASURED if name in fields}
-        fields = {**fields, **measured}
-    line = msgspec.convert(fields, kind)
-    if isinstance(line, SubmittedLine) and (lacking := set(REQUIRED) - set(line.spec)):
-        raise ValueError(f"{LACKS_FIELD} `{min(lacking)}` in the spec")
-    return line
-
-
-def dated(fields: Any) -> MaybeKnown:
-    """Turn the plain fields of a line into its time and its fact."""
-    try:
-        at, line = fields["at"], from_fields(fields)
-        at = at if type(at) is float else msgspec.convert(at, float)
-    except (TypeError, KeyError, OverflowError, RecursionError) as error:
-        raise ValueError(repr(error)) from None
-    if not math.isfinite(at):
-        raise ValueError(f"a line at {at}")
-    return at, line
-
-
-def _measured(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _measured(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_measured(inner) for inner in value]
-    return math.nan if value is None else value
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -158,7 +158,6 @@ def decision(line: told.RecordLine) -> RecordedDecision | None:  # noqa: C901, P
             return RecordedDecision("differ", "updates differ", {"reason": str(line)})
         case told.QuarantinedLine():
             kind, name = "worker", f"no more tasks for {line.worker}"
-            details["reason"] = f"{line.reason}; {line.left_in}"
         case told.FinishedLine():
             kind, name = "end", "finished"
         case told.FailedLine() | told.CancelledLine():

@@ -8,8 +8,11 @@ needs more than its entry says, the manager writes an `Observed` before the entr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
+
+import msgspec
 
 from downpour.base.states import ExperimentState
 from downpour.base.values import Forecast
@@ -17,10 +20,15 @@ from downpour.core.node.journal import Line
 from downpour.core.scheduler import Journaled, Observed
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
+from downpour.core.spec import REQUIRED
 from downpour.files.aggregators.passes import ORDER
 from downpour.record import record_lines as told
-from downpour.record.record_lines import Dated, from_fields, to_fields
+from downpour.record.record_lines import Dated
 
+_MEASURED = "loss", "metrics", "class_accuracy"
+"""Fields with numbers that may be NaN or infinite; both are null in JSON, which has neither."""
+LACKS_FIELD = "Object missing required field"
+"""How an error begins if an older build left out a field; the words are those of `msgspec`."""
 _AGGREGATING = "aggregating"
 
 
@@ -199,3 +207,51 @@ def _renamed(entry: Journaled) -> dict[str, Any]:  # noqa: PLR0911 - one arm an 
 
 def _quantiles(forecast: Forecast | None) -> dict[str, Any]:
     return {f"{name}_seconds": getattr(forecast, name, None) for name in ("q10", "q50", "q90")}
+
+
+def to_fields(fact: told.RecordLine) -> dict[str, Any]:
+    """Turn a fact into its kind and plain fields that JSON can hold."""
+    return {"kind": told.kind_of(fact), **_plain(msgspec.structs.asdict(fact))}
+
+
+def from_fields(fields: dict[str, Any]) -> told.RecordLine | None:
+    """Turn plain fields back into a fact; None for a kind that this version does not know."""
+    kind = told.KINDS.get(fields["kind"])
+    if kind is None:
+        msgspec.convert(fields["kind"], str)  # a later version's word
+        return None
+    if "loss" in fields:
+        measured = {name: _measured(fields[name]) for name in _MEASURED if name in fields}
+        fields = {**fields, **measured}
+    line = msgspec.convert(fields, kind)
+    if isinstance(line, told.SubmittedLine) and (lacking := set(REQUIRED) - set(line.spec)):
+        raise ValueError(f"{LACKS_FIELD} `{min(lacking)}` in the spec")
+    return line
+
+
+def dated(fields: Any) -> told.MaybeKnown:
+    """Turn the plain fields of a line into its time and its fact."""
+    try:
+        at, line = fields["at"], from_fields(fields)
+        at = at if type(at) is float else msgspec.convert(at, float)
+    except (TypeError, KeyError, OverflowError, RecursionError) as error:
+        raise ValueError(repr(error)) from None
+    if not math.isfinite(at):
+        raise ValueError(f"a line at {at}")
+    return at, line
+
+
+def _measured(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _measured(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_measured(inner) for inner in value]
+    return math.nan if value is None else value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -36,7 +36,8 @@ from downpour.core.scheduler import events as on
 from downpour.core.scheduler.queue import Decision
 from downpour.core.stragglers.base import POLICIES, RoundView, Saving
 from downpour.network.rpc.messages import ExperimentSummary, Status, TaskStatus, WorkerStatus
-from downpour.record.record_lines import ResourcesUsedLine, Sample, from_fields, to_fields
+from downpour.record.record_lines import ResourcesUsedLine, Sample
+from downpour.record.view import from_fields, to_fields
 from tests.specs import plain_spec, plain_update
 
 SECOND = Forecast(q10=0.5, q50=1.0, q90=2.0, q98=3.0)

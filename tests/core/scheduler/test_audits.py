@@ -71,7 +71,7 @@ def test_a_worker_audits_only_tasks_of_its_own_numeric_class() -> None:
     play.join("eve", numeric_class="torch 2.0 on cuda")
     play.train("ann", "a's")
     assert play.counted == [("a's", ())]
-    assert any("nobody audits ann" in line for line in play.said)
+    assert any("no audits of ann" in line for line in play.said)
 
 
 def test_two_against_one_and_the_one_tries_again() -> None:
@@ -178,7 +178,7 @@ def test_first_tasks_are_audited_and_more_of_those_who_join_late() -> None:
 
 
 def test_a_secret_decides_which_rounds_are_audited() -> None:
-    """All tasks of a round in step are drawn together; without the secret, nobody knows which."""
+    """All tasks of a round in step are drawn together; a worker cannot know which."""
 
     def drawn(secret: bytes) -> list[bool]:
         play = Audited("ann", "bob", "cid", shards=3, audit=0.5, proven=True)

@@ -22,6 +22,7 @@ from downpour.experiments.studies.study import OnEpoch
 from downpour.network.rpc.messages import Status
 from downpour.record import record_lines as told
 from downpour.record.tables import Tables
+from downpour.record.view import to_fields
 from tests.record import lines as made
 
 GRID = """\
@@ -126,9 +127,7 @@ class FakeBackend:
                     left = self.late
             if left <= 0 or (stolen and len(lines) == 3):
                 lines.append(
-                    json.dumps(
-                        {"at": 99.0, **told.to_fields(told.CancelledLine(reason="cancelled"))}
-                    )
+                    json.dumps({"at": 99.0, **to_fields(told.CancelledLine(reason="cancelled"))})
                 )
                 break
         if not stolen:
@@ -185,7 +184,7 @@ def record_of(run: Run, *, failed: bool = False, wrong: bool = False, lost: bool
             facts += _round(run, number)
         end = facts[-1][0] + 0.1
         facts.append((end, made.finished(end)))
-    lines = (json.dumps({"at": at, **told.to_fields(fact)}) for at, fact in facts)
+    lines = (json.dumps({"at": at, **to_fields(fact)}) for at, fact in facts)
     return "".join(f"{line}\n" for line in lines).encode()
 
 

@@ -18,7 +18,7 @@ import pytest
 import downpour
 from downpour.base.errors import FileMissing
 from downpour.record.record import read_record
-from downpour.record.record_lines import to_fields
+from downpour.record.view import to_fields
 from tests.files.nfs.lab import MOUNTED, Guest, Lab
 from tests.waiting import until
 

@@ -356,7 +356,9 @@ class Observations:
             case out.Dismissed():
                 how = "is lost" if fact.lost else "left"
                 membership_log.info("%s %s: %s", fact.worker, how, fact.reason)
-            case out.Contradicted() | out.Quarantined():
+            case out.Quarantined():
+                log.warning("no more tasks for %s: %s", fact.worker, fact.reason)
+            case out.Contradicted():
                 log.warning("%s", line_of(fact))
 
     def _introduction(self, worker: str) -> RecordLine:

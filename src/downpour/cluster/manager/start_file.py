@@ -18,7 +18,7 @@ from downpour.base.errors import FileCorrupt, FileMissing, SpecError, StoreError
 from downpour.base.values import AttemptId, PublishedFile
 from downpour.cluster.manager.aggregation import Aggregation
 from downpour.core.scheduler.events import Best, HandedOn
-from downpour.core.scheduler.experiment import Experiment, evaluated_before
+from downpour.core.scheduler.experiment import Experiment
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.files.aggregators import first_state, is_state_of
 from downpour.files.spec_file import read_spec
@@ -187,7 +187,7 @@ class BestBefore:
             return 0
         meetings = spec.meetings
         best = self.round if self.round is not None else meetings.last_of(0)
-        return meetings.epoch_of(evaluated_before(spec)) - meetings.epoch_of(best)
+        return meetings.epoch_of(spec.evaluated_before) - meetings.epoch_of(best)
 
     def publish(self, store: Store, as_version: AsVersion) -> HandedOn:
         """Publish copies as versions of the new experiment."""

@@ -4,26 +4,26 @@ The spec's `audit` is a share of the tasks. We draw them by the seed and a secre
 that a worker cannot know which of its updates we compare. Each worker's first tasks are audited as
 well. An audited update is withheld until another worker of the same numeric class has trained the
 task from the start. If both updates have the same bytes, the first one counts. If not, a third
-worker decides. The wrong worker then tries again: one that repeats its wrong bytes has wrong code
-or a broken library, and one that does not is flaky, as with bad memory. If three workers give three
-results, the task does not repeat its bytes. Then we blame nobody, and audit nothing more.
+worker decides, and the wrong worker tries again. If it repeats its wrong bytes, it has wrong code
+or a broken library. If it does not, it is flaky, as with bad memory. Three workers with three
+results show that the task does not repeat its bytes. Then we blame no worker, and audit nothing
+more.
 
-If shards are in step, we draw whole rounds: one audited task would make its round about twice as
-long, and all of them together make it no longer than that.
+If shards are in step, we draw whole rounds. An audited round takes about twice as long, whether we
+audit one of its tasks or all.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 
 from downpour.base.states import FailureKind, TaskState
 from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler import updates
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.queue import SchedulerState, TaskContext
-from downpour.core.scheduler.round import Round, ShardTask, TaskKey, WithheldUpdate
+from downpour.core.scheduler.round import Round, ShardTask, TaskKey
 from downpour.core.scheduler.round_view import agreed, auditors, may_train
 
 LATE_AUDITS = 3
@@ -31,7 +31,7 @@ LATE_AUDITS = 3
 _DIFFERING_MAX = 3
 
 
-def take(state: SchedulerState, context: TaskContext, update: WithheldUpdate) -> None:
+def take(state: SchedulerState, context: TaskContext, update: out.Withheld) -> None:
     """Count an update that has arrived, or withhold it if its task is audited."""
     if not _is_audited(state, context, update):
         updates.count(state, context, update)
@@ -41,15 +41,15 @@ def take(state: SchedulerState, context: TaskContext, update: WithheldUpdate) ->
     if holder is not None and held not in {None, update.attempt}:
         state.cancel(holder, "its update of an earlier attempt has arrived")
     context.round.withhold(update)
-    state.note(out.Withheld(**{each.name: getattr(update, each.name) for each in fields(update)}))
+    state.note(update)
     state.discard(context.experiment.name, (spent.file,) if spent is not None else ())
     settle(state, context)
 
 
-def _is_audited(state: SchedulerState, context: TaskContext, update: WithheldUpdate) -> bool:
+def _is_audited(state: SchedulerState, context: TaskContext, update: out.Withheld) -> bool:
     experiment, worker = context.experiment, state.workers.get(update.worker)
     # We do not know the class of a worker whose update a restarted manager found.
-    if not experiment.spec.audit or experiment.audits_nothing_because or not update.numeric_class:
+    if not experiment.audits or not update.numeric_class:
         return False
     if context.task.withheld or (worker is not None and worker.audits_due > 0):
         return True
@@ -96,24 +96,24 @@ def settle(state: SchedulerState, context: TaskContext) -> None:
 
 def _conclude(state: SchedulerState, context: TaskContext, right: tuple[str, ...]) -> None:
     """Count the update that two workers agree on; quarantine the workers that made others."""
-    agreeing = [each for each in context.task.withheld if each.checksums == right]
+    agreeing = [each for each in context.task.withheld if each.update.checksums == right]
     first, confirming = agreeing[0], {each.worker for each in agreeing[1:]}
     for worker in filter(None, map(state.workers.get, {first.worker, *confirming})):
         worker.audits_due = max(0, worker.audits_due - 1)
-    wrong = [each for each in context.task.withheld if each.checksums != right]
+    wrong = [each for each in context.task.withheld if each.update.checksums != right]
     for each in wrong:
         _contradict(state, each, first)
     for name in dict.fromkeys(each.worker for each in wrong if each.whole):
         _quarantine(state, context, name, first)
-    if not all(each.whole for each in wrong):  # any of those that trained a part may be wrong
+    if not all(each.whole for each in wrong):  # each worker that trained a part may be wrong
         for worker in filter(None, map(state.workers.get, set(context.task.assigned_to))):
             worker.audits_due = LATE_AUDITS
     confirmed_by = sorted(confirming - {first.worker, *(each.worker for each in wrong)})
     updates.count(state, context, first, tuple(confirmed_by))
 
 
-def _contradict(state: SchedulerState, other: WithheldUpdate, counted: WithheldUpdate) -> None:
-    if other.checksums != counted.checksums:
+def _contradict(state: SchedulerState, other: out.Withheld, counted: out.Withheld) -> None:
+    if other.update.checksums != counted.update.checksums:
         state.note(
             out.Contradicted(
                 worker=other.worker,
@@ -126,19 +126,19 @@ def _contradict(state: SchedulerState, other: WithheldUpdate, counted: WithheldU
 
 
 def _quarantine(
-    state: SchedulerState, context: TaskContext, name: str, right: WithheldUpdate
+    state: SchedulerState, context: TaskContext, name: str, right: out.Withheld
 ) -> None:
     """Give a worker no more tasks, and let others train again what has not become a version."""
     experiment = context.experiment
     own = [each for each in context.task.withheld if each.worker == name]
-    attempt = next(each.attempt for each in own if each.checksums != right.checksums)
-    what = _diagnosis([each.checksums for each in own], right.checksums)
+    attempt = next(each.attempt for each in own if each.update.checksums != right.update.checksums)
+    what = _diagnosis([each.update.checksums for each in own], right.update.checksums)
     where = f"shard {attempt.shard} of {experiment.spec.meetings.named(attempt.round)}"
     waiting = list(_waiting_updates(experiment, name))
     first, count = experiment.unaudited.get(name, (None, 0))
     count -= len(waiting)
-    reason = f"it {what}, for {where}"
     since = first.round if first is not None and count > 0 else None
+    reason = f"it {what}, for {where}; {_left_in(experiment, count, since)}"
     state.note(
         out.Quarantined(
             worker=name, attempt=attempt, reason=reason, unaudited=count, unaudited_since=since
@@ -165,6 +165,13 @@ def _diagnosis(tries: Sequence[tuple[str, ...]], right: tuple[str, ...]) -> str:
     return "is flaky: two tries, and each time bytes that no other worker has"
 
 
+def _left_in(experiment: Experiment, count: int, since: int | None) -> str:
+    if since is None:
+        return "no other update of it counts without an audit"
+    many = f"{count} updates of it count" if count > 1 else "one update of it counts"
+    return f"{many} without an audit, from {experiment.spec.meetings.named(since)} on"
+
+
 def _waiting_updates(experiment: Experiment, worker: str) -> Iterator[TaskContext]:
     """Yield the tasks whose unaudited update by a worker can still be taken out."""
     for current in experiment.rounds:
@@ -174,18 +181,19 @@ def _waiting_updates(experiment: Experiment, worker: str) -> Iterator[TaskContex
                 yield TaskContext(experiment, current, task)
 
 
-def _say_alone(state: SchedulerState, experiment: Experiment, update: WithheldUpdate) -> None:
-    """Say once that a worker's tasks cannot be audited now."""
-    if experiment.told_alone != update.numeric_class:
-        experiment.told_alone = update.numeric_class
+def _say_alone(state: SchedulerState, experiment: Experiment, update: out.Withheld) -> None:
+    """Say once that no worker here can audit a worker's tasks."""
+    worker = state.workers.get(update.worker)
+    if worker is not None and not worker.told_alone:
+        worker.told_alone = True
         state.log(
-            f"nobody audits {update.worker}: no other worker here computes with "
-            f"{update.numeric_class}; `downpour audit {experiment.name}` can do so afterwards"
+            f"no audits of {worker.name}: no other worker here computes with "
+            f"{update.numeric_class}; `downpour audit {experiment.name}` can audit it later"
         )
 
 
 def _stop_auditing(state: SchedulerState, experiment: Experiment, reason: str) -> None:
-    experiment.audits_nothing_because = reason
+    experiment.audits = False
     state.log(f"no more audits: {reason}")
 
 
@@ -193,7 +201,7 @@ def idle_auditors(
     state: SchedulerState, experiment: Experiment
 ) -> Iterator[tuple[Round, ShardTask, str]]:
     """Yield running tasks that will be audited, each with an idle worker that can do so now."""
-    if not experiment.spec.audit or experiment.audits_nothing_because:
+    if not experiment.audits:
         return
     for current in experiment.rounds:
         for task in current.held if state.workers.idle else ():

@@ -21,7 +21,7 @@ from downpour.core.round_times import RoundTimes
 from downpour.core.scheduler.events import Best, HandedOn, better
 from downpour.core.scheduler.outputs import Push
 from downpour.core.scheduler.round import Round, ShardTask, TaskKey
-from downpour.core.spec import ResolvedSpec, Spec
+from downpour.core.spec import ResolvedSpec
 
 # Importing torch and making a network took 7 to 10 s when three workers shared two busy cores.
 _STARTUP_SECONDS = 10.0
@@ -60,8 +60,7 @@ class Experiment:
     `steps`, their last applied updates. If they keep their own parameters, they start with `own`.
     `homes` names the worker whose update of a shard counted last. The last update of all had
     `update_bytes`. `unaudited` has the first of each worker's tasks since its last good audit, and
-    their number. We audit no more tasks if `audits_nothing_because` has a reason. Users know
-    that no second worker has the class `told_alone`.
+    their number. It `audits` tasks until we know that they do not repeat their bytes.
     """
 
     def __init__(self, name: str, spec: ResolvedSpec, at_seconds: float = 0.0) -> None:
@@ -97,7 +96,7 @@ class Experiment:
         self.evaluated_versions: set[int] = set()
         self.publishing = False
         self.ready = True
-        self.evaluated_round = evaluated_before(spec)
+        self.evaluated_round = spec.evaluated_before
         self.last_evaluation: Evaluation | None = None
         self.best: Best | None = None
         self.testing = False
@@ -109,7 +108,7 @@ class Experiment:
         self.unfit_since_seconds: float | None = None
         self.told_standing_by: frozenset[str] = frozenset()
         self.unaudited: dict[str, tuple[TaskKey, int]] = {}
-        self.audits_nothing_because = self.told_alone = ""
+        self.audits = spec.audit > 0
         self.progress_timeout = progress_timeout()
         self.overhead_seconds = 0.0
         self.startup_limit_seconds = _STARTUP_SECONDS
@@ -486,7 +485,7 @@ class Experiment:
             return False
         # We count from the beginning of the training, unless no earlier model can be compared.
         resumed = self.spec.best_checksum is not None
-        first = self.spec.meetings.last_of(0) if resumed else evaluated_before(self.spec)
+        first = self.spec.meetings.last_of(0) if resumed else self.spec.evaluated_before
         best = self.best.round if self.best is not None else first
         return self.epoch_of(number) - self.epoch_of(best) >= self.spec.stop_after
 
@@ -501,9 +500,3 @@ class Experiment:
         # experiment that continues this one.
         others = _KEPT_IN_TRAINING if self.result is None else 1  # for readers of a growing model
         return max(self.spec.keep_models or others, 1 + self.mode.overlaps)
-
-
-def evaluated_before(spec: Spec) -> int:
-    """Return the last round that was due for an evaluation before the experiment's first one."""
-    epochs = spec.meetings.epochs_before
-    return spec.meetings.last_of(epochs - epochs % max(1, spec.evaluate_every))

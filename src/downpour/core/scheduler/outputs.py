@@ -30,7 +30,7 @@ from downpour.core.spec import ResolvedSpec
 class _Fact:
     """`cause` is the number of the event that led to it, from 1; `SchedulerState.note` sets it."""
 
-    cause: int = 0
+    cause: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,8 @@ class Accepted(AttemptFact):
 class Withheld(AttemptFact):
     """An audited update does not count before another worker has trained its task as well.
 
-    See `WithheldUpdate` for the fields.
+    The worker trained it in its `numeric_class`. It is `whole` if the worker did all the steps, and
+    continued from no snapshot of another one.
     """
 
     update: values.Update

@@ -21,7 +21,7 @@ from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler import queue, updates
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.queue import SchedulerState
-from downpour.core.scheduler.round import Round, ShardTask, TaskKey, WithheldUpdate
+from downpour.core.scheduler.round import Round, ShardTask, TaskKey
 from downpour.core.stragglers.base import PendingTask
 
 
@@ -46,7 +46,7 @@ class DurableTask:
     worker: str | None
     attempt: AttemptId | None
     update: Update | None
-    withheld: list[WithheldUpdate] = field(default_factory=list)
+    withheld: list[out.Withheld] = field(default_factory=list)
     # Times change no result.
     assigned_at_seconds: list[float] = field(compare=False)
     completion_seconds: float = field(compare=False)
@@ -191,9 +191,7 @@ def apply(state: SchedulerState, at_seconds: float, entry: EntryFact | Checkpoin
         case out.Accepted():
             _accept(state, at_seconds, entry)
         case out.Withheld():
-            names = (each.name for each in fields(WithheldUpdate))
-            withheld = WithheldUpdate(**{name: getattr(entry, name) for name in names})
-            _round_of(state, entry.attempt).withhold(withheld)
+            _round_of(state, entry.attempt).withhold(entry)
         case out.Saved():
             _round_of(state, entry.attempt).save(entry.attempt, entry.snapshot)
         case out.Dropped():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Collection, Iterable, KeysView, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain
 from operator import neg
 from types import MappingProxyType
@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from downpour.base.states import TASK, Failure, FailureKind, Lifecycle, TaskState
 from downpour.base.values import AttemptId, PublishedFile, Snapshot, Update
+from downpour.core.scheduler.outputs import Withheld
 from downpour.core.stragglers.base import PendingTask, UpdateTimes
 
 
@@ -25,28 +26,6 @@ class TaskKey(NamedTuple):
 
     round: int
     shard: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WithheldUpdate:
-    """An update of an audited task: it counts once we have compared it with another worker's.
-
-    `numeric_class` is the one in which its worker trained it. It is `whole` if that worker did all
-    steps, and continued from nobody's snapshot.
-    """
-
-    worker: str
-    attempt: AttemptId
-    update: Update
-    numeric_class: str
-    whole: bool
-    completion_seconds: float = field(compare=False)
-    startup_seconds: float = field(compare=False)
-
-    @property
-    def checksums(self) -> tuple[str, ...]:
-        """The checksums of its files, by which we compare it."""
-        return tuple(file.checksum for file in files_of(self.update))
 
 
 class ShardTask:
@@ -91,7 +70,7 @@ class ShardTask:
         self.worker: str | None = None
         self.attempt: AttemptId | None = None
         self.update: Update | None = None
-        self.withheld: list[WithheldUpdate] = []
+        self.withheld: list[Withheld] = []
 
     @property
     def failures(self) -> int:
@@ -307,8 +286,8 @@ class Round:
             self.started_at_seconds = at_seconds
         return attempt
 
-    def withhold(self, withheld: WithheldUpdate) -> None:
-        """Keep an update back, and offer its task anew, to be trained from the start."""
+    def withhold(self, withheld: Withheld) -> None:
+        """Keep an update back, and offer its task to a worker that begins at the first step."""
         task = self.tasks[withheld.attempt.shard]
         task.withheld.append(withheld)
         self.audited.add(task.shard)

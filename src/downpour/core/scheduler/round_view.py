@@ -21,8 +21,9 @@ from downpour.base.values import AttemptId, missing
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import queue
 from downpour.core.scheduler.experiment import Experiment
+from downpour.core.scheduler.outputs import Withheld
 from downpour.core.scheduler.queue import SchedulerState
-from downpour.core.scheduler.round import Round, ShardTask, WithheldUpdate
+from downpour.core.scheduler.round import Round, ShardTask
 from downpour.core.scheduler.workers import Worker
 from downpour.core.stragglers import base
 from downpour.core.stragglers.outlook import Outlook
@@ -69,11 +70,11 @@ def barred(
     return barred
 
 
-def agreed(withheld: Sequence[WithheldUpdate]) -> tuple[str, ...] | None:
+def agreed(withheld: Sequence[Withheld]) -> tuple[str, ...] | None:
     """Return the checksums on which two workers agree; None if no two do."""
     makers: dict[tuple[str, ...], set[str]] = {}
     for each in withheld:
-        makers.setdefault(each.checksums, set()).add(each.worker)
+        makers.setdefault(each.update.checksums, set()).add(each.worker)
     return next((sums for sums, workers in makers.items() if len(workers) > 1), None)
 
 
@@ -94,7 +95,7 @@ def auditors(state: SchedulerState, experiment: Experiment, task: ShardTask) -> 
     }
     once = frozenset(name for name, times in tried.items() if times == 1 and name in able)
     if right is not None:
-        wrong = {each.worker for each in withheld if each.checksums != right and each.whole}
+        wrong = {each.worker for each in withheld if each.update.checksums != right and each.whole}
         return once & wrong
     if len(tried) > _DECIDING:
         return frozenset()

@@ -15,7 +15,7 @@ from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler import queue
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.queue import SchedulerState, TaskContext, is_whole
-from downpour.core.scheduler.round import Round, ShardTask, TaskKey, WithheldUpdate, files_of
+from downpour.core.scheduler.round import Round, ShardTask, TaskKey, files_of
 from downpour.core.scheduler.round_view import may_train
 from downpour.core.scheduler.workers import Worker
 
@@ -149,7 +149,7 @@ def _push(experiment: Experiment, key: TaskKey) -> out.Push:
 
 def published(
     state: SchedulerState, event: on.UpdatePublished
-) -> tuple[TaskContext, WithheldUpdate] | None:
+) -> tuple[TaskContext, out.Withheld] | None:
     """Take in an update; return it if its task has none yet, and otherwise remove it."""
     attempt, update = event.attempt, event.update
     reporter = state.workers.heard(event.worker, state.now_seconds)
@@ -181,7 +181,7 @@ def published(
     if reporter is not None:
         reporter.tasks_done += 1
         experiment.progress_timeout.learn(reporter.longest_pause_seconds)
-    return context, WithheldUpdate(
+    return context, out.Withheld(
         worker=event.worker,
         attempt=attempt,
         update=update,
@@ -195,7 +195,7 @@ def published(
 def count(
     state: SchedulerState,
     context: TaskContext,
-    arrived: WithheldUpdate,
+    arrived: out.Withheld,
     confirmed_by: tuple[str, ...] = (),
 ) -> None:
     """Let an update count; if an audit confirmed it, these workers made it as well."""
@@ -339,7 +339,7 @@ def refuse(
 
 
 def take_out(state: SchedulerState, context: TaskContext, reason: str) -> None:
-    """Take out an update that counted and cannot be used, so that its task is trained again."""
+    """Take out an update that counted and cannot be used; a worker then retrains its task."""
     task = context.task
     worker, attempt, update = task.worker, task.attempt, task.update
     if worker is None or attempt is None or update is None:

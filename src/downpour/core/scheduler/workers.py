@@ -168,6 +168,7 @@ class Worker:
     in an experiment takes `startup_seconds` longer because of the loading. It computes in its
     `numeric_class`, and on the processor in `processor_class`, if that is another. Its next
     `audits_due` tasks are audited. If it is `quarantined`, this is the reason: it computes wrong.
+    Users know if it is alone in its class.
     """
 
     def __init__(self, name: str, at_seconds: float, state: WorkerState = WorkerState.IDLE) -> None:
@@ -202,6 +203,7 @@ class Worker:
         self.numeric_class = self.processor_class = ""
         self.audits_due = 1
         self.quarantined = ""
+        self.told_alone = False
 
     def class_for(self, device: str) -> str:
         """Return the numeric class in which it trains tasks for a device; empty if unknown."""

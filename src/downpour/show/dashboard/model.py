@@ -15,6 +15,7 @@ from downpour.record.result_parts import NOT_VERIFIED, first_of
 from downpour.record.rows import state_of
 from downpour.record.tables import Tables
 from downpour.record.timeline import decision
+from downpour.record.view import dated
 from downpour.show.dashboard.columns import Fields, RowTable
 from downpour.show.dashboard.results import Results, WorkerTable
 from downpour.show.dashboard.rounds import Rounds, Task
@@ -56,7 +57,7 @@ class RecordTables:
         """Fold the next line; it counts even if this refuses it."""
         self.line += 1
         try:
-            at, line = told.dated(fields)
+            at, line = dated(fields)
         except ValueError as error:
             raise ValueError(f"line {self.line} is not a fact of an experiment") from error
         if self._start is None or isinstance(line, told.SubmittedLine):

@@ -28,7 +28,8 @@ from downpour.files.store.layout import RECORD_NAME
 from downpour.files.store.publish import reading
 from downpour.record.journal import segments
 from downpour.record.record import RecordReader, is_exported
-from downpour.record.record_lines import AttemptLine, Dated, dated, to_fields
+from downpour.record.record_lines import AttemptLine, Dated
+from downpour.record.view import dated, to_fields
 from downpour.show.dashboard.columns import Fields
 from downpour.show.dashboard.model import Frame, RecordTables
 from downpour.show.dashboard.results import Told, histories
