@@ -115,6 +115,7 @@ WALKS = {
         },
     ),
     "docs/how-to/stragglers.md": Walk(left_out=DEMOS),
+    "docs/how-to/wrong-machines.md": Walk(),
     "docs/how-to/demos.md": Walk(left_out=DEMOS),
     "docs/how-to/experiments.md": Walk(
         before="downpour run small.toml",

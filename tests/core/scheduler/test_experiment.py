@@ -2,6 +2,7 @@
 
 import pytest
 
+from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.queue import is_whole, leading_to, spent_models
 from downpour.core.scheduler.updates import pushes_of
@@ -24,7 +25,8 @@ def publish(experiment: Experiment, shard: int = 0, at_seconds: float = 0.0) -> 
     update = make.update(f"u{current.number}")
     attempt = experiment.assign(current, shard, "ann", 0.0)
     current.publish(attempt, "ann", update, 1.0)
-    experiment.arrive(attempt, at_seconds, "ann")
+    accepted = out.Accepted(worker="ann", attempt=attempt, update=update, completion_seconds=1.0)
+    experiment.arrive(accepted, at_seconds)
 
 
 def train(experiment: Experiment) -> None:

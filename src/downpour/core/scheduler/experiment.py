@@ -5,7 +5,7 @@ It knows the files that it needs, and the files to remove. It opens no file, and
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 
 from downpour.base.states import (
@@ -19,7 +19,7 @@ from downpour.base.values import AttemptId, Part, PublishedFile, TrialSums
 from downpour.core.modes import mode_of
 from downpour.core.round_times import RoundTimes
 from downpour.core.scheduler.events import Best, HandedOn, better
-from downpour.core.scheduler.outputs import Push
+from downpour.core.scheduler.outputs import Accepted, Push
 from downpour.core.scheduler.round import Round, ShardTask, TaskKey
 from downpour.core.spec import ResolvedSpec
 
@@ -275,23 +275,21 @@ class Experiment:
             return update.optimizer_state, update.file
         return self.optimizer_states.get(shard), self.steps.get(shard)
 
-    def arrive(
-        self, attempt: AttemptId, at_seconds: float, worker: str, confirmed_by: Collection[str] = ()
-    ) -> None:
-        """Note that a worker's update counts, and waits to become part of a model version."""
-        key = TaskKey(attempt.round, attempt.shard)
+    def arrive(self, accepted: Accepted, at_seconds: float) -> None:
+        """Note that an update counts, and waits to become part of a model version."""
+        key = TaskKey(accepted.attempt.round, accepted.attempt.shard)
         self.arrived[key] = at_seconds
-        if confirmed_by:
-            for name in (worker, *confirmed_by):
+        if accepted.confirmed_by:
+            for name in (accepted.worker, *accepted.confirmed_by):
                 self.unaudited.pop(name, None)
         elif self.spec.audit:
-            first, count = self.unaudited.get(worker, (key, 0))
-            self.unaudited[worker] = first, count + 1
+            first, count = self.unaudited.get(accepted.worker, (key, 0))
+            self.unaudited[accepted.worker] = first, count + 1
         if not self.mode.overlaps:
             return
-        following = self.round_of(attempt.round + 1)
-        if following is not None and attempt.shard in following.held_back:
-            following.release(attempt.shard)
+        following = self.round_of(key.round + 1)
+        if following is not None and key.shard in following.held_back:
+            following.release(key.shard)
         self.start_rounds()
 
     def leave(self, key: TaskKey) -> None:

@@ -225,8 +225,7 @@ def _accept(state: SchedulerState, at_seconds: float, entry: out.Accepted) -> No
     current = _round_of(state, entry.attempt)
     took = entry.completion_seconds, entry.startup_seconds
     current.publish(entry.attempt, entry.worker, entry.update, at_seconds, *took)
-    experiment = state.experiments[entry.experiment]
-    experiment.arrive(entry.attempt, at_seconds, entry.worker, entry.confirmed_by)
+    state.experiments[entry.experiment].arrive(entry, at_seconds)
 
 
 def _give_up(state: SchedulerState, entry: out.GivenUp) -> None:

@@ -209,17 +209,16 @@ def count(
     context.round.publish(attempt, worker, update, state.now_seconds, *took)
     context.experiment.homes[attempt.shard] = worker
     context.experiment.update_bytes = sum(file.size_bytes for file in files_of(update))
-    context.experiment.arrive(attempt, state.now_seconds, worker, confirmed_by)
-    state.note(
-        out.Accepted(
-            worker=worker,
-            attempt=attempt,
-            update=update,
-            completion_seconds=arrived.completion_seconds,
-            startup_seconds=arrived.startup_seconds,
-            confirmed_by=confirmed_by,
-        )
+    accepted = out.Accepted(
+        worker=worker,
+        attempt=attempt,
+        update=update,
+        completion_seconds=arrived.completion_seconds,
+        startup_seconds=arrived.startup_seconds,
+        confirmed_by=confirmed_by,
     )
+    context.experiment.arrive(accepted, state.now_seconds)
+    state.note(accepted)
     state.discard(context.experiment.name, spent)
     gather(state, context)
 
