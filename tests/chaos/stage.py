@@ -106,9 +106,16 @@ class Cluster:
         self.shared, self._stack = shared, stack
         self.address = self._start("manager", "--port", "0").says(r"^manager at (\S+),")[1]
         words = "worker", "--manager", self.address, "--name"
-        self.workers = [self._start(*words, f"worker-{n}") for n in range(workers)]
+        self.workers = [
+            self._start(*words, f"worker-{n}", "--notice", str(self.notice(n)))
+            for n in range(workers)
+        ]
         for worker in self.workers:
             worker.says("^worker at ")
+
+    def notice(self, number: int) -> Path:
+        """Return the file that tells a worker that its machine will be taken."""
+        return self.shared / f"notice-{number}"
 
     def run(self, spec: Spec) -> Result:
         """Run an experiment to its end."""

@@ -14,7 +14,14 @@ import pytest
 
 from downpour.base.errors import SpecError
 from downpour.base.states import ExperimentEvent, ExperimentState
-from downpour.host.child import Child, EventCommand, LastWill, checked_command, command_for
+from downpour.host.child import (
+    Child,
+    EventCommand,
+    LastWill,
+    checked_command,
+    command_for,
+    notice_at,
+)
 
 WRITE = """
 import sys, time
@@ -188,3 +195,17 @@ def test_a_malformed_command_is_refused(text: str, said: str) -> None:
         checked_command(text)
     assert str(refused.value).startswith("on_event = ")
     assert said in str(refused.value)
+
+
+def test_a_notice_is_a_file_or_a_command_that_succeeds(tmp_path: Path) -> None:
+    """Until then a look says no, whatever the command does."""
+    file = tmp_path / "notice"
+    looks = [notice_at(str(file)), notice_at(f"test -e {file}")]
+    assert not any(look() for look in looks)
+    file.symlink_to("a name is enough")
+    assert looks[0]()
+    file.unlink()
+    file.touch()
+    assert all(look() for look in looks)
+    file.chmod(0o700)
+    assert not notice_at(str(file))()  # an empty program, which does not start

@@ -151,6 +151,14 @@ device = partial(
     text="The device to train on; auto: the best that this machine has.",
     metavar=DEVICE_NAMES,
 )
+notice = partial(
+    option,
+    value="",
+    text="Leave before this machine is taken, as on SIGTERM: when the file appears (an absolute "
+    "path), or when the command, which runs every three seconds, exits with 0.",
+    metavar="FILE|COMMAND",
+    default="signals alone",
+)
 LOADERS_MAX = 64
 loaders = partial(
     option,

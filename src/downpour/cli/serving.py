@@ -24,7 +24,7 @@ from downpour.cli import common
 from downpour.cli.common import command
 from downpour.cli.printing import SIGNALLED, note, outlive_readers
 from downpour.cluster.options import ManagerOptions, WorkerOptions, checked_patience
-from downpour.host.child import checked_command
+from downpour.host.child import checked_command, notice_at
 from downpour.host.paths import TOKEN_NAME, Credentials, is_object_store
 from downpour.host.process import on_leaving, set_up_log, waiting_for_leave
 
@@ -270,6 +270,8 @@ def worker(options: WorkerOptions, log: LogOptions, credentials: Credentials) ->
 def _check(options: WorkerOptions) -> None:
     if not 0 <= options.place <= _COUNT_MAX:
         raise SpecError("place", options.place, f"must be from 0 to {_COUNT_MAX}")
+    if options.notice:
+        notice_at(options.notice)
     if options.ready_file and not Path(options.ready_file).parent.is_dir():
         raise SpecError("ready_file", options.ready_file, "must be in a folder that exists")
     if options.processes is not None and not 1 <= options.processes <= _PROCESSES_MAX:

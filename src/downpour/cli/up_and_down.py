@@ -34,7 +34,7 @@ from downpour.cluster.launchers.cluster_files import ClusterFiles, ClusterInfo
 from downpour.cluster.launchers.ssh_script import SshOptions, read_hosts
 from downpour.cluster.options import ManagerOptions, checked_patience
 from downpour.files.spec_file import read_launch
-from downpour.host.child import checked_command
+from downpour.host.child import checked_command, notice_at
 from downpour.host.machine import usable_cores
 from downpour.host.paths import TOKEN_NAME, Credentials
 from downpour.learning.allowlist import VARIABLE
@@ -168,6 +168,8 @@ def up(options: _UpOptions, credentials: Credentials, launching: LaunchOptions) 
         device=options.device,
         **launching.settings,
     )
+    if launching.on == "local" and plan.notice:
+        notice_at(plan.notice)  # elsewhere, workers check it, because only they see the file
     if options.service:
         _serve(plan, with_manager=not options.no_manager, dry_run=options.dry_run)
     elif options.dry_run:

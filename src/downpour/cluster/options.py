@@ -97,10 +97,11 @@ class WorkerOptions:
     """Once each for the manager, its folder and its token."""
     drain_seconds: float = option(
         0.0,
-        "How long the worker may take to finish its task when a signal tells it to leave. It saves "
-        "and hands back an unfinished one.",
+        "How long the worker may take to finish its task when a signal or a notice tells it to "
+        "leave. It saves and hands back an unfinished one.",
         "X",
     )
+    notice: str = options.notice()
     alone_seconds: float = option(
         0.0, "Leave after this long without a manager's answer; 0: wait forever.", "X"
     )

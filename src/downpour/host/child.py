@@ -16,11 +16,12 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from downpour.base.errors import SpecError, last_line, shortened
 from downpour.base.states import TOLD, ExperimentEvent
@@ -147,22 +148,49 @@ log = logging.getLogger(__name__)
 _LIMIT_SECONDS = 30.0
 """How long a command may run."""
 _STDERR = 2
-_FIELD = "on_event"
 
 
-def checked_command(text: str) -> str:
+def checked_command(text: str, field: str = "on_event") -> str:
     """Return a command with the absolute path of its program, so that it runs from any folder."""
     try:
         words = shlex.split(text) if isinstance(text, str) else []
     except ValueError as error:
-        raise SpecError(_FIELD, text, f"must be a command ({error})") from None
+        raise SpecError(field, text, f"must be a command ({error})") from None
     if not words or "\0" in text:
-        raise SpecError(_FIELD, text, "must be a command, such as ./notify.sh")
+        raise SpecError(field, text, "must be a command, such as ./notify.sh")
     program = shutil.which(words[0])
     if program is None:
         accepted = f"no program {words[0]} here that this user may run"
-        raise SpecError(_FIELD, text, accepted)
+        raise SpecError(field, text, accepted)
     return shlex.join([str(Path(program).absolute()), *words[1:]])
+
+
+NOTICE_SECONDS = 3.0
+"""Between two looks for a notice: clouds give at least 30 s, and a look costs a process."""
+
+
+def notice_at(text: str) -> Callable[[], bool]:
+    """Return a look that says whether a file exists, or whether a command exits with 0.
+
+    Raises:
+        SpecError: the text is neither a command nor an absolute path in a folder that exists.
+    """
+    path = Path(text)
+    if path.is_absolute() and len(text.split()) == 1 and shutil.which(text) is None:
+        if not path.parent.is_dir():
+            raise SpecError("notice", text, "must be in a folder that exists, or a command")
+        return partial(os.path.lexists, text)
+    words = shlex.split(checked_command(text, "notice"))
+    # No pipes: a child that outlives its parent would hold them open past the time limit.
+    silent: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+
+    def exits_well() -> bool:
+        with suppress(OSError, subprocess.SubprocessError):
+            subprocess.run(words, **silent, timeout=NOTICE_SECONDS, check=True)  # noqa: S603
+            return True
+        return False
+
+    return exits_well
 
 
 class EventCommand:

@@ -58,6 +58,12 @@ def plan(shared: Path, workers: int = 2) -> LaunchPlan:
     return LaunchPlan(ManagerOptions(shared=str(shared), port=0, embedded=True), workers)
 
 
+def test_the_workers_of_a_plan_wait_for_its_notice(tmp_path: Path) -> None:
+    """It is a word of theirs, wherever they are started."""
+    words = replace(plan(tmp_path), notice="curl -sf URL").worker(1, "").arguments()
+    assert words[words.index("--notice") + 1] == "curl -sf URL"
+
+
 def test_all_processes_of_a_plan_have_its_loaders(tmp_path: Path) -> None:
     """The manager's are for evaluations, and their number is written on its command line."""
     planned = replace(plan(tmp_path), loaders="3")

@@ -69,6 +69,7 @@ class LaunchPlan:
         flag="--label",
     )
     loaders: str = options.loaders()
+    notice: str = options.notice()
     needs: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
 
@@ -88,6 +89,7 @@ class LaunchPlan:
             place=number - 1,
             labels=self.labels,
             loaders=self.loaders,
+            notice=self.notice,
             accepts_code=True,
             alone_seconds=ALONE_SECONDS if self.manager.embedded else 0.0,
             credentials=self.manager.credentials,

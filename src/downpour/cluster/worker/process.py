@@ -10,13 +10,14 @@ import math
 import os
 import secrets
 import socket
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
 from downpour.base.errors import OtherDirectory, Untrusted
@@ -29,6 +30,7 @@ from downpour.cluster.worker.attempt import HandOverStop, TaskCancelled, TaskCon
 from downpour.files.process_log import kept_log
 from downpour.files.store import SharedDirectory
 from downpour.files.store.shared_directory import open_location
+from downpour.host.child import NOTICE_SECONDS, notice_at
 from downpour.host.machine import SystemSampler, fail_instead_of_dying
 from downpour.host.paths import known_secrets
 from downpour.host.process import on_interrupt, on_leaving
@@ -91,11 +93,7 @@ def run_worker(
         # Start the server before the worker registers, because the manager first calls back.
         server = serve_worker(agent, host, options.port, trust=trust).start()
         ending.callback(server.stop)
-        if obey is None:
-            on_leaving(lambda _: agent.leave(options.drain_seconds))
-            on_interrupt(agent.leave)
-        else:
-            obey(agent)
+        _heed(options, agent, obey)
         endpoint = _measured(options, metrics, server.address.host, trust)
         if endpoint is not None:
             ending.callback(endpoint.close)
@@ -108,6 +106,26 @@ def run_worker(
         if endpoint is not None:
             measured(endpoint.start().url)
         agent.run(alone_seconds=options.alone_seconds or math.inf)
+
+
+def _heed(
+    options: WorkerOptions, agent: WorkerAgent, obey: Callable[[WorkerAgent], None] | None
+) -> None:
+    """Let signals, or what obeys, tell the worker to leave, and a notice; returns at once."""
+    if obey is None:
+        on_leaving(lambda _: agent.leave(options.drain_seconds))
+        on_interrupt(agent.leave)
+    else:
+        obey(agent)
+
+    def wait(is_there: Callable[[], bool]) -> None:
+        while not is_there():
+            time.sleep(NOTICE_SECONDS)
+        log.warning("%s: this machine will be taken, leaving", agent.name)
+        agent.leave(options.drain_seconds)
+
+    if options.notice:
+        Thread(target=wait, args=(notice_at(options.notice),), daemon=True).start()
 
 
 def listening_host(manager: Address) -> str:
