@@ -130,6 +130,7 @@ COMMANDS: list[tuple[str, ...]] = [
     ("compare-policies TRACES --figure plot.pdf", "figure = 'plot.pdf'", ".png or .svg"),
     ("predictor score TRACES --only frob", "only = 'frob'", "must be one of"),
     ("predictor score TRACES --folds 1", "folds = 1", "2 or above"),
+    ("predictor score TRACES --stress joinz", "stress = 'joinz'", "one of joins, paces"),
     ("predictor score TRACES --retrain --nets 0", "nets = 0", "1 or above"),
     ("predictor score TRACES --nets 3", "nets = 3", "needs --retrain"),
     ("predictor train TRACES --out no/such.safetensors", "out = ", "a folder that exists"),

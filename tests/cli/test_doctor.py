@@ -111,13 +111,3 @@ def test_a_machine_added_later_is_told_alone(downpour: Downpour, tmp_path: Path)
     said = downpour("certs", "second", "--out", tmp_path).out
     assert re.findall(r"^On (\S+),", said, re.MULTILINE) == ["second"]
     assert "the authority" not in said
-
-
-def test_certificates_are_never_overwritten(
-    downpour: Downpour, refused: Refused, tmp_path: Path
-) -> None:
-    """The same call again is refused, with the file that it would have written."""
-    downpour("certs", "first", "--out", tmp_path)
-    line = refused("certs", "first", "--out", tmp_path)
-    file = tmp_path / "first.pem"
-    assert line == f"NAME = 'first': {file} exists, and this command never overwrites files"

@@ -62,36 +62,27 @@ def test_a_slowed_worker_is_slower_and_not_lost(tmp_path: Path, calm: bytes) -> 
     ],
 )
 def test_kills_change_no_byte_of_the_model(
-    tmp_path: Path, calm: bytes, kill: str, said: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, calm: bytes, kill: str, said: str
 ) -> None:
-    """The record has the kill, whoever goes on."""
-    result = downpour.run(SPEC, workers=2, shared=tmp_path, progress=False, kill=[kill])
-    assert result.state == "finished"
-    assert disturbances(result) == [said]
-    assert model_of(result) == calm
+    """The record has the kill, whoever goes on, and a callback misses no epoch.
 
-
-def test_a_killed_manager_is_back_at_once_for_those_who_follow_the_record(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A callback misses no epoch; a line names the signal: 9 without a `kill` tells of memory."""
+    A line names the signal of a manager's end: 9 without a `kill` tells of memory. A worker that
+    stays away trains no more.
+    """
     epochs: list[int] = []
     result = downpour.run(
         SPEC,
         workers=2,
         shared=tmp_path,
         progress=False,
-        kill=["manager@round3"],
+        kill=[kill],
         on_round=lambda epoch: epochs.append(epoch.epoch),
     )
     assert result.state == "finished"
+    assert disturbances(result) == [said]
+    assert model_of(result) == calm
     assert epochs == [1, 2, 3, 4, 5]
-    assert "the manager died from signal 9; restarting it" in caplog.text
-
-
-def test_a_worker_that_stays_away_trains_no_more(tmp_path: Path) -> None:
-    """The other one trains all that is left."""
-    kill = ["worker-2@round3"]
-    result = downpour.run(SPEC, workers=2, shared=tmp_path, progress=False, kill=kill)
-    late = {task.worker for task in result.tasks if task.round == 5}
-    assert late == {"worker-1"}
+    died = "the manager died from signal 9; restarting it" in caplog.text
+    assert died == (kill == "manager@round3")
+    if kill == "worker-2@round3":
+        assert {task.worker for task in result.tasks if task.round == 5} == {"worker-1"}

@@ -92,15 +92,6 @@ def test_a_port_that_is_none_is_named(port: int) -> None:
         endpoint_at(some, "127.0.0.1", port, OPEN)
 
 
-def test_a_port_in_use_is_named() -> None:
-    """With the address on which it is."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        told = f"metrics_port = {port}: is in use on 127.0.0.1"
-        with pytest.raises(SpecError, match=told):
-            endpoint_at(some, "127.0.0.1", port, OPEN)
-
-
 def test_a_source_that_fails_costs_the_scrape_alone(capsys: pytest.CaptureFixture[str]) -> None:
     """As when the manager is stopping; nothing is printed, and the next scrape is answered."""
     troubles = [Refused("manager", "is stopping", busy=True)]

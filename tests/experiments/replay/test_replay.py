@@ -278,8 +278,6 @@ def other_data(lines: Lines) -> None:
         (nothing, rewritten("seed", "sneed"), "its spec.toml cannot be used: sneed = 0"),
         (nothing, without("record.jsonl", "journal-*"), "record.jsonl: no such file"),
         (once, rewritten("repeatable = true", "repeatable = false"), "has repeatable = false"),
-        (without_kind("aggregated", 2), str, "record: does not say which updates made version 3"),
-        (without_kind("updated"), str, "record: does not say who trained round 0 shard"),
         (without_kind("prepared"), str, "has no model: the experiment never began to train"),
         (without_kind("submitted"), str, "record: does not begin with a submission"),
         (other_data, str, "has changed since the experiment began with digits-0-gone"),
@@ -304,12 +302,9 @@ def test_what_cannot_be_replayed_is_told(
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("nothing-1",), "ID = 'nothing-1': no such experiment in "),
-        (("../x",), "ID = '../x': must be an experiment's ID"),
         (("ID", "--until", "7"), "until = 7: ID has the versions 0 to 6"),
         (("ID", "--until", "-1"), "until = -1: ID has the versions 0 to 6"),
         (("ID", "--to", "SHARED"), "SHARED': is not empty, and Downpour never overwrites files"),
-        (("ID", "--shared", "SHARED/no"), "shared directory SHARED/no: "),
     ],
 )
 def test_what_cannot_be_meant_is_told(
@@ -324,8 +319,7 @@ def test_what_cannot_be_meant_is_told(
     given = ("--shared", str(shared), *(real(w) if w != "--until" else w for w in words))
     outcome = command("replay", *given)
     assert (outcome.status, outcome.out) == (2, ""), outcome
-    named = reason if reason.startswith("ID = ") else real(reason)
-    assert named in outcome.err
+    assert real(reason) in outcome.err
     assert outcome.err.count("\n") == 1
 
 

@@ -29,7 +29,6 @@ from downpour.network.rpc.messages import Status
 from downpour.record import Result
 from tests.experiments.studies.conftest import (
     FakeBackend,
-    Interruption,
     Silence,
     grid_folder,
     lines_of,
@@ -165,14 +164,6 @@ def test_a_run_that_failed_gives_its_record() -> None:
     record, _ = train(client)
     assert b"no luck" in record
     assert client.cancelled == []
-
-
-def test_an_interrupted_wait_cancels() -> None:
-    """So the manager's workers are free again when the study is run anew."""
-    client = FakeClient(Interruption())
-    with pytest.raises(Interruption):
-        train(client)
-    assert client.cancelled == ["small-1"]
 
 
 @pytest.mark.parametrize(

@@ -228,13 +228,6 @@ def test_a_resumed_grid_equals_an_uninterrupted_one(
         assert [table.to_json() for table in resumed] == [table.to_json() for table in whole]
 
 
-def test_runs_are_made_in_the_grids_order(tmp_path: Path) -> None:
-    """So the first repetition of every setting is there before the second of any."""
-    folder, backend = grid_folder(tmp_path), FakeBackend()
-    run_study(folder, backend, Silence())
-    assert backend.names == list(folder.study.runs)
-
-
 def test_a_run_that_failed_is_told_of_and_tried_again(tmp_path: Path) -> None:
     """The others are made all the same; the next time it is tried alone."""
     folder = grid_folder(tmp_path)
@@ -266,8 +259,10 @@ def test_what_failed_may_be_left_out(tmp_path: Path) -> None:
 
 
 def test_a_grid_that_has_grown_runs_only_what_is_new(tmp_path: Path) -> None:
-    """One more repetition is as many runs as there are settings."""
-    run_study(grid_folder(tmp_path), FakeBackend(), Silence())
+    """One more repetition is as many runs as there are settings; all runs are in grid order."""
+    folder, backend = grid_folder(tmp_path), FakeBackend()
+    run_study(folder, backend, Silence())
+    assert backend.names == list(folder.study.runs)
     grown = grid_folder(tmp_path, GRID.replace("trials = 2", "trials = 3"))
     backend = FakeBackend()
     run_study(grown, backend, Silence())
