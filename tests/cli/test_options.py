@@ -1,4 +1,4 @@
-"""Options: those of specs, those that several commands share, and those that exclude each other."""
+"""Options that commands share, the manager they call, and that a check changes nothing."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import typer
 
+from downpour.base import VERSION
 from downpour.base.errors import SpecError
 from downpour.base.options import option
 from downpour.base.values import DEFAULT_MANAGER, DEFAULT_PORT
@@ -15,7 +16,11 @@ from downpour.cli.common import Values, command
 from downpour.cli.spec_options import AskedSpec, find_spec, parse_fields
 from downpour.core.spec import Spec
 from downpour.core.spec_fields import Option
-from downpour.network.rpc import parse_address
+from downpour.network.rpc import parse_address, serve_worker
+from downpour.network.rpc.messages import WorkerInfo
+from tests.cli.addresses import matrix, why_not
+from tests.cli.conftest import Downpour, Served, downpour, own_signals
+from tests.files.objects import lab
 
 
 def test_the_default_manager_is_at_the_default_port() -> None:
@@ -165,3 +170,104 @@ def test_a_mistake_in_an_option_comes_before_the_choice_of_a_file(
     with pytest.raises(SpecError) as refused:
         found(**said)
     assert str(refused.value).startswith(line)
+
+
+Refused = Callable[..., str]
+
+
+class Idler:
+    """A worker that says who it is."""
+
+    def ping(self) -> WorkerInfo:
+        """Say so."""
+        return WorkerInfo(protocol=1, version="9.9", name="anna")
+
+    def __getattr__(self, name: str) -> Any:
+        """Offer the rest of the service, which no test here calls."""
+        return None
+
+
+def test_a_manager_answers(downpour: Callable[..., Any], served: Served) -> None:
+    """With its version."""
+    outcome = downpour("ping", served.address)
+    assert (outcome.status, outcome.out) == (
+        0,
+        f"manager at {served.address}, downpour {VERSION}\n",
+    )
+
+
+def test_a_worker_answers(downpour: Callable[..., Any]) -> None:
+    """With its name."""
+    with serve_worker(Idler(), "127.0.0.1", 0) as server:
+        outcome = downpour("ping", "--worker", server.address)
+    assert (outcome.status, outcome.out) == (0, f"worker anna at {server.address}, downpour 9.9\n")
+
+
+def test_a_worker_is_no_manager(downpour: Callable[..., Any], served: Served) -> None:
+    """What answers is not what was asked for; one line says so."""
+    outcome = downpour("ping", "--worker", served.address)
+    assert outcome.status == 2
+    assert outcome.err.count("\n") == 1
+    assert "does not understand ping" in outcome.err
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "which-cluster.md"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_every_command_reaches_the_cluster_that_is_meant() -> None:
+    """Real processes, beside an unrelated cluster; the page shows what they did."""
+    if reason := why_not() or lab.why_not():
+        pytest.skip(reason)
+    made = matrix()
+    assert made in PAGE.read_text("utf-8"), f"write it anew: python -m tests.cli.addresses\n{made}"
+
+
+__all__ = ["downpour", "own_signals"]
+
+# `typo` is a folder that does not exist, `here` one that does; no manager is anywhere.
+CHECKS = [
+    *(f"doctor --shared {folder}" for folder in ("typo", "typo/deeper/still", "here")),
+    "doctor --shared typo --hosts hosts",
+    "doctor --shared here/typo --manager 127.0.0.1:1",
+    "ping 127.0.0.1:1",
+    *(
+        f"{command} --shared {folder}"
+        for folder in ("typo", "typo/deeper", "here")
+        for command in (
+            "ps",
+            "list",
+            "status",
+            "watch --connect-seconds 0",
+            "results x-1",
+            "trace x-1",
+            "replay x-1",
+            "evaluate x-1",
+            "cancel x-1",
+            "submit --epochs 1 --connect-seconds 0",
+            "down",
+            "run --on slurm --dry-run",
+            "up --on slurm --dry-run",
+            "up --on ssh --hosts hosts --dry-run",
+        )
+    ),
+    "report typo",
+    "grid typo.toml",
+]
+
+
+@pytest.mark.parametrize("words", CHECKS)
+def test_nothing_is_made(
+    downpour: Downpour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    """Neither a file nor a folder, whether the check succeeds or not."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "hosts").write_text("n1\n")
+    outcome = downpour(*words.split())
+    assert "Traceback" not in outcome.err
+    if words.startswith("doctor") and "typo" in words:
+        assert outcome.status == 2
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
+    assert left == ["here", "hosts"]

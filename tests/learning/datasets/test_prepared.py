@@ -1,17 +1,24 @@
-"""Opening a prepared dataset, and what is wrong with one that cannot be."""
+"""Datasets from their source to what is prepared."""
 
 import errno
 import json
 import os
+import subprocess
+import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError
-from downpour.learning.datasets import open_prepared, prepare
+from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError, SpecError
+from downpour.core.spec import Spec
+from downpour.learning.datasets import SOURCES, built_in, check_source, open_prepared, prepare
 from downpour.learning.datasets.prepared import ARRAYS
+from downpour.learning.datasets.source import held_out, random_order
 from tests.learning.datasets.conftest import npz_spec
 
 
@@ -159,3 +166,117 @@ def test_a_fifo_in_an_arrays_place_holds_up_nobody(tmp_path: Path, key: str) -> 
         with pytest.raises(FileCorrupt, match="not a regular file"):
             open_prepared(tmp_path, key)
         (tmp_path / "away").rename(tmp_path / key / name)
+
+
+def test_an_unknown_dataset_is_refused_by_naming_the_known() -> None:
+    """The line lists every source."""
+    with pytest.raises(SpecError) as refusal:
+        check_source(Spec.make({"dataset": "minst"}))
+    assert all(name in str(refusal.value) for name in SOURCES)
+
+
+@pytest.mark.parametrize("name", sorted(set(SOURCES) - {"npz", "folder"}))
+def test_well_known_sets_pass_the_cheap_check_without_their_files(name: str) -> None:
+    """A download may still help; but options they do not have are refused."""
+    check_source(Spec.make({"dataset": name}))
+    with pytest.raises(SpecError, match="only a factory has options"):
+        check_source(Spec.make({"dataset": name, "dataset_options": {"a": 1}}))
+
+
+def test_importing_the_datasets_brings_no_heavy_package() -> None:
+    """torch, torchvision, scikit-learn and Pillow come only when they are needed."""
+    code = "import sys, downpour.learning.datasets; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch", "torchvision", "sklearn", "PIL"} & set(done.stdout.split())
+
+
+def test_a_data_folder_that_is_not_there_is_seen_before_anything_starts(tmp_path: Path) -> None:
+    """A mistyped --data-dir is not answered by a download, also of an impossible name."""
+    for name in ("nowhere", "a" * 5_000, "a\0b"):
+        with pytest.raises(SpecError, match=r"data_dir = .*: no such folder"):
+            check_source(Spec.make({"dataset": "mnist"}), tmp_path / name)
+
+
+@pytest.mark.parametrize("dataset", ["npz", "folder"])
+@pytest.mark.parametrize("path", ["a" * 5_000, "a/" * 2_500, "a\0b", "~nobody/x", "/proc/1/root/x"])
+def test_a_path_that_cannot_be_is_refused_in_one_short_line(
+    tmp_path: Path, dataset: str, path: str
+) -> None:
+    """For every error of the file system; a long value is shortened."""
+    spec = Spec.make({"dataset": dataset, "data_path": path})
+    for data_dir in (None, tmp_path):
+        with pytest.raises(SpecError) as refusal:
+            check_source(spec, data_dir)
+        assert refusal.value.field == "data_path"
+        assert len(str(refusal.value)) < 200
+
+
+def test_a_fifth_of_every_class_is_held_out(tmp_path: Path) -> None:
+    """1,797 images of 0..16; each class gives about a fifth of itself to the test set."""
+    dataset = open_prepared(tmp_path, prepare(Spec.make({}), tmp_path))
+    assert (dataset.facts.train_samples, dataset.facts.test_samples) == (1438, 359)
+    assert dataset.train.x.max() == 16
+    train, test = (np.bincount(part.y, minlength=10) for part in (dataset.train, dataset.test))
+    assert np.all(np.abs(test - (train + test) / 5) <= 1)
+
+
+def test_the_cut_does_not_depend_on_the_seed(tmp_path: Path) -> None:
+    """Experiments with different seeds are measured on the same test set."""
+    assert prepare(Spec.make({"seed": 0}), tmp_path) == prepare(Spec.make({"seed": 1}), tmp_path)
+
+
+def test_the_images_are_those_of_scikit_learn(tmp_path: Path) -> None:
+    """Train and test examples together are what `load_digits` returns, in other order."""
+    from sklearn.datasets import load_digits
+
+    theirs = load_digits()
+    dataset = open_prepared(tmp_path, prepare(Spec.make({}), tmp_path))
+    parts = (dataset.train, dataset.test)
+    ours = np.concatenate([np.c_[part.y, part.x.reshape(len(part.y), -1)] for part in parts])
+    wanted = np.c_[theirs.target, theirs.data]
+    assert np.array_equal(ours[np.lexsort(ours.T)], wanted[np.lexsort(wanted.T)])
+
+
+def test_the_file_holds_what_the_loader_gives() -> None:
+    """Reading scikit-learn's file by itself is only quicker."""
+    quick = built_in._from_its_file()
+    images, labels = built_in._from_its_loader()
+    assert quick is not None
+    assert np.array_equal(quick[0], images)
+    assert np.array_equal(quick[1], labels)
+
+
+def test_an_order_is_pinned() -> None:
+    """These numbers may not change with any version of numpy, or old experiments cannot repeat."""
+    assert random_order(8, 1, 2, 3).tolist() == [1, 3, 7, 5, 2, 0, 4, 6]
+
+
+@given(st.integers(0, 200), st.integers(0, 2**63 - 1))
+def test_an_order_is_a_permutation(count: int, seed: int) -> None:
+    """Every position appears once."""
+    assert np.array_equal(np.sort(random_order(count, seed)), np.arange(count))
+
+
+@pytest.mark.slow
+def test_the_beginning_of_an_order_takes_no_memory_for_the_rest() -> None:
+    """It is that of the whole order, and found among millions in a few megabytes."""
+    count = 3_000_000
+    whole = random_order(count, 1, 2)
+    for first in (1, 1000, count // 2, count, count + 1):
+        assert np.array_equal(random_order(count, 1, 2, first=first), whole[:first])
+    tracemalloc.start()
+    random_order(count, 1, 2, first=10)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 16 * count
+
+
+@given(st.lists(st.integers(0, 5), max_size=120))
+def test_each_class_gives_a_fifth_of_itself(classes: list[int]) -> None:
+    """Both parts together are the whole, and no class is off by a whole example."""
+    labels = np.asarray(classes, dtype=np.int64)
+    train, test = held_out(labels, len(labels))
+    assert np.array_equal(np.sort(np.concatenate([train, test])), np.arange(len(labels)))
+    for label in set(classes):
+        share = np.sum(labels == label) / 5
+        assert abs(np.sum(labels[test] == label) - share) < 1
