@@ -185,6 +185,8 @@ def _steps_fit(spec: SpecFields) -> None:
 def _audit_fits(spec: SpecFields) -> None:
     if spec.audit and not spec.repeatable:
         raise refusal("audit", spec.audit, "needs repeatable = true: it compares bytes")
+    if spec.stop_if_wrong and not spec.audit:
+        raise refusal("stop_if_wrong", value=True, accepted="has no effect without audit")
 
 
 def _needs_fit(spec: SpecFields) -> None:

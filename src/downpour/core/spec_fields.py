@@ -357,6 +357,11 @@ class SpecFields(Fields):
         description="Share of the tasks that a second worker trains again, to find workers that "
         "compute wrong (docs/how-to/wrong-machines.md)",
     )
+    stop_if_wrong: bool = Field(
+        default=False,
+        description="End the experiment if an audit finds a wrong worker whose updates count; "
+        "--resume continues from the last version without these",
+    )
     snapshot_every: float = Field(
         default=10.0,
         ge=0,

@@ -4,6 +4,7 @@ from typing import Any
 
 from downpour.base.states import Evaluation
 from downpour.base.values import AttemptId, Progress, Snapshot, SystemState, Update
+from downpour.core.scheduler import outputs as out
 from downpour.core.spec import ResolvedSpec
 from tests.specs import plain_file, plain_spec, plain_update
 
@@ -24,6 +25,15 @@ def update(name: str, *, keeps_state: bool = False) -> Update:
     """Make an update whose parameters lie in the file of that name."""
     state = file(f"{name}.optimizer") if keeps_state else None
     return plain_update(file(name), train_seconds=1.0, optimizer_state=state)
+
+
+def accepted(
+    attempt: AttemptId, worker: str, update: Update, completion_seconds: float = 1.0
+) -> out.Accepted:
+    """Make the fact that an update counts."""
+    return out.Accepted(
+        worker=worker, attempt=attempt, update=update, completion_seconds=completion_seconds
+    )
 
 
 def progress(attempt: AttemptId, steps_done: int = 1, saved: str | None = None) -> Progress:

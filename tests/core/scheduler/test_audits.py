@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from downpour.base.errors import SpecError
-from downpour.base.states import FailureKind, WorkerState
+from downpour.base.states import ExperimentState, FailureKind, WorkerState
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
 from downpour.core.spec import Spec
@@ -143,6 +143,30 @@ def test_other_updates_of_a_wrong_worker_are_taken_out_and_counted() -> None:
     assert (fact.unaudited, fact.unaudited_since) == (2, 0)
     taken_out = [each for each in of(play.happened, out.GivenUp) if each.worker == "ann"]
     assert [(each.attempt.round, each.attempt.shard) for each in taken_out] == [(1, 0)]
+
+
+def test_an_experiment_goes_back_to_the_last_version_without_a_wrong_worker() -> None:
+    """With `stop_if_wrong` it ends, and keeps that version, from which --resume continues."""
+    play = Audited("ann", "bob", "cid", audit=1e-9, proven=True, stop_if_wrong=True, keep_models=1)
+    play.worker("bob").audits_due = 1
+    play.train("ann", "hidden")
+    for number in range(2):
+        play.aggregate(number)
+        evaluation = make.evaluation(0.5)
+        play.happen(on.Evaluated, experiment="one", round=number, evaluation=evaluation)
+        if number == 0:
+            play.train("ann", "hidden")
+    play.worker("ann").audits_due = 1
+    while not of(play.happened, out.Concluded):
+        name = next(worker.name for worker in play.core.state.workers if worker.running)
+        play.train(name, "wrong" if name == "ann" else "right")
+    (end,) = of(play.happened, out.Concluded)
+    assert end.ending is ExperimentState.FAILED
+    assert "2 updates of it count without an audit, from epoch 1 on; m0 is without" in end.reason
+    (cleaned,) = of(play.happened, out.Conclude)
+    assert [file.name for file in cleaned.versions] == ["m0"]
+    with pytest.raises(SpecError, match="stop_if_wrong = True: has no effect without audit"):
+        Spec(stop_if_wrong=True)
 
 
 def test_an_auditor_that_leaves_is_replaced_or_missed() -> None:

@@ -2,7 +2,6 @@
 
 import pytest
 
-from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.queue import is_whole, leading_to, spent_models
 from downpour.core.scheduler.updates import pushes_of
@@ -24,8 +23,8 @@ def publish(experiment: Experiment, shard: int = 0, at_seconds: float = 0.0) -> 
     current = experiment.rounds[0]
     update = make.update(f"u{current.number}")
     attempt = experiment.assign(current, shard, "ann", 0.0)
-    current.publish(attempt, "ann", update, 1.0)
-    accepted = out.Accepted(worker="ann", attempt=attempt, update=update, completion_seconds=1.0)
+    accepted = make.accepted(attempt, "ann", update)
+    current.publish(accepted, 1.0)
     experiment.arrive(accepted, at_seconds)
 
 

@@ -7,7 +7,6 @@ import pytest
 
 from downpour.base.states import Failure, FailureKind
 from downpour.core.scheduler import events as on
-from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.invariants import check_invariants
 from downpour.core.scheduler.queue import SchedulerState
@@ -62,10 +61,8 @@ def unused_updates(state: SchedulerState, experiment: Experiment, current: Round
     nobody_trains(state, experiment, current)
     for shard in range(3):
         attempt = current.assign(shard, "ann", 0.0)
-        current.publish(attempt, "ann", make.update("u"), 1.0)
-        accepted = out.Accepted(
-            worker="ann", attempt=attempt, update=make.update("u"), completion_seconds=1.0
-        )
+        accepted = make.accepted(attempt, "ann", make.update("u"))
+        current.publish(accepted, 1.0)
         experiment.arrive(accepted, 1.0)
 
 

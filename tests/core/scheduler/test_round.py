@@ -20,7 +20,7 @@ def test_a_late_answer_takes_a_pending_shard_from_the_offer() -> None:
     current = Round("one", 0, (10, 20))
     attempt = current.assign(0, "ann", 0.0)
     current.give_up(0, "ann", LOST)
-    current.publish(attempt, "ann", make.update("late"), 9.0)
+    current.publish(make.accepted(attempt, "ann", make.update("late")), 9.0)
     assert offered(current) == [1]
     assert not current.tasks[0].accepts(attempt)
 
@@ -31,7 +31,7 @@ def test_updates_are_unreported_until_their_task_has_one() -> None:
     lost, second = current.assign(0, "ann", 0.0), current.assign(1, "bob", 0.0)
     current.give_up(0, "ann", LOST)
     assert current.unreported() == ((lost, "ann"), (second, "bob"))
-    current.publish(second, "bob", make.update("bad"), 1.0)
+    current.publish(make.accepted(second, "bob", make.update("bad")), 1.0)
     assert current.unreported() == ((lost, "ann"),)
     current.refuse(1, "altered")
     anew = current.assign(1, "cid", 2.0)
@@ -56,7 +56,7 @@ def test_a_shard_may_have_several_workers() -> None:
     current.give_up(0, "ann", LOST)
     assert (offered(current), current.tasks[0].held_by) == ([1], {"bob": second})
     third = current.assign(0, "cid", 2.0)
-    current.publish(third, "cid", make.update("first"), 3.0)
+    current.publish(make.accepted(third, "cid", make.update("first")), 3.0)
     assert (current.tasks[0].held_by, current.holders()) == ({}, ())
 
 
@@ -66,7 +66,7 @@ def test_an_update_or_a_drop_ends_every_hand_over() -> None:
     attempts = [current.assign(shard, "ann", 0.0) for shard in (0, 1)]
     for task in current.tasks:
         task.leaving["ann"] = "bob", 0.0
-    current.publish(attempts[0], "ann", make.update("u"), 1.0)
+    current.publish(make.accepted(attempts[0], "ann", make.update("u")), 1.0)
     current.drop([1])
     assert [task.leaving for task in current.tasks] == [{}, {}]
 

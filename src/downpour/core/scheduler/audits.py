@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 
 from downpour.base.states import FailureKind, TaskState
 from downpour.core.scheduler import outputs as out
-from downpour.core.scheduler import updates
+from downpour.core.scheduler import queue, updates
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.queue import SchedulerState, TaskContext
 from downpour.core.scheduler.round import Round, ShardTask, TaskKey
@@ -68,9 +68,9 @@ def _is_drawn(
 def settle_all(state: SchedulerState, experiment: Experiment) -> None:
     """Settle the audits that no worker can continue, because workers may have left."""
     for current in list(experiment.rounds):
-        for shard in sorted(current.audited):
+        for shard in sorted(current.audited) if not experiment.life.state.ended else ():
             settle(state, TaskContext(experiment, current, current.tasks[shard]))
-    updates.aggregate_if_due(state, experiment)
+    updates.aggregate_if_due(state, experiment)  # does nothing if it has ended
 
 
 def settle(state: SchedulerState, context: TaskContext) -> None:
@@ -108,6 +108,8 @@ def _conclude(state: SchedulerState, context: TaskContext, right: tuple[str, ...
     if not all(each.whole for each in wrong):  # each worker that trained a part may be wrong
         for worker in filter(None, map(state.workers.get, set(context.task.assigned_to))):
             worker.audits_due = LATE_AUDITS
+    if context.experiment.life.state.ended:
+        return
     confirmed_by = sorted(confirming - {first.worker, *(each.worker for each in wrong)})
     updates.count(state, context, first, tuple(confirmed_by))
 
@@ -129,22 +131,22 @@ def _quarantine(
     state: SchedulerState, context: TaskContext, name: str, right: out.Withheld
 ) -> None:
     """Give a worker no more tasks, and let others train again what has not become a version."""
-    experiment = context.experiment
+    experiment, worker = context.experiment, state.workers.get(name)
+    if worker is not None and worker.quarantined:
+        return
     own = [each for each in context.task.withheld if each.worker == name]
     attempt = next(each.attempt for each in own if each.update.checksums != right.update.checksums)
     what = _diagnosis([each.update.checksums for each in own], right.update.checksums)
     where = f"shard {attempt.shard} of {experiment.spec.meetings.named(attempt.round)}"
-    waiting = list(_waiting_updates(experiment, name))
-    first, count = experiment.unaudited.get(name, (None, 0))
-    count -= len(waiting)
-    since = first.round if first is not None and count > 0 else None
+    waiting, left = list(_waiting_updates(experiment, name)), experiment.unaudited.get(name)
+    count = left.tasks - len(waiting) if left is not None else 0
+    since = left.first.round if left is not None and count > 0 else None
     reason = f"it {what}, for {where}; {_left_in(experiment, count, since)}"
     state.note(
         out.Quarantined(
             worker=name, attempt=attempt, reason=reason, unaudited=count, unaudited_since=since
         )
     )
-    worker = state.workers.get(name)
     if worker is not None:
         worker.quarantined, running = reason, worker.running
         state.cancel(worker, reason)
@@ -152,6 +154,9 @@ def _quarantine(
             updates.give_up(state, name, running, FailureKind.WITHDRAWN, reason)
     for each in waiting:
         updates.take_out(state, each, f"its worker {what}")
+    if experiment.spec.stop_if_wrong and since is not None and left is not None:
+        why = f"{name}: {reason}; {left.before.name} is without them"
+        queue.fail(state, experiment, why, back_to=left.before)
 
 
 def _diagnosis(tries: Sequence[tuple[str, ...]], right: tuple[str, ...]) -> str:
@@ -177,7 +182,8 @@ def _waiting_updates(experiment: Experiment, worker: str) -> Iterator[TaskContex
     for current in experiment.rounds:
         for task in current.tasks:
             waits = TaskKey(current.number, task.shard) not in experiment.applying
-            if task.life.state is TaskState.PUBLISHED and task.worker == worker and waits:
+            is_its = task.life.state is TaskState.PUBLISHED and task.worker == worker
+            if is_its and waits and not task.confirmed:
                 yield TaskContext(experiment, current, task)
 
 

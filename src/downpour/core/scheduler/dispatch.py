@@ -38,6 +38,8 @@ def decide(state: SchedulerState, event: on.Event | None = None) -> None:
     _ask_again(state, experiment)
     round_view.set_aside(state, experiment)
     audits.settle_all(state, experiment)
+    if experiment.life.state.ended:
+        return
     # We start with the oldest round, because the others wait for its shards, now or later.
     for current in list(experiment.rounds):
         # If many rounds are open, most of them have only shards that are done or held back.

@@ -20,7 +20,7 @@ from downpour.core.modes import mode_of
 from downpour.core.round_times import RoundTimes
 from downpour.core.scheduler.events import Best, HandedOn, better
 from downpour.core.scheduler.outputs import Accepted, Push
-from downpour.core.scheduler.round import Round, ShardTask, TaskKey
+from downpour.core.scheduler.round import Round, ShardTask, TaskKey, Unaudited
 from downpour.core.spec import ResolvedSpec
 
 # Importing torch and making a network took 7 to 10 s when three workers shared two busy cores.
@@ -52,15 +52,15 @@ class Experiment:
     attempt may make no step. `overhead_seconds` is the time besides training that an attempt of the
     last round took. A worker that takes no longer than `startup_limit_seconds` to start counts as
     starting, and not as stalled. `told_waits` says what its shards wait for, if that may never
-    come. Of the waiting experiments, the one with the highest `priority` is next, unless a user
-    has `paused` it. `preparing` counts the requested preparations without an answer. All workers
-    tried it and turned out unfit at `unfit_since_seconds`.
+    come. Of the waiting experiments, the one with the highest `priority` is next, unless a user has
+    `paused` it. `preparing` counts the requested preparations without an answer. All workers tried
+    it and turned out unfit at `unfit_since_seconds`.
 
     Shards continue with their `optimizer_states`, by shard. If rounds overlap, they start with
     `steps`, their last applied updates. If they keep their own parameters, they start with `own`.
     `homes` names the worker whose update of a shard counted last. The last update of all had
-    `update_bytes`. `unaudited` has the first of each worker's tasks since its last good audit, and
-    their number. It `audits` tasks until we know that they do not repeat their bytes.
+    `update_bytes`. `unaudited` has each worker's tasks since its last good audit. It `audits` no
+    more tasks once we know that their bytes do not repeat.
     """
 
     def __init__(self, name: str, spec: ResolvedSpec, at_seconds: float = 0.0) -> None:
@@ -107,7 +107,7 @@ class Experiment:
         self.told_waits = ""
         self.unfit_since_seconds: float | None = None
         self.told_standing_by: frozenset[str] = frozenset()
-        self.unaudited: dict[str, tuple[TaskKey, int]] = {}
+        self.unaudited: dict[str, Unaudited] = {}
         self.audits = spec.audit > 0
         self.progress_timeout = progress_timeout()
         self.overhead_seconds = 0.0
@@ -283,8 +283,8 @@ class Experiment:
             for name in (accepted.worker, *accepted.confirmed_by):
                 self.unaudited.pop(name, None)
         elif self.spec.audit:
-            first, count = self.unaudited.get(accepted.worker, (key, 0))
-            self.unaudited[accepted.worker] = first, count + 1
+            first = Unaudited(key, 0, self.model, self.version)
+            self.unaudited[accepted.worker] = self.unaudited.get(accepted.worker, first).extended()
         if not self.mode.overlaps:
             return
         following = self.round_of(key.round + 1)

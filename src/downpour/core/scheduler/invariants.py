@@ -99,13 +99,16 @@ def _experiment(experiment: Experiment) -> Iterator[str]:
 def _most_models(experiment: Experiment) -> int:
     newest = experiment.kept_newest
     best = experiment.kept_best is not None and experiment.result is None
+    unaudited = experiment.unaudited.values() if experiment.spec.stop_if_wrong else ()
     if not experiment.spec.publishes_steps:
+        kept = {each.before.name for each in unaudited}
         bases = {file.name for file in (*experiment.bases(), *experiment.means.values())}
-        return newest + best + len(experiment.evaluating) + len(bases)
+        return newest + best + len(experiment.evaluating) + len(bases | kept)
     # It holds all versions from the oldest needed one on, and those whose steps lead to it.
     tasks = (task for task in experiment.open_tasks() if task.base is not None and not task.is_over)
     evaluated = (number + 1 for number in experiment.evaluating)
     oldest = min([experiment.version - newest + 1, *evaluated, *(t.base_version for t in tasks)])
+    oldest = min([oldest, *(each.version for each in unaudited)])
     return experiment.version - oldest + WHOLE_EVERY + best
 
 

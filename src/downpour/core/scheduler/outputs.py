@@ -236,12 +236,16 @@ class Dismissed(_Fact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Concluded(ExperimentFact):
-    """An experiment has ended; `model` is its published result if it finished."""
+    """An experiment has ended; `model` is its published result if it finished.
+
+    An experiment that continues it begins with the version `back_to`, if one is named.
+    """
 
     ending: Ending
     reason: str
     asked_wrongly: bool = False
     model: values.PublishedFile | None = None
+    back_to: values.PublishedFile | None = None
 
 
 Fact = (

@@ -108,9 +108,13 @@ class SchedulerState:
         """Return the experiment of that name if it is the active one."""
         return self.active if self.active is not None and self.active.name == name else None
 
-    def find(self, attempt: AttemptId) -> TaskContext | None:
-        """Return the task of an attempt, or None if no open round has it."""
-        experiment = self.active_as(attempt.experiment)
+    def find(self, attempt: AttemptId, *, set_aside: bool = False) -> TaskContext | None:
+        """Return the task of an attempt, or None if no open round has it.
+
+        With `set_aside`, the round may also be one of an experiment that was set aside.
+        """
+        name = attempt.experiment
+        experiment = self.experiments.get(name) if set_aside else self.active_as(name)
         current = experiment.round_of(attempt.round) if experiment else None
         task = current.find(attempt) if current else None
         if experiment is None or current is None or task is None:
@@ -263,12 +267,17 @@ def disturbed(state: SchedulerState, event: on.Disturbed) -> None:
 
 
 def fail(
-    state: SchedulerState, experiment: Experiment, reason: str, *, asked_wrongly: bool = False
+    state: SchedulerState,
+    experiment: Experiment,
+    reason: str,
+    *,
+    asked_wrongly: bool = False,
+    back_to: PublishedFile | None = None,
 ) -> None:
-    """End an experiment that cannot go on."""
+    """End an experiment that cannot go on; one that continues it begins with a version."""
     experiment.life.step("fail")
     experiment.asked_wrongly = asked_wrongly
-    conclude(state, experiment, ExperimentState.FAILED, reason)
+    conclude(state, experiment, ExperimentState.FAILED, reason, back_to)
 
 
 def publish_if_done(state: SchedulerState, experiment: Experiment) -> None:
@@ -306,9 +315,17 @@ def model_published(state: SchedulerState, event: on.ModelPublished) -> None:
         conclude(state, experiment, ExperimentState.FINISHED, experiment.why_it_ends)
 
 
-def conclude(state: SchedulerState, experiment: Experiment, ending: Ending, reason: str) -> None:
+def conclude(
+    state: SchedulerState,
+    experiment: Experiment,
+    ending: Ending,
+    reason: str,
+    back_to: PublishedFile | None = None,
+) -> None:
     """End an experiment, and activate the next one."""
     experiment.reason = reason
+    if back_to is not None:
+        _go_back(state, experiment, back_to)
     if state.active is experiment:
         state.active = None
         # We excluded workers because of this experiment's code or labels; the next one has its own.
@@ -325,6 +342,7 @@ def conclude(state: SchedulerState, experiment: Experiment, ending: Ending, reas
             reason=reason,
             asked_wrongly=experiment.asked_wrongly,
             model=experiment.result,
+            back_to=back_to,
         )
     )
     state.do(
@@ -337,6 +355,15 @@ def conclude(state: SchedulerState, experiment: Experiment, ending: Ending, reas
         )
     )
     activate_next(state)
+
+
+def _go_back(state: SchedulerState, experiment: Experiment, model: PublishedFile) -> None:
+    """Forget later versions and states, so that another experiment continues from a version."""
+    state.discard(experiment.name, experiment.files_of_shards())
+    experiment.models = experiment.models[: experiment.models.index(model) + 1]
+    experiment.means = {n: mean for n, mean in experiment.means.items() if n == model.name}
+    experiment.optimizer_states, experiment.steps, experiment.since_outer = {}, {}, []
+    experiment.outer = None
 
 
 WHOLE_EVERY = 32
@@ -398,6 +425,8 @@ def linked(experiment: Experiment, needed: Collection[str]) -> Sequence[Publishe
 def spent_models(experiment: Experiment) -> tuple[PublishedFile, ...]:
     """Remove and return the versions that are neither kept nor being evaluated, and their means."""
     needed = {file.name for file in (*experiment.evaluating.values(), *experiment.bases())}
+    if experiment.spec.stop_if_wrong and experiment.result is None:
+        needed |= {each.before.name for each in experiment.unaudited.values()}
     needed |= {file.name for file in (*linked(experiment, needed), *experiment.means.values())}
     # Once there is a result, the best version has its own file beside it.
     if experiment.kept_best is not None and experiment.result is None:

@@ -21,7 +21,7 @@ from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler import queue, updates
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.queue import SchedulerState
-from downpour.core.scheduler.round import Round, ShardTask, TaskKey
+from downpour.core.scheduler.round import Round, ShardTask, TaskKey, Unaudited
 from downpour.core.stragglers.base import PendingTask
 
 
@@ -47,6 +47,7 @@ class DurableTask:
     attempt: AttemptId | None
     update: Update | None
     withheld: list[out.Withheld] = field(default_factory=list)
+    confirmed: bool = False
     # Times change no result.
     assigned_at_seconds: list[float] = field(compare=False)
     completion_seconds: float = field(compare=False)
@@ -80,7 +81,7 @@ class Checkpoint:
     last_evaluation: Evaluation | None
     best: on.Best | None
     paused: bool = False
-    unaudited: dict[str, tuple[TaskKey, int]] = field(default_factory=dict)
+    unaudited: dict[str, Unaudited] = field(default_factory=dict)
 
 
 _OF_TASK = frozenset(each.name for each in fields(DurableTask)) - {"state", "offer"}
@@ -223,8 +224,7 @@ def take_up(state: SchedulerState, experiments: Iterable[Experiment]) -> None:
 
 def _accept(state: SchedulerState, at_seconds: float, entry: out.Accepted) -> None:
     current = _round_of(state, entry.attempt)
-    took = entry.completion_seconds, entry.startup_seconds
-    current.publish(entry.attempt, entry.worker, entry.update, at_seconds, *took)
+    current.publish(entry, at_seconds)
     state.experiments[entry.experiment].arrive(entry, at_seconds)
 
 
@@ -259,7 +259,7 @@ def _conclude(state: SchedulerState, entry: out.Concluded) -> None:
         experiment.asked_wrongly = entry.asked_wrongly
         cancelled = entry.ending is ExperimentState.CANCELLED
         experiment.life.step("cancel" if cancelled else "fail")
-        queue.conclude(state, experiment, entry.ending, entry.reason)
+        queue.conclude(state, experiment, entry.ending, entry.reason, entry.back_to)
 
 
 def _go_to(state: SchedulerState, entry: Checkpoint, at_seconds: float) -> None:
@@ -292,8 +292,7 @@ def _round_of(state: SchedulerState, attempt: AttemptId) -> Round:
 
 def _current(state: SchedulerState, experiment: str, number: int) -> Round:
     """Return the open round of this number; entries out of order raise ValueError."""
-    active = state.active_as(experiment)
-    current = active.round_of(number) if active is not None else None
+    current = state.experiments[experiment].round_of(number)
     if current is None:
         raise ValueError(f"round {number} of {experiment} has not begun, or is over")
     return current

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from downpour.base.states import TASK, Failure, FailureKind, Lifecycle, TaskState
 from downpour.base.values import AttemptId, PublishedFile, Snapshot, Update
-from downpour.core.scheduler.outputs import Withheld
+from downpour.core.scheduler.outputs import Accepted, Withheld
 from downpour.core.stragglers.base import PendingTask, UpdateTimes
 
 
@@ -26,6 +26,22 @@ class TaskKey(NamedTuple):
 
     round: int
     shard: int
+
+
+class Unaudited(NamedTuple):
+    """The first of a worker's tasks since its last good audit, and their number.
+
+    None of them is part of the model `before`, which is the version of that number.
+    """
+
+    first: TaskKey
+    tasks: int
+    before: PublishedFile
+    version: int
+
+    def extended(self) -> Unaudited:
+        """Return them with one more task."""
+        return self._replace(tasks=self.tasks + 1)
 
 
 class ShardTask:
@@ -39,10 +55,10 @@ class ShardTask:
     lists the workers of all attempts, and `began_at` the shares from which the attempts continued.
     `leaving` lists the holders that we asked to hand over the task: it maps each to the worker that
     will continue, and to the time of the request. If we audit the task, its updates are `withheld`
-    until two workers agree (`audits.py`). All attempts train from the model `base`, which
-    is version `base_version`, and do the same `share` of the steps. So their updates have the same
-    bytes, even if the model has moved on. `samples` counts the samples of the shard; attempts train
-    as many of these as `offer` says.
+    until two workers agree (`audits.py`), which has then `confirmed` its update. All attempts train
+    from the model `base`, which is version `base_version`, and do the same `share` of the steps. So
+    their updates have the same bytes, even if the model has moved on. `samples` counts the samples
+    of the shard; attempts train as many of these as `offer` says.
     """
 
     def __init__(
@@ -71,6 +87,7 @@ class ShardTask:
         self.attempt: AttemptId | None = None
         self.update: Update | None = None
         self.withheld: list[Withheld] = []
+        self.confirmed = False
 
     @property
     def failures(self) -> int:
@@ -296,30 +313,20 @@ class Round:
         if withheld.worker in task.held_by:
             self.give_up(task.shard, withheld.worker, None)
 
-    def publish(
-        self,
-        attempt: AttemptId,
-        worker: str,
-        update: Update,
-        at_seconds: float,
-        completion_seconds: float = 0.0,
-        startup_seconds: float = 0.0,
-    ) -> None:
+    def publish(self, accepted: Accepted, at_seconds: float) -> None:
         """Note the update of a task that counts; from then on, no worker holds the task."""
-        task = self.tasks[attempt.shard]
+        task = self.tasks[accepted.attempt.shard]
         # A late update counts although we gave up its attempt, so the task may be pending again.
         was_pending = task.life.state is TaskState.PENDING
         task.life.step("publish")
         if was_pending:
             self._no_longer_pending(task.shard)
-        task.update = update
-        task.worker = worker
-        task.attempt = attempt
-        task.snapshot = None
-        task.withheld = []
+        task.update, task.worker, task.attempt = accepted.update, accepted.worker, accepted.attempt
+        task.confirmed = bool(accepted.confirmed_by)
+        task.snapshot, task.withheld = None, []
         self.audited.discard(task.shard)
-        task.completion_seconds = completion_seconds
-        task.startup_seconds = startup_seconds
+        task.completion_seconds = accepted.completion_seconds
+        task.startup_seconds = accepted.startup_seconds
         self._let_go(task)
         self._count(task)
         self.last_update_at_seconds = at_seconds

@@ -161,7 +161,9 @@ def published(
         reporter.started_in = attempt.experiment
     # The worker is free even if its update does not count.
     state.workers.let_go(event.worker, attempt)
-    context = state.find(attempt)
+    # Also if its experiment is set aside meanwhile: a repeated report must not count a file that we
+    # have removed.
+    context = state.find(attempt, set_aside=True)
     if context is None or not (
         context.task.accepts(attempt) and _is_of(state, context, attempt, event.worker)
     ):
@@ -205,10 +207,6 @@ def count(
         state.cancel(holder, "another attempt at the shard was first")
     # This comes first as well. A task with an update needs no snapshot, and no other update.
     spent = tuple(each for each in context.task.files() if each not in files_of(update))
-    took = arrived.completion_seconds, arrived.startup_seconds
-    context.round.publish(attempt, worker, update, state.now_seconds, *took)
-    context.experiment.homes[attempt.shard] = worker
-    context.experiment.update_bytes = sum(file.size_bytes for file in files_of(update))
     accepted = out.Accepted(
         worker=worker,
         attempt=attempt,
@@ -217,6 +215,9 @@ def count(
         startup_seconds=arrived.startup_seconds,
         confirmed_by=confirmed_by,
     )
+    context.round.publish(accepted, state.now_seconds)
+    context.experiment.homes[attempt.shard] = worker
+    context.experiment.update_bytes = sum(file.size_bytes for file in files_of(update))
     context.experiment.arrive(accepted, state.now_seconds)
     state.note(accepted)
     state.discard(context.experiment.name, spent)
