@@ -71,6 +71,8 @@ FIELDS: dict[str, tuple[str, ...]] = {
         "{3 = 'gpu'}",
     ),
     "standbys": (f"{WHOLE} of at least 0", "-1", "0.5", "'one'"),
+    "audit": ("a number of at least 0 and at most 1", "-0.1", "1.1", "nan", "'few'"),
+    "stop_if_wrong": ("true or false", "1", "'no'"),
     "retries": (f"{WHOLE} of at least 0 and at most 1000", "-1", "1001", "1.0", "'few'"),
     "snapshot_every": ("a number of at least 0", "-1", "'10 s'", "nan", "inf", "true"),
     "evaluate_every": (f"{WHOLE} of at least 0", "-1", "0.1", "'epoch'"),
@@ -127,7 +129,7 @@ TABLES = {
     "outer",
     "shard_needs",
 }
-FLAGS = {"repeatable", "scale_rate", "flip", "nesterov", "channels_last"}
+FLAGS = {"repeatable", "stop_if_wrong", "scale_rate", "flip", "nesterov", "channels_last"}
 
 
 def test_every_field_has_its_values() -> None:
