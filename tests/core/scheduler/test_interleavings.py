@@ -324,8 +324,8 @@ class Surroundings(RuleBasedStateMachine):
 
     def _any_waits(self) -> bool:
         """Whether a shard waits for the shared directory to work again."""
-        current = self.scheduler.state.active.round if self.scheduler.state.active else None
-        return current is not None and bool(current.waiting)
+        active = self.scheduler.state.active
+        return active is not None and any(current.waiting for current in active.rounds)
 
     def _beat(self, worker: str, *, mentions: bool, step: int, saved: int | None) -> None:
         known = self.scheduler.state.workers.get(worker)
