@@ -121,7 +121,6 @@ class Source:
         return (node for node in self.nodes if isinstance(node, FUNCTIONS))
 
     def at(self, line: int, what: str) -> str:
-        """Say where something is."""
         return f"{self.name}:{line}: {what}"
 
 

@@ -107,7 +107,6 @@ class Company(Stage):
         self._mine = ""
 
     def begin(self) -> subprocess.Popen[str]:
-        """Submit the experiment."""
         client = super().begin()
         [folder] = (self.shared / "experiments").iterdir()
         self._mine = folder.name
@@ -184,7 +183,6 @@ class Company(Stage):
         return f"copies have been changed: {changed}" if changed else ""
 
     def close(self) -> None:
-        """End everything."""
         for one in self._beside:
             one.kill()
             one.wait()

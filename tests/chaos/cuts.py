@@ -129,7 +129,6 @@ class Acting:
         return [self._lab[name] for name in names[role]]
 
     def begin(self) -> None:
-        """Begin."""
         for host in self._hosts:
             if self._trouble.kind == "throttle":
                 host.throttle(10_000)
@@ -154,7 +153,6 @@ class Acting:
             self._is_cut = is_cut
 
     def end(self) -> None:
-        """Heal."""
         for host in self._hosts:
             if self._trouble.kind == "throttle":
                 host.throttle()

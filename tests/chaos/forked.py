@@ -67,11 +67,9 @@ class Forked:
         self.pid = int(self._heard.split()[0])
 
     def __del__(self) -> None:
-        """Close the pipe."""
         os.close(self._news)
 
     def __enter__(self) -> Self:
-        """It runs."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -108,7 +106,6 @@ class Forked:
                 os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """Tell it to leave."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:

@@ -190,7 +190,6 @@ class _Counting:
     dropped: set[Task] = field(default_factory=set)
 
     def see(self, entry: Entry) -> Iterator[str]:
-        """Follow an entry."""
         if entry.kind == "accepted":
             yield from self._accept(entry)
         elif entry.kind == "given-up":
@@ -205,7 +204,6 @@ class _Counting:
         self.waiting[entry.task] = int(entry.about["attempt"]["attempt"])
 
     def make(self, entry: Entry, shards: int, *, in_step: bool) -> Iterator[str]:
-        """Follow a version."""
         number = int(entry.about["round"])
         named = [(int(part[0]), int(part[1])) for part in entry.about["parts"]]
         parts = named or [task for task in self.waiting if task[0] == number]

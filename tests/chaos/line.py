@@ -50,7 +50,6 @@ class Line:
         self._whole.set()
 
     def close(self) -> None:
-        """Carry nothing any more."""
         self._closed = True
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)

@@ -60,7 +60,6 @@ class Outcome:
         return [found for found in costs if found is not None]
 
     def line(self) -> str:
-        """Say it in a line."""
         what = ", ".join(f"{one.what} ({one.who})" for one in self.happened)
         return f"seed {self.seed}: {self.wrong or 'same bytes'}, {self.seconds:.1f} s: {what}"
 

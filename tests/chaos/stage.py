@@ -142,7 +142,6 @@ class Station:
 
     @property
     def lines(self) -> tuple[Line, Line]:
-        """Both lines."""
         return self.calls_out, self.calls_in
 
     def kill(self) -> None:
@@ -151,7 +150,6 @@ class Station:
         self.process = self._start()
 
     def close(self) -> None:
-        """End everything."""
         self.process.signal(signal.SIGCONT)
         self.process.kill()
         for line in self.lines:
@@ -221,7 +219,6 @@ class Stage:
         return client
 
     def begin(self) -> subprocess.Popen[str]:
-        """Submit the experiment."""
         return self.submit(*self.flags)
 
     def wrong(self, expected: Any) -> str:
@@ -236,7 +233,6 @@ class Stage:
         return f"managers that died cost retries: {burned}" if burned else ""
 
     def happen(self) -> None:
-        """Let one thing happen."""
         getattr(self, self.random.choice(self.happens))()
 
     def kill_manager(self) -> None:
@@ -318,7 +314,6 @@ class Stage:
                 self._later(seconds, partial(_put_back, right, path))
 
     def close(self) -> None:
-        """End everything."""
         for ending in self._endings:
             ending.cancel()
             ending.join()

@@ -49,7 +49,6 @@ class Watcher:
 
     @property
     def story(self) -> list[Seen]:
-        """What was read so far."""
         return [seen for _, seen in self._lines]
 
     def wait(self, seconds: float) -> None:
@@ -57,7 +56,6 @@ class Watcher:
         self._ending.wait(seconds)
 
     def __enter__(self) -> Self:
-        """Begin."""
         self._thread.start()
         return self
 

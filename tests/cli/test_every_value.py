@@ -158,7 +158,6 @@ class Reception:
     workers: tuple[str, ...] = ()
 
     def __enter__(self) -> Self:
-        """Start nothing."""
         return self
 
     def __exit__(self, *_: object) -> None:

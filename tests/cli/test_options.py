@@ -179,7 +179,6 @@ class Idler:
     """A worker that says who it is."""
 
     def ping(self) -> WorkerInfo:
-        """Say so."""
         return WorkerInfo(protocol=1, version="9.9", name="anna")
 
     def __getattr__(self, name: str) -> Any:

@@ -235,7 +235,6 @@ class Cluster:
 
     @property
     def shared(self) -> Path:
-        """The shared directory."""
         return self.folder / "shared"
 
     @contextmanager

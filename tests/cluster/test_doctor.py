@@ -191,7 +191,6 @@ class SlowTorch(importlib.abc.MetaPathFinder):
         self.may_go_on = Event()
 
     def find_spec(self, name: str, *_: object) -> None:
-        """Find nothing, late."""
         if name == "torch":
             self.may_go_on.wait()
             raise ImportError(name)

@@ -29,7 +29,6 @@ class Shown(HTMLParser):
     _hidden: int = 0
 
     def __post_init__(self) -> None:
-        """Make a parser."""
         super().__init__()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -47,7 +46,6 @@ class Shown(HTMLParser):
             self._hidden -= 1
 
     def handle_data(self, data: str) -> None:
-        """Take text."""
         if not self._hidden:
             self.text += "".join(data.split())
 

@@ -44,7 +44,6 @@ class Page:
 
     @property
     def text(self) -> str:
-        """What is in the file."""
         return self.path.read_text("utf-8")
 
     def tokens(self) -> list[Token]:

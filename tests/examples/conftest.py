@@ -41,12 +41,10 @@ class Example:
 
     @property
     def code(self) -> Path:
-        """The user's code."""
         return FOLDER / f"{self.name}.py"
 
     @property
     def whole(self) -> Spec:
-        """The spec as it ships."""
         return read_spec(self.code.with_suffix(".toml"))
 
     @property

@@ -331,7 +331,6 @@ class Drowsy:
         self.calls = 0
 
     def status(self, experiment: str, after_change: int, wait_seconds: float) -> Status:
-        """Answer, or not."""
         del experiment, wait_seconds
         self.calls += 1
         if self.calls % 2 == 0:

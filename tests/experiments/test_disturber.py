@@ -32,7 +32,6 @@ class FakeCluster:
         return self.processes.get(name)
 
     def kill(self, name: str, *, again: bool) -> None:
-        """Kill it."""
         self.happened.append(f"kill {name}, again {again}")
         del self.processes[name]
 

@@ -40,7 +40,6 @@ class HostProcess(subprocess.Popen[str]):
     """A program that runs on a host; a signal reaches all of its process group."""
 
     def send_signal(self, sig: int) -> None:
-        """Send a signal."""
         if self.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, sig)
@@ -74,7 +73,6 @@ class LabHost:
 
     @property
     def is_up(self) -> bool:
-        """Whether it runs."""
         return self._first is not None
 
     @property

@@ -104,7 +104,6 @@ class Lab:
         self._ending.close()
 
     def __getitem__(self, name: str) -> LabHost:
-        """The host of that name."""
         if name not in self._hosts:
             raise NoLab(f"there is no host {name!r}; there are {', '.join(self._hosts)}")
         return self._hosts[name]

@@ -72,14 +72,12 @@ class Traffic:
     received_bytes: int = 0
 
     def __add__(self, other: Traffic) -> Traffic:
-        """Both together."""
         return Traffic(
             sent_bytes=self.sent_bytes + other.sent_bytes,
             received_bytes=self.received_bytes + other.received_bytes,
         )
 
     def __sub__(self, other: Traffic) -> Traffic:
-        """What has come since."""
         return Traffic(
             sent_bytes=self.sent_bytes - other.sent_bytes,
             received_bytes=self.received_bytes - other.received_bytes,
@@ -181,7 +179,6 @@ class Switch:
         self._ask("heal", host=host)
 
     def close(self) -> None:
-        """Take everything away."""
         for pipe in (self._wire.stdin, self._wire.stdout, self._wire.stderr):
             opened(pipe).close()
         self._wire.kill()

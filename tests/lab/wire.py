@@ -133,7 +133,6 @@ class Cable:
                 fcntl.ioctl(end, _TUNSETOFFLOAD, 0 if loses else _WHOLE_SEGMENTS)
 
     def close(self) -> None:
-        """Pull it out."""
         os.close(self.near)
         os.close(self.far)
 
@@ -185,7 +184,6 @@ class Wire:
         cable.fit_segments()
 
     def do_unplug(self, host: str) -> None:
-        """Take a cable away."""
         cable = self._cables.pop(host)
         for way in cable.ways.values():
             self._ways.pop(way.source, None)

@@ -16,7 +16,6 @@ class Make:
     """Makes runs, subgrids and studies; only what a test names differs from one to the next."""
 
     def round(self, epoch: int, accuracy: float | None, **fields: Any) -> RoundResult:
-        """Make an epoch."""
         metrics: dict[str, float | None] = {} if accuracy is None else {"accuracy": accuracy}
         given: dict[str, Any] = {
             "class_accuracy": (),
@@ -64,7 +63,6 @@ class Make:
         return RunResult(result=result, **fields)
 
     def study(self, *subgrids: SubgridResult) -> StudyResult:
-        """Make a study."""
         return StudyResult(name="made", subgrids=subgrids)
 
     def splits(self) -> SubgridResult:
@@ -97,7 +95,6 @@ class Make:
         )
 
     def subgrid(self, **fields: Any) -> SubgridResult:
-        """Make a subgrid."""
         given = {"name": "splits", "repetitions": 3, "axes": (), **fields}
         lists = {name: tuple(given[name]) for name in ("settings", "runs")}
         return SubgridResult(**{**given, **lists})

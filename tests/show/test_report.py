@@ -67,7 +67,6 @@ class Balance(HTMLParser):
         self.open: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: object) -> None:
-        """Note what has begun."""
         del attrs
         if tag not in self.VOID:
             self.open.append(tag)

@@ -86,7 +86,6 @@ class FakeWorker:
         self.cancelled.put(attempt)
 
     def hand_over(self, attempt: AttemptId) -> None:
-        """Hand nothing over."""
         del attempt
 
     def drain(self) -> None:

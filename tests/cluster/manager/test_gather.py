@@ -99,7 +99,6 @@ class Story:
         )
 
     def arrive(self, shards: Sequence[int]) -> None:
-        """Sum some updates early."""
         for shard in shards:
             self.space.aggregation.arrived[shard] = self.gather(shard)
         self.space.aggregation.gather()

@@ -23,7 +23,6 @@ class Nodes:
 
     @property
     def address(self) -> str:
-        """Where drivers connect."""
         return str(self.cluster.address)
 
     def restart_head(self) -> None:

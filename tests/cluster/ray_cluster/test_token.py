@@ -37,7 +37,6 @@ class Head:
 
     @property
     def other_home(self) -> Path:
-        """Where no token is."""
         return self.folder / "other"
 
     def environment(self, **more: str) -> dict[str, str]:

@@ -64,7 +64,6 @@ class FakeManager:
         )
 
     def register_worker(self, registration: Registration) -> Registered:
-        """Take anybody."""
         self.registrations.put(registration)
         self.known = True
         return Registered(worker=f"{registration.name}-taken")

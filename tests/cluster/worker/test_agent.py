@@ -76,7 +76,6 @@ class Work:
     act: Callable[[TaskControl], Update]
 
     def __call__(self, given: TaskMessage, control: TaskControl) -> Update:
-        """Carry a task out."""
         act = self.act  # before the test learns that the task began, and changes it
         self.began.put(given)
         return act(control)

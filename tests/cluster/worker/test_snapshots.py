@@ -29,7 +29,6 @@ class Clock:
         self.now = 0.0
 
     def __call__(self) -> float:
-        """Return the time."""
         return self.now
 
 
@@ -105,11 +104,9 @@ class AfterAStep(TaskControl):
     """Is asked to hand over while it makes its first step."""
 
     def ask(self) -> None:
-        """Ask for the state."""
         self.save_and_stop()
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Set what is asked for."""
         super().__setattr__(name, value)
         if name == "steps_done" and value == 1:
             self.ask()
@@ -220,7 +217,6 @@ class Timed(TaskControl):
     saves = 0
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Let time pass."""
         super().__setattr__(name, value)
         clock = getattr(self, "clock", None)
         if isinstance(clock, Clock):

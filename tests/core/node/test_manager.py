@@ -32,13 +32,11 @@ class Desk:
         self.node.start(0.0)
 
     def forecasts(self, at_seconds: float) -> on.Forecasts | None:
-        """Forecast once."""
         del at_seconds
         forecast, self.forecast = self.forecast, None
         return forecast
 
     def keep(self, core: Scheduler, event: on.Event, output: Output) -> list[Entry]:
-        """Remember the event."""
         del core, output
         self.kept.append(event)
         return self.journaled

@@ -49,7 +49,6 @@ class Play:
 
     @property
     def assigned(self) -> list[out.Assigned]:
-        """All assignments so far."""
         return of(self.happened, out.Assigned)
 
     def join(self, *workers: str, at_seconds: float | None = None, **fields: Any) -> list[Outcome]:
@@ -95,7 +94,6 @@ class Play:
         reason: str,
         at_seconds: float | None = None,
     ) -> list[Outcome]:
-        """Let an attempt fail."""
         told = {"attempt": attempt, "failure": kind, "reason": reason}
         return self.happen(on.AttemptFailed, at_seconds, worker=worker, **told)
 

@@ -203,7 +203,6 @@ class Surroundings(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1.0, 4.0, 11.0]))
     def tick(self, seconds: float) -> None:
-        """Time passes."""
         self.now_seconds += seconds
         self._happen(on.Tick)
 

@@ -44,7 +44,6 @@ class Office(Play):
         self.fail(worker, failed, FailureKind.OTHER_CODE, OTHER)
 
     def tick(self, seconds: int) -> None:
-        """Let time pass."""
         for _ in range(seconds):
             for worker in list(self.core.state.workers.names):
                 self.beat(worker)

@@ -66,7 +66,6 @@ class ByHand:
         return Curve((0.0, self._seconds[host]), (0.0, 1.0))
 
     def state(self, number: int, host: int, seconds: float) -> SystemState:  # noqa: ARG002
-        """Return how a host is."""
         return SystemState(cpu_others=0.0, load_average=0.0, memory_used=0.0, io_wait=0.0)
 
 

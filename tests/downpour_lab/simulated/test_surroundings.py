@@ -95,7 +95,6 @@ class Place:
         return results[0] if results else None
 
     def run(self) -> None:
-        """Run all actions."""
         while self.clock.step():
             pass
 

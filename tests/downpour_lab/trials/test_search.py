@@ -255,7 +255,6 @@ def test_a_simulation_silences_only_itself(caplog: pytest.LogCaptureFixture) -> 
         """A manager that logs, while another thread does so, too."""
 
         def start(self) -> None:
-            """Log from both threads."""
             log.warning("the simulated manager begins")
             with ThreadPoolExecutor() as another:
                 another.submit(log.warning, "another thread").result()

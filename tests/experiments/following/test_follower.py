@@ -47,15 +47,12 @@ class Log:
         self.results: list[Result] = []
 
     def begin(self, run: LoggedRun) -> None:
-        """Remember an experiment."""
         self.runs.append(run)
 
     def log(self, epoch: RoundResult) -> None:
-        """Remember an epoch."""
         self.epochs.append(epoch)
 
     def end(self, result: Result) -> None:
-        """Remember a result."""
         self.results.append(result)
 
 

@@ -65,7 +65,6 @@ class FakeClient(Client):
         self.cancelled: list[str] = []
 
     def submit(self, spec: Asked, request: str = "", **_: object) -> str:
-        """Take it."""
         assert request
         assert isinstance(spec, Spec)
         self.spec = spec
@@ -100,7 +99,6 @@ class FakeClient(Client):
         return self.lines[from_line : self.told]
 
     def cancel(self, experiment: str) -> None:
-        """Note it."""
         self.cancelled.append(experiment)
 
 

@@ -29,7 +29,6 @@ class Severed(Client):
     """A client whose network is gone when it comes to cancelling; as good as killed."""
 
     def cancel(self, experiment: str) -> None:
-        """Reach no manager."""
         raise Unreachable(experiment, "the network is gone")
 
 

@@ -262,7 +262,6 @@ class PartlyFrozen(nn.Sequential):
     turns = False
 
     def train(self, mode: bool = True) -> PartlyFrozen:  # noqa: FBT001, FBT002 - torch's own
-        """Set all but the norm."""
         super().train(mode)
         self[1].eval()
         return self

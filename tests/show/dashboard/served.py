@@ -28,7 +28,6 @@ class Answer:
 
     @property
     def json(self) -> Any:
-        """The body as JSON."""
         return json.loads(self.body)
 
 

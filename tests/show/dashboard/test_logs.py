@@ -43,7 +43,6 @@ class LogViewer:
     lines: list[str] = field(default_factory=list)
 
     def look(self) -> dict[str, Any]:
-        """Ask for what is new."""
         answer = json.loads(json.dumps(self.feed.page(self.next, ALL, self.wanted)))
         self.next = answer["next"]
         shown = [row[5] for row in answer["lines"]]

@@ -250,12 +250,10 @@ class Parsed(HTMLParser):
             self.texts[self._inside].append("")
 
     def handle_endtag(self, tag: str) -> None:
-        """Note where it ends."""
         del tag
         self._inside = ""
 
     def handle_data(self, data: str) -> None:
-        """Keep its text."""
         if self._inside in self.texts:
             self.texts[self._inside][-1] += data
 
