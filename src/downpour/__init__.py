@@ -6,8 +6,6 @@
 0.97
 """
 
-from __future__ import annotations
-
 from downpour.base import VERSION
 
 # Type checkers take this name for typing's; importing typing would double the time of this module.

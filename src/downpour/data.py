@@ -4,8 +4,6 @@ Each class has `len()` and `[i]`, as a task's `examples` needs. `local_path` bri
 this machine.
 """
 
-from __future__ import annotations
-
 from downpour.learning.blocks import Blocks
 from downpour.learning.datasets.source import local_path
 from downpour.learning.on_demand import ImageFolder, TokenWindows, transforms

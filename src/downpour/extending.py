@@ -14,8 +14,6 @@ functions. `downpour.splitters`: from a `SplitRequest` to the shard of each exam
 machine that has the package.
 """
 
-from __future__ import annotations
-
 from downpour.base.errors import NonFinite
 from downpour.base.states import ExperimentEvent, ExperimentState
 from downpour.base.values import Forecast, PublishedFile

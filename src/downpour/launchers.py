@@ -5,8 +5,6 @@ place to run on is an `Engine`, which starts and stops single workers; `PlacedCl
 cluster of it. A `LauncherKind` gives it a name and options (`downpour.extending`).
 """
 
-from __future__ import annotations
-
 from downpour.base.errors import LaunchError
 from downpour.base.options import option
 from downpour.cluster.launchers import (

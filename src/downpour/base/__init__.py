@@ -3,6 +3,4 @@
 No clock, file, thread, socket or torch.
 """
 
-from __future__ import annotations
-
 VERSION = "0.1.0"

@@ -12,8 +12,6 @@ shows one to a person on a terminal, in a table or in a log passes it through `o
 programs stays unchanged.
 """
 
-from __future__ import annotations
-
 import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ A command's flags, its help, the keys of `[launch]`, environment variables and t
 child process all follow from the fields. A call of a shared option below makes a field.
 """
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields
 from functools import partial
 from typing import Any, Literal

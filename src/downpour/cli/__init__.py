@@ -7,8 +7,6 @@ when it runs, so help and mistakes get an instant answer. This module imports no
 Downpour.
 """
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`python -m downpour.cli` is the command `downpour`."""
 
-from __future__ import annotations
-
 from downpour.cli import main
 
 main()

@@ -9,8 +9,6 @@ options, `--help` shows those in `FIRST`, and `--help-all` shows all. The same f
 Typer's classes for them are private.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache

@@ -5,8 +5,6 @@ It reads a value as TOML, and only the spec checks it. So a mistake gets the sam
 and in an option.
 """
 
-from __future__ import annotations
-
 import inspect
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence

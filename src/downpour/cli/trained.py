@@ -1,7 +1,5 @@
 """The commands that use a trained model: evaluate, predict, export, replay."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass

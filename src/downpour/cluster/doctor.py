@@ -4,8 +4,6 @@ Each check answers one question in one row. If a check fails, the checks that ne
 checked". All checks use a hidden folder, which they always remove, and touch nothing else.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import uuid

@@ -8,8 +8,6 @@ which takes the cores from other workers. glibc returns the large blocks of ever
 kernel, and the next batch faults them in again.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

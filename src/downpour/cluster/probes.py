@@ -4,8 +4,6 @@ Every probe takes a place and returns one finding. If a probe raises an `OSError
 not possible there at all. Nothing here knows a manager.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -4,8 +4,6 @@ All modes are values over one mechanism (docs/internals/architecture.md, "Modes"
 staleness τ is the number of versions made since its base.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil

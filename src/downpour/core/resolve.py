@@ -1,7 +1,5 @@
 """Fills in what a spec leaves open: what depends on the workers, and `auto`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil

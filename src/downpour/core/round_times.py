@@ -1,7 +1,5 @@
 """When an experiment's rounds ended, and the seconds that the others will take."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from dataclasses import dataclass, field

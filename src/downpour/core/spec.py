@@ -8,8 +8,6 @@ others; each module imports their code when it uses them. A spec refuses an inva
 line (`spec_refusals.py`).
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The command line takes its options and their help from these fields, and so does
 `docs/reference/cli.md`. `spec.py` says what a spec is, and which fields fit together.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, ValidationInfo

@@ -1,7 +1,5 @@
 """The error for an invalid field: one line, composed from the field's own type and limits."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache

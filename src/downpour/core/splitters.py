@@ -7,8 +7,6 @@ refuses impossible splits, and turns owners into shards. The result depends on t
 an experiment draws its split once and then keeps it.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A client of a manager, for users and for commands; it imports no torch."""
 
-from __future__ import annotations
-
 import logging
 import os
 import secrets

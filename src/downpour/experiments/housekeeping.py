@@ -5,8 +5,6 @@ a hidden name; a removal that is cut off is completed by the next one. An experi
 from another one has its own copies.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import shutil

@@ -5,8 +5,6 @@ data in the same shared directory. An exported folder has the file, the spec, an
 the data.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

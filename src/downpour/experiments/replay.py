@@ -7,8 +7,6 @@ with the record's checksum. The first difference shows the fault, because everyt
 from it.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

@@ -6,8 +6,6 @@ In step, a version consists of the updates of its round. All of these began from
 version, or if rounds overlap, from the one before that.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn

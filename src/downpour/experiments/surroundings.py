@@ -3,8 +3,6 @@
 `cuts_of` shows how a split would cut the training data there; it trains nothing.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

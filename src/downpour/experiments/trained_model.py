@@ -4,8 +4,6 @@ We build it in the same way as for training. We bring examples that a user gives
 the training examples, and normalize them in the same way.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -3,8 +3,6 @@
 Nothing here imports torch; only the processes that it starts do.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import secrets

@@ -5,8 +5,6 @@ into words and start it without a shell, which could read other people's names a
 We pass those only in the environment and on standard input.
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 import logging

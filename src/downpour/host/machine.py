@@ -7,8 +7,6 @@ stragglers. The worker reports its own process's use for people. Shares of proce
 differences between two samples, so the samplers remember the previous one.
 """
 
-from __future__ import annotations
-
 import getpass
 import mmap
 import os

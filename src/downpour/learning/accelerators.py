@@ -4,8 +4,6 @@ Asking initializes no device. The result holds as long as the process, whose env
 what torch sees.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

@@ -9,8 +9,6 @@ networks are registered by name, and no function of this package is a factory, e
 names it.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import os

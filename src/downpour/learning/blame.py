@@ -4,8 +4,6 @@ The whole traceback belongs into a log. The line for the user is the last line o
 with the line of the user's own file.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import re

@@ -11,8 +11,6 @@ the kernels differ in the order of their sums. So the class has the instructions
 to use, not all instructions of the processor.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import random

@@ -7,8 +7,6 @@ together. Each class has `len()` and `[i]`, as a task's `examples` needs. Exampl
 except by random augmentation, which follows from the position in training.
 """
 
-from __future__ import annotations
-
 import ast
 import logging
 import mmap

@@ -5,8 +5,6 @@ bytes may differ between builds of zlib, and nothing depends on them. docs/inter
 ("Code travels as one bundle") lists the limits and what a reader checks.
 """
 
-from __future__ import annotations
-
 import atexit
 import gzip
 import importlib

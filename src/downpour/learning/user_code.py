@@ -10,8 +10,6 @@ Packages are compared, not shipped, and that needs no imports either: names come
 statements, versions from pip's records of installed packages.
 """
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections.abc import Iterable, Iterator, Mapping

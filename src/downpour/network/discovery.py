@@ -12,8 +12,6 @@ People and tools may start a manager, its workers and its clients in any order. 
 missing managers, folders and tokens, and say so once in the log.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable, Sequence

@@ -6,8 +6,6 @@ may tear the last line, and a bad disk may alter any. Readers get back only comp
 `core/node/journal.py` has the rules about when to write, and which lines count.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ Readers project it from the journal (`view.py`) until the journal has ended, and
 `record.jsonl`, which `export_record` writes as a whole. An earlier file of this name is not ours.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import zlib

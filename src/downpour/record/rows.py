@@ -4,8 +4,6 @@ A long experiment has millions of tasks. So these rows are packed, and we forget
 once the round is over.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial

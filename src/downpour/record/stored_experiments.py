@@ -1,7 +1,5 @@
 """Reads the experiments in a shared directory from records, for when no manager answers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

@@ -4,8 +4,6 @@ They do not know where the runs are stored, how a grid's folder is laid out, or 
 its values.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence

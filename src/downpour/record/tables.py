@@ -6,8 +6,6 @@ restarted manager recorded something twice, the later line counts. Rounds and sh
 and times are the record's. Rows are packed in few bytes each: a long experiment has millions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter

@@ -5,8 +5,6 @@ from the record alone (docs/internals/decisions.md, "Mitigation is estimated fro
 move costs the loading and publishing of the worker that finished the shard.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

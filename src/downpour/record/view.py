@@ -6,8 +6,6 @@ needs more than its entry says, the manager writes an `Observed` before the entr
 `aggregating`). The view keeps it until the entry comes, so work that a crash cut off makes no line.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any

@@ -7,8 +7,6 @@ command and call writes event files through this module. The `tensorboard` packa
 file's layout and messages.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Loggers: other places, besides our records, in which users store their experiments' epochs."""
 
-from __future__ import annotations
-
 import csv
 import io
 import os

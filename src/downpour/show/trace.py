@@ -4,8 +4,6 @@ The spans are those of the report's timeline (`record/timeline.py`). We make sli
 counters one at a time. Only the record, and a place for each attempt and arrow, stay in memory.
 """
 
-from __future__ import annotations
-
 import heapq
 import json
 import secrets

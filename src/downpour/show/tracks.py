@@ -4,8 +4,6 @@ Perfetto (ui.perfetto.dev) and chrome://tracing read this format. A *process* is
 there and a *thread* is one track; for us, a process is a worker or the manager.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections import defaultdict

@@ -6,8 +6,6 @@ kills it, because the fork server then reads the end of its input. The launcher 
 signal kills: a worker, the manager (which continues from its journal), or the whole fork server.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

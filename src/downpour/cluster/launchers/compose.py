@@ -5,8 +5,6 @@ shell's input open, so the container ends with the launcher. The compose file de
 image, limits and volumes; the volume at /shared is this machine's shared directory.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import shlex

@@ -5,8 +5,6 @@ automatically. An actor holds its worker as a separate process, which ends with 
 transfers an actor's class and arguments; parameters go through the shared directory.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress

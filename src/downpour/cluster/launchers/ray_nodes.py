@@ -1,7 +1,5 @@
 """Ray's side: the code in an actor, a cluster's options, and checks that nodes can be reached."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

@@ -3,8 +3,6 @@
 A plan's first workers form one job array. An array cannot grow, so a later worker gets its own.
 """
 
-from __future__ import annotations
-
 import logging
 import secrets
 import socket

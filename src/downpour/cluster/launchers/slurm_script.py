@@ -7,8 +7,6 @@ itself. A trap that passed them on would send each signal a second time.
 We don't use accounting (`sacct`), because many sites lack it, or `scontrol`: containers lack that.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

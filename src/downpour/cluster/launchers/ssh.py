@@ -3,8 +3,6 @@
 Each worker is the child of a shell whose input we hold open; by ssh, its connection is the tether.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -5,8 +5,6 @@ guard beside it reads the connection's input, and tells the worker to leave when
 the worker ends with the launcher, even if someone kills the launcher or the network fails.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -7,8 +7,6 @@ Systemd runs a manager and workers as a user's services, which outlive a login a
 are text that follows from the plan alone. The workers are instances of one template.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

@@ -5,8 +5,6 @@ simulator runs `work.py` as it is, and computes digests in the six methods of `A
 compute (`downpour_lab/simulated/work.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 

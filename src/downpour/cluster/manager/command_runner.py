@@ -10,8 +10,6 @@ does not fail because the shared directory is gone, full or closed. The store re
 retries end, the manager ends and leaves everything to the next one.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress

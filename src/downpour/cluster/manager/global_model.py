@@ -3,8 +3,6 @@
 This is the only module of the manager that imports torch; `work.py` says why it comes late.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -4,8 +4,6 @@
 thread, before the commands run. `record/view.py` projects the record that people read from them.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import Counter

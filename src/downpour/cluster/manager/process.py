@@ -1,7 +1,5 @@
 """The manager as a process: its parts, its start, and the order in which it shuts down."""
 
-from __future__ import annotations
-
 import logging
 import os
 import secrets

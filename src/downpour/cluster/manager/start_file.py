@@ -5,8 +5,6 @@ of that one's shards and its best model. If both have the same outer optimizer, 
 state. The new experiment takes copies, because users may remove either experiment before the other.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace

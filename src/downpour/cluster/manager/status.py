@@ -9,8 +9,6 @@ The driver's thread turns the core's state into a `Status`. A `WaitingWatch`, al
 from one whether an experiment waits for something that may never come.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os

@@ -11,8 +11,6 @@ writes a new file with everything that it knows. Later managers read only the fi
 term, because a manager that does not know of its successor may still write to its own.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

@@ -5,8 +5,6 @@ a report names must belong to its attempt, and the manager compares every number
 the shard with its own. It refuses a false claim before the core sees it, and removes no file.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import secrets

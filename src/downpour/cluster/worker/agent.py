@@ -5,8 +5,6 @@ leave from one thread, and training and reports run in the main one. `WorkerNode
 decisions; each thread calls it under a lock. This module imports no torch.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os

@@ -3,8 +3,6 @@
 `cluster/worker/attempt.py` carries out the answers.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from enum import Enum

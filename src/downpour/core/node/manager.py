@@ -12,8 +12,6 @@ So a crash can't undo an answer or an action. A `ManagerNode` holds no clock, th
 file: `cluster/manager/driver.py` drives it with a thread.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar

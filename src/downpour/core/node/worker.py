@@ -7,8 +7,6 @@ waits for the previous attempt to stop. After the acknowledgement, the worker is
 carries out the actions that it returns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar

@@ -13,8 +13,6 @@ If shards are in step, we draw whole rounds. An audited round takes about twice 
 audit one of its tasks or all.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Sequence
 

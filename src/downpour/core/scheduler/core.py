@@ -5,8 +5,6 @@ one `SchedulerState`: in `queue`, `dispatch` or `updates`, or here. This module 
 rounds, and tracks which workers are present: they join, send heartbeats, stall and leave.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 

@@ -6,8 +6,6 @@ frequent, so they lead to a decision only once in a twentieth of a task. If many
 events are frequent, and we limit them, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import accumulate
 from statistics import median

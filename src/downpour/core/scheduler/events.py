@@ -4,8 +4,6 @@ Each event carries its own time, `at_seconds`, on the experiment clock; the core
 A driver turns its news into events and passes them to `Scheduler.handle`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

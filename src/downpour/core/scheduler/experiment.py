@@ -3,8 +3,6 @@
 It knows the files that it needs, and the files to remove. It opens no file, and holds no tensors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 

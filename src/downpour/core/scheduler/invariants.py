@@ -5,8 +5,6 @@ time in proportion to the workers and to the tasks of the open rounds. Other tes
 properties of facts and commands: an update counts once, no experiment ends twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from downpour.base.states import ExperimentState, TaskState, WorkerState

@@ -16,8 +16,6 @@ A command asks the driver for something. The driver's duties, in order:
     ignore `Gather`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal
 

@@ -9,8 +9,6 @@ we need a version, we keep the earlier ones as well, back to a whole one. All ve
 stay, so that a version's number follows from its place among the kept ones.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -7,8 +7,6 @@ before it acts on the commands. `Scheduler.replay` takes them in again and reach
 repeats the outstanding requests. Replay skips what the journal holds for people alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass, field, fields, replace

@@ -6,8 +6,6 @@ ones with most of the labels that the spec `prefers` come first. If there are fe
 than idle workers, the homes of these shards come next.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence

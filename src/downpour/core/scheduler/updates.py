@@ -4,8 +4,6 @@ One update of a shard counts: the first usable one, from any attempt. The schedu
 shard, on another worker if there is one, until the spec's `retries` are used up.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from downpour.base.states import BLAMELESS, REPEATABLE, Failure, FailureKind, TaskState

@@ -4,8 +4,6 @@ This module keeps names and times, and moves workers by their table. It knows no
 `dispatch` and `updates` know whether a worker's attempt still counts.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, KeysView
 from dataclasses import dataclass, replace

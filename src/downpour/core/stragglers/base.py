@@ -3,8 +3,6 @@
 If a policy leaves a shard pending, the scheduler asks about it again.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Policies that start a copy of a late task, or keep a worker that would be late from one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from math import ceil, expm1, inf, log, log1p

@@ -10,8 +10,6 @@ the fastest of several; then shards move as they do under `handoff`. The predict
 scheduler's own speeds, and leaves out loading, publishing and chance.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Policies that move work by forecasts: between shards, or to standbys."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf

@@ -7,8 +7,6 @@ with time. If it knows neither, it takes the median of the other workers, and if
 the speed is None. An attempt that makes no step takes infinitely long; no number is ever NaN.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property

@@ -8,8 +8,6 @@ A handed-over shard goes to its intended worker, which takes no other shard befo
 idle until a shard fails; then they take it over.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """A feed follows one record for all of its viewers; `Feeds` holds a bounded number of them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

@@ -5,8 +5,6 @@ The child writes a line to its standard output once it serves. It ends when its 
 closes, which also happens if someone kills the parent.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -12,8 +12,6 @@ Server-sent events are compressed once for all viewers. If a viewer does not tak
 we end its connection. The browser then reconnects, and says which line it knows.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import ipaddress

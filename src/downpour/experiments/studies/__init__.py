@@ -3,8 +3,6 @@
 `experiments/training.py` trains the runs; `show/` makes tables, figures and pages of them.
 """
 
-from __future__ import annotations
-
 from downpour.experiments.studies.folder import StudyFolder as StudyFolder
 from downpour.experiments.studies.folder import read_folder as read_folder
 from downpour.experiments.studies.grid import Grid as Grid

@@ -15,8 +15,6 @@ study's file may change as long as it still contains all finished runs. We refus
 holds anything else, and leave it unchanged.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -9,8 +9,6 @@ ends. A mistake in the file is then more likely than one invalid setting, and al
 fail as well. The study keeps nothing of that run, so that the user can correct the file.
 """
 
-from __future__ import annotations
-
 import json
 import secrets
 import time

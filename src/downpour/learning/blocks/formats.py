@@ -7,8 +7,6 @@ the blocks, we read a tar's headers once and keep a note of them beside it, or i
 cache if it is in a bucket.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -10,8 +10,6 @@ the examples. An example is the sizes of those columns that have no fixed size, 
 All integers are little-endian uint32. A compressed shard is the same behind a codec.
 """
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping

@@ -5,8 +5,6 @@ folder is read as it is. Of a bucket, the machine keeps the ranges that it has r
 so its processes together fetch a range once.
 """
 
-from __future__ import annotations
-
 import io
 import mmap
 import os

@@ -18,8 +18,6 @@ folders, `sources/` remembers the key of each source, so that a second preparati
 files returns at once.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -10,8 +10,6 @@ memory. MNIST's images shrink 4.3 times. Packing them takes 0.36 s and unpacking
 one core).
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -3,8 +3,6 @@
 Other names are refused, not dropped: a user who gives an `attention_mask` expects it to be used.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import zipfile

@@ -1,7 +1,5 @@
 """Datasets that Downpour knows by name, and their downloads."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass

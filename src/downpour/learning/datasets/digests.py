@@ -5,8 +5,6 @@ does not count as the process's memory, and a failure of a file server is an exc
 mapped page it would be a fault.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import time

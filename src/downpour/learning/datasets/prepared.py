@@ -4,8 +4,6 @@ The folder is written once, by `__init__.py`, and never changed; here it is only
 the dataset's *key*, determines every byte of it: see `array_folder.py`.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Iterable, Mapping

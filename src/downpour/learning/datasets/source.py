@@ -6,8 +6,6 @@ Sources import what they need (Pillow, scikit-learn, torchvision) inside their f
 machine without them can use the others.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import math

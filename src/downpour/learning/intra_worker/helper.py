@@ -4,8 +4,6 @@ A worker starts it as `python -m downpour.learning.intra_worker.helper SOCKET ME
 descriptors.
 """
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Iterable

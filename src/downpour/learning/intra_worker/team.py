@@ -3,8 +3,6 @@
 A `Team` starts the helpers, gives them their share of each step, or does without them.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import time

@@ -4,8 +4,6 @@ A network's initial parameters follow from the spec's seed alone, so every proce
 same one. `NETWORKS` lists Downpour's own and what `model_options` they take.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -14,8 +14,6 @@ If ReLU and max-pooling follow a convolution, the pooling comes first. The two c
 gradients alike, and ReLU then has a quarter of the work.
 """
 
-from __future__ import annotations
-
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence

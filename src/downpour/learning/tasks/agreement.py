@@ -5,8 +5,6 @@ sketch of a few. So a worker refuses to train if its task reads other data, or d
 The folder's key follows from all that, as a prepared dataset's does from its arrays.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """A LightningModule as a task: its steps, its optimizer and scheduler, and its data."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any

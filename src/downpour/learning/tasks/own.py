@@ -4,8 +4,6 @@ We call a task's code through `theirs`, which turns its exceptions into a `SpecE
 of the user's file.
 """
 
-from __future__ import annotations
-
 import inspect
 import traceback
 from collections.abc import Iterator, Mapping

@@ -4,8 +4,6 @@ Each method of the task gets the statements of the script that its result depend
 becomes lines of a checklist; the task has the lines that users must act on as well.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import copy

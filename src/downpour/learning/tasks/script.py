@@ -5,8 +5,6 @@ called. An `if` whose condition follows from constants and argparse's defaults i
 over slices of tensors becomes one over a DataLoader.
 """
 
-from __future__ import annotations
-
 import ast
 import copy
 import re

@@ -1,7 +1,5 @@
 """A `transformers.Trainer` as a task: its model, data, arguments, loss and metrics."""
 
-from __future__ import annotations
-
 import copy
 import sys
 from collections.abc import Mapping

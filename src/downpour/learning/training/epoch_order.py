@@ -19,8 +19,6 @@ A single example that is left over joins the batch before it: batch normalizatio
 one example. So the number of steps is the same for all sizes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Evaluates a network on the test examples, without changing it."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -6,8 +6,6 @@ a function of the position. It knows nothing of files, messages or time. Discard
 exception.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping

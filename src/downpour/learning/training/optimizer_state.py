@@ -7,8 +7,6 @@ continues makes a new one first. A value that is no tensor is a line of JSON, na
 The names of the tensors in it begin with `+place/what`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, MutableMapping
 from itertools import islice

@@ -5,8 +5,6 @@ result does not depend on how the work is cut. A state belongs to a shard, not t
 must survive a file (`optimizer_state.py`).
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable, Mapping

@@ -9,8 +9,6 @@ Once `Tensor.numpy` has shown a tensor, its storage keeps its size. But the obse
 network resize their buffers. So numpy gets the memory itself (`_Memory`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from typing import Any
 

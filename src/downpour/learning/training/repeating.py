@@ -6,8 +6,6 @@ under another clock, with the counters of the user's modules further on, and aft
 the same examples. So all that is kept at first use differs.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import logging
 import reprlib

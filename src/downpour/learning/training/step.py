@@ -4,8 +4,6 @@ A batch may be cut into parts. The gradient of each is computed alone and added 
 in order. So it is the same to the bit whether this process computes all of it or others help.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress

@@ -5,8 +5,6 @@ The second time, a snapshot cuts them (docs/internals/decisions.md, "Preparation
 network repeats").
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import time

@@ -6,8 +6,6 @@ time, so a peer that sends byte by byte cannot exceed a deadline. We decode a me
 frame alone, so its content cannot make a reader wait for more. An error ends a channel's use.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hmac
 import socket

@@ -9,8 +9,6 @@ The implementation of a service knows nothing of Thrift. Its arguments arrive ch
 answers are values. Many threads call.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Rows of the page's tables, and attempts in columns, because a long experiment has millions."""
 
-from __future__ import annotations
-
 import zlib
 from array import array
 from collections.abc import Hashable, Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 Every row knows the line that changed it last, so `since` can tell what has changed after any line.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -5,8 +5,6 @@ and mail needs no server and no network. It has the scripts and styles of the se
 Content-Security-Policy allows only these, by their hashes.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import html

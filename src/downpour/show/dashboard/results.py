@@ -1,7 +1,5 @@
 """Versions, workers, and the history of a task."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

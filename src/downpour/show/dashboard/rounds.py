@@ -5,8 +5,6 @@ attempts of open rounds end. Columns keep all attempts, and the tables forget cl
 a long experiment has millions of attempts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 

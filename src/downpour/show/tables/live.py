@@ -4,8 +4,6 @@ Everything here is made for 80 columns, and asks no manager. If a table's column
 leave out whole columns, beginning with addresses.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A cell holds text, a number, an estimate over repetitions, or nothing. The colum
 programs) and headers (for people) name the units; shares are in percent.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

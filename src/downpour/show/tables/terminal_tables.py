@@ -9,8 +9,6 @@ the safety net below them: rich itself removes only a few control characters, an
 pass.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
