@@ -4,6 +4,8 @@ It keeps the state of a round and moves its tasks by their table. It decides not
 decides whether a failure ends the experiment, and `dispatch` which worker trains what.
 """
 
+from __future__ import annotations
+
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Collection, Iterable, KeysView, Mapping, Sequence
