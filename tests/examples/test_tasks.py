@@ -12,25 +12,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from downpour import Spec
 from downpour.files.store import decode, encode
-from downpour.learning.tasks.agreement import open_data, prepare_data
-from downpour.learning.tasks.loaded import LoadedTask, load
+from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training.evaluation import evaluate
 from downpour.learning.training.loop import LocalTask, ShardTraining
 from downpour.learning.training.parameters import frozen_of, parameters_of, ties_of
 from tests.examples.conftest import Example
 from tests.examples.plain import plain_training
+from tests.learning.tasks.porting import loaded
 from tests.learning.training.conftest import same_bytes
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning:transformers")
 
 LINES_MAX = 40
-
-
-def loaded(spec: Spec, folder: Path) -> LoadedTask:
-    """Make a spec's task, as a manager and its workers do."""
-    return load(spec, open_data(spec, folder, prepare_data(spec, folder)))
 
 
 def begun(

@@ -25,41 +25,39 @@ from tests.cluster.manager.conftest import NUMERICS
 from tests.conftest import Allow
 
 
-@pytest.mark.parametrize(
-    ("body", "changes", "reason"),
-    [
+def test_a_network_that_fails_its_trial_is_refused_before_any_task(
+    cluster: Any, tmp_path: Path, allowing: Allow, caplog: Any
+) -> None:
+    """The manager tries two steps itself; the cause is the user's, and the line is theirs."""
+    worker = cluster.join("one")
+    failures: list[tuple[str, dict[str, Any], str]] = [
         (
             "self.calls += 1; x = x / self.calls",
             {},
             "gives different bytes in two trainings: its loss differs",
         ),
-        ("x = [][2]", {}, r"IndexError: list index out of range \(lab\w+\.py:8 in forward\)"),
         ("", {"learning_rate": 1e38}, "learning_rate = 1e.38: too large"),
-    ],
-)
-def test_a_network_that_fails_its_trial_is_refused_before_any_task(
-    cluster: Any, tmp_path: Path, allowing: Allow, caplog: Any, body: str, changes: Any, reason: str
-) -> None:
-    """The manager tries two steps itself; the cause is the user's, and the line is theirs."""
-    name = f"lab{secrets.token_hex(4)}"
-    text = (
-        "from torch import nn\n"
-        "class Net(nn.Module):\n"
-        "    def __init__(self):\n"
-        "        super().__init__()\n"
-        "        self.calls, self.dense = 0, nn.Linear(64, 10)\n"
-        "    def forward(self, x):\n"
-        "        if self.training:\n"
-        f"            pass; {body}\n"
-        "        return self.dense(x.flatten(1))\n"
-    )
-    (tmp_path / f"{name}.py").write_text(text)
-    allowing(tmp_path, name)
-    worker = cluster.join("one")
-    told = cluster.refusal_of(cluster.submit(model=f"{name}:Net", **changes))
-    assert re.search(reason, told), told
-    assert told.endswith("; the manager's log has the traceback") == ("IndexError" in reason)
-    assert ("Traceback" in caplog.text) == ("IndexError" in reason)
+        ("x = [][2]", {}, r"IndexError: list index out of range \(lab\w+\.py:8 in forward\)"),
+    ]
+    for body, changes, reason in failures:
+        name = f"lab{secrets.token_hex(4)}"
+        text = (
+            "from torch import nn\n"
+            "class Net(nn.Module):\n"
+            "    def __init__(self):\n"
+            "        super().__init__()\n"
+            "        self.calls, self.dense = 0, nn.Linear(64, 10)\n"
+            "    def forward(self, x):\n"
+            "        if self.training:\n"
+            f"            pass; {body}\n"
+            "        return self.dense(x.flatten(1))\n"
+        )
+        (tmp_path / f"{name}.py").write_text(text)
+        allowing(tmp_path, name)
+        told = cluster.refusal_of(cluster.submit(model=f"{name}:Net", **changes))
+        assert re.search(reason, told), told
+        assert told.endswith("; the manager's log has the traceback") == ("IndexError" in reason)
+        assert ("Traceback" in caplog.text) == ("IndexError" in reason)
     assert worker.tasks == []
 
 

@@ -16,6 +16,7 @@ from downpour.experiments.training import embed
 from downpour.files.store import decode
 from downpour.record.record import read_record
 from downpour.record.record_lines import AggregatedLine
+from tests.specs import model_of
 
 pytestmark = pytest.mark.usefixtures("forked_clusters")
 
@@ -40,12 +41,6 @@ def trained(folder: Path, workers: int, **fields: Any) -> downpour.Result:
     result = downpour.run(spec, workers=workers, shared=folder, on="inline")
     assert result.state == "finished"
     return result
-
-
-def model_of(result: downpour.Result) -> bytes:
-    """Return the bytes of a result."""
-    assert result.model_file is not None
-    return result.model_file.read_bytes()
 
 
 @pytest.mark.timeout(300)

@@ -36,7 +36,7 @@ SSP = Tactic(policy="wait", mode="ssp")
 )
 def test_predictions_are_close_to_the_truth(used: Tactic) -> None:
     """On machines of which one is always slow, whichever tactic the record is of."""
-    truth = machines()
+    truth = machines(rounds=4)
     run = RecordedRun.of("x", recorded(truth, used))
     assert rerun(run, used).seconds == pytest.approx(run.seconds, rel=0.05)
     for other in (WAIT, HANDOFF, SSP):
