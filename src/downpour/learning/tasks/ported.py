@@ -26,6 +26,7 @@ MARK = "TO" + "DO"
 
 _HOMES = (torch.optim, torch.optim.lr_scheduler, torch.nn.utils, torch.utils.data)
 _WARMUP = ("optimizer", "num_warmup_steps", "num_training_steps")
+_DEVICE = r"^torch\.device\(|\.device$|^'cuda[^']*'($| if )|else 'cuda"
 _FIELDS = {"lr": "learning_rate", "eps": "epsilon"}
 _CLASS_LOSSES = {"CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss"}
 _SCHEDULERS = r"(LR|Restarts|Scheduler|ReduceLROnPlateau)$|^get_\w+schedule"
@@ -52,16 +53,18 @@ class Conversion:
     """
 
     def __init__(self, source: str, path: Path) -> None:
-        self.script = script = Script(source, str(path))
+        self._script = script = Script(source, str(path))
+        self._value = script.value
         self._lines, self._notes = source.splitlines(), dict[str, int]()
         self._methods: list[str] = []
         self.fields: dict[str, Any] = {}
         self._setup, self._loops = script.around()
         self._body = self._loops[-1].body if self._loops else []
-        self.devices = {name for name, value in script.assigned.items() if _is_device(value)}
+        texts = {name: ast.unparse(value) for name, value in script.assigned.items()}
+        self._devices = {name for name, text in texts.items() if re.search(_DEVICE, text)}
         self._settings = {n for n, one in script.known.items() if one is script.options}
         constants = script.globals.keys() & script.known.keys()
-        self._stops = {*script.imports, *constants, *self.devices, *self._settings}
+        self._stops = {*script.imports, *constants, *self._devices, *self._settings}
         calls = [one for one in calls_in(*script.flat) if name_of(one) == "step"]
         stepped = {root_of(one) for call in calls for one in (call.func, *call.args)}
         made = {n: x for n, x in script.assigned.items() if isinstance(x, ast.Call)}
@@ -91,14 +94,11 @@ class Conversion:
     def _note(self, node: Any, text: str) -> None:
         self._notes.setdefault(text, getattr(node, "lineno", 0))
 
-    def _value(self, node: ast.AST | None = None, default: Any = None) -> Any:
-        return self.script.value(node, default)
-
     def _arguments(self, call: ast.Call) -> dict[str, ast.expr]:
         """Return a call's arguments by name, also those of a dictionary that the script has."""
         found = dict(zip(_parameters(name_of(call)) or _WARMUP, call.args, strict=False))
         for key in call.keywords:
-            several = self.script.assigned.get(name_of(key.value))
+            several = self._script.assigned.get(name_of(key.value))
             if key.arg:
                 found[key.arg] = key.value
             elif isinstance(several, ast.Dict):
@@ -131,7 +131,7 @@ class Conversion:
     def _cleaned(self, nodes: Iterable[ast.AST], device: str = "'cpu'") -> list[str]:
         """Return the text of nodes, for a device that Downpour chooses."""
         its = ast.parse(device, mode="eval").body
-        replaced = reading.Replaced(dict.fromkeys(self.devices, its))
+        replaced = reading.Replaced(dict.fromkeys(self._devices, its))
         return [ast.unparse(replaced.visit(copy.deepcopy(one))) for one in nodes]
 
     def _method(self, head: str, lines: Sequence[str], result: str = "") -> None:
@@ -148,12 +148,12 @@ class Conversion:
 
     def _convert(self) -> None:
         for like, text in _ADVICE.items():
-            found = [(x, y) for x, y in self.script.source.items() if re.search(like, y)]
+            found = [(x, y) for x, y in self._script.source.items() if re.search(like, y)]
             for call, name in found[:1]:
                 self._note(call, f"{name}(): {text}")
         if not self._loops:
             what = "be written by hand, because no function of the script leads to its loop"
-            [call, *_] = [one for one in self.script.source if name_of(one) == "backward"]
+            [call, *_] = [one for one in self._script.source if name_of(one) == "backward"]
             for head in ("model(self)", "examples(self, part)", "loss(self, model, batch)"):
                 self._todo(head, call, what)
             return
@@ -190,8 +190,10 @@ class Conversion:
 
     def _convert_calls(self) -> None:
         """Read the seed, clipping and precision."""
-        for call in calls_in(*self.script.flat):
-            is_global = name_of(call) == "manual_seed" and root_of(call.func) in self.script.imports
+        for call in calls_in(*self._script.flat):
+            is_global = (
+                name_of(call) == "manual_seed" and root_of(call.func) in self._script.imports
+            )
             if (
                 is_global
                 and not calls_in(call.func)
@@ -217,7 +219,7 @@ class Conversion:
     def _convert_data(self) -> None:
         train: Any = getattr(self._loops[-1], "iter", None)
         for _ in range(9):  # a name may stand for another one
-            train = self.script.assigned.get(name_of(train), train)
+            train = self._script.assigned.get(name_of(train), train)
         options = self._arguments(train) if name_of(train) == "DataLoader" else {}
         if "dataset" not in options:
             what = "return the examples of 'train' or 'test', of which loss() gets a batch"
@@ -245,10 +247,10 @@ class Conversion:
 
     def _convert_examples(self, train: ast.Call, dataset: ast.expr) -> None:
         """Take the examples of the first other loader as those for tests."""
-        names = {one: name for name, one in self.script.assigned.items()}
+        names = {one: name for name, one in self._script.assigned.items()}
         others = {
             data: names.get(call, ast.unparse(data))
-            for call in calls_in(*self.script.flat)
+            for call in calls_in(*self._script.flat)
             if name_of(call) == "DataLoader" and call is not train
             for data in [self._arguments(call).get("dataset", dataset)]
         }
@@ -278,12 +280,12 @@ class Conversion:
         [call, *_] = [one for one in calls if name_of(one) == "backward"]
         root: Any = call.args[0] if call.args else getattr(call.func, "value", call)
         self._computed("loss", root, steps)
-        named = [self.script.defined.get(name_of(one)) for one in calls_in(*steps)]
+        named = [self._script.defined.get(name_of(one)) for one in calls_in(*steps)]
         for one in calls_in(*steps, *filter(None, named)):
             if self._value(self._arguments(one).get("reduction")) == "sum":
                 self._note(one, f"{MARK}: loss() must return a mean, or a pair of sum and count")
         for one in calls_in(*steps):
-            made = self.script.assigned.get(name_of(one), one)
+            made = self._script.assigned.get(name_of(one), one)
             if _CLASS_LOSSES & set(map(name_of, calls_in(made))) and len(one.args) == 2:
                 right = "({}.argmax(1) == {})".format(*map(ast.unparse, one.args))
                 text = f"{{'accuracy': {right}.float().mean()}}"
@@ -390,9 +392,9 @@ class Conversion:
 
     def _text(self, name: str) -> str:
         """Return the task's file: what its methods use of the script comes first."""
-        script, kept, imports = self.script, dict[int, str](), {"import torch"}
+        script, kept, imports = self._script, dict[int, str](), {"import torch"}
         trees = [ast.parse(textwrap.dedent(one)) for one in self._methods]
-        pending = sorted({one for tree in trees for one in _free(tree)})
+        pending = sorted({one for tree in trees for one in reads(tree) - bound(tree)})
         for one in pending:  # it grows
             node = script.defined.get(one) or script.globals.get(one)
             if one in script.imports:
@@ -403,7 +405,7 @@ class Conversion:
             elif node is not None:
                 first = min(x.lineno for x in (node, *getattr(node, "decorator_list", ())))
                 kept[first] = "\n".join(self._lines[first - 1 : node.end_lineno])
-                pending += sorted(_free(node) - {*pending})
+                pending += sorted(reads(node) - bound(node) - {*pending})
             elif not hasattr(builtins, one):
                 self._note(None, f"{MARK}: {one}: not found in the script; set it in the task")
         heads = sorted(imports, key=lambda text: (text.startswith("from"), text))
@@ -415,9 +417,9 @@ class Conversion:
 
     def _options(self, name: str) -> str:
         """Return the script's arguments with their defaults."""
-        for option, call in self.script.required.items():
+        for option, call in self._script.required.items():
             self._note(call, f"{MARK}: {option} has no default: set it in the task")
-        values = [f"{x}={value!r}" for x, value in vars(self.script.options).items()]
+        values = [f"{x}={value!r}" for x, value in vars(self._script.options).items()]
         return f"{name} = argparse.Namespace({', '.join(values)})"
 
 
@@ -427,21 +429,8 @@ def _networks_in(*nodes: ast.AST) -> list[str]:
     return [root_of(one.func) for one in calls]
 
 
-def _is_device(value: ast.expr) -> bool:
-    """Whether a value names or makes a device of torch."""
-    if isinstance(value, ast.Attribute | ast.Call):
-        return name_of(value) == "device"
-    texts = [str(one.value) for one in ast.walk(value) if isinstance(one, ast.Constant)]
-    return isinstance(value, ast.IfExp | ast.Constant) and any(one[:4] == "cuda" for one in texts)
-
-
 def _parameters(name: str) -> dict[str, Any]:
     """Return the parameters of a class or function of torch, with their defaults."""
     kinds = [getattr(home, name) for home in _HOMES if hasattr(home, name)]
     found = inspect.signature(kinds[0]).parameters if kinds else {}
     return {name: one.default for name, one in found.items()}
-
-
-def _free(node: ast.AST) -> set[str]:
-    """Return the names that a definition takes from its module."""
-    return reads(node) - bound(node)

@@ -8,7 +8,7 @@ over slices of tensors becomes one over a DataLoader.
 import ast
 import copy
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
@@ -155,7 +155,14 @@ class Script:
         self.defined = {one.name: one for one in body if isinstance(one, kinds)}
         sets = [one for one in body if isinstance(one, ast.Assign)]
         self.globals = {name: one for one in sets for name in bound(one)}
-        self.imports = dict(_imports(tree))
+        self.imports: dict[str, str] = {}
+        for one in [x for x in ast.walk(tree) if isinstance(x, ast.Import | ast.ImportFrom)]:
+            start = (
+                "" if isinstance(one, ast.Import) else f"from {'.' * one.level}{one.module or ''} "
+            )
+            for alias in one.names:
+                name = (alias.asname or alias.name).partition(".")[0]
+                self.imports[name] = f"{start}import {ast.unparse(alias)}"
         self.options = SimpleNamespace()
         self.required: dict[str, ast.Call] = {}
         self.known: dict[str, Any] = {"__name__": "__main__"}
@@ -303,16 +310,6 @@ class Script:
         setattr(self.options, name, said.get("default", flag))
         if "default" not in said and (said.get("required") or not long.startswith("-")):
             self.required[name] = call
-
-
-def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Return imports by the name that they set."""
-    for one in ast.walk(tree):
-        if isinstance(one, ast.Import | ast.ImportFrom):
-            for alias in one.names:
-                made = copy.copy(one)
-                made.names = [alias]
-                yield (alias.asname or alias.name).partition(".")[0], ast.unparse(made)
 
 
 def _pairs(one: ast.AST) -> list[tuple[str, ast.expr]]:
