@@ -207,6 +207,8 @@ struct Registration {
   12: optional string device
   /** The numeric class of its processor, if `device` is another device. */
   13: optional NumericClass processor_class
+  /** How many accelerators its machine has. */
+  14: i32 cards = 0
 }
 
 struct Registered {
@@ -324,6 +326,8 @@ struct WorkerStatus {
   14: optional bool stands_by
   /** Packages whose versions differ from the manager's, as the worker reported. */
   15: optional list<string> differs
+  /** How many accelerators its machine has. */
+  16: i32 cards = 0
 }
 
 struct Status {

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -55,7 +56,7 @@ def test_the_managers_folder_passes_every_check(managed: tuple[Path, ManagerClie
     shared, manager = managed
     before = sorted(shared.rglob("*"))
     findings = diagnose(shared, manager)
-    assert list(findings) == CHECKS
+    assert list(findings) == [*CHECKS[:-1], "accelerators", CHECKS[-1]]
     assert {finding.verdict for finding in findings.values()} == {Verdict.GOOD}
     assert is_healthy(findings)
     assert sorted(shared.rglob("*")) == before
@@ -72,6 +73,15 @@ def test_memory_in_small_pages_is_told_how_it_gets_faster(
         found = diagnose(tmp_path, None)["file system"]
         assert found.verdict is Verdict.GOOD
         assert ("mount -o remount,huge=within_size /dev/shm" in found.seen) is advised
+
+
+def test_idle_accelerators_are_a_warning() -> None:
+    """A worker may be left out on purpose."""
+    state = WorkerState.IDLE
+    one = WorkerStatus(worker="w", address="", state=state, tasks_done=0, device="cpu", cards=2)
+    manager = SimpleNamespace(status=lambda: Status(change=1, workers=(one,)))
+    found = doctor._accelerators(cast("ManagerClient", manager))
+    assert (found.verdict, found.seen[:19]) == (Verdict.WARNING, "2 of 2 accelerators")
 
 
 def test_another_folder_is_found_out(managed: tuple[Path, ManagerClient], tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from downpour.files.store.publish import TEMPORARY_PREFIX, explain
 from downpour.files.store.shared_directory import seen_location
 from downpour.network.rpc import PROTOCOL, ManagerClient, frames
 from downpour.network.rpc.messages import ManagerInfo
+from downpour.record.result_parts import idle_cards
 
 MEMORY_PER_WORKER_BYTES = 400 * 2**20
 """A worker with torch and a small model takes 300 MiB or so."""
@@ -201,6 +202,8 @@ def diagnose(
     check("thrift", _thrift)
     on_begin("manager")
     findings["manager"], info = _asked(manager)
+    if manager is not None and info is not None:
+        check("accelerators", partial(_accelerators, manager))
     check("same folder", partial(_same_folder, place, info))
     return findings
 
@@ -291,6 +294,12 @@ def _asked(manager: ManagerClient | None) -> tuple[Finding, ManagerInfo | None]:
     except DownpourError as error:
         return bad(str(error), "start it there, or name another with --manager"), None
     return _version(manager, info), info
+
+
+def _accelerators(manager: ManagerClient) -> Finding:
+    idle = idle_cards(manager.status())
+    remedy = "start more workers there; each trains on one"
+    return doubtful(idle, remedy) if idle else good("none is idle")
 
 
 def _version(manager: ManagerClient, info: ManagerInfo) -> Finding:

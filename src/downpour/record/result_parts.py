@@ -17,6 +17,7 @@ from typing import Self
 import numpy as np
 
 from downpour.base.errors import listed, one_line
+from downpour.base.names import CPU
 from downpour.base.states import BLAMELESS, LOSS
 from downpour.base.values import Part
 from downpour.core.splitters import ShardCounts
@@ -187,6 +188,14 @@ def mixture_of(who_by_class: Mapping[str, Iterable[str]]) -> str:
         return ""
     lines = [f"{listed(list(who))}: {name}" for name, who in who_by_class.items()]
     return "\n  ".join([_MIXED, *lines])
+
+
+def idle_cards(status: Status) -> str:
+    """Count the accelerators of the workers' machines that have no worker; "" if there is none."""
+    cards = {worker.hostname: worker.cards for worker in status.workers}
+    used = {(w.hostname, w.device) for w in status.workers if w.cards and w.device != CPU}
+    idle = sum(cards.values()) - len(used)
+    return f"{idle} of {sum(cards.values())} accelerators have no worker" if idle > 0 else ""
 
 
 def mixture_now(status: Status) -> str:

@@ -116,6 +116,21 @@ def test_where_each_worker_trains_is_shown_longer_than_its_process() -> None:
     assert "device" not in rendered(status_view(STATUS))
 
 
+def test_accelerators_without_a_worker_are_counted() -> None:
+    """Of all machines; two workers may share one, and a worker on the processor takes none."""
+    workers = (
+        worker("first", device="cuda:0", hostname="a", cards=4),
+        worker("second", device="cuda:0", hostname="a", cards=4),
+        worker("third", device="cuda:1", hostname="a", cards=4),
+        worker("fourth", device="cpu", hostname="b", cards=1),
+        worker("fifth", device="cuda", hostname="c", cards=1),
+    )
+    status = dataclasses.replace(STATUS, workers=workers)
+    assert "3 of 6 accelerators have no worker" in rendered(status_view(status))
+    busy = dataclasses.replace(STATUS, workers=workers[4:])
+    assert "accelerators" not in rendered(status_view(busy))
+
+
 @pytest.mark.parametrize(
     ("steps", "moved_bytes", "update_bytes", "words"),
     [

@@ -298,6 +298,7 @@ def _worker(worker: Worker, roster: Roster, asked: str, saving: Saving | None) -
         saves=saving.share if saving else None,
         stands_by=saving.stands_by if saving else False,
         differs=roster.differences(worker.name),
+        cards=entry.registration.cards if entry else 0,
     )
 
 

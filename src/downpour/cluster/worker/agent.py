@@ -75,6 +75,7 @@ class ShownWorker:
     """The manager's view of a worker: its process, its device, and the user's labels for it.
 
     `processor_class` is the numeric class of its processor, if it trains on another device.
+    `cards` is the number of its machine's accelerators.
     `differs` returns the packages in which it differs from the manager of the current experiment,
     and `blocks` that experiment, and the digests of the data blocks that it has read.
     `sample` returns the state of machine and process, for heartbeats of a usual interval.
@@ -85,6 +86,7 @@ class ShownWorker:
     labels: tuple[str, ...] = ()
     device: str = ""
     processor_class: NumericClass | None = None
+    cards: int = 0
     differs: Callable[[], tuple[str, ...]] = tuple
     blocks: Callable[[], tuple[str, Mapping[str, str]]] = lambda: ("", {})
     sample: Callable[[float], tuple[SystemState, ProcessState | None]] = field(
@@ -240,6 +242,7 @@ class WorkerAgent:
                 labels=self._shown.labels,
                 device=self._shown.device,
                 processor_class=self._shown.processor_class,
+                cards=self._shown.cards,
             )
         )
         self._node.name = registered.worker

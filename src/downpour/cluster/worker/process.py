@@ -21,7 +21,7 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
 from downpour.base.errors import OtherDirectory, Untrusted
-from downpour.base.names import CPU
+from downpour.base.names import AUTO, CPU
 from downpour.base.options import CACHE_VARIABLE, loaders_of
 from downpour.base.values import Update
 from downpour.cluster.options import WorkerOptions, keep_memory, wait_passively
@@ -201,6 +201,7 @@ def _make_agent(
             differs=lambda: runner.differs,
             blocks=lambda: runner.blocks,
             processor_class=numeric_class(CPU) if device != CPU else None,
+            cards=devices_for(AUTO).cards(AUTO),
         ),
     )
     return agent, metrics

@@ -129,6 +129,7 @@ class Registration:
     device: str = ""
     processor_class: NumericClass | None = None
     """The class for specs that ask for the CPU, if the worker's device is another one."""
+    cards: int = 0  # the accelerators of its machine
 
     def class_for(self, device: str) -> NumericClass:
         """Return the numeric class in which the worker trains a spec that asks for a device."""
@@ -285,6 +286,7 @@ class WorkerStatus:
     """The predicted share of a round's time that the worker saves (below 0: costs), once known."""
     stands_by: bool = False  # it trains nothing, and `saves` predicts the effect of its help
     differs: tuple[str, ...] = ()  # its last report about different versions of packages
+    cards: int = 0  # the accelerators of its machine
 
     def __repr__(self) -> str:
         """Describe the worker and its task in one line."""

@@ -28,7 +28,7 @@ from rich.text import Text
 from downpour.base.errors import one_line, size_in_words, spoken
 from downpour.base.states import ExperimentState, TaskState
 from downpour.network.rpc.messages import ExperimentSummary, Status, TaskStatus, WorkerStatus
-from downpour.record.result_parts import first_of, in_words, mixture_now
+from downpour.record.result_parts import first_of, idle_cards, in_words, mixture_now
 from downpour.record.stored_experiments import submission_seconds
 
 _ROWS_MAX = 40
@@ -60,6 +60,8 @@ def status_view(status: Status) -> RenderableType:
         parts.append(Text(f"… and {rest} more", style="dim"))
     if mixture := mixture_now(status):
         parts += [Text(""), Text(one_line(mixture), style="yellow")]
+    if idle := idle_cards(status):
+        parts.append(Text(idle, style="yellow"))
     differs = [f"{w.worker} has {what}" for w in status.workers for what in w.differs]
     for line in differs[:_DIFFERENCES_MAX]:
         parts.append(Text(one_line(line), style="yellow"))

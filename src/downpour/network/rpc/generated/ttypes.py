@@ -1862,6 +1862,7 @@ class Registration(object):
      - labels: The user's labels for it, as KEY=VALUE.
      - device: The device that it trains on, with a number if the machine has several.
      - processor_class: The numeric class of its processor, if `device` is another device.
+     - cards: How many accelerators its machine has.
 
     """
     thrift_spec: typing.Any = None
@@ -1880,10 +1881,11 @@ class Registration(object):
         'labels',
         'device',
         'processor_class',
+        'cards',
     )
 
 
-    def __init__(self, name: str = None, host: str = None, port: int = None, protocol: int = None, version: str = None, presence: str = None, numeric_class: NumericClass = None, hostname: str = None, pid: int = None, running: typing.Optional[AttemptId] = None, labels: typing.Optional[list[str]] = None, device: typing.Optional[str] = None, processor_class: typing.Optional[NumericClass] = None,):
+    def __init__(self, name: str = None, host: str = None, port: int = None, protocol: int = None, version: str = None, presence: str = None, numeric_class: NumericClass = None, hostname: str = None, pid: int = None, running: typing.Optional[AttemptId] = None, labels: typing.Optional[list[str]] = None, device: typing.Optional[str] = None, processor_class: typing.Optional[NumericClass] = None, cards: typing.Optional[int] = 0,):
         self.name: str = name
         self.host: str = host
         self.port: int = port
@@ -1897,6 +1899,7 @@ class Registration(object):
         self.labels: typing.Optional[list[str]] = labels
         self.device: typing.Optional[str] = device
         self.processor_class: typing.Optional[NumericClass] = processor_class
+        self.cards: typing.Optional[int] = cards
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -1982,6 +1985,11 @@ class Registration(object):
                         self.processor_class.read(iprot)
                     else:
                         iprot.skip(ftype)
+                elif fid == 14:
+                    if ftype == TType.I32:
+                        self.cards = iprot.readI32()
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -2051,6 +2059,10 @@ class Registration(object):
             if self.processor_class is not None:
                 oprot.writeFieldBegin('processor_class', TType.STRUCT, 13)
                 self.processor_class.write(oprot)
+                oprot.writeFieldEnd()
+            if self.cards is not None:
+                oprot.writeFieldBegin('cards', TType.I32, 14)
+                oprot.writeI32(self.cards)
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -3186,6 +3198,7 @@ class WorkerStatus(object):
      - saves: The predicted share of a round's time that it saves; below zero, it costs time.
      - stands_by: It trains nothing; `saves` predicts the effect of its help.
      - differs: Packages whose versions differ from the manager's, as the worker reported.
+     - cards: How many accelerators its machine has.
 
     """
     thrift_spec: typing.Any = None
@@ -3206,10 +3219,11 @@ class WorkerStatus(object):
         'saves',
         'stands_by',
         'differs',
+        'cards',
     )
 
 
-    def __init__(self, worker: str = None, address: str = None, state: str = None, running: typing.Optional[AttemptId] = None, system: typing.Optional[SystemState] = None, tasks_done: int = None, slowness: typing.Optional[float] = None, numeric_class: typing.Optional[NumericClass] = None, hostname: typing.Optional[str] = None, pid: typing.Optional[int] = None, labels: typing.Optional[list[str]] = None, device: typing.Optional[str] = None, saves: typing.Optional[float] = None, stands_by: typing.Optional[bool] = None, differs: typing.Optional[list[str]] = None,):
+    def __init__(self, worker: str = None, address: str = None, state: str = None, running: typing.Optional[AttemptId] = None, system: typing.Optional[SystemState] = None, tasks_done: int = None, slowness: typing.Optional[float] = None, numeric_class: typing.Optional[NumericClass] = None, hostname: typing.Optional[str] = None, pid: typing.Optional[int] = None, labels: typing.Optional[list[str]] = None, device: typing.Optional[str] = None, saves: typing.Optional[float] = None, stands_by: typing.Optional[bool] = None, differs: typing.Optional[list[str]] = None, cards: typing.Optional[int] = 0,):
         self.worker: str = worker
         self.address: str = address
         self.state: str = state
@@ -3225,6 +3239,7 @@ class WorkerStatus(object):
         self.saves: typing.Optional[float] = saves
         self.stands_by: typing.Optional[bool] = stands_by
         self.differs: typing.Optional[list[str]] = differs
+        self.cards: typing.Optional[int] = cards
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -3325,6 +3340,11 @@ class WorkerStatus(object):
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
+                elif fid == 16:
+                    if ftype == TType.I32:
+                        self.cards = iprot.readI32()
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -3405,6 +3425,10 @@ class WorkerStatus(object):
                 for iter69 in self.differs:
                     oprot.writeString(iter69.encode('utf-8') if sys.version_info[0] == 2 else iter69)
                 oprot.writeListEnd()
+                oprot.writeFieldEnd()
+            if self.cards is not None:
+                oprot.writeFieldBegin('cards', TType.I32, 16)
+                oprot.writeI32(self.cards)
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -4181,6 +4205,7 @@ Registration.thrift_spec = (
     (11, TType.LIST, 'labels', (TType.STRING, 'UTF8', False), None, ),  # 11
     (12, TType.STRING, 'device', 'UTF8', None, ),  # 12
     (13, TType.STRUCT, 'processor_class', [NumericClass, None], None, ),  # 13
+    (14, TType.I32, 'cards', None, 0, ),  # 14
 )
 all_structs.append(Registered)
 Registered.thrift_spec = (
@@ -4272,6 +4297,7 @@ WorkerStatus.thrift_spec = (
     (13, TType.DOUBLE, 'saves', None, None, ),  # 13
     (14, TType.BOOL, 'stands_by', None, None, ),  # 14
     (15, TType.LIST, 'differs', (TType.STRING, 'UTF8', False), None, ),  # 15
+    (16, TType.I32, 'cards', None, 0, ),  # 16
 )
 all_structs.append(Status)
 Status.thrift_spec = (
