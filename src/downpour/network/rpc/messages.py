@@ -127,8 +127,7 @@ class Registration:
     running: AttemptId | None = None
     labels: tuple[str, ...] = ()  # each KEY=VALUE
     device: str = ""
-    processor_class: NumericClass | None = None
-    """The class for specs that ask for the CPU, if the worker's device is another one."""
+    processor_class: NumericClass | None = None  # for specs on the CPU, if its device is another
     cards: int = 0  # the accelerators of its machine
 
     def class_for(self, device: str) -> NumericClass:
@@ -304,8 +303,7 @@ class Status:
     wanted_workers: int = 0  # how many policies have requested so far
     decisions: tuple[str, ...] = ()
     """The last few, oldest first. Each sentence begins with the seconds since the submission."""
-    numeric_class: NumericClass | None = None
-    """The manager's own, which determines the initial parameters."""
+    numeric_class: NumericClass | None = None  # the manager's own; it draws the initial model
     hostname: str = ""  # the machine of the manager's process
     pid: int = 0
     queue: tuple[ExperimentSummary, ...] = ()  # the first that wait, in order; paused ones last
