@@ -1,9 +1,11 @@
-"""Workers, results, lists and looks of the page in a browser, also of a large cluster."""
+"""The page in a browser: its views, and that it is accessible."""
 
 from typing import Any
 
 import pytest
 
+from tests.docs.audits import seen_by_axe, seen_by_vnu
+from tests.docs.pages import ROOT
 from tests.show.dashboard.browser.conftest import Visit, shown, until
 from tests.show.dashboard.browser.made_frames import made_run
 from tests.show.dashboard.browser.played_server import Playbook, PlayedServer
@@ -265,3 +267,22 @@ def test_a_thousand_workers_and_a_hundred_rounds(
     print(f"{width} pixels: {figures}, {elements} elements, {heap:.0f} MB")  # noqa: T201
     assert figures["frames"] > 0
     assert elements < 1500
+
+
+PAGE = ROOT / "src" / "downpour" / "show" / "dashboard" / "page"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("view", ["experiments/then", "history"])
+def test_every_reader_can_use_the_page(
+    visit: Visit, server: PlayedServer, view: str, scheme: Any
+) -> None:
+    """Contrast, names, order and keyboard: by each rule of axe-core."""
+    page = visit(f"{server.address}/#/{view}", color_scheme=scheme)
+    until(page, "() => document.querySelectorAll('main table').length > 0")
+    assert seen_by_axe(page) == []
+
+
+def test_its_html_and_css_are_valid() -> None:
+    """A browser would guess otherwise."""
+    assert seen_by_vnu([PAGE / "index.html", PAGE / "page.css"], known="^$") == []
