@@ -48,7 +48,7 @@ class InvariantCheck(Observer):
             self._expect(not wrong, f"after event {core.state.cause}: {wrong}")
 
 
-def _task(fact: out.Accepted | out.GivenUp) -> TaskKey:
+def _task(fact: out.Accepted | out.Withheld | out.GivenUp) -> TaskKey:
     attempt = fact.attempt
     return attempt.experiment, attempt.round, attempt.shard
 
@@ -242,10 +242,12 @@ class ProgressCheck(Observer):
         self._expect = comparisons.of(Promise.PROGRESS)
         self._saved: dict[Scheduler, set[AttemptId]] = {}
         self._failed: dict[Scheduler, Counter[TaskKey]] = {}
+        self._withheld: dict[Scheduler, set[TaskKey]] = {}
 
     def recovered(self, core: Scheduler, stories: Stories) -> None:
         """Count again what the journals hold."""
         self._saved[core], self._failed[core] = set(), Counter()
+        self._withheld[core] = set()
         for line in (line for story in stories.values() for line in story):
             self._count(core, line.entry)
 
@@ -269,10 +271,14 @@ class ProgressCheck(Observer):
         match entry:
             case out.Saved():
                 self._saved[core].add(entry.attempt)
+            case out.Withheld():
+                self._withheld[core].add(_task(entry))
             case out.Accepted():
                 self._saved[core].discard(entry.attempt)  # if it is refused, that counts
+                self._withheld[core].discard(_task(entry))
             case out.GivenUp():
-                got_further = entry.attempt in self._saved[core]
+                is_done = _task(entry) in self._withheld[core]  # by another worker
+                got_further = is_done or entry.attempt in self._saved[core]
                 self._failed[core][_task(entry)] += not (entry.failure in BLAMELESS or got_further)
 
 

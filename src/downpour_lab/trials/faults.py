@@ -330,7 +330,7 @@ def swarm_spec(random: Random, spec: ResolvedSpec) -> ResolvedSpec:
         compression=compression,
         split=_split(random),
         aggregate=_aggregate(random, spec),
-        repeatable=random.random() < 0.85,
+        repeatable=random.random() < 0.85 or spec.audit > 0,
         keep_models=random.randint(1, 4),
         **_needs(random, spec),
     )

@@ -329,12 +329,19 @@ def _with_steps(spec: ResolvedSpec, random: Random) -> ResolvedSpec:
     return spec.replace(model_compression="int8") if can else spec
 
 
+def _with_audits(spec: ResolvedSpec, random: Random) -> ResolvedSpec:
+    """Let a second worker train some tasks of some as well, or all of them."""
+    share = random.choice((0.0, 0.0, 0.0, 0.3, 1.0))
+    return spec.replace(audit=share, stop_if_wrong=share > 0 and random.random() < 0.5)
+
+
 _CHANGES = {
     "goals": _with_goal,
     "rounds": _with_meetings,
     "modes": _with_mode,
     "overlaps": _with_overlap,
     "steps": _with_steps,
+    "audits": _with_audits,
 }
 
 
