@@ -70,7 +70,8 @@ class Settings:
 
     `saving` is the cost of publishing a worker's state, `moving` the whole cost of handing over.
     With snapshots, each worker publishes one after every `snapshot_every` of a task. A task has
-    `steps`; a worker hands it over, and reports its progress, only between two of them.
+    `steps`; a worker hands it over, and reports its progress, only between two of them. The share
+    `audit` of the tasks is audited.
     """
 
     saving: float = 0.002
@@ -78,6 +79,7 @@ class Settings:
     snapshot_every: float = 0.25
     heartbeat_seconds: float = 1.0
     steps: int = 100
+    audit: float = 0.0
     seed: int = 0
 
 
@@ -281,6 +283,7 @@ def _plan(
         shards=conditions.hosts,
         epochs=conditions.rounds,
         standbys=contender.standbys,
+        audit=settings.audit,
         retries=RETRIES_ENOUGH,
         evaluate_every=0,
     )
