@@ -86,7 +86,11 @@ MOVED = frozenset({FailureKind.HANDED_OVER, FailureKind.WITHDRAWN})
 """Failures by which a decision gave a shard to another worker."""
 
 WorkerChange = (
-    told.WorkerJoinedLine | told.WorkerLeftLine | told.OtherPackagesLine | told.DisturbedLine
+    told.WorkerJoinedLine
+    | told.WorkerLeftLine
+    | told.OtherPackagesLine
+    | told.QuarantinedLine
+    | told.DisturbedLine
 )
 Outcome = Literal["trained", "moved", "stopped", "failed", "open"]
 """How an attempt ended: a `moved` one continued elsewhere, a `stopped` one became needless."""
@@ -259,7 +263,7 @@ class Tables:
     trained: dict[str, dict[str, None]] = field(default_factory=dict)
     """By numeric class, the workers whose updates counted."""
     changes: list[tuple[float, WorkerChange]] = field(default_factory=list)
-    """Who came late, left or has other packages, and who was disturbed."""
+    """Who came late, left, has other packages or computes wrong, and who was disturbed."""
     used: dict[str, Packed[Sample]] = field(default_factory=dict)
     """The samples of each worker's resources."""
     verification: Verification = field(default_factory=Verification)

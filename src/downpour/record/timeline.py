@@ -107,6 +107,8 @@ def _change(line: WorkerChange, seconds: float) -> str:
             return f"{line.worker} {'was lost' if line.lost else 'left'} {after}: {line.reason}"
         case told.OtherPackagesLine():
             return f"{line.worker} has {'; '.join(line.packages)}"
+        case told.QuarantinedLine():
+            return f"no more tasks for {line.worker} {after}: {line.reason}"
         case told.DisturbedLine():
             return f"{line} on purpose, {after}"
 
