@@ -120,9 +120,9 @@ class Result:
     them, because it drew the initial model there. `verified` says whether two processes have
     trained the first steps of your code to the same bytes; it is None if the spec trains none.
     `worker_changes` has a line for each worker that joined late, left, was lost or computes wrong,
-    and for each process that its user disturbed on purpose. `spans` are the attempts at shards over time, and at
-    `disturbed_seconds` a user disturbed a process; `timeline` draws both. `retrained` counts the
-    tasks that had another update before.
+    and for each process that its user disturbed on purpose. `spans` are the attempts at shards over
+    time, and at `disturbed_seconds` a user disturbed a process; `timeline` draws both. `retrained`
+    counts the tasks that had another update before.
     """
 
     experiment: str
