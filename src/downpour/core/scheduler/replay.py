@@ -224,6 +224,8 @@ def _accept(state: SchedulerState, at_seconds: float, entry: out.Accepted) -> No
     current = _round_of(state, entry.attempt)
     current.publish(entry, at_seconds)
     state.experiments[entry.experiment].arrive(entry, at_seconds)
+    if entry.confirmed_by:
+        queue.spent_models(state.experiments[entry.experiment])
 
 
 def _give_up(state: SchedulerState, entry: out.GivenUp) -> None:

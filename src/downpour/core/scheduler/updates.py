@@ -218,7 +218,9 @@ def count(
     context.experiment.update_bytes = sum(file.size_bytes for file in files_of(update))
     context.experiment.arrive(accepted, state.now_seconds)
     state.note(accepted)
-    state.discard(context.experiment.name, spent)
+    # A good audit ends the need for the version before its worker's unaudited updates.
+    models = queue.spent_models(context.experiment) if confirmed_by else ()
+    state.discard(context.experiment.name, (*spent, *models))
     gather(state, context)
 
 
