@@ -328,6 +328,8 @@ struct WorkerStatus {
   15: optional list<string> differs
   /** How many accelerators its machine has. */
   16: i32 cards = 0
+  /** Why it gets no task of the active experiment; absent if it may get one. */
+  17: optional string unfit_because
 }
 
 struct Status {

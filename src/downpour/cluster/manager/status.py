@@ -299,6 +299,7 @@ def _worker(worker: Worker, roster: Roster, asked: str, saving: Saving | None) -
         stands_by=saving.stands_by if saving else False,
         differs=roster.differences(worker.name),
         cards=entry.registration.cards if entry else 0,
+        unfit_because=worker.unfit_because,
     )
 
 

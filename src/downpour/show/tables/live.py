@@ -62,7 +62,9 @@ def status_view(status: Status) -> RenderableType:
         parts += [Text(""), Text(one_line(mixture), style="yellow")]
     if idle := idle_cards(status):
         parts.append(Text(idle, style="yellow"))
-    differs = [f"{w.worker} has {what}" for w in status.workers for what in w.differs]
+    unfit = ((w.worker, w.unfit_because) for w in status.workers)
+    differs = [f"{worker} gets no task: {reason}" for worker, reason in unfit if reason]
+    differs += [f"{w.worker} has {what}" for w in status.workers for what in w.differs]
     for line in differs[:_DIFFERENCES_MAX]:
         parts.append(Text(one_line(line), style="yellow"))
     if status.queue:

@@ -3199,6 +3199,7 @@ class WorkerStatus(object):
      - stands_by: It trains nothing; `saves` predicts the effect of its help.
      - differs: Packages whose versions differ from the manager's, as the worker reported.
      - cards: How many accelerators its machine has.
+     - unfit_because: Why it gets no task of the active experiment; absent if it may get one.
 
     """
     thrift_spec: typing.Any = None
@@ -3220,10 +3221,11 @@ class WorkerStatus(object):
         'stands_by',
         'differs',
         'cards',
+        'unfit_because',
     )
 
 
-    def __init__(self, worker: str = None, address: str = None, state: str = None, running: typing.Optional[AttemptId] = None, system: typing.Optional[SystemState] = None, tasks_done: int = None, slowness: typing.Optional[float] = None, numeric_class: typing.Optional[NumericClass] = None, hostname: typing.Optional[str] = None, pid: typing.Optional[int] = None, labels: typing.Optional[list[str]] = None, device: typing.Optional[str] = None, saves: typing.Optional[float] = None, stands_by: typing.Optional[bool] = None, differs: typing.Optional[list[str]] = None, cards: typing.Optional[int] = 0,):
+    def __init__(self, worker: str = None, address: str = None, state: str = None, running: typing.Optional[AttemptId] = None, system: typing.Optional[SystemState] = None, tasks_done: int = None, slowness: typing.Optional[float] = None, numeric_class: typing.Optional[NumericClass] = None, hostname: typing.Optional[str] = None, pid: typing.Optional[int] = None, labels: typing.Optional[list[str]] = None, device: typing.Optional[str] = None, saves: typing.Optional[float] = None, stands_by: typing.Optional[bool] = None, differs: typing.Optional[list[str]] = None, cards: typing.Optional[int] = 0, unfit_because: typing.Optional[str] = None,):
         self.worker: str = worker
         self.address: str = address
         self.state: str = state
@@ -3240,6 +3242,7 @@ class WorkerStatus(object):
         self.stands_by: typing.Optional[bool] = stands_by
         self.differs: typing.Optional[list[str]] = differs
         self.cards: typing.Optional[int] = cards
+        self.unfit_because: typing.Optional[str] = unfit_because
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -3345,6 +3348,11 @@ class WorkerStatus(object):
                         self.cards = iprot.readI32()
                     else:
                         iprot.skip(ftype)
+                elif fid == 17:
+                    if ftype == TType.STRING:
+                        self.unfit_because = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -3429,6 +3437,10 @@ class WorkerStatus(object):
             if self.cards is not None:
                 oprot.writeFieldBegin('cards', TType.I32, 16)
                 oprot.writeI32(self.cards)
+                oprot.writeFieldEnd()
+            if self.unfit_because is not None:
+                oprot.writeFieldBegin('unfit_because', TType.STRING, 17)
+                oprot.writeString(self.unfit_because.encode('utf-8') if sys.version_info[0] == 2 else self.unfit_because)
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -4298,6 +4310,7 @@ WorkerStatus.thrift_spec = (
     (14, TType.BOOL, 'stands_by', None, None, ),  # 14
     (15, TType.LIST, 'differs', (TType.STRING, 'UTF8', False), None, ),  # 15
     (16, TType.I32, 'cards', None, 0, ),  # 16
+    (17, TType.STRING, 'unfit_because', 'UTF8', None, ),  # 17
 )
 all_structs.append(Status)
 Status.thrift_spec = (
