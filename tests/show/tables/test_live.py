@@ -257,15 +257,17 @@ def test_each_process_can_be_found_and_told_apart() -> None:
     assert "42 of n1" in text
 
 
-def test_workers_with_other_packages_are_named() -> None:
-    """A line for each difference; a status full of them stays readable."""
+def test_workers_with_other_packages_and_without_tasks_are_named() -> None:
+    """A line for each difference and for each reason; a status full of them stays readable."""
     first, second, third = STATUS.workers
     old = dataclasses.replace(first, differs=("transformers 4.45, the manager 5.23",))
     bare = dataclasses.replace(second, differs=tuple(f"no p{n}, the manager 1" for n in range(20)))
-    said = rendered(status_view(dataclasses.replace(STATUS, workers=(old, bare, third))))
+    wrong = dataclasses.replace(third, unfit_because="it computes wrong")
+    said = rendered(status_view(dataclasses.replace(STATUS, workers=(old, bare, wrong))))
+    assert "third gets no task: it computes wrong" in said
     assert "first has transformers 4.45, the manager 5.23" in said
     assert "second has no p0, the manager 1" in said
-    assert said.count(", the manager") == 10
+    assert said.count(", the manager") == 9
     assert ", the manager" not in rendered(status_view(STATUS))
 
 
