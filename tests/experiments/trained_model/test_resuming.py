@@ -205,16 +205,7 @@ def states_of(result: downpour.Result, shared: Path) -> list[Path]:
         {"model_compression": "int3", "compression": "int3", "optimizer_state": "keep"},
         {"overlap": 1, "model_compression": "terngrad", "optimizer_state": "keep"},
     ],
-    ids=[
-        "defaults",
-        "adam",
-        "error feedback",
-        "k-sync",
-        "overlap",
-        "overlap and error feedback",
-        "steps",
-        "overlap and steps",
-    ],
+    ids=str,
 )
 def test_what_the_shards_keep_goes_on_with_them(shared: Path, fields: dict[str, Any]) -> None:
     """Momentum, Adam's moments, what a codec has not sent, and a shard's own way."""
@@ -341,18 +332,7 @@ def stopped(result: downpour.Result, shared: Path, *, after: int, evaluated: int
         ({"outer": "nesterov", "meet": 2, "keep_models": 1}, (1, 2)),
         ({"outer": "nesterov", "meet": 2, "model_compression": "int3"}, (1, 2)),
     ],
-    ids=[
-        "both",
-        "three stops",
-        "patience alone",
-        "best alone",
-        "every second epoch",
-        "validation",
-        "versions as steps",
-        "overlap",
-        "means",
-        "means as steps",
-    ],
+    ids=str,
 )
 def test_the_best_model_and_the_patience_go_on(
     shared: Path, fields: dict[str, Any], stops: tuple[int, ...]
