@@ -191,14 +191,8 @@ class Conversion:
     def _convert_calls(self) -> None:
         """Read the seed, clipping and precision."""
         for call in calls_in(*self._script.flat):
-            is_global = (
-                name_of(call) == "manual_seed" and root_of(call.func) in self._script.imports
-            )
-            if (
-                is_global
-                and not calls_in(call.func)
-                and (seed := self._value(*call.args)) is not None
-            ):
+            of_all = re.fullmatch(r"(torch\.)?manual_seed", ast.unparse(call.func))
+            if of_all and (seed := self._value(*call.args)) is not None:
                 self.fields.setdefault("seed", seed)
             if name_of(call) == "clip_grad_norm_":
                 self.fields["clip_norm"] = self._value(self._arguments(call).get("max_norm"))
