@@ -28,6 +28,7 @@ import random
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from common import Row, command_line, keep_run, kept_runs, show
@@ -71,12 +72,12 @@ def trials(options: argparse.Namespace) -> Iterator[list[Trial]]:
 
 
 def measure(compared: Sequence[Trial], repetitions: int, keep: Path | None) -> list[Row]:
-    """Let systems take turns; returns a row for each."""
+    """Let systems take turns, each of which has its own seed; returns a row for each system."""
     runs: dict[str, list[Row]] = {trial.system: [] for trial in compared}
     for turn in range(repetitions):
         for trial in random.Random(turn).sample(compared, len(compared)):
             try:
-                row = train(trial)
+                row = train(replace(trial, seed=turn))
             except LookupError as error:  # it cannot be installed
                 row = {"said": str(error)}
             where = f"{trial.profile}, {trial.hosts} hosts, {trial.disturbance}, {trial.system}"

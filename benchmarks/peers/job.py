@@ -42,6 +42,7 @@ class Job:
     large: bool = False
     look: bool = False
     padded: bool = False
+    seed: int = 0
     rank: int = 0
     size: int = 1
     _began: bool = field(default=False, init=False)
@@ -58,9 +59,11 @@ class Job:
         parser.add_argument("--large", action="store_true", help="rounds of 100 MB")
         parser.add_argument("--look", action="store_true", help="evaluate after each epoch")
         parser.add_argument("--padded", action="store_true", help="LeNet-5 in steps of fixed time")
+        parser.add_argument("--seed", type=int, default=0)
+        job = cls(**vars(parser.parse_args()))
         torch.set_num_threads(1)
-        torch.manual_seed(0)
-        return cls(**vars(parser.parse_args()))
+        torch.manual_seed(job.seed)
+        return job
 
     def network(self) -> nn.Module:
         """Make the network, and say which process has it."""

@@ -161,18 +161,23 @@ def downpour_cluster(lab: Lab, python: str, words: Sequence[str]) -> Iterator[Ty
 
 
 def _spec(lab: Lab, words: Sequence[str], settings: Mapping[str, object]) -> str:
-    """Write the file of a spec with what every system is asked for; returns where it is."""
+    """Write the file of a spec with what every system is asked for; returns where it is.
+
+    Its batches are those of one worker, so all workers share one of `BATCH`, as DDP's do.
+    """
     asked = dict(zip(words[::2], words[1::2], strict=True))
+    workers = int(asked["--workers"])
     fields: dict[str, object] = {
         "dataset": "mnist",
         "model": "padded:build",
         "train_limit": int(asked["--examples"]),
         "test_limit": TESTED,
-        "batch_size": BATCH,
+        "batch_size": BATCH // workers,
         "learning_rate": RATE,
         "momentum": MOMENTUM,
         "epochs": int(asked["--epochs"]),
-        "shards": int(asked["--workers"]),
+        "shards": workers,
+        "seed": int(asked["--seed"]),
         **settings,
     }
     file = lab.path / "spec.toml"

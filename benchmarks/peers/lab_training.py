@@ -45,12 +45,13 @@ class Trial:
     patience_seconds: float
     example_seconds: float
     disturbance: str = "none"
+    seed: int = 0
 
     @property
     def words(self) -> list[str]:
         """The options that every system's script takes."""
         words = ["--examples", str(self.examples), "--epochs", str(self.epochs)]
-        return [*words, "--workers", str(self.hosts)]
+        return [*words, "--workers", str(self.hosts), "--seed", str(self.seed)]
 
 
 @dataclass(slots=True)

@@ -27,3 +27,19 @@ def test_a_plan_is_made_on_the_workers_that_will_train(
     assert not list((shared / "experiments").iterdir())
     assert list((shared / "datasets").iterdir())
     assert "limited by" in downpour(*words).out
+
+
+@pytest.mark.slow
+def test_a_plan_is_made_for_machines_of_a_file(
+    downpour: Callable[..., Any], tmp_path: Path
+) -> None:
+    """One worker trains for all of them, with a shard for each; the file counts the workers."""
+    file = tmp_path / "machines.toml"
+    file.write_text("[fast]\ncount = 2\n[slow]\nspeed = 0.25\nmegabits = 40")
+    words = "plan", "--machines", file, "--epochs", "9", "--shared", tmp_path / "shared"
+    planned = downpour(*words, "--json")
+    assert planned.status == 0
+    names = [one["name"] for one in json.loads(planned.out)["plans"]]
+    assert names[-1] == "2 workers, the fastest"
+    refused = downpour(*words, "--workers", "3")
+    assert refused.err == "downpour: workers = 3: cannot go with --machines, which counts them\n"

@@ -21,6 +21,7 @@ from downpour.core import families
 from downpour.experiments.studies.grid import Grid
 from downpour.experiments.studies.search import Search
 from downpour.files.spec_file import read_spec
+from downpour_lab.policylab.planning import read_machines
 from tests.docs.pages import EVERY, ROOT, Fence
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -136,13 +137,16 @@ def test_every_python_snippet_runs(
 
 
 @pytest.mark.parametrize("fence", fences("toml"), ids=str)
-def test_every_toml_snippet_is_accepted(fence: Fence) -> None:
-    """As fields of a spec, a grid or a search, or as entry points of a project."""
+def test_every_toml_snippet_is_accepted(fence: Fence, tmp_path: Path) -> None:
+    """As fields of a spec, a grid or a search, as machines or as entry points of a project."""
     table = tomllib.loads(fence.text)
     table.pop("launch", None)  # where it is trained; the tests of launchers read that
     if "project" in table:
         groups = {one.group for one in vars(families).values() if isinstance(one, Family)}
         assert set(table["project"]["entry-points"]) <= {*groups, LAUNCHERS.group}
+    elif fence.text.startswith("# machines.toml"):
+        (tmp_path / "machines.toml").write_text(fence.text)
+        assert read_machines(tmp_path / "machines.toml")
     elif "search" in table:
         assert Search.from_toml(fence.text)
     else:

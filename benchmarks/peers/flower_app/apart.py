@@ -19,8 +19,8 @@ server = ServerApp()
 def job_of(context: Context) -> Job:
     """Return what `flwr run --run-config` asks for, on the host that the SuperNode is on."""
     torch.set_num_threads(1)
-    torch.manual_seed(0)
     asked = context.run_config
+    torch.manual_seed(int(asked["seed"]))
     workers = int(asked["workers"])
     return Job(
         examples=int(asked["examples"]),

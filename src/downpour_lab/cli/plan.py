@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
+import typer
 
 from downpour.base import options as base
 from downpour.base.errors import SpecError, spoken
+from downpour.base.options import option
 from downpour.cli import common
 from downpour.cli.commands import COMPARE, CommandKind
-from downpour.cli.common import allow_code, allow_own_code, command
+from downpour.cli.common import allow_code, allow_own_code, command, refuse_unused
 from downpour.cli.printing import note, out, print_json
 from downpour.cli.spec_options import FoundSpec
 from downpour.cli.up_and_down import LaunchOptions, workers
@@ -31,6 +33,13 @@ class _PlanOptions:
         text="Worker processes; also the number of shards if the spec gives none.",
         default="one a shard, but no more than this machine's cores",
     )
+    machines: Path | None = option(
+        None,
+        "Plan for the machines of this TOML file, which need not be there. One worker trains the "
+        "rounds that say how fast they would be.",
+        "FILE",
+        default="the workers that would train",
+    )
     shared: Path = common.shared()
     data_dir: Path | None = base.data_dir()
     patience: float = base.patience()
@@ -39,14 +48,19 @@ class _PlanOptions:
 
 
 @command
-def plan(options: _PlanOptions, request: FoundSpec, launching: LaunchOptions) -> None:
+def plan(
+    options: _PlanOptions, request: FoundSpec, launching: LaunchOptions, context: typer.Context
+) -> None:
     """Say how long a training will take, and what limits it.
 
     The command trains a few short rounds of the spec on the real workers. Then it simulates the
     whole training at their speeds, and three alternatives. The spec and the workers are named as
-    for `downpour run`. A plan has an interval, which holds in nine of ten cases if the machines
-    stay as they are. The probe's folder is removed; its prepared data stay for the run.
+    for `downpour run`; --machines plans for others. A plan has an interval, which holds in nine of
+    ten cases if the machines stay as they are. The probe's folder is removed; its prepared data
+    stay for the run.
     """
+    if options.machines:
+        refuse_unused(context, {"workers"}, "cannot go with --machines, which counts them")
     launching.check(request.spec)
     allow_code(options.allow, request.file)
     allow_own_code(request.spec, request.file)
@@ -68,21 +82,25 @@ def _measured(options: _PlanOptions, request: FoundSpec, launching: LaunchOption
     from downpour.experiments.training import train
     from downpour.files.store.layout import RECORD_NAME
     from downpour.record.record import read_record
-    from downpour_lab.policylab.planning import ProbeResult, probe_of
+    from downpour_lab.policylab.planning import ProbeResult, probe_of, read_machines
 
-    spec, where = request.spec, launching.launcher
+    spec, workers, where = request.spec, launching.workers, launching.launcher
+    machines = read_machines(options.machines) if options.machines else []
+    if machines:
+        workers, spec = 1, spec.replace(shards=spec.shards or len(machines) - spec.standbys)
     place = Surroundings(options.shared, options.data_dir, options.patience, where, launching.on)
-    count = workers_for(spec, launching.workers, is_here=place.is_here)
+    count = len(machines) or workers_for(spec, workers, is_here=place.is_here)
     probe = probe_of(spec)
     note(f"a probe: {probe.epochs} rounds of at most {probe.local_steps} steps")
-    ended = train(probe, launching.workers, place, Watching(progress=False))
+    ended = train(probe, workers, place, Watching(progress=False))
     wall_seconds = time.time() - psutil.Process().create_time()  # with the command's own start
     if ended.folder is None:
         raise SpecError("shared", str(options.shared), "does not show the probe's record")
     try:
         record = read_record(ended.folder / RECORD_NAME)
         # As the probe has resolved it, without the fields that make it short.
-        return ProbeResult.of(resolve(spec, count), record, wall_seconds)
+        measured = ProbeResult.of(resolve(spec, count), record, wall_seconds)
+        return measured.on(machines) if machines else measured
     finally:
         shutil.rmtree(ended.folder, ignore_errors=True)
 

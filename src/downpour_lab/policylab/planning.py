@@ -5,6 +5,9 @@ steps, and what a task and a round take beside their steps. The simulator then t
 at these speeds, with the spec's policy and mode. Each round of the probe has its own speeds, so
 their differences say how sure the plan is.
 
+A plan can be for machines that are not there. One worker then trains the probe, and a file says how
+their speeds and links differ.
+
 A plan does not know what changes later: other users of the machines, or heat. It counts no deaths.
 """
 
@@ -13,12 +16,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from statistics import fmean, median, stdev
+from typing import Any
 
-from downpour.base.errors import SpecError
+from downpour.base.errors import SpecError, did_you_mean
 from downpour.core.resolve import with_meetings
 from downpour.core.spec import ResolvedSpec, Spec
+from downpour.files.spec_file import read_toml
 from downpour.predictor import pretrained
 from downpour.record.record_lines import Dated
 from downpour.record.result_parts import t_quantile
@@ -47,13 +53,74 @@ def probe_of(spec: Spec) -> Spec:
     return spec.replace(name="probe", keep_best=None, stop_after=None, **short)
 
 
+_READ_TRIPS, _WRITTEN_TRIPS = 7, 15
+"""Round trips of reading and of publishing a file, on GlusterFS over links of 20 ms."""
+_COUNT_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedMachine:
+    """A machine that need not be there: its speed, and its link to the shared directory.
+
+    It trains `samples_per_second`, or `speed` times as many as the machine of the probe. A link of
+    `megabits` a second, with a round trip of `latency_ms`, adds to the time that files take there.
+    """
+
+    speed: float | None = None
+    samples_per_second: float | None = None
+    megabits: float = math.inf
+    latency_ms: float = 0.0
+
+    def task_seconds(self, here_seconds: float, samples: float) -> float:
+        """Return the seconds of a task with some samples, which takes `here_seconds` here."""
+        if self.samples_per_second is not None:
+            return samples / self.samples_per_second
+        return here_seconds / (self.speed or 1.0)
+
+    def link_seconds(self, moved_bytes: float, trips: int) -> float:
+        """Return how much longer files take over the link."""
+        return 8 * moved_bytes / (1e6 * self.megabits) + trips * self.latency_ms / 1000
+
+
+def read_machines(path: Path) -> list[PlannedMachine]:
+    """Read a TOML file with a table for each kind of machine, which may `count` several."""
+    found: list[PlannedMachine] = []
+    for name, table in read_toml(path).items():
+        if not isinstance(table, dict):
+            raise SpecError(name, table, "must be a table with the fields of a machine")
+        count = table.pop("count", 1)
+        if type(count) is not int or not 1 <= count <= _COUNT_MAX:
+            accepted = f"must be a whole number from 1 to {_COUNT_MAX:,}"
+            raise SpecError(f"{name}.count", count, accepted)
+        found += [_machine(name, table)] * count
+    if not found:
+        accepted = "must have a table for each kind of machine, such as [fast]"
+        raise SpecError("machines", str(path), accepted)
+    return found
+
+
+def _machine(name: str, table: dict[str, Any]) -> PlannedMachine:
+    known = [field.name for field in fields(PlannedMachine)]
+    for field, value in table.items():
+        if field not in known:
+            hint = did_you_mean(field, known, before="") or f"there are {', '.join(known)}"
+            raise SpecError(f"{name}.{field}", value, f"no such field; {hint}")
+        if type(value) not in {int, float} or not 0 < value < math.inf:
+            raise SpecError(f"{name}.{field}", value, "must be a number above 0")
+    if {"speed", "samples_per_second"} <= table.keys():
+        accepted = "cannot go with samples_per_second; give one of them"
+        raise SpecError(f"{name}.speed", table["speed"], accepted)
+    return PlannedMachine(**table)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
     """The times and sizes that a probe showed, and the `spec` of the whole training.
 
     `speeds` has the seconds of a task of the usual size in each round, by worker. The run takes
     `beside_seconds` before its first task and after its last version, and `evaluate_seconds` for an
-    evaluation. A round moves `round_bytes`, in updates and the model that they become.
+    evaluation. A round moves `round_bytes`, in updates of `update_bytes` each and the model that
+    they become, of `model_bytes`.
     """
 
     spec: ResolvedSpec
@@ -64,6 +131,8 @@ class ProbeResult:
     beside_seconds: float
     evaluate_seconds: float
     round_bytes: float
+    update_bytes: float
+    model_bytes: float
 
     @classmethod
     def of(cls, spec: ResolvedSpec, record: Sequence[Dated], wall_seconds: float) -> ProbeResult:
@@ -99,7 +168,36 @@ class ProbeResult:
             beside_seconds=max(0.0, wall_seconds - run.seconds - prepared.prepare_seconds),
             evaluate_seconds=fmean(evaluated) if evaluated else 0.0,
             round_bytes=(sum(moved) + sum(versions)) / max(1, len(rounds)),
+            update_bytes=fmean(moved),
+            model_bytes=fmean(versions),
         )
+
+    def on(self, machines: Sequence[PlannedMachine]) -> ProbeResult:
+        """Return what a probe on these machines would have shown, after one with a single worker.
+
+        The manager stays where it is. A kept optimizer's state is as large as the model, as sgd's.
+        """
+        (here,) = self.run.workers
+        keeps = self.spec.optimizer_state == "keep"
+        read = self.model_bytes, _READ_TRIPS
+        written = self.update_bytes + keeps * self.model_bytes, (1 + keeps) * _WRITTEN_TRIPS
+        workers = tuple(
+            replace(
+                here,
+                name=f"machine-{number}",
+                load_seconds=here.load_seconds + machine.link_seconds(*read),
+                finish_seconds=here.finish_seconds + machine.link_seconds(*written),
+            )
+            for number, machine in enumerate(machines)
+        )
+        speeds = tuple(
+            {
+                worker.name: machine.task_seconds(seconds[here.name], self.usual_samples)
+                for worker, machine in zip(workers, machines, strict=True)
+            }
+            for seconds in self.speeds
+        )
+        return replace(self, run=replace(self.run, workers=workers), speeds=speeds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """What other policies would have saved on a recorded run, and plans from a few short rounds."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -9,7 +10,15 @@ from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
 from downpour.record.record_lines import PreparedLine
 from downpour.record.tables import Tables
-from downpour_lab.policylab.planning import STEPS, ProbeResult, plans, probe_of
+from downpour_lab.policylab.conditions import Curve
+from downpour_lab.policylab.planning import (
+    STEPS,
+    PlannedMachine,
+    ProbeResult,
+    plans,
+    probe_of,
+    read_machines,
+)
 from downpour_lab.policylab.recorded import Absence, RecordedRun
 from downpour_lab.policylab.rerun import (
     PREPARED_AT_SECONDS,
@@ -186,10 +195,90 @@ def test_a_training_of_half_a_day_is_planned_from_the_same_speeds() -> None:
         beside_seconds=1.0,
         evaluate_seconds=1.0,
         round_bytes=1.0,
+        update_bytes=1.0,
+        model_bytes=1.0,
     )
     planned = next(plans(measured))
     assert planned.seconds == pytest.approx(12 * 3600, rel=0.01)
     assert planned.limit == "computing"
+
+
+def _measured(task_seconds: tuple[float, ...]) -> ProbeResult:
+    """Return the result of a probe of three shards, on workers of these speeds."""
+    run = machines(workers=3)
+    curves = [Curve((0.0, seconds), (0.0, 1.0)) for seconds in task_seconds]
+    workers = tuple(map(lambda one, curve: replace(one, curve=curve), run.workers, curves))
+    spec = plain_spec(shards=3, epochs=8, meet=2, policy="wait", snapshot_every=0.0)
+    run = replace(run, workers=workers, rounds=6)
+    return ProbeResult.of(spec, recorded(run, WAIT), wall_seconds=90.0)
+
+
+def test_machines_that_are_not_there_are_planned_as_if_they_were() -> None:
+    """The plan from one worker and a file of speeds is that of a probe on all machines."""
+    measured, one = _measured((10.0, 20.0, 40.0)), _measured((10.0,))
+    # What comes between two rounds has nothing to do with the machines, and varies.
+    run = replace(one.run, between_seconds=measured.run.between_seconds)
+    one = replace(one, run=run, beside_seconds=measured.beside_seconds)
+    file = [
+        PlannedMachine(),
+        PlannedMachine(speed=0.5),
+        PlannedMachine(samples_per_second=one.usual_samples / 40),
+    ]
+    there, planned = list(plans(measured)), list(plans(one.on(file)))
+    assert [mine.name for mine in planned] == [its.name for its in there]
+    for mine, its in zip(planned, there, strict=True):
+        assert mine.seconds == pytest.approx(its.seconds, rel=1e-6)
+        assert (mine.limit, mine.bytes) == (its.limit, its.bytes)
+
+
+def test_a_slow_link_makes_every_task_longer() -> None:
+    """The model comes and the update goes over it; a file takes several round trips."""
+    one = replace(_measured((10.0,)), model_bytes=2e6, update_bytes=1e6)
+    near, far = (
+        one.on([link] * 3) for link in (PlannedMachine(), PlannedMachine(megabits=8, latency_ms=20))
+    )
+    more = [theirs.load_seconds + theirs.finish_seconds for theirs in far.run.workers]
+    less = [theirs.load_seconds + theirs.finish_seconds for theirs in near.run.workers]
+    added = 8 * (2.0 + 1.0) / 8 + (7 + 15) * 0.02
+    assert more == pytest.approx([seconds + added for seconds in less])
+    rounds = one.spec.rounds
+    assert next(plans(far)).seconds - next(plans(near)).seconds == pytest.approx(
+        rounds * added, 0.01
+    )
+
+
+def test_a_file_of_machines_has_a_table_for_each_kind(tmp_path: Path) -> None:
+    """A kind may count several machines."""
+    file = tmp_path / "machines.toml"
+    file.write_text("[fast]\ncount = 2\nspeed = 2\n[slow]\nsamples_per_second = 9.5\nmegabits = 40")
+    fast, slow = PlannedMachine(speed=2), PlannedMachine(samples_per_second=9.5, megabits=40)
+    assert read_machines(file) == [fast, fast, slow]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "must have a table for each kind of machine, such as [fast]"),
+        ("speed = 2", "speed = 2: must be a table with the fields of a machine"),
+        ("[a]\ncount = 0", "a.count = 0: must be a whole number from 1 to 10,000"),
+        ("[a]\ncount = true", "a.count = True: must be a whole number from 1 to 10,000"),
+        ("[a]\nsped = 2", "a.sped = 2: no such field; did you mean speed?"),
+        ("[a]\nram = 2", "there are speed, samples_per_second, megabits, latency_ms"),
+        ("[a]\nspeed = 0", "a.speed = 0: must be a number above 0"),
+        ("[a]\nmegabits = inf", "a.megabits = inf: must be a number above 0"),
+        ("[a]\nlatency_ms = '3'", "a.latency_ms = '3': must be a number above 0"),
+        ("[a]\nspeed = 1\nsamples_per_second = 2", "cannot go with samples_per_second"),
+        ("[a", "cannot be read"),
+    ],
+)
+def test_a_file_that_is_wrong_is_refused_in_a_line(tmp_path: Path, text: str, said: str) -> None:
+    """The line names the table and the field, and what it takes."""
+    file = tmp_path / "machines.toml"
+    file.write_text(text)
+    with pytest.raises(SpecError) as refused:
+        read_machines(file)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 def test_a_probe_is_short_and_complete() -> None:
