@@ -18,9 +18,11 @@ from downpour.base.states import ExperimentState
 from downpour.base.values import AttemptId
 from downpour.cluster.manager import command_runner, takeover
 from downpour.cluster.manager.work import sweep
+from downpour.cluster.manager.workspace import _kept_spec
 from downpour.core.node.journal import Line
 from downpour.files.store import layout
-from downpour.files.store.layout import MemoryStore
+from downpour.files.store.directory import DirectoryStore
+from downpour.files.store.layout import SPEC_NAME, MemoryStore
 from downpour.files.store.lease import Lease, highest_term, term_name
 from downpour.network.rpc.messages import BlockDigest, TaskMessage
 from downpour.record import Result
@@ -29,6 +31,7 @@ from downpour.record.record import parse_lines
 from downpour.record.tables import Tables
 from downpour.record.timeline import attempt_spans
 from tests.cluster.manager.conftest import SMALL, Cluster, FakeWorker, Start, diligent
+from tests.specs import plain_spec
 from tests.waiting import until
 
 PATIENCE_SECONDS = 30.0
@@ -422,3 +425,22 @@ def test_code_that_was_changed_meanwhile_is_waited_for(
     network.write_text(NETWORK)
     second.join("two")
     assert second.result_of(experiment)
+
+
+class _Behind(DirectoryStore):
+    """A store whose first listing is from before the other manager has written the spec."""
+
+    listings = 0
+
+    def list(self) -> list[str]:
+        """Return the names."""
+        self.listings += 1
+        return list(super().list()) if self.listings > 1 else []
+
+
+def test_a_spec_that_the_former_manager_writes_meanwhile_is_kept(tmp_path: Path) -> None:
+    """A successor that finds none writes it again, unless it has appeared."""
+    spec = plain_spec(shards=2)
+    store = _Behind(tmp_path)
+    written = store.put_new(SPEC_NAME, [spec.to_toml().encode()])
+    assert _kept_spec(store, "one", spec) == written

@@ -323,7 +323,13 @@ def _kept_spec(store: Store, experiment: str, spec: ResolvedSpec) -> PublishedFi
         store.delete(layout.SPEC_NAME)
     fault = "is not the submitted one" if there else "is missing"
     log.warning("%s: %s %s; it is restored", experiment, layout.SPEC_NAME, fault)
-    return store.put_new(layout.SPEC_NAME, [_toml(spec)])
+    try:
+        return store.put_new(layout.SPEC_NAME, [_toml(spec)])
+    except StoreError:
+        # The former manager, which ends, may have just written it, with the number of meetings.
+        if layout.SPEC_NAME not in store.list():
+            raise
+        return _kept_spec(store, experiment, spec)
 
 
 def _parsed(toml: bytes) -> Spec | None:
