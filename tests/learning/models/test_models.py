@@ -12,13 +12,17 @@ from torch import Tensor, nn
 
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec
-from downpour.learning.models import NETWORKS, build, check_fit, check_model, outputs_needed
-from downpour.learning.models.networks import (
+from downpour.learning.models import (
+    NETWORKS,
     ConvLstm,
     Dropout,
+    build,
+    check_fit,
+    check_model,
     digits_cnn,
     mlp,
     mnist_cnn,
+    outputs_needed,
     xray_cnn,
 )
 from tests.conftest import Allow
