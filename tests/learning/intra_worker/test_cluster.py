@@ -36,10 +36,10 @@ def test_the_model_is_the_same_and_no_helper_is_left(
     assert models[0] == models[1]
     words = [one.info["cmdline"] or [] for one in psutil.process_iter(["cmdline"])]
     assert not any(
-        "downpour.learning.intra_worker.helper" in line and str(tmp_path) in line for line in words
+        "downpour.learning.intra_worker.team" in line and str(tmp_path) in line for line in words
     )
     mine = psutil.Process().children(recursive=True)
-    assert not [one for one in mine if "downpour.learning.intra_worker.helper" in one.cmdline()]
+    assert not [one for one in mine if "downpour.learning.intra_worker.team" in one.cmdline()]
 
 
 _CODE = """

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from downpour.learning.intra_worker.helper import help_worker
 from downpour.learning.intra_worker.helper_process import (
     Answer,
     HelperJob,
@@ -20,6 +19,7 @@ from downpour.learning.intra_worker.helper_process import (
     SharedNetwork,
     create_memory,
 )
+from downpour.learning.intra_worker.team import help_worker
 from downpour.learning.tasks.agreement import open_data
 from downpour.learning.tasks.loaded import load
 from tests.learning.intra_worker.conftest import Trainer

@@ -2,6 +2,5 @@
 
 The batch is cut into parts (`spec.parts`), and an arrangement says what each process computes. The
 worker's own process takes the step. The bytes are those of one process that computes everything in
-order. So a worker with a single core can continue a shard that another began with four. `team.py`
-is the worker's side, and `helper.py` the program of a helper.
+order. So a worker with a single core can continue a shard that another began with four.
 """

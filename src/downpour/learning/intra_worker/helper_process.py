@@ -259,7 +259,7 @@ class HelperProcess:
         """Start a helper, which imports torch and builds the network meanwhile."""
         mine, its = socketpair()
         with its:
-            words = ["-m", "downpour.learning.intra_worker.helper", str(its.fileno()), str(memory)]
+            words = ["-m", "downpour.learning.intra_worker.team", str(its.fileno()), str(memory)]
             process = subprocess.Popen(  # noqa: S603 - this package's own module
                 [sys.executable, *words],
                 pass_fds=(its.fileno(), memory, *work.descriptors),

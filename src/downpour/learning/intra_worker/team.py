@@ -1,16 +1,21 @@
 """Arrangements, the one that divides the batch, and a worker's helpers.
 
-A `Team` starts the helpers, gives them their share of each step, or does without them.
+A `Team` starts the helpers, gives them their share of each step, or does without them. A helper is
+this module as a process, `python -m downpour.learning.intra_worker.team SOCKET MEMORY`, which
+computes until its worker is gone. Both words are file descriptors.
 """
 
 import logging
 import os
+import signal
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from socket import socket
+from typing import Any, Protocol, TextIO
 
 import numpy as np
 import torch
@@ -18,9 +23,10 @@ from torch import Tensor, nn
 
 from downpour.base.errors import OutOfMemory
 from downpour.core.families import ARRANGEMENTS
+from downpour.core.spec import Spec
 from downpour.host.machine import free_memory, own_memory, usable_cores
 from downpour.learning import numerics
-from downpour.learning.blame import is_lack_of_memory
+from downpour.learning.blame import is_lack_of_memory, users_errors
 from downpour.learning.intra_worker.helper_process import (
     Answer,
     HelperJob,
@@ -32,8 +38,9 @@ from downpour.learning.intra_worker.helper_process import (
     create_memory,
     patience_seconds,
 )
-from downpour.learning.shipping import folder_in_use
-from downpour.learning.tasks.loaded import LoadedTask
+from downpour.learning.shipping import folder_in_use, use
+from downpour.learning.tasks.agreement import open_data
+from downpour.learning.tasks.loaded import LoadedTask, load
 from downpour.learning.training.step import BatchPart, StepHelp, TrainingStep, add_gradient
 
 
@@ -62,11 +69,7 @@ class Division(Protocol):
         """Return the task of each helper, given the fields that are the same for all."""
 
     def gradient(self, together: TeamStep) -> list[Tensor] | None:
-        """Compute a step's gradient, see `training.step.StepHelp`.
-
-        Raises:
-            ProcessGone: a helper has ended, or does not answer.
-        """
+        """Compute a step's gradient, see `StepHelp`; raises ProcessGone if a helper has ended."""
 
     def close(self) -> None:
         """Release the resources that only the helpers needed."""
@@ -99,10 +102,9 @@ class Arrangement:
 
 
 def blocks(count: int, processes: int) -> list[list[int]]:
-    """Divide the numbers of parts or slices among processes: nearly equal runs, longer ones first.
+    """Divide the numbers of parts or slices among processes, beginning with the worker's own.
 
-    Returns:
-        Each process's numbers, beginning with the worker's own.
+    Each gets a run of them, nearly equal, longer ones first.
     """
     return [block.tolist() for block in np.array_split(np.arange(count), processes)]
 
@@ -328,3 +330,62 @@ def _warn_of_few_cores(wanted: int) -> None:
     cores = usable_cores()
     if wanted > cores:
         log.warning("%d threads of all processes share %d cores", wanted, cores)
+
+
+class Helper:
+    """Builds the network that its worker trains, in the same memory."""
+
+    def __init__(self, work: HelperTask, memory: int) -> None:
+        spec = Spec.from_toml(work.spec)
+        if work.code:
+            use(Path(work.code))
+        torch.set_num_threads(spec.threads)
+        data = open_data(spec, Path(work.datasets), work.data_key)
+        loaded = load(spec, data)
+        network = loaded.network()
+        self._spec = loaded.spec
+        numerics.place(network, self._spec, images=loaded.images)
+        shared = SharedNetwork(network, memory, work.gradients).attach()
+        network.train()
+        arrangement: Arrangement = ARRANGEMENTS[self._spec.inside.how]
+        self._work = arrangement.helping(loaded, network, shared, work.share)
+
+    def do(self, job: HelperJob) -> Answer:
+        """Do what the worker asks for; the answer says if it failed."""
+        randomness = numerics.Randomness(
+            job.task_seed, self._spec.device, beyond_torch=self._spec.trains_own_code
+        )
+        try:
+            with numerics.settings(self._spec), randomness.active():
+                return self._work.do(job, randomness)
+        except users_errors() as error:
+            # The worker computes the step on its own, and tells what is wrong if that fails.
+            self._work.forget()
+            return Answer(job=job.number, done=False, short=isinstance(error, OutOfMemory))
+
+
+def help_worker(lines: Iterable[str], answers: TextIO, memory: int) -> None:
+    """Answer each line: the first names the work, each further one is a job of it."""
+    arriving = iter(lines)
+    helper = Helper(HelperTask.of(next(arriving)), memory)
+    print(Answer(job=0).to_line(), file=answers, flush=True)
+    for line in arriving:
+        print(helper.do(HelperJob.of(line)).to_line(), file=answers, flush=True)
+
+
+def main() -> None:
+    """Help the worker that started this process."""
+    # A terminal's Ctrl-C and Slurm's warnings go to all processes; the worker decides when its
+    # helpers end.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
+    connection, memory = (int(word) for word in sys.argv[1:])
+    try:
+        with socket(fileno=connection) as worker, worker.makefile("rw") as lines:
+            help_worker(lines, lines, memory)
+    except (BrokenPipeError, ConnectionResetError, StopIteration):
+        return  # the worker has ended
+
+
+if __name__ == "__main__":
+    main()

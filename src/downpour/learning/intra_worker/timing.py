@@ -25,9 +25,7 @@ import torch
 from downpour.base.errors import DownpourError, SpecError
 from downpour.core.spec import Spec
 from downpour.host.process import end_with_parent
-from downpour.learning.accelerators import devices_here
-from downpour.learning.auto import Candidate, Measured, closed
-from downpour.learning.blame import describe_error, users_errors
+from downpour.learning import accelerators, auto, blame
 from downpour.learning.intra_worker.team import Team
 from downpour.learning.tasks.agreement import open_data, prepare_data
 from downpour.learning.tasks.loaded import load
@@ -71,7 +69,7 @@ class Subject:
 
 
 def _placed(spec: Spec) -> Spec:
-    return spec.replace(device=devices_here().chosen(spec.device))
+    return spec.replace(device=accelerators.devices_here().chosen(spec.device))
 
 
 class TimedTraining:
@@ -97,41 +95,41 @@ class TimedTraining:
 
 
 def measured(
-    subject: Subject, alone: TimedTraining, candidate: Candidate, alone_seconds: float
-) -> Measured:
+    subject: Subject, alone: TimedTraining, candidate: auto.Candidate, alone_seconds: float
+) -> auto.Measured:
     """Let a candidate and a single process take turns."""
-    spec = closed(subject.spec, candidate)
+    spec = auto.closed(subject.spec, candidate)
     subject.check(spec)
     steps = max(1, round(_SLICE_SECONDS / alone_seconds))
     with ExitStack() as ending:
         timed = subject.timed(spec, ending)
         pairs = [(alone.seconds(steps), timed.seconds(steps)) for _ in range(_SLICES)]
-    return Measured(
+    return auto.Measured(
         candidate=candidate,
         step_seconds=statistics.median(own for _, own in pairs),
         times_as_fast=statistics.median(single / own for single, own in pairs),
     )
 
 
-def all_measured(subject: Subject, candidates: Sequence[Candidate]) -> Iterator[Measured]:
+def all_measured(subject: Subject, candidates: Sequence[auto.Candidate]) -> Iterator[auto.Measured]:
     """Measure a single process, and then each other candidate beside it."""
     subject.check(subject.spec)
     alone = subject.timed(subject.spec, ExitStack())
     seconds = statistics.median(alone.seconds(1) for _ in range(_SLICES))
-    yield Measured(candidate=candidates[0], step_seconds=seconds, times_as_fast=1.0)
+    yield auto.Measured(candidate=candidates[0], step_seconds=seconds, times_as_fast=1.0)
     for candidate in candidates[1:]:
         try:
             yield measured(subject, alone, candidate, seconds)
         except SpecError as error:
-            yield Measured(candidate=candidate, refused=str(error))
-        except users_errors() as error:
-            yield Measured(candidate=candidate, refused=describe_error(error))
+            yield auto.Measured(candidate=candidate, refused=str(error))
+        except blame.users_errors() as error:
+            yield auto.Measured(candidate=candidate, refused=blame.describe_error(error))
 
 
 def _answers(work: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for each candidate, or one with the refusal of the whole, for the caller."""
     data_dir = Path(work["data_dir"]) if work["data_dir"] is not None else None
-    candidates = [Candidate(**fields) for fields in work["candidates"]]
+    candidates = [auto.Candidate(**fields) for fields in work["candidates"]]
     try:
         subject = Subject(Spec.from_toml(work["spec"]), Path(work["datasets"]), data_dir)
         yield from (one.to_line() for one in all_measured(subject, candidates))
