@@ -15,9 +15,8 @@ from downpour.cluster.launchers import (
     LaunchPlan,
     RunningCluster,
 )
-from downpour.cluster.launchers.cluster import LocalCluster, PlacedCluster
+from downpour.cluster.launchers.cluster import InlineCluster, LocalCluster, PlacedCluster
 from downpour.cluster.launchers.compose import ComposeOptions, on_compose
-from downpour.cluster.launchers.inline import InlineCluster
 from downpour.cluster.launchers.ray import on_ray
 from downpour.cluster.launchers.ray_nodes import RayOptions
 from downpour.cluster.launchers.slurm import on_slurm

@@ -23,8 +23,8 @@ from downpour.cluster.launchers import (
     launcher_of,
     refuse_unmet,
 )
-from downpour.cluster.launchers.cluster import START_SECONDS, PlacedCluster, fork_server
-from downpour.cluster.launchers.forkserver import ForkServerProcess
+from downpour.cluster.launchers.cluster import START_SECONDS, PlacedCluster
+from downpour.cluster.launchers.forkserver import ForkServerProcess, fork_server
 from downpour.cluster.manager.start_file import start_of
 from downpour.cluster.options import ManagerOptions
 from downpour.core.resolve import LocalOptimizer, resolve, rounds_at_most

@@ -19,13 +19,12 @@ import downpour
 from downpour import Client, Credentials, Spec
 from downpour.base.errors import LaunchError
 from downpour.cluster.launchers.cluster import (
-    KEPT,
     LASTING_SECONDS,
     PAUSES_SECONDS,
     RESTARTS_MAX,
     ManagerHost,
-    new_log,
 )
+from downpour.cluster.launchers.forkserver import KEPT, new_log
 from downpour.cluster.options import ManagerOptions, WorkerOptions
 from downpour.launchers import Ended, InlineCluster, LaunchPlan, LocalCluster, PlacedCluster
 from downpour.network.rpc.messages import Status

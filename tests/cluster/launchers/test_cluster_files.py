@@ -72,7 +72,7 @@ def test_stopping_a_gone_cluster_removes_its_file(tmp_path: Path) -> None:
     folder = ClusterFiles(tmp_path)
     assert stop(folder, 0.0) is None
     folder.write(CLUSTER)
-    folder.ask_to_stop(StopRequest())
+    folder.write(StopRequest())
     assert stop(folder, 0.0) == CLUSTER
     assert list(tmp_path.iterdir()) == []
 

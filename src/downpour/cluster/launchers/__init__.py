@@ -6,7 +6,8 @@ A caller that trains holds a `RunningCluster`: a manager and its workers, wherev
 A `LauncherKind` is everything that `--on`, `[launch]`, help texts and `--dry-run` need to know.
 Each launcher's module ends with its `KIND`. `LAUNCHERS` registers it by name, or an installed
 package does. The options of a kind are a frozen dataclass. `option` makes its fields, and
-command-line options follow from them.
+command-line options follow from them. Help texts import all these modules, and must not wait for
+numpy. So functions import what needs it.
 
 Users choose by the options of a command, and by the table `[launch]` of a file. They have `on`,
 `workers`, and options of all plans (`LaunchPlan`) and of single kinds.
@@ -97,7 +98,6 @@ class LaunchPlan:
 
     def reached_at(self, host: str) -> Self:
         """Return the plan with the manager at this host; other hosts than loopback need a token."""
-        # Import it here: help texts import this module, and must not wait for numpy.
         from downpour.network.rpc import Address
 
         manager = replace(self.manager, host=host)
@@ -131,11 +131,7 @@ class RunningCluster(AbstractContextManager["RunningCluster"], Protocol):
         """The names of workers that run, or that the launcher will restart."""
 
     def check(self) -> None:
-        """Restart processes that need it; called often.
-
-        Raises:
-            LaunchError: the cluster cannot go on.
-        """
+        """Restart processes that need it; raises LaunchError if the cluster cannot go on."""
 
     def provide(self, wanted: int, idle: Collection[str] = ()) -> None:
         """Start further workers that a policy asked for, until `wanted` of them have been started.
@@ -166,20 +162,14 @@ class Engine(Protocol):
     def check(self, plan: LaunchPlan) -> None:
         """Refuse a plan that cannot work, before anything starts; may reserve what workers need.
 
-        Unless this raises, the caller must call `close` at the end.
-
-        Raises:
-            LaunchError: the first obstacle, with the host's name.
+        A LaunchError names the first obstacle and the host. Without one, the caller must `close`.
         """
 
     def start(self, worker: WorkerOptions, environment: Mapping[str, str], log: Path) -> None:
         """Start a worker with further environment variables; returns at once.
 
         The worker appends its log to the file `log`, on this machine or in the shared directory. A
-        replacement takes over the name of the worker that has ended.
-
-        Raises:
-            LaunchError: the worker cannot start now.
+        replacement takes over the name of the worker that has ended. LaunchError: not now.
         """
 
     def ended(self) -> Mapping[str, Ended]:
@@ -252,11 +242,7 @@ class LauncherKind:
         return options_of(self.options)
 
     def given(self, options: Mapping[str, Any]) -> Any:
-        """Return its options with the given values; lists become tuples.
-
-        Raises:
-            SpecError: it has no such option, or the value is invalid.
-        """
+        """Return its options with the given values, if they are valid; lists become tuples."""
         for name, value in options.items():
             if name not in self.texts():
                 raise SpecError(name, value, f"is not an option of {self.title}")
@@ -274,7 +260,7 @@ LAUNCHERS = Family(
     {
         "local": Member("downpour.cluster.launchers.cluster:KIND", "processes of this machine"),
         "inline": Member(
-            "downpour.cluster.launchers.inline:KIND", "threads of this process, for a debugger"
+            "downpour.cluster.launchers.cluster:INLINE", "threads of this process, for a debugger"
         ),
         "slurm": Member("downpour.cluster.launchers.slurm:KIND", "jobs"),
         "ray": Member("downpour.cluster.launchers.ray:KIND", "actors"),

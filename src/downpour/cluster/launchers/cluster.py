@@ -4,51 +4,32 @@ The launcher itself never imports torch: a fork server starts the manager, and o
 workers. All of them end with the launcher: on `close`, on an error, on Ctrl-C, and when someone
 kills it, because the fork server then reads the end of its input. The launcher restarts what a
 signal kills: a worker, the manager (which continues from its journal), or the whole fork server.
+
+For a debugger and for notebooks, all of them may be threads of this process (`InlineCluster`).
 """
 
 import logging
-import os
-import re
 import signal
 import time
-from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Self
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Self
 
-import psutil
-
-from downpour.base.errors import LaunchError
-from downpour.cluster.launchers import Ended, Engine, LauncherKind, LaunchPlan
-from downpour.cluster.launchers.forkserver import ForkEngine, ForkServerProcess
-from downpour.cluster.options import training_environment
+from downpour.base.errors import DownpourError, LaunchError, SpecError
+from downpour.cluster.launchers import Ended, Engine, LauncherKind, LaunchPlan, forkserver
+from downpour.cluster.options import WorkerOptions, training_environment
 from downpour.host.paths import Credentials, known_secrets
-from downpour.host.process import signal_group
+from downpour.host.process import THREADS, signal_group
 from downpour.learning import allowlist
 
+if TYPE_CHECKING:
+    from downpour.cluster.manager.process import Manager
+    from downpour.cluster.worker.agent import WorkerAgent
+
 log = logging.getLogger(__name__)
-
-KEPT = 20
-_NAME = re.compile(r"\d{8}-\d{6}-\d{1,9}")
-
-
-def new_log(shared: Path) -> Path:
-    """Return a path for this process's log; remove the oldest, unless their processes live here."""
-    folder = shared / "logs"
-    folder.mkdir(parents=True, exist_ok=True)
-    written = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
-    for path in sorted(written, key=lambda path: path.name, reverse=True)[KEPT - 1 :]:
-        if not psutil.pid_exists(int(path.name.rpartition("-")[2])):
-            with suppress(OSError):  # another run has removed it, or it is another user's
-                path.unlink()
-    return folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-
-
-def fork_server(shared: Path, threads: int, imports: Sequence[str]) -> ForkServerProcess:
-    """Start a fork server, which logs to a shared directory."""
-    return ForkServerProcess(new_log(shared), training_environment(threads), imports)
-
 
 PAUSES_SECONDS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
 """The pauses before a worker's restarts: a rebooting host is back within minutes."""
@@ -91,9 +72,11 @@ class ManagerHost:
     """A fork server and the manager that it forks, until `close`; keeps this process's log, too."""
 
     def __init__(
-        self, plan: LaunchPlan, now: Callable[[], float], server: ForkServerProcess | None
+        self,
+        plan: LaunchPlan,
+        now: Callable[[], float],
+        server: forkserver.ForkServerProcess | None,
     ) -> None:
-        # Import it here: help texts import this module, and must not wait for numpy.
         from downpour.files.process_log import kept_log
         from downpour.files.store import SharedDirectory
 
@@ -102,7 +85,7 @@ class ManagerHost:
         self._restarts = Restarts(now)
         self._log_kept = ExitStack()
         shared = Path(plan.manager.shared)
-        self.server = server or fork_server(shared, plan.threads, plan.imports)
+        self.server = server or forkserver.fork_server(shared, plan.threads, plan.imports)
         self.log = self.server.log
         try:
             secrets = known_secrets(plan.manager.credentials)
@@ -136,7 +119,7 @@ class ManagerHost:
         log.warning("%s", line)
         if self.server.is_over:
             self.server.close()
-            self.server = ForkServerProcess(self.log, self._environment)
+            self.server = forkserver.ForkServerProcess(self.log, self._environment)
         # At the dead one's address, it continues where the dead one ended.
         self._restarts.begin()
         port = int(self.address.rpartition(":")[2])
@@ -181,8 +164,11 @@ class PlacedCluster:
     after growing pauses. One that left as ordered (status 0), or whose user erred (2), stays away.
     """
 
-    early_server: ForkServerProcess | None = None
+    early_server: forkserver.ForkServerProcess | None = None
     """A fork server that runs already, for the manager; set it before entering."""
+    is_here = False
+    """Whether its workers end with this process: then it gives back none that a policy asked for,
+    and restarts only those that a signal kills."""
 
     def __init__(
         self, plan: LaunchPlan, engine: Engine, now: Callable[[], float] = time.monotonic
@@ -192,7 +178,7 @@ class PlacedCluster:
         self._now = now
         self._places: dict[str, _Place] = {}
         self._wanted = 0
-        self._host: ManagerHost | None = None
+        self._host: ManagerHost | _InlineHost | None = None
         self._running = ExitStack()
 
     @property
@@ -221,7 +207,7 @@ class PlacedCluster:
         with ExitStack() as starting:
             try:
                 self._plan = self._reachable()
-                self._host = ManagerHost(self._plan, self._now, self.early_server)
+                self._host = self._hosted()
             except BaseException:
                 self._engine.close()  # it may have reserved what the workers need
                 raise
@@ -246,8 +232,11 @@ class PlacedCluster:
             extra = [one for one in self._places.values() if one.extra and not one.is_given_back]
             if len(extra) < self._plan.workers:
                 self._add(extra=True)
-        if self._plan.idle_seconds:
+        if self._plan.idle_seconds and not self.is_here:
             self._give_back(idle)
+
+    def _hosted(self) -> ManagerHost | _InlineHost:
+        return ManagerHost(self._plan, self._now, self.early_server)
 
     def check(self) -> None:
         """Restart dead processes; raise LaunchError if the manager or all workers cannot go on."""
@@ -292,12 +281,11 @@ class PlacedCluster:
 
     def _note_end(self, place: _Place, ended: Ended) -> None:
         place.last = ended
-        place.is_to_restart = not (self._is_final(ended) or place.is_given_back)
+        finals = {_LEFT, _ASKED_WRONGLY}
+        is_final = ended.status is not None if self.is_here else ended.status in finals
+        place.is_to_restart = not (is_final or place.is_given_back)
         if place.is_to_restart:
             place.restarts.is_due()  # the pause begins now
-
-    def _is_final(self, ended: Ended) -> bool:
-        return ended.status in {_LEFT, _ASKED_WRONGLY}
 
     def _error_of_all(self) -> LaunchError:
         """Return the error for when no worker is left: the first reason that a worker gave."""
@@ -310,7 +298,6 @@ class PlacedCluster:
 
     def _reachable(self) -> LaunchPlan:
         """Return the plan with an address that the workers can reach, and a token."""
-        # Import it here: help texts import this module, and must not wait for numpy.
         from downpour.files.store.shared_directory import make_token
 
         plan = self._plan.reached_at(self._engine.manager_host)
@@ -322,22 +309,19 @@ class PlacedCluster:
 class LocalCluster(PlacedCluster):
     """A context manager: inside it, a manager and its workers are running."""
 
+    is_here = True
+
     def __init__(self, plan: LaunchPlan, now: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(plan, ForkEngine(plan.manager.host, lambda: self._server), now)
+        super().__init__(plan, forkserver.ForkEngine(plan.manager.host, lambda: self._server), now)
 
     @property
-    def _server(self) -> ForkServerProcess:
-        assert self._host is not None  # noqa: S101 - it is running
+    def _server(self) -> forkserver.ForkServerProcess:
+        assert isinstance(self._host, ManagerHost)  # noqa: S101 - it is running
         return self._host.server
 
     def close(self) -> None:
         """Stop workers and manager; returns when all have ended or were killed."""
         self._running.close()
-
-    def provide(self, wanted: int, idle: Collection[str] = ()) -> None:
-        """Start further workers, up to `wanted`, but no more than the plan began with."""
-        del idle  # they end with this process anyway
-        super().provide(wanted)
 
     def process_of(self, name: str) -> int | None:
         """Return the current process of the manager or a worker; None while it has none."""
@@ -355,11 +339,144 @@ class LocalCluster(PlacedCluster):
         if process is not None:
             signal_group(process, signal.SIGKILL)
 
-    def _is_final(self, ended: Ended) -> bool:
-        return ended.status is not None
-
     def _error_of_all(self) -> LaunchError:
         return self._server.error_of(min(self._places))
 
 
+class _Threads:
+    """An engine of workers in threads; `reasons` are why one, or the manager, has ended."""
+
+    def __init__(self, manager_host: str) -> None:
+        self.manager_host = manager_host
+        self.closing = Event()
+        self.reasons: list[DownpourError] = []
+        self._running: dict[str, Thread] = {}
+        self._agents: list[WorkerAgent] = []
+
+    def check(self, plan: LaunchPlan) -> None:
+        """Refuse nothing, because this process is always available."""
+
+    def start(self, worker: WorkerOptions, environment: Mapping[str, str], log: Path) -> None:
+        """Start a worker with this process's environment and log.
+
+        It takes no code from the manager, because both share this process's modules. It has no
+        loaders, because each would run the user's script once more.
+        """
+        del environment, log
+        worker = replace(worker, accepts_code=False, loaders="0")
+        self._running[worker.name] = THREADS.start(worker.name, self._work, worker)
+
+    def ended(self) -> Mapping[str, Ended]:
+        """Return the workers whose threads have ended."""
+        over = {name: Ended(0) for name, one in self._running.items() if not one.is_alive()}
+        for name in over:
+            del self._running[name]
+        return over
+
+    def stop(self, name: str) -> None:
+        """Do nothing, because workers of this process end with the command."""
+
+    def close(self) -> None:
+        """Tell all workers to leave, and wait until they have."""
+        self.closing.set()
+        for agent in self._agents:
+            agent.leave()
+        for worker in self._running.values():
+            worker.join()
+
+    def _work(self, worker: WorkerOptions) -> None:
+        from downpour.cluster.worker.process import run_worker
+
+        try:
+            run_worker(worker, lambda *_: None, obey=self._obey)
+        except DownpourError as error:
+            self.reasons.append(error)
+        except Exception as error:
+            log.exception("%s died", worker.name)
+            self.reasons.append(LaunchError(f"{worker.name}: {type(error).__name__}: {error}"))
+
+    def _obey(self, agent: WorkerAgent) -> None:
+        self._agents.append(agent)
+        if self.closing.is_set():  # it was still importing when the others got the order to leave
+            agent.leave()
+
+
+class _InlineHost:
+    """A manager in a thread of this process, until `close`; also writes this package's log."""
+
+    def __init__(self, plan: LaunchPlan, engine: _Threads) -> None:
+        # Imported here, because this imports torch, which the launcher of processes does without.
+        from downpour.cluster.manager.process import start_manager
+        from downpour.files.process_log import kept_log
+        from downpour.files.store import SharedDirectory
+
+        shared = Path(plan.manager.shared)
+        self.log, self._engine = forkserver.new_log(shared), engine
+        with ExitStack() as starting:
+            starting.enter_context(_logging_to(self.log))
+            secrets = known_secrets(plan.manager.credentials)
+            kept = kept_log(SharedDirectory(shared), "inline", secrets, owns_process=False)
+            starting.enter_context(kept)
+            try:
+                manager = start_manager(replace(plan.manager, loaders="0"), engine.reasons.append)
+            except DownpourError as error:
+                raise _launch_error(error) from error
+            starting.callback(manager.close)
+            self.address = str(manager.address)
+            THREADS.start("manager", self._look_around, manager)
+            self.close = starting.pop_all().close
+
+    def check(self) -> None:
+        """Raise LaunchError if the manager or a worker has ended with an error."""
+        if self._engine.reasons:
+            raise _launch_error(self._engine.reasons[0])
+
+    def _look_around(self, manager: Manager) -> None:
+        from downpour.core.node.manager import LOOK_SECONDS
+
+        while not self._engine.closing.wait(LOOK_SECONDS):
+            manager.look_around()
+
+
+class InlineCluster(PlacedCluster):
+    """A context manager: inside it, a manager and its workers run in threads of this process.
+
+    A breakpoint in a user's task stops there, with the caller's frames above it. Everything else
+    works as with processes, and gives the same bytes of the model: messages go through sockets,
+    parameters through files. Workers take turns at each step, because they share the process's
+    random generators.
+    """
+
+    is_here = True
+
+    def __init__(self, plan: LaunchPlan) -> None:
+        self._threads = _Threads(plan.manager.host)
+        super().__init__(plan, self._threads)
+
+    def _hosted(self) -> _InlineHost:
+        return _InlineHost(self._plan, self._threads)
+
+    def _error_of_all(self) -> LaunchError:
+        return _launch_error([*self._threads.reasons, LaunchError("all workers have ended")][0])
+
+
+def _launch_error(error: DownpourError) -> LaunchError:
+    return LaunchError(str(error), asked_wrongly=error.exit_status == SpecError.exit_status)
+
+
+@contextmanager
+def _logging_to(file: Path) -> Iterator[None]:
+    """Also write this package's log to a file."""
+    handler = logging.FileHandler(file)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(threadName)s %(name)s: %(message)s"))
+    logger = logging.getLogger("downpour")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+
+
 KIND = LauncherKind(title="Local", make=lambda _: LocalCluster)
+INLINE = LauncherKind(title="Inline", make=lambda _: InlineCluster)

@@ -71,17 +71,9 @@ class ClusterFiles:
         """Return what the supervisor last wrote, even if it has died; None without a cluster."""
         return self._read(DESCRIPTION, ClusterInfo)
 
-    def write(self, cluster: ClusterInfo) -> None:
-        """Replace the description; a reader sees either the former one or this one."""
-        self._write(DESCRIPTION, cluster)
-
     def stop_request(self) -> StopRequest | None:
         """Return the request to end the cluster, if there is one."""
         return self._read(STOP, StopRequest)
-
-    def ask_to_stop(self, request: StopRequest) -> None:
-        """Leave a request to end the cluster."""
-        self._write(STOP, request)
 
     def clear(self) -> None:
         """Remove the files of an ended cluster."""
@@ -122,10 +114,11 @@ class ClusterFiles:
         supervisor = f" (process {cluster.pid} of {cluster.hostname} keeps it)" if cluster else ""
         return f"a cluster is already up in {self.root}{supervisor}; `downpour down` stops it"
 
-    def _write(self, name: str, value: ClusterInfo | StopRequest) -> None:
-        # Import it here: help texts import this module, and must not wait for numpy.
+    def write(self, value: ClusterInfo | StopRequest) -> None:
+        """Replace the description, or a request to end; a reader sees the former one or this."""
         from downpour.files.store.publish import TEMPORARY_PREFIX, writing
 
+        name = STOP if isinstance(value, StopRequest) else DESCRIPTION
         new = self.root / f"{TEMPORARY_PREFIX}{name}"
         with writing(self.root, name):
             new.write_bytes(TypeAdapter(type(value)).dump_json(value, indent=2) + b"\n")

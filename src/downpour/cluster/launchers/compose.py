@@ -18,10 +18,7 @@ from pathlib import Path
 from downpour.base.errors import LaunchError, last_line
 from downpour.base.names import checked_calls
 from downpour.base.options import option
-from downpour.cluster.launchers import Launcher, LauncherKind, LaunchPlan
-from downpour.cluster.launchers.cluster import PlacedCluster
-from downpour.cluster.launchers.ssh import TetheredWorkers
-from downpour.cluster.launchers.ssh_script import SLOTS_MAX, Host, worker_script
+from downpour.cluster.launchers import Launcher, LauncherKind, LaunchPlan, cluster, ssh, ssh_script
 from downpour.cluster.options import WorkerOptions, training_environment
 from downpour.host.child import LastWill
 from downpour.host.paths import FILES
@@ -30,7 +27,7 @@ SERVICE = "worker"
 DEFAULT_FILE, DEFAULT_IMAGE = "docker/compose.yaml", "downpour"
 _PORT = 9091
 """The port at which the file's health check expects a worker; each container has its own ports."""
-_THERE = Host("container", slots=SLOTS_MAX, python="python", shared="/shared")
+_THERE = ssh_script.Host("container", slots=ssh_script.SLOTS_MAX, python="python", shared="/shared")
 _TRIES = 10
 """The last will's attempts, 3 s apart: they take half a minute of a worker's one-minute lease."""
 _ANSWER_SECONDS = 60.0
@@ -61,7 +58,7 @@ class ComposeOptions:
 
 def on_compose(options: ComposeOptions | None = None) -> Launcher:
     """Return a launcher of containers, for `downpour.run(spec, on=on_compose(options))`."""
-    return lambda plan: PlacedCluster(plan, ComposeEngine(options or ComposeOptions()))
+    return lambda plan: cluster.PlacedCluster(plan, ComposeEngine(options or ComposeOptions()))
 
 
 def variables(plan: LaunchPlan, options: ComposeOptions) -> dict[str, str]:
@@ -86,7 +83,7 @@ def command(project: Sequence[str], script: str) -> list[str]:
     return [*project, "run", "--rm", "-T", "--no-deps", *blank, *shell]
 
 
-class ComposeEngine(TetheredWorkers):
+class ComposeEngine(ssh.TetheredWorkers):
     """Starts each worker as a container of a project that ends with the cluster."""
 
     def __init__(self, options: ComposeOptions) -> None:
@@ -138,7 +135,7 @@ class ComposeEngine(TetheredWorkers):
         environment = training_environment(plan.threads)
         for number in range(1, plan.workers + 1):
             worker = replace(plan.worker(number, "ADDRESS:PORT"), port=_PORT)
-            script = worker_script(worker, _THERE, environment)
+            script = ssh_script.worker_script(worker, _THERE, environment)
             texts.append(f"# {shlex.join(command(self._project, '')[:-1])} SCRIPT\n{script}")
         return "\n".join(texts)
 

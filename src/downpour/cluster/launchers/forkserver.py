@@ -15,6 +15,7 @@ import gc
 import json
 import logging
 import os
+import re
 import selectors
 import signal
 import sys
@@ -28,13 +29,14 @@ from pathlib import Path
 from threading import Condition, Thread
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
+import psutil
 from pydantic import TypeAdapter
 from setproctitle import setproctitle
 
 from downpour.base.errors import DownpourError, LaunchError
 from downpour.base.names import CPU
 from downpour.cluster.launchers import Ended, LaunchPlan
-from downpour.cluster.options import ManagerOptions, WorkerOptions
+from downpour.cluster.options import ManagerOptions, WorkerOptions, training_environment
 from downpour.host.child import Child
 from downpour.host.paths import without_credentials
 from downpour.host.process import end_session, end_with_parent, set_up_log
@@ -139,6 +141,27 @@ class ForkServerProcess:
         with self._changed:
             self._news_ended = True
             self._changed.notify_all()
+
+
+KEPT = 20
+_NAME = re.compile(r"\d{8}-\d{6}-\d{1,9}")
+
+
+def new_log(shared: Path) -> Path:
+    """Return a path for this process's log; remove the oldest, unless their processes live here."""
+    folder = shared / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    written = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
+    for path in sorted(written, key=lambda path: path.name, reverse=True)[KEPT - 1 :]:
+        if not psutil.pid_exists(int(path.name.rpartition("-")[2])):
+            with suppress(OSError):  # another run has removed it, or it is another user's
+                path.unlink()
+    return folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+
+
+def fork_server(shared: Path, threads: int, imports: Sequence[str]) -> ForkServerProcess:
+    """Start a fork server, which logs to a shared directory."""
+    return ForkServerProcess(new_log(shared), training_environment(threads), imports)
 
 
 class ForkEngine:

@@ -15,15 +15,9 @@ from typing import Any
 from downpour.base.errors import LaunchError, require
 from downpour.base.names import AUTO, CPU, Device
 from downpour.base.values import merged
-from downpour.cluster.launchers import Ended, Launcher, LauncherKind, LaunchPlan
+from downpour.cluster.launchers import Ended, Launcher, LauncherKind, LaunchPlan, ray_nodes
 from downpour.cluster.launchers.cluster import PlacedCluster
-from downpour.cluster.launchers.ray_nodes import (
-    NodeWatch,
-    RayOptions,
-    WorkerProcess,
-    reach,
-    refuse_forgotten,
-)
+from downpour.cluster.launchers.ray_nodes import RayOptions
 from downpour.cluster.options import WorkerOptions
 from downpour.host.process import kept_handlers
 
@@ -65,7 +59,7 @@ class RayEngine:
         bundle = {"CPU": options.cpus_per_worker, "GPU": options.gpus_per_worker}
         self._bundle = {kind: number for kind, number in bundle.items() if number}
         self._places: dict[str, _Place] = {}
-        self._nodes = NodeWatch()
+        self._nodes = ray_nodes.NodeWatch()
         self._connected = False
         self.manager_host = "127.0.0.1"
 
@@ -91,7 +85,7 @@ class RayEngine:
         if self._bundle:
             place.group = place.group or self._reserve()
             where = {"scheduling_strategy": PlacementGroupSchedulingStrategy(place.group, 0)}
-        kind: Any = ray.remote(WorkerProcess)
+        kind: Any = ray.remote(ray_nodes.WorkerProcess)
         place.handle = kind.options(
             num_cpus=self._options.cpus_per_worker,
             num_gpus=self._options.gpus_per_worker,
@@ -188,7 +182,7 @@ class RayEngine:
         """If there is news, check that Ray still knows this run; the check costs a request."""
         try:
             if when:
-                refuse_forgotten()
+                ray_nodes.refuse_forgotten()
         except ConnectionError as error:
             raise LaunchError(f"ray_address = {self._options.ray_address!r}: {error}") from None
 
@@ -198,7 +192,7 @@ class RayEngine:
         address = self._options.ray_address
         try:
             if address != _LOCAL:
-                reach(address)
+                ray_nodes.reach(address)
             with kept_handlers():  # or SIGTERM would end the command with 15 and a stack trace
                 ray.init(
                     address=None if address == _LOCAL else address,

@@ -17,13 +17,7 @@ from pathlib import Path
 from downpour.base.errors import ComeAgain, LaunchError, last_line
 from downpour.cluster.launchers import Ended, Launcher, LauncherKind, LaunchPlan, slurm_script
 from downpour.cluster.launchers.cluster import PlacedCluster
-from downpour.cluster.launchers.slurm_script import (
-    JOB_NAME,
-    ArrayTask,
-    SlurmOptions,
-    number_of,
-    script,
-)
+from downpour.cluster.launchers.slurm_script import SlurmOptions
 from downpour.cluster.options import WorkerOptions, training_environment
 from downpour.host.child import LastWill
 
@@ -60,7 +54,7 @@ class SlurmEngine:
     def __init__(self, options: SlurmOptions, now: Callable[[], float] = time.monotonic) -> None:
         self._options = options
         self._now = now
-        self.run = f"{JOB_NAME}-{secrets.token_hex(4)}"
+        self.run = f"{slurm_script.JOB_NAME}-{secrets.token_hex(4)}"
         self.manager_host = options.manager_host or reachable_host()
         self._at_once = 1
         self._waiting: list[WorkerOptions] = []
@@ -69,14 +63,14 @@ class SlurmEngine:
         self._over: dict[str, Ended] = {}
         self._shared = Path()
         self._last_will: LastWill | None = None
-        self._asking: Future[tuple[dict[str, _Place], list[ArrayTask]]] | None = None
+        self._asking: Future[tuple[dict[str, _Place], list[slurm_script.ArrayTask]]] | None = None
         self._asked_seconds = -POLL_SECONDS
         self._asker = ThreadPoolExecutor(1, thread_name_prefix="squeue")
 
     def script(self, workers: Sequence[WorkerOptions], environment: Mapping[str, str]) -> str:
         """Return the batch script that starts these workers; it does not contain the token."""
         files = replace(workers[0].credentials, token="").to_environment()
-        return script(workers, self._options, {**environment, **files}, self.run)
+        return slurm_script.script(workers, self._options, {**environment, **files}, self.run)
 
     def planned(self, plan: LaunchPlan) -> str:
         """Return the script for a plan's first workers; the manager's port is not known yet."""
@@ -106,7 +100,7 @@ class SlurmEngine:
             ended = Ended(error.exit_status, str(error))
             self._over |= {one.name: ended for one in workers}
             return
-        self._places |= {one.name: (job, number_of(one.name)) for one in workers}
+        self._places |= {one.name: (job, slurm_script.number_of(one.name)) for one in workers}
 
     def ended(self) -> Mapping[str, Ended]:
         """Return the workers that had ended at Slurm's last answer; another thread asks again."""
@@ -150,11 +144,11 @@ class SlurmEngine:
         jobs = " ".join(sorted({str(job) for job, _ in self._places.values()}))
         raise LaunchError(f"some jobs may still run ({reason}); stop them with scancel {jobs}")
 
-    def _own(self, tasks: Iterable[ArrayTask]) -> list[ArrayTask]:
+    def _own(self, tasks: Iterable[slurm_script.ArrayTask]) -> list[slurm_script.ArrayTask]:
         """Return this run's tasks: Slurm reuses the IDs of jobs, but comments name the run."""
         return [task for task in tasks if task.comment == self.run]
 
-    def _take(self, asked: Future[tuple[dict[str, _Place], list[ArrayTask]]]) -> None:
+    def _take(self, asked: Future[tuple[dict[str, _Place], list[slurm_script.ArrayTask]]]) -> None:
         """Note the ended tasks; tasks that came while we asked Slurm stay."""
         try:
             places, tasks = asked.result()
@@ -168,7 +162,9 @@ class SlurmEngine:
                 del self._places[name]
                 self._over[name] = ended
 
-    def _end_of(self, name: str, place: _Place, task: ArrayTask | None) -> Ended | None:
+    def _end_of(
+        self, name: str, place: _Place, task: slurm_script.ArrayTask | None
+    ) -> Ended | None:
         """Return how a worker has ended; None while Slurm runs it, or will run it."""
         if task is None:
             return Ended(None, f"Slurm no longer knows {place[0]}_{place[1]}")
@@ -182,7 +178,7 @@ class SlurmEngine:
             return Ended(task.status, self._last_words(place))
         return Ended(None, f"{task.state}, {task.reason}")
 
-    def _waits_in_vain(self, task: ArrayTask) -> Ended | None:
+    def _waits_in_vain(self, task: slurm_script.ArrayTask) -> Ended | None:
         """Cancel a task that Slurm has accepted but will never start."""
         if task.state != "PENDING" or task.reason not in _HOPELESS:
             return None
@@ -191,7 +187,6 @@ class SlurmEngine:
         return Ended(2, f"Slurm will not start it: {task.reason}")
 
     def _last_words(self, place: _Place) -> str:
-        """Return the last line of a worker's log."""
         file = self._shared / "logs" / f"slurm-{place[0]}_{place[1]}.out"
         with suppress(OSError), file.open("rb") as opened:
             opened.seek(max(0, file.stat().st_size - _TAIL_BYTES))

@@ -17,21 +17,10 @@ from threading import Lock, Thread
 
 from downpour.base.errors import LaunchError, last_line, one_line
 from downpour.base.values import merged, missing
-from downpour.cluster.launchers import Ended, Launcher, LauncherKind, LaunchPlan
+from downpour.cluster.launchers import Ended, Launcher, LauncherKind, LaunchPlan, ssh_script
 from downpour.cluster.launchers.cluster import PlacedCluster
 from downpour.cluster.launchers.slurm import reachable_host
-from downpour.cluster.launchers.ssh_script import (
-    CANNOT_RUN,
-    SLOTS_MAX,
-    Host,
-    SshOptions,
-    command,
-    look_at,
-    read_hosts,
-    refuse_unfit,
-    status_in,
-    worker_script,
-)
+from downpour.cluster.launchers.ssh_script import SshOptions
 from downpour.cluster.options import WorkerOptions, training_environment
 from downpour.learning.auto import devices_for
 
@@ -43,7 +32,11 @@ _KEPT_LINES = 20
 class TetheredWorkers:
     """Starts each worker in a free slot of some hosts; `words` returns a script's command there."""
 
-    def __init__(self, hosts: Sequence[Host], words: Callable[[Host, str], Sequence[str]]) -> None:
+    def __init__(
+        self,
+        hosts: Sequence[ssh_script.Host],
+        words: Callable[[ssh_script.Host, str], Sequence[str]],
+    ) -> None:
         self.hosts = tuple(hosts)
         self._words = words
         self._lost_seconds: dict[str, float] = {}
@@ -55,7 +48,7 @@ class TetheredWorkers:
         # Take the host's first free slot, so that its workers take its cards in turn.
         taken = {one.worker.place for one in self._running.values() if one.host == host}
         worker = replace(worker, place=next(slot for slot in count() if slot not in taken))
-        words = self._words(host, worker_script(worker, host, environment))
+        words = self._words(host, ssh_script.worker_script(worker, host, environment))
         self._running[worker.name] = _Connection(host, worker, words, log)
 
     def ended(self) -> Mapping[str, Ended]:
@@ -81,14 +74,14 @@ class TetheredWorkers:
         for connection in connections:
             connection.wait(max(deadline - time.monotonic(), 0.0))
 
-    def free_host(self, taken: Iterable[Host]) -> Host:
+    def free_host(self, taken: Iterable[ssh_script.Host]) -> ssh_script.Host:
         """Return the host with the most free slots by share; hosts lost most recently come last."""
         used = [host.name for host in taken]
         free = [host for host in self.hosts if used.count(host.name) < host.slots]
         if not free:
             raise LaunchError("no host has a free slot for another worker", asked_wrongly=True)
 
-        def order(host: Host) -> tuple[float, float]:
+        def order(host: ssh_script.Host) -> tuple[float, float]:
             return self._lost_seconds.get(host.name, 0.0), used.count(host.name) / host.slots
 
         return min(free, key=order)
@@ -98,7 +91,7 @@ class _Connection:
     """One shell: its worker runs while its input is open, and we copy its output to the log."""
 
     def __init__(
-        self, host: Host, worker: WorkerOptions, words: Sequence[str], log: Path | int
+        self, host: ssh_script.Host, worker: WorkerOptions, words: Sequence[str], log: Path | int
     ) -> None:
         self.host = host
         self.worker = worker
@@ -139,7 +132,7 @@ class _Connection:
             with self._shell.stdout as output, open(log, "ab", buffering=0) as written:
                 for raw in output:
                     line = one_line(raw.decode(errors="replace").rstrip("\r\n"))
-                    found = status_in(line)
+                    found = ssh_script.status_in(line)
                     if found is not None:
                         status = found
                     elif line:
@@ -150,11 +143,11 @@ class _Connection:
         self.ended = _end(self.host, status, shell_status, last_line("\n".join(lines)))
 
 
-def _end(host: Host, status: int | None, shell_status: int, words: str) -> Ended:
+def _end(host: ssh_script.Host, status: int | None, shell_status: int, words: str) -> Ended:
     """Return how a worker has ended: with its own status, or because its connection ended."""
     if status is None:
         return Ended(None, f"{host.name}: the connection has ended ({words or shell_status})")
-    if status in CANNOT_RUN:
+    if status in ssh_script.CANNOT_RUN:
         return Ended(2, f"{host.name}: cannot run {host.python}")
     return Ended(status, f"{host.name}: {words}" if words else "")
 
@@ -168,7 +161,7 @@ class LocalEngine(TetheredWorkers):
 
     def __init__(self, manager_host: str) -> None:
         self.manager_host = manager_host
-        here = Host(socket.gethostname(), slots=SLOTS_MAX)
+        here = ssh_script.Host(socket.gethostname(), slots=ssh_script.SLOTS_MAX)
         super().__init__([here], lambda _, script: ["/bin/sh", "-c", script])
 
     def check(self, plan: LaunchPlan) -> None:
@@ -238,13 +231,12 @@ class SshEngine(TetheredWorkers):
 
     def __init__(self, options: SshOptions) -> None:
         self._options = options
-        hosts = read_hosts(options.hosts)
-        super().__init__(hosts, lambda host, script: command(host, options, script))
+        hosts = ssh_script.read_hosts(options.hosts)
+        super().__init__(hosts, lambda host, script: ssh_script.command(host, options, script))
         self.manager_host = options.manager_host or "127.0.0.1"
 
     def check(self, plan: LaunchPlan) -> None:
         """Look at the hosts that meet the plan's needs, and learn how they reach this machine."""
-        # Import it here: help texts import this module, and must not wait for numpy.
         from downpour.files.store import SharedDirectory
 
         self._leave_out_unfit(plan)
@@ -255,25 +247,25 @@ class SshEngine(TetheredWorkers):
             raise LaunchError(reason + where, asked_wrongly=True)
         shared = Path(plan.manager.shared)
         SharedDirectory.open(shared, create=True)
-        looks = look_at(self.hosts, self._options, shared)
-        refuse_unfit(looks)
+        looks = ssh_script.look_at(self.hosts, self._options, shared)
+        ssh_script.refuse_unfit(looks)
         if not self._options.manager_host:
             self.manager_host = address_seen(look.caller for look in looks)
 
     def planned(self, plan: LaunchPlan) -> str:
         """Return the commands of a plan's workers; the manager's address is not known yet."""
         self._leave_out_unfit(plan)
-        placed: list[Host] = []
+        placed: list[ssh_script.Host] = []
         for _ in range(plan.workers):
             placed.append(self.free_host(placed))
         address = f"{self._options.manager_host or 'ADDRESS'}:PORT"
         environment = training_environment(plan.threads)
         texts = []
         for number, host in enumerate(placed, start=1):
-            words = command(host, self._options, "")[:-1]
+            words = ssh_script.command(host, self._options, "")[:-1]
             slot = placed[: number - 1].count(host)
             worker = replace(plan.worker(number, address), place=slot)
-            script = worker_script(worker, host, environment)
+            script = ssh_script.worker_script(worker, host, environment)
             texts.append(f"# {' '.join(words)} /bin/sh\n{script}")
         return "\n".join(texts)
 
@@ -304,7 +296,7 @@ def _is_ours(address: str) -> bool:
 
 
 def _make(options: SshOptions) -> Launcher:
-    read_hosts(options.hosts)  # now, before a shared directory is made
+    ssh_script.read_hosts(options.hosts)  # now, before a shared directory is made
     return on_ssh(options)
 
 
@@ -313,5 +305,5 @@ KIND = LauncherKind(
     options=SshOptions,
     make=_make,
     planned=lambda options, plan: SshEngine(options).planned(plan),
-    labels=lambda options: [host.labels for host in read_hosts(options.hosts)],
+    labels=lambda options: [host.labels for host in ssh_script.read_hosts(options.hosts)],
 )

@@ -283,7 +283,6 @@ def look_at(
 
     A temporary file in the shared directory shows whether the hosts see the same directory.
     """
-    # Import it here: help texts import this module, and must not wait for numpy.
     from downpour.files.store.publish import TEMPORARY_PREFIX
 
     probe = shared / f"{TEMPORARY_PREFIX}ssh-{uuid4().hex[:12]}"

@@ -83,7 +83,6 @@ def units(plan: LaunchPlan, *, with_manager: bool = True) -> dict[str, str]:
 
 def enable(plan: LaunchPlan, texts: Mapping[str, str]) -> list[str]:
     """Write units, start them now and at each boot, with a token if needed; returns their names."""
-    # Import it here: help texts import this module, and must not wait for numpy.
     from downpour.files.store import SharedDirectory
     from downpour.files.store.shared_directory import make_token
 
@@ -97,7 +96,9 @@ def enable(plan: LaunchPlan, texts: Mapping[str, str]) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         (folder / name).write_text(text)
-    names = [one for name in texts for one in _instances(name, range(1, plan.workers + 1))]
+    numbers = range(1, plan.workers + 1)
+    instances = {name: numbers if "@." in name else range(1) for name in texts}
+    names = [name.replace("@.", f"@{n}.") for name, many in instances.items() for n in many]
     _systemctl("daemon-reload")
     _systemctl("enable", "--now", *names)
     return names
@@ -141,11 +142,6 @@ def _systemctl(*words: str) -> None:
 
 def _folder() -> Path:
     return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "systemd" / "user"
-
-
-def _instances(name: str, numbers: Sequence[int]) -> list[str]:
-    """Return the units of a template, or the single unit of any other file."""
-    return [name.replace("@.", f"@{number}.") for number in numbers] if "@." in name else [name]
 
 
 def _tag(shared: str) -> str:
@@ -288,7 +284,6 @@ def _status(manager: ManagerClient) -> Status | None:
 def _drain(
     manager: ManagerClient, trust: Trust, seconds: float, wait: Callable[[float], bool]
 ) -> None:
-    """Tell all workers to finish their tasks and leave, and wait until they have."""
     deadline = time.monotonic() + seconds
     status = _status(manager) if seconds else None
     for worker in status.workers if status else ():
@@ -361,7 +356,7 @@ def stop(folder: ClusterFiles, drain_seconds: float) -> ClusterInfo | None:
     if not folder.is_kept():
         folder.clear()
         return cluster
-    folder.ask_to_stop(StopRequest(drain_seconds=drain_seconds))
+    folder.write(StopRequest(drain_seconds=drain_seconds))
     deadline = time.monotonic() + drain_seconds + STOP_SECONDS
     while folder.is_kept():
         if time.monotonic() >= deadline:
