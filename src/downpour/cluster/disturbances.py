@@ -106,7 +106,6 @@ class Slowing:
         return max(0.0, left - pauses.still_seconds), left if left <= pauses.still_seconds else 0.0
 
     def _run(self, seconds: float) -> float:
-        """Let the worker run; returns how long it ran."""
         began = time.monotonic()
         self._over.wait(seconds)
         return time.monotonic() - began

@@ -19,17 +19,6 @@ from downpour.base.errors import DownpourError, SharedDirectoryError
 from downpour.base.names import CPU
 from downpour.cluster import probes
 from downpour.cluster.launchers.ssh_script import Look
-from downpour.cluster.probes import (
-    SKEW_WARN_SECONDS,
-    Attempts,
-    Finding,
-    Verdict,
-    bad,
-    doubtful,
-    good,
-    late,
-    unknown,
-)
 from downpour.files.store import SharedDirectory
 from downpour.files.store.bucket import Bucket
 from downpour.files.store.directory import find_mount
@@ -48,13 +37,16 @@ class HostReport:
     """A look at a host, and its problems."""
 
     look: Look
-    problems: tuple[Finding, ...]
+    problems: tuple[probes.Finding, ...]
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> probes.Verdict:
         """The worst of its problems."""
         verdicts = {problem.verdict for problem in self.problems}
-        return next((v for v in (Verdict.FAILED, Verdict.WARNING) if v in verdicts), Verdict.GOOD)
+        return next(
+            (v for v in (probes.Verdict.FAILED, probes.Verdict.WARNING) if v in verdicts),
+            probes.Verdict.GOOD,
+        )
 
 
 def judge(looks: Sequence[Look]) -> list[HostReport]:
@@ -64,29 +56,29 @@ def judge(looks: Sequence[Look]) -> list[HostReport]:
     return [HostReport(look, tuple(_problems(look, usual))) for look in looks]
 
 
-def _problems(look: Look, usual: str) -> Iterator[Finding]:
+def _problems(look: Look, usual: str) -> Iterator[probes.Finding]:
     if look.obstacle:
-        yield bad(look.obstacle, "")
+        yield probes.bad(look.obstacle, "")
         return
-    if abs(look.ahead_seconds) > SKEW_WARN_SECONDS:
+    if abs(look.ahead_seconds) > probes.SKEW_WARN_SECONDS:
         way = "ahead" if look.ahead_seconds > 0 else "behind"
         seen = f"its clock is {abs(look.ahead_seconds):.1f} s {way}"
-        yield doubtful(seen, "times of files and logs will not agree")
+        yield probes.doubtful(seen, "times of files and logs will not agree")
     if not look.numerics:
-        yield doubtful("it has no torch", "install it there")
+        yield probes.doubtful("it has no torch", "install it there")
     elif look.numerics != usual:
         meaning = "its models will have different bytes than those of the other hosts, which have"
-        yield doubtful(look.numerics, f"{meaning} {usual}")
+        yield probes.doubtful(look.numerics, f"{meaning} {usual}")
     slots = look.host.slots
     if slots > look.cores:
         seen = f"{slots} slots on {look.cores} cores"
-        yield doubtful(seen, "its workers will slow each other down")
+        yield probes.doubtful(seen, "its workers will slow each other down")
     if look.cards > slots:
         seen = f"{look.cards} accelerators, but slots={slots}"
-        yield doubtful(seen, "the others stay idle; each worker takes one")
+        yield probes.doubtful(seen, "the others stay idle; each worker takes one")
     if look.memory_bytes < slots * MEMORY_PER_WORKER_BYTES:
         seen = f"{slots} slots with {look.memory_bytes / 2**30:.1f} GiB of memory free"
-        yield doubtful(seen, "a worker needs at least 0.4 GiB")
+        yield probes.doubtful(seen, "a worker needs at least 0.4 GiB")
 
 
 _SIDE = 64
@@ -98,7 +90,7 @@ class DeviceCheck:
     def __init__(self) -> None:
         self._computing_on = ""
 
-    def look(self) -> Finding:
+    def look(self) -> probes.Finding:
         """Multiply matrices on every accelerator; names the cards."""
         # Imported here, because torch takes seconds to import, and other checks come first.
         try:
@@ -106,7 +98,7 @@ class DeviceCheck:
 
             from downpour.learning.accelerators import card_of, devices_here, release
         except (ImportError, OSError) as error:
-            return bad(f"torch cannot be imported: {_first_line(error)}", "install it again")
+            return probes.bad(f"torch cannot be imported: {_first_line(error)}", "install it again")
 
         seen = [CPU]
         for name in devices_here().names[1:]:
@@ -117,33 +109,35 @@ class DeviceCheck:
                 release(name)
             except RuntimeError as error:
                 wanted = "update its driver, or train with --device cpu"
-                return bad(f"{name}: {_first_line(error)}", wanted)
+                return probes.bad(f"{name}: {_first_line(error)}", wanted)
             if total != _SIDE**3:
-                return bad(f"{name} computes {total:g} for {_SIDE**3}", "train with --device cpu")
+                return probes.bad(
+                    f"{name} computes {total:g} for {_SIDE**3}", "train with --device cpu"
+                )
             seen.append(f"{name} ({card_of(name)[0]})")
-        return good(", ".join(seen))
+        return probes.good(", ".join(seen))
 
-    def late(self, seconds: float) -> Finding:
+    def late(self, seconds: float) -> probes.Finding:
         """Return the finding if `look` takes longer than this."""
         if self._computing_on:
             seen = f"{self._computing_on} has not answered for {seconds:g} s"
-            return bad(seen, "check its driver, or train with --device cpu")
+            return probes.bad(seen, "check its driver, or train with --device cpu")
         seen = f"torch could not be imported within {seconds:g} s"
-        return doubtful(seen, "each worker here takes as long to start")
+        return probes.doubtful(seen, "each worker here takes as long to start")
 
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-Findings = Mapping[str, Finding]
-Check = Callable[[], Finding]
+Findings = Mapping[str, probes.Finding]
+Check = Callable[[], probes.Finding]
 
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 _NO_FOLDER, _NO_BUCKET = "the folder cannot be used", "the bucket cannot be used"
 _FOLDER_LATE = "check the disk or file server that has the folder"
 _BUCKET_LATE = "check that the object store can be reached"
-_PROBES: Mapping[str, Callable[[Path], Finding]] = {
+_PROBES: Mapping[str, Callable[[Path], probes.Finding]] = {
     "publishing": probes.publishing,
     "fsync": probes.syncing,
     "locks": probes.locking,
@@ -152,7 +146,7 @@ _PROBES: Mapping[str, Callable[[Path], Finding]] = {
     "speed": probes.speed,
 }
 _BUCKET_REMEDY = "try again; if it fails again, use another object store"
-_BUCKET_PROBES: Mapping[str, Callable[[Bucket], Finding]] = {
+_BUCKET_PROBES: Mapping[str, Callable[[Bucket], probes.Finding]] = {
     "conditional writes": probes.conditions,
     "bucket's speed": probes.bucket_speed,
 }
@@ -172,33 +166,35 @@ def diagnose(
     """
     place = seen_location(shared)
     root = place.root.expanduser().absolute()
-    attempts = Attempts(limit_seconds, partial(late, _FOLDER_LATE))
-    findings: dict[str, Finding] = {}
+    attempts = probes.Attempts(limit_seconds, partial(probes.late, _FOLDER_LATE))
+    findings: dict[str, probes.Finding] = {}
 
-    def check(name: str, look: Check, attempts: Attempts = attempts) -> Finding:
+    def check(name: str, look: Check, attempts: probes.Attempts = attempts) -> probes.Finding:
         on_begin(name)
         remedy = _BUCKET_REMEDY if name in _BUCKET_PROBES else "use another file system"
         findings[name] = attempts.make(partial(_made, look, remedy))
         return findings[name]
 
     if place.bucket is not None:
-        of_store = Attempts(limit_seconds, partial(late, _BUCKET_LATE))
+        of_store = probes.Attempts(limit_seconds, partial(probes.late, _BUCKET_LATE))
         there = check("bucket", partial(probes.reachable, place.bucket), of_store)
-        works = there.verdict is Verdict.GOOD
+        works = there.verdict is probes.Verdict.GOOD
         for name, of_bucket in _BUCKET_PROBES.items():
-            tried = partial(of_bucket, place.bucket) if works else partial(unknown, _NO_BUCKET)
+            tried = (
+                partial(of_bucket, place.bucket) if works else partial(probes.unknown, _NO_BUCKET)
+            )
             check(name, tried, of_store)
     with (
         _made_meanwhile(root if place.bucket is not None else None),
         _probe_folder(root, attempts) as probe,
     ):
-        usable = check("folder", partial(_folder, root, probe)).verdict is Verdict.GOOD
+        usable = check("folder", partial(_folder, root, probe)).verdict is probes.Verdict.GOOD
         check("file system", partial(_file_system, root))
         for name, look in _PROBES.items():
-            check(name, partial(look, probe) if usable else partial(unknown, _NO_FOLDER))
+            check(name, partial(look, probe) if usable else partial(probes.unknown, _NO_FOLDER))
     on_begin("devices")
     devices = DeviceCheck()
-    findings["devices"] = Attempts(limit_seconds, devices.late).make(devices.look)
+    findings["devices"] = probes.Attempts(limit_seconds, devices.late).make(devices.look)
     check("thrift", _thrift)
     on_begin("manager")
     findings["manager"], info = _asked(manager)
@@ -210,7 +206,7 @@ def diagnose(
 
 def is_healthy(findings: Findings) -> bool:
     """Whether no check failed; warnings do not count."""
-    return all(finding.verdict is not Verdict.FAILED for finding in findings.values())
+    return all(finding.verdict is not probes.Verdict.FAILED for finding in findings.values())
 
 
 @contextmanager
@@ -229,7 +225,7 @@ def _made_meanwhile(folder: Path | None) -> Iterator[None]:
 
 
 @contextmanager
-def _probe_folder(root: Path, attempts: Attempts) -> Iterator[Path]:
+def _probe_folder(root: Path, attempts: probes.Attempts) -> Iterator[Path]:
     """Yield the path of a folder for the probes; remove it at the end, even after Ctrl-C."""
     path = root / f"{TEMPORARY_PREFIX}doctor-{uuid.uuid4().hex[:12]}"
     try:
@@ -238,38 +234,40 @@ def _probe_folder(root: Path, attempts: Attempts) -> Iterator[Path]:
         attempts.finish(partial(shutil.rmtree, path, ignore_errors=True))
 
 
-def _made(look: Check, remedy: str) -> Finding:
+def _made(look: Check, remedy: str) -> probes.Finding:
     """Run a check; if it raises an error, that is its finding."""
     try:
         return look()
     except (OSError, DownpourError) as error:
         reason = explain(error) if isinstance(error, OSError) else str(error)
-        return bad(reason, "make room" if "full (" in reason else remedy)
+        return probes.bad(reason, "make room" if "full (" in reason else remedy)
 
 
-def _folder(root: Path, probe: Path) -> Finding:
+def _folder(root: Path, probe: Path) -> probes.Finding:
     if not root.exists():
-        return bad(f"{root}: no such folder", "mount or create it, or name another with --shared")
+        return probes.bad(
+            f"{root}: no such folder", "mount or create it, or name another with --shared"
+        )
     if not root.is_dir():
-        return bad(f"{root}: not a folder", "name a folder with --shared")
+        return probes.bad(f"{root}: not a folder", "name a folder with --shared")
     try:
         probe.mkdir()
         (probe / "written").write_bytes(b"x")
     except OSError as error:
-        return bad(f"{root}: {explain(error)}", f"let user {os.geteuid()} write there")
-    return good(f"{root}, writable")
+        return probes.bad(f"{root}: {explain(error)}", f"let user {os.geteuid()} write there")
+    return probes.good(f"{root}, writable")
 
 
-def _file_system(root: Path) -> Finding:
+def _file_system(root: Path) -> probes.Finding:
     if not root.is_dir():
-        return unknown(_NO_FOLDER)
+        return probes.unknown(_NO_FOLDER)
     mount = find_mount(root)
     if mount is None:
-        return unknown("this system does not say")
+        return probes.unknown("this system does not say")
     kind = f"{mount.kind} at {mount.point}"
     if mount.doubtful:
         meanings = "; ".join(f"{option}: {means}" for option, means in mount.doubtful.items())
-        return doubtful(kind, meanings)
+        return probes.doubtful(kind, meanings)
     if not mount.is_network:
         kind = f"{kind}, which only this machine sees"
     if mount.is_in_small_pages and _HUGE_PAGES.is_dir():
@@ -277,49 +275,49 @@ def _file_system(root: Path) -> Finding:
         # time, and rounds of 100 MB take half of it (`benchmarks/coordination.py`).
         command = f"mount -o remount,huge=within_size {mount.point}"
         kind = f"{kind}; for more speed, let root run `{command}`"
-    return good(kind)
+    return probes.good(kind)
 
 
-def _thrift() -> Finding:
+def _thrift() -> probes.Finding:
     if not frames.is_accelerated():
-        return doubtful(frames.NOT_ACCELERATED, frames.ACCELERATE)
-    return good("has its C extension")
+        return probes.doubtful(frames.NOT_ACCELERATED, frames.ACCELERATE)
+    return probes.good("has its C extension")
 
 
-def _asked(manager: ManagerClient | None) -> tuple[Finding, ManagerInfo | None]:
+def _asked(manager: ManagerClient | None) -> tuple[probes.Finding, ManagerInfo | None]:
     if manager is None:
-        return unknown("name the manager with --manager"), None
+        return probes.unknown("name the manager with --manager"), None
     try:
         info = manager.describe()
     except DownpourError as error:
-        return bad(str(error), "start it there, or name another with --manager"), None
+        return probes.bad(str(error), "start it there, or name another with --manager"), None
     return _version(manager, info), info
 
 
-def _accelerators(manager: ManagerClient) -> Finding:
+def _accelerators(manager: ManagerClient) -> probes.Finding:
     idle = idle_cards(manager.status())
     remedy = "start more workers there; each trains on one"
-    return doubtful(idle, remedy) if idle else good("none is idle")
+    return probes.doubtful(idle, remedy) if idle else probes.good("none is idle")
 
 
-def _version(manager: ManagerClient, info: ManagerInfo) -> Finding:
+def _version(manager: ManagerClient, info: ManagerInfo) -> probes.Finding:
     seen = f"{manager.address} runs downpour {info.version}"
     if info.protocol != PROTOCOL:
         seen = f"{seen} (protocol {info.protocol}), this machine {VERSION} (protocol {PROTOCOL})"
-        return bad(seen, "install the same version on both")
+        return probes.bad(seen, "install the same version on both")
     if info.version != VERSION:
-        return doubtful(seen, f"this machine runs {VERSION}; the two are compatible")
-    return good(seen)
+        return probes.doubtful(seen, f"this machine runs {VERSION}; the two are compatible")
+    return probes.good(seen)
 
 
-def _same_folder(place: SharedDirectory, info: ManagerInfo | None) -> Finding:
+def _same_folder(place: SharedDirectory, info: ManagerInfo | None) -> probes.Finding:
     if info is None:
-        return unknown("only the manager can tell")
+        return probes.unknown("only the manager can tell")
     if not place.root.is_dir():
-        return unknown(_NO_FOLDER)
+        return probes.unknown(_NO_FOLDER)
     try:
         replace(place, patience_seconds=1.0).read_presence(info.presence_file)
     except SharedDirectoryError:
         seen = "the manager's presence file is missing here, so the manager sees another folder"
-        return bad(seen, "mount the manager's folder here, or name it with --shared")
-    return good("it is the manager's")
+        return probes.bad(seen, "mount the manager's folder here, or name it with --shared")
+    return probes.good("it is the manager's")

@@ -4,7 +4,6 @@ Every probe takes a place and returns one finding. If a probe raises an `OSError
 not possible there at all. Nothing here knows a manager.
 """
 
-import errno
 import fcntl
 import os
 import select
@@ -216,13 +215,10 @@ def _says_held(holder: subprocess.Popen[bytes]) -> bool:
 
 def _taken(descriptor: int) -> bool:
     """Take a lock if it is free."""
-    try:
+    with suppress(BlockingIOError, PermissionError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in {errno.EWOULDBLOCK, errno.EACCES}:
-            return False
-        raise
-    return True
+        return True
+    return False
 
 
 _GRACE_SECONDS = 3.0

@@ -211,14 +211,8 @@ def trainer_of(
 ) -> LocalOptimizer | None:
     """Return the optimizer of a spec's task, and the fields that the task says.
 
-    None if the spec names them, or nothing depends on them.
-
-    Args:
-        spec: what is to train.
-        workers: how many workers there are, if known.
-        apart: whether to look in a separate process.
-        patience_seconds: how long that may take; None: any time.
-        ask: lets another process call `look` with its argument; None: we start one.
+    None if the spec names them, or nothing depends on them. We look in a separate process if
+    `apart`, which may take `patience_seconds`: in one that `ask` has call `look`, or in a new one.
     """
     is_open = "auto" in {spec.optimizer_state, spec.outer.optimizer}
     is_open = is_open and (spec.shards or workers) != 1
@@ -275,7 +269,6 @@ def _answered(ask: Callable[[], str]) -> LocalOptimizer:
 
 
 def _found(spec: Spec) -> LocalOptimizer:
-    """Make the task's network and optimizers."""
     from downpour.base.values import DatasetFacts
     from downpour.learning.tasks.adapted import Adapted
     from downpour.learning.tasks.agreement import TaskData

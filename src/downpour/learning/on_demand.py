@@ -195,7 +195,10 @@ def transforms(steps: Sequence[str]) -> Callable[[Any], Any]:
 
 def _made(step: str, v2: Any) -> Any:
     name, positional, named = _parsed(step)
-    kinds = {name: kind for name, kind in vars(v2).items() if _is_transform(kind, v2)}
+    # Those of one image; `Lambda` takes any function.
+    unfit = v2.Transform, v2.Lambda, v2.CutMix, v2.MixUp
+    found = ((n, kind) for n, kind in vars(v2).items() if isinstance(kind, type))
+    kinds = {n: kind for n, kind in found if issubclass(kind, v2.Transform) and kind not in unfit}
     if name not in kinds:
         near = get_close_matches(name, kinds, n=3)
         known = f"the nearest are {', '.join(near)}" if near else f"known are {_SOME}"
@@ -205,12 +208,6 @@ def _made(step: str, v2: Any) -> Any:
     except Exception as error:
         reason = " ".join(str(error).split())
         raise SpecError("transforms", step, f"torchvision refuses it: {reason}") from error
-
-
-def _is_transform(kind: object, v2: Any) -> bool:
-    """Whether torchvision has a transform of one image; `Lambda` takes any function."""
-    unfit = v2.Transform, v2.Lambda, v2.CutMix, v2.MixUp
-    return isinstance(kind, type) and issubclass(kind, v2.Transform) and kind not in unfit
 
 
 def _parsed(step: str) -> tuple[str, list[Any], dict[str, Any]]:

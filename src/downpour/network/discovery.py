@@ -18,24 +18,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_exception,
-    stop_after_delay,
-    wait_random_exponential,
-)
+import tenacity
 
-from downpour.base.errors import (
-    DeadlineExceeded,
-    DownpourError,
-    OtherDirectory,
-    Refused,
-    SharedDirectoryError,
-    SpecError,
-    Unreachable,
-    Untrusted,
-)
+from downpour.base import errors
 from downpour.base.values import DEFAULT_MANAGER, DEFAULT_SHARED
 from downpour.core.node.worker import next_address
 from downpour.files.store import SharedDirectory
@@ -68,7 +53,7 @@ class Managers:
         leading = self._leader_addresses()
         address = leading[0] if leading else self.last
         if address is None:
-            raise Unreachable("the manager", f"no manager leads in {self._where} yet")
+            raise errors.Unreachable("the manager", f"no manager leads in {self._where} yet")
         return self._turn_to(address)
 
     def another(self) -> ManagerClient | None:
@@ -92,24 +77,26 @@ class Managers:
         if leader_of(self.shared) is not None:
             try:
                 self.shared.read_presence(client.describe().presence_file)
-            except (OtherDirectory, Untrusted) as error:
+            except (errors.OtherDirectory, errors.Untrusted) as error:
                 raise self.explained(error, address) from None
         self._checked.add(address)
 
-    def explained(self, error: OtherDirectory | Untrusted, address: Address) -> DownpourError:
+    def explained(
+        self, error: errors.OtherDirectory | errors.Untrusted, address: Address
+    ) -> errors.DownpourError:
         """Return an error in the user's terms for an error of the manager at an address."""
         leaders = self._leader_addresses()
         # A host has many names ([::1], localhost, one per network), so we compare ports. If there
         # is no second cluster, the folder or the credentials are wrong.
         is_leader = any(address.port == leader.port for leader in leaders)
-        if not leaders or (isinstance(error, Untrusted) and is_leader):
+        if not leaders or (isinstance(error, errors.Untrusted) and is_leader):
             return error
         if address != self.address:
             reason = f"another cluster's manager now has its address {address}"
-            return Unreachable(f"the manager of {self._where}", reason)
+            return errors.Unreachable(f"the manager of {self._where}", reason)
         place = f"shared = {self._where} (its manager is at {', '.join(map(str, leaders))})"
         accepted = f"serves another cluster than {place}; give only one of them"
-        return SpecError("manager", str(address), accepted)
+        return errors.SpecError("manager", str(address), accepted)
 
     def close(self) -> None:
         """Close the last client."""
@@ -124,7 +111,7 @@ class Managers:
         leader = leader_of(self.shared) if self.shared is not None else None
         try:
             return [parse_address(address) for address in leader.addresses] if leader else []
-        except SpecError:
+        except errors.SpecError:
             return []
 
     def _turn_to(self, address: Address) -> ManagerClient:
@@ -155,14 +142,14 @@ log = logging.getLogger(__name__)
 
 def manager_may_come(error: BaseException) -> bool:
     """Whether a call failed because no manager serves yet, or none any more."""
-    busy = isinstance(error, Refused) and error.busy
-    return busy or isinstance(error, DeadlineExceeded | Unreachable)
+    busy = isinstance(error, errors.Refused) and error.busy
+    return busy or isinstance(error, errors.DeadlineExceeded | errors.Unreachable)
 
 
 def files_may_come(error: BaseException) -> bool:
     """Whether the folder or its token is missing, which a manager creates when it starts."""
-    of_token = isinstance(error, SpecError) and error.field == "token_file"
-    of_a_file = isinstance(error, SharedDirectoryError) or of_token
+    of_token = isinstance(error, errors.SpecError) and error.field == "token_file"
+    of_a_file = isinstance(error, errors.SharedDirectoryError) or of_token
     return of_a_file and isinstance(error.__context__, FileNotFoundError)
 
 
@@ -171,23 +158,23 @@ def awaiting(
     between: Callable[[], object] = lambda: None,
     *,
     when: Callable[[BaseException], bool] = manager_may_come,
-) -> Retrying:
+) -> tenacity.Retrying:
     """Return a retrying caller; after these `seconds` (0: one try), it raises the last error.
 
     `between` is called before each further try; it may turn to another manager, or raise. `when`
     says whether a call that failed with an error may succeed later.
     """
 
-    def before_sleep(state: RetryCallState) -> None:
+    def before_sleep(state: tenacity.RetryCallState) -> None:
         if state.attempt_number == 1 and state.outcome is not None:
             log.warning("%s; waiting for up to %.0f s", state.outcome.exception(), seconds)
         between()
 
-    return Retrying(
-        retry=retry_if_exception(when),
+    return tenacity.Retrying(
+        retry=tenacity.retry_if_exception(when),
         # Random, so that workers that wait for one manager do not all call it at the same moments.
-        wait=wait_random_exponential(multiplier=0.1, max=1),
-        stop=stop_after_delay(seconds),
+        wait=tenacity.wait_random_exponential(multiplier=0.1, max=1),
+        stop=tenacity.stop_after_delay(seconds),
         before_sleep=before_sleep,
         reraise=True,
     )

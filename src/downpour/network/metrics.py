@@ -46,6 +46,7 @@ _FULL_PAUSE_SECONDS = 0.1
 _REQUEST_BYTES_MAX = 8192
 """The limit for a request line and its headers; Prometheus sends a few hundred bytes."""
 
+Metrics = Iterator["Metric"]
 Source = Callable[[], "Iterable[Metric]"]
 Numbers = Mapping[str, float] | Mapping[tuple[str, str], float]
 """Numbers by their labels' values; a single label needs no tuple."""

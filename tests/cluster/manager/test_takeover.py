@@ -16,7 +16,7 @@ import pytest
 from downpour.base.errors import Refused, SharedDirectoryError, SpecError
 from downpour.base.states import ExperimentState
 from downpour.base.values import AttemptId
-from downpour.cluster.manager import command_runner, takeover
+from downpour.cluster.manager import command_runner
 from downpour.cluster.manager.work import sweep
 from downpour.cluster.manager.workspace import _kept_spec
 from downpour.core.node.journal import Line
@@ -366,7 +366,7 @@ def test_a_manager_that_was_replaced_while_it_read_removes_nothing(
         Lease(first.shared).claim("elsewhere:1")
         return journal
 
-    monkeypatch.setattr(takeover, "read_journal", read_slowly)
+    monkeypatch.setattr("downpour.record.journal.read_journal", read_slowly)
     with pytest.raises(SharedDirectoryError, match="another manager has taken over"):
         start()
     assert newer.exists()

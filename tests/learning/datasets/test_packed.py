@@ -14,7 +14,7 @@ import pytest
 
 from downpour.base.errors import FileCorrupt, FileMissing, StoreError
 from downpour.files.store.directory import Mount
-from downpour.learning.datasets import array_folder, digests
+from downpour.learning.datasets import array_folder
 from downpour.learning.datasets.array_folder import (
     open_array_folder,
     pays,
@@ -108,7 +108,8 @@ def test_blocks_without_room_on_the_disk_stay_in_memory(
 ) -> None:
     """Each process then has its own. In a full tmpfs, to touch the copy ends it (SIGBUS)."""
     monkeypatch.setattr(os, "pwrite", lambda *_: 0)
-    monkeypatch.setattr(digests, "find_mount", lambda path: Mount(path, kind, ()))
+    found = "downpour.files.store.directory.find_mount"
+    monkeypatch.setattr(found, lambda path: Mount(path, kind, ()))
     opened = open_array_folder(tmp_path, key, ("sparse",), by_block=("sparse",))
     if kind == "tmpfs":
         with pytest.raises(StoreError, match=r"own \(DOWNPOUR_LOCAL\): full"):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from downpour.base.errors import FileCorrupt, FileMissing, SharedDirectoryError, SpecError
 from downpour.core.spec import Spec
-from downpour.learning.datasets import SOURCES, built_in, check_source, open_prepared, prepare
+from downpour.learning.datasets import SOURCES, check_source, open_prepared, prepare
 from downpour.learning.datasets.prepared import ARRAYS
 from downpour.learning.datasets.source import held_out, random_order
 from tests.learning.datasets.conftest import npz_spec
@@ -235,15 +235,6 @@ def test_the_images_are_those_of_scikit_learn(tmp_path: Path) -> None:
     ours = np.concatenate([np.c_[part.y, part.x.reshape(len(part.y), -1)] for part in parts])
     wanted = np.c_[theirs.target, theirs.data]
     assert np.array_equal(ours[np.lexsort(ours.T)], wanted[np.lexsort(wanted.T)])
-
-
-def test_the_file_holds_what_the_loader_gives() -> None:
-    """Reading scikit-learn's file by itself is only quicker."""
-    quick = built_in._from_its_file()
-    images, labels = built_in._from_its_loader()
-    assert quick is not None
-    assert np.array_equal(quick[0], images)
-    assert np.array_equal(quick[1], labels)
 
 
 def test_an_order_is_pinned() -> None:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from downpour.base.errors import SpecError
 from downpour.core.spec import Spec, batches_in
 from downpour.learning.datasets import PreparedDataset
-from downpour.learning.training import loop
 from downpour.learning.training.epoch_order import (
     KeptArrays,
     batch_order,
@@ -215,7 +214,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
         seen.append((step.indices.tolist(), optimizer.param_groups[0]["lr"]))
         return train_step(step, optimizers, *ways)
 
-    monkeypatch.setattr(loop, "train_step", noted)
+    monkeypatch.setattr("downpour.learning.training.step.train_step", noted)
     return seen
 
 

@@ -12,26 +12,15 @@ from downpour.base.errors import FileCorrupt, StoreError, UpdatesRefused
 from downpour.base.values import PublishedFile, Update
 from downpour.core.scheduler.outputs import Gather, Push
 from downpour.core.spec import Spec
-from downpour.files.aggregators import (
-    AGGREGATORS,
-    AMOUNTS,
-    Contribution,
-    Counted,
-    Gathering,
-    Move,
-    Versions,
-    examine,
-    fold,
-    moved,
-    own_after,
-    take_step,
-)
+from downpour.files import aggregators
 from downpour.files.store import Array, Store
 
 
-def contribution(shard: int, update: Update) -> Contribution:
+def contribution(shard: int, update: Update) -> aggregators.Contribution:
     """Return an update as a rule weighs it."""
-    return Contribution(shard=shard, samples=update.samples, loss=update.loss, file=update.file)
+    return aggregators.Contribution(
+        shard=shard, samples=update.samples, loss=update.loss, file=update.file
+    )
 
 
 class Aggregation:
@@ -41,12 +30,12 @@ class Aggregation:
     """
 
     def __init__(self, spec: Spec, store: Store) -> None:
-        self.versions = Versions(store)
+        self.versions = aggregators.Versions(store)
         self.arrived: dict[int, Gather] = {}
         self.outer: tuple[PublishedFile, Mapping[str, Array]] | None = None
         self._spec = spec
         self._store = store
-        self._gathering: Gathering | None = None
+        self._gathering: aggregators.Gathering | None = None
 
     def gather(self) -> None:
         """Sum the updates that have arrived, so that less work remains when the last one does.
@@ -55,28 +44,33 @@ class Aggregation:
         """
         arrived = list(self.arrived.values())
         self.arrived.clear()
-        amount = AMOUNTS.get(self._spec.aggregate)
+        amount = aggregators.AMOUNTS.get(self._spec.aggregate)
         if amount is None or not arrived:
             return
         model = arrived[-1].model
         added = [contribution(each.shard, each.update) for each in arrived if each.model == model]
         with suppress(StoreError):
             gathering = self._gathering_to(model, arrived[-1].base)
-            gathering.add([Counted(contribution=each, factor=amount(each)) for each in added])
+            gathering.add(
+                [aggregators.Counted(contribution=each, factor=amount(each)) for each in added]
+            )
 
     def fold(
         self,
         model: PublishedFile,
         began: PublishedFile,
-        contributions: Sequence[Contribution],
+        contributions: Sequence[aggregators.Contribution],
     ) -> tuple[dict[str, Array], Mapping[str, str]]:
         """Fold a round, whose tasks began from `began`; return tensors and a version's metadata."""
-        gathering, amount = self._taken_to(model, began), AMOUNTS.get(self._spec.aggregate)
-        arrays = fold(
+        gathering, amount = (
+            self._taken_to(model, began),
+            aggregators.AMOUNTS.get(self._spec.aggregate),
+        )
+        arrays = aggregators.fold(
             self._store,
             model,
             contributions,
-            AGGREGATORS[self._spec.aggregate](contributions),
+            aggregators.AGGREGATORS[self._spec.aggregate](contributions),
             amounts=[amount(each) for each in contributions] if amount is not None else None,
             compression=self._spec.update_codec,
             trained_from=began,
@@ -85,11 +79,11 @@ class Aggregation:
         return arrays, gathering.base.metadata
 
     def check_sole(
-        self, model: PublishedFile, began: PublishedFile, contribution: Contribution
+        self, model: PublishedFile, began: PublishedFile, contribution: aggregators.Contribution
     ) -> None:
         """Refuse a round's only update if it can't be the next version."""
         base = self._taken_to(model, began).base
-        reasons = examine(self._store, base, [contribution], known={})
+        reasons = aggregators.examine(self._store, base, [contribution], known={})
         if reasons:
             raise UpdatesRefused(reasons)
 
@@ -101,17 +95,17 @@ class Aggregation:
         return self.fold(model, pushes[0].base, contributions)
 
     def moved(
-        self, model: PublishedFile, moves: Sequence[Move]
+        self, model: PublishedFile, moves: Sequence[aggregators.Move]
     ) -> tuple[dict[str, Array], Mapping[str, str]]:
         """Move the newest version by some updates; as `fold`."""
-        arrays = moved(self.versions, model, moves, compression=self._spec.update_codec)
+        arrays = aggregators.moved(self.versions, model, moves, compression=self._spec.update_codec)
         return arrays, self.versions.read(model).metadata
 
     def outer_step(
         self, base: Mapping[str, Array], arrays: dict[str, Array], state: Mapping[str, Array]
     ) -> Mapping[str, Array]:
         """Let the outer optimizer change the aggregated arrays; return its state after that."""
-        return take_step(self._spec.outer, base, arrays, state)
+        return aggregators.take_step(self._spec.outer, base, arrays, state)
 
     def outer_at(
         self,
@@ -139,9 +133,9 @@ class Aggregation:
             self.versions.forget([model])
         return state
 
-    def own_after(self, model: PublishedFile, move: Move) -> Mapping[str, Array]:
+    def own_after(self, model: PublishedFile, move: aggregators.Move) -> Mapping[str, Array]:
         """Return a shard's own parameters after it has met the model."""
-        return own_after(self.versions, model, move)
+        return aggregators.own_after(self.versions, model, move)
 
     def clear(self) -> None:
         """Free the memory."""
@@ -149,15 +143,15 @@ class Aggregation:
         self.arrived.clear()
         self.versions.clear()
 
-    def _taken_to(self, model: PublishedFile, began: PublishedFile) -> Gathering:
+    def _taken_to(self, model: PublishedFile, began: PublishedFile) -> aggregators.Gathering:
         gathering = self._gathering_to(model, began)
         self._gathering = None
         self.arrived.clear()
         return gathering
 
-    def _gathering_to(self, model: PublishedFile, began: PublishedFile) -> Gathering:
+    def _gathering_to(self, model: PublishedFile, began: PublishedFile) -> aggregators.Gathering:
         """Return the sums of the round that moves `model`, or begin them."""
         if self._gathering is None or self._gathering.base.file != model:
             base = self.versions.base_of(model, self._spec.update_codec, began)
-            self._gathering = Gathering(self._store, base)
+            self._gathering = aggregators.Gathering(self._store, base)
         return self._gathering

@@ -20,33 +20,15 @@ from typing import Any, Protocol, assert_never
 
 import numpy as np
 
-from downpour.base.errors import (
-    DownpourError,
-    OtherCode,
-    ProtocolError,
-    SharedDirectoryError,
-    SpecError,
-    StoreError,
-    UpdatesRefused,
-)
-from downpour.base.states import ExperimentState, FailureKind
-from downpour.base.values import AttemptId, PublishedFile
-from downpour.cluster.manager import work
-from downpour.cluster.manager.status import Roster
+from downpour.base import errors, states, values
+from downpour.cluster.manager import status, work, workspace
 from downpour.cluster.manager.work import ready
-from downpour.cluster.manager.workspace import PreparedExperiment, Workspace, Workspaces
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
 from downpour.files.store import find_updates, layout
 from downpour.host.process import Job, Lanes
 from downpour.learning.blame import describe_error, is_of_users_code, users_errors
-from downpour.network.rpc.messages import (
-    PACKED_BYTES_MAX,
-    IndexArray,
-    IndicesFile,
-    TaskMessage,
-    pack_indices,
-)
+from downpour.network.rpc import messages
 
 log = logging.getLogger(__name__)
 
@@ -55,19 +37,19 @@ _SENT_BYTES_MAX = 2**17
 
 
 def task_of(
-    space: Workspace,
-    attempt: AttemptId,
-    model: PublishedFile,
+    space: workspace.Workspace,
+    attempt: values.AttemptId,
+    model: values.PublishedFile,
     *,
     portion: tuple[int, int] | None = None,
-    leading: Sequence[PublishedFile] = (),
+    leading: Sequence[values.PublishedFile] = (),
     share: float = 1.0,
-    optimizer_state: PublishedFile | None = None,
-    step: PublishedFile | None = None,
-) -> TaskMessage:
+    optimizer_state: values.PublishedFile | None = None,
+    step: values.PublishedFile | None = None,
+) -> messages.TaskMessage:
     """Return the message of an unbegun task; the `leading` versions' steps lead to its model."""
     made = ready(space)
-    return TaskMessage(
+    return messages.TaskMessage(
         id=attempt,
         spec=space.spec_file,
         dataset=made.dataset_key,
@@ -83,8 +65,8 @@ def task_of(
 
 
 def indices_of(
-    space: Workspace, shard: int, portion: tuple[int, int] | None
-) -> IndexArray | IndicesFile:
+    space: workspace.Workspace, shard: int, portion: tuple[int, int] | None
+) -> messages.IndexArray | messages.IndicesFile:
     """Return a shard's indices as they travel: in the message, or as a file if there are many.
 
     If the round was recut, a `portion` is a slice of all shards' indices in a row, for one message.
@@ -93,16 +75,16 @@ def indices_of(
     if key in space.index_files:
         return space.index_files[key]
     indices = shards[shard] if portion is None else _slice(shards, *portion)
-    if indices.nbytes <= (_SENT_BYTES_MAX if portion is None else PACKED_BYTES_MAX):
+    if indices.nbytes <= (_SENT_BYTES_MAX if portion is None else messages.PACKED_BYTES_MAX):
         return indices
     # Two threads may get here for copies of a shard; the end of the experiment removes both files.
-    width, packed = pack_indices(indices)
+    width, packed = messages.pack_indices(indices)
     file = space.store.put_new(layout.indices_name(shard, space.token(3)), [packed])
-    space.index_files[key] = IndicesFile(width_bytes=width, count=indices.size, file=file)
+    space.index_files[key] = messages.IndicesFile(width_bytes=width, count=indices.size, file=file)
     return space.index_files[key]
 
 
-def _slice(shards: Sequence[IndexArray], begin: int, end: int) -> IndexArray:
+def _slice(shards: Sequence[messages.IndexArray], begin: int, end: int) -> messages.IndexArray:
     """Return a slice of all shards in a row, without making that row."""
     taken, before = [], 0
     for shard in shards:
@@ -115,8 +97,8 @@ _HELD_SECONDS = 2.0
 """The time between two looks at a factory's files. A person restores them, so there is no hurry."""
 
 
-OnDeath = Callable[[DownpourError], None]
-Prepare = Callable[[Workspace, out.Prepare], PreparedExperiment]
+OnDeath = Callable[[errors.DownpourError], None]
+Prepare = Callable[[workspace.Workspace, out.Prepare], workspace.PreparedExperiment]
 
 
 class EventQueue(Protocol):
@@ -138,8 +120,8 @@ class CommandRunner:
     `on_death` with the reason if the manager can do no more work.
     """
 
-    spaces: Workspaces
-    roster: Roster
+    spaces: workspace.Workspaces
+    roster: status.Roster
     queue: EventQueue
     lanes: Lanes
     prepare: Prepare
@@ -194,7 +176,7 @@ class CommandRunner:
         self.lanes.close()
         for space in self.spaces.values():
             # No acknowledgement depends on these writes, because no commit covers them.
-            with suppress(StoreError):
+            with suppress(errors.StoreError):
                 space.close()
                 # A run that closes has ended its experiments. `_conclude` may not have come yet.
                 has_ended = space.concluded or space.run_lock is not None
@@ -207,7 +189,7 @@ class CommandRunner:
         def job() -> None:
             try:
                 event = act(command)
-            except SharedDirectoryError as error:
+            except errors.SharedDirectoryError as error:
                 self._give_up_or_die(command.experiment, error)
             except users_errors() as error:  # becomes the experiment's failure
                 self._fail(command.experiment, error)
@@ -223,19 +205,19 @@ class CommandRunner:
         def job() -> None:
             try:
                 act(command)
-            except (DownpourError, OSError) as error:
+            except (errors.DownpourError, OSError) as error:
                 log.warning("%s: could not remove all files: %s", command.experiment, error)
 
         return job
 
-    def _give_up_or_die(self, experiment: str, error: SharedDirectoryError) -> None:
+    def _give_up_or_die(self, experiment: str, error: errors.SharedDirectoryError) -> None:
         """Fail one experiment if only its folder is gone; otherwise end the manager."""
         if not self.spaces.gives_up(experiment) and not self._closing.is_set():
             self.on_death(error)
 
     def _fail(self, experiment: str, error: BaseException) -> None:
         """Report to the core that work of an experiment has failed."""
-        is_ours = isinstance(error, DownpourError) and not is_of_users_code(error)
+        is_ours = isinstance(error, errors.DownpourError) and not is_of_users_code(error)
         level = logging.INFO if is_ours else logging.ERROR
         log.log(level, "%s: %s", experiment, error, exc_info=None if is_ours else error)
         where = "" if is_ours else "; the manager's log has the traceback"
@@ -244,7 +226,7 @@ class CommandRunner:
                 at_seconds=self.queue.now_seconds,
                 experiment=experiment,
                 reason=describe_error(error) + where,
-                asked_wrongly=isinstance(error, SpecError),
+                asked_wrongly=isinstance(error, errors.SpecError),
             )
         )
 
@@ -260,14 +242,14 @@ class CommandRunner:
             return
         try:
             entry.client.train(self._task(command))
-        except ProtocolError as error:
+        except errors.ProtocolError as error:
             # The worker may have registered again in the meantime, so that the call went to its old
             # address. The core knows the new registration, and assigns to it without our help.
             if self.roster.is_dead(worker, entry):
                 now, reason = self.queue.now_seconds, f"the call failed: {error}"
                 self.queue.post(on.WorkerLost(at_seconds=now, worker=worker, reason=reason))
         # `_task` raises this: it publishes the indices of a shard that has many.
-        except SharedDirectoryError as error:
+        except errors.SharedDirectoryError as error:
             self._give_up_or_die(assigned.attempt.experiment, error)
         except Exception as error:  # noqa: BLE001 - becomes the attempt's failure
             log.warning("%s: could not be assigned: %s", assigned.attempt, error)
@@ -276,7 +258,7 @@ class CommandRunner:
                     at_seconds=self.queue.now_seconds,
                     worker=worker,
                     attempt=assigned.attempt,
-                    failure=FailureKind.LOST,
+                    failure=states.FailureKind.LOST,
                     reason=str(error),
                 )
             )
@@ -289,10 +271,10 @@ class CommandRunner:
                 entry.client.cancel(command.attempt)
             elif entry is not None:
                 entry.client.hand_over(command.attempt)
-        except ProtocolError as error:
+        except errors.ProtocolError as error:
             log.info("%s: %s failed: %s", command.worker, command, error)
 
-    def _task(self, command: out.Assign) -> TaskMessage:
+    def _task(self, command: out.Assign) -> messages.TaskMessage:
         assigned = command.assigned
         space = self.spaces[assigned.attempt.experiment]
         if command.unread:  # then this publishes the indices again
@@ -310,7 +292,7 @@ class CommandRunner:
         whole = None
         if command.unread and command.leading:
             # If we can't make that one either, the attempt tries the files once more.
-            with suppress(StoreError):
+            with suppress(errors.StoreError):
                 whole = work.in_one_file(space, assigned.model, command.leading)
         return replace(task, snapshot=assigned.snapshot, term=self.term, whole=whole)
 
@@ -320,7 +302,7 @@ class CommandRunner:
         space = self.spaces[command.experiment]
         try:
             made = self.prepare(space, command)
-        except OtherCode as error:
+        except errors.OtherCode as error:
             self._hold(command, error)
             return None
         # Someone cancelled it meanwhile, and `_conclude` has freed its memory. Setting it again
@@ -341,7 +323,7 @@ class CommandRunner:
             handed_on=begun.handed_on,
         )
 
-    def _hold(self, command: out.Prepare, error: OtherCode) -> None:
+    def _hold(self, command: out.Prepare, error: errors.OtherCode) -> None:
         """Hold an experiment until its code is back: failing it would lose its training."""
         # Log it once only, because we look at the files every two seconds.
         if command.experiment not in self._held:
@@ -378,7 +360,7 @@ class CommandRunner:
     def _aggregate(self, command: out.Aggregate) -> on.Event:
         try:
             made = work.aggregate(self.spaces[command.experiment], command)
-        except UpdatesRefused as error:
+        except errors.UpdatesRefused as error:
             return self._refusal(command, error.reasons)
         return on.Aggregated(
             at_seconds=self.queue.now_seconds,
@@ -433,7 +415,7 @@ class CommandRunner:
         space.release()
         if is_there:
             space.finish()
-            finished = command.ending is ExperimentState.FINISHED
+            finished = command.ending is states.ExperimentState.FINISHED
             work.sweep(store, finished=finished, kept=command.kept, versions=versions)
         # Last, because the next manager does not look at listed folders: this one must be clean.
         self.on_end(command.experiment)

@@ -23,12 +23,8 @@ from threading import Condition
 from typing import Any, TypeVar
 
 from downpour.base.errors import DownpourError, FailStop, Refused, SharedDirectoryError, StoreError
-from downpour.cluster.manager import status
-from downpour.cluster.manager.command_runner import CommandRunner
-from downpour.cluster.manager.observations import ManagerAnnouncer, Observations
+from downpour.cluster.manager import command_runner, observations, status, takeover, workspace
 from downpour.cluster.manager.status import Roster
-from downpour.cluster.manager.takeover import Archive
-from downpour.cluster.manager.workspace import Workspace
 from downpour.core.node.journal import CHECKPOINT_ROUNDS, Journaling, JournalWriter
 from downpour.core.node.manager import BATCH_MAX_EVENTS, Asked, ManagerNode, Posted, Step
 from downpour.core.scheduler import Entry, Output, Scheduler
@@ -277,16 +273,16 @@ class ManagerSink:
 
     def __init__(
         self,
-        spaces: Mapping[str, Workspace],
+        spaces: Mapping[str, workspace.Workspace],
         roster: Roster,
-        archive: Archive,
-        runner: CommandRunner,
+        archive: takeover.Archive,
+        runner: command_runner.CommandRunner,
         forecaster: Forecaster | None = None,
-        announcer: ManagerAnnouncer | None = None,
+        announcer: observations.ManagerAnnouncer | None = None,
         first_order: int = 1,
         checkpoint_rounds: int = CHECKPOINT_ROUNDS,
     ) -> None:
-        self.observations = Observations(spaces, roster)
+        self.observations = observations.Observations(spaces, roster)
         self.journaling = Journaling(self._journal_of, first_order, checkpoint_rounds)
         self._spaces = spaces
         self._archive = archive

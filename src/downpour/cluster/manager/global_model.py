@@ -11,10 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from downpour.base.errors import OutOfMemory
-from downpour.base.names import AUTO, CPU
-from downpour.base.states import Evaluation
-from downpour.base.values import TrialSums
+from downpour.base import errors, names, states, values
 from downpour.core.spec import Spec
 from downpour.files.store import WHOLE, model_metadata
 from downpour.host.machine import failing_instead_of_dying, told_limit
@@ -22,6 +19,7 @@ from downpour.learning.accelerators import devices_here, release
 from downpour.learning.numerics import lack_of_memory, numeric_class
 from downpour.learning.tasks.agreement import Data, Reading
 from downpour.learning.tasks.loaded import LoadedTask, load
+from downpour.learning.training import repeating
 from downpour.learning.training.evaluation import evaluate_on
 from downpour.learning.training.loaders import Loaders, loaders_for
 from downpour.learning.training.optimizers import without_effect
@@ -34,14 +32,6 @@ from downpour.learning.training.parameters import (
     load_parameters,
     parameters_of,
     ties_of,
-)
-from downpour.learning.training.repeating import (
-    Circumstances,
-    Looks,
-    as_tried,
-    decided,
-    in_short,
-    repeated,
 )
 from downpour.learning.training.step import StepCost
 from downpour.learning.training.trial import check_trains
@@ -65,9 +55,9 @@ class GlobalModel:
         self._spec = spec
         self._dataset = dataset
         self._start: Mapping[str, NDArray[Any]] = {}
-        self.tried = as_tried(_on_this_machine(spec))
-        self.looks: Looks | None = None
-        self.circumstances: Circumstances = []
+        self.tried = repeating.as_tried(_on_this_machine(spec))
+        self.looks: repeating.Looks | None = None
+        self.circumstances: repeating.Circumstances = []
         self._loaded = load(_on_this_machine(spec), dataset)
         self._loaders: Loaders | None = None
         self._network = self._loaded.network()
@@ -92,7 +82,7 @@ class GlobalModel:
         that of a step, if another process has tried it; the same is returned, if we can take one.
         """
         tried = self.tried
-        if tried.device == CPU and self._spec.device not in {CPU, AUTO}:
+        if tried.device == names.CPU and self._spec.device not in {names.CPU, names.AUTO}:
             # Fewer, because an accelerator's second may be a processor's minute.
             few = min(self._spec.batch_size, _CPU_TRIAL_BATCH)
             tried = tried.replace(batch_size=few, batches="shuffled")
@@ -110,18 +100,18 @@ class GlobalModel:
         """Take the steps that other processes repeat, if there is memory for them."""
         try:
             with lack_of_memory():
-                self.circumstances = repeated(loaded) if again else []
-                self.looks = None if again else decided(loaded)
-        except OutOfMemory as error:
+                self.circumstances = repeating.repeated(loaded) if again else []
+                self.looks = None if again else repeating.decided(loaded)
+        except errors.OutOfMemory as error:
             log.warning("could not repeat the trial: %s (%s)", error, told_limit())
 
     @property
-    def trial(self) -> TrialSums | None:
+    def trial(self) -> values.TrialSums | None:
         """The sums with which other processes compare their steps, if this one tried any."""
         if self.looks is None:
             return None
         its = str(numeric_class(self.tried.device))
-        return TrialSums(numeric_class=its, looks=in_short(self.looks))
+        return values.TrialSums(numeric_class=its, looks=repeating.in_short(self.looks))
 
     def without_effect(self) -> tuple[str, ...]:
         """Say which of the spec's fields have no effect, see `training.optimizers`."""
@@ -159,7 +149,7 @@ class GlobalModel:
         parameters: Mapping[str, NDArray[Any]],
         held_out: Shard | None = None,
         reading: Reading | None = None,
-    ) -> Evaluation:
+    ) -> states.Evaluation:
         """Evaluate on the test or the `held_out` examples; `reading` says who reads ahead."""
         load_parameters(self._network, parameters)
         device = self._loaded.spec.device
@@ -167,15 +157,15 @@ class GlobalModel:
             self._loaders = loaders_for(self._loaded, reading, "test")
         try:
             return self._measured(held_out)
-        except OutOfMemory as error:
+        except errors.OutOfMemory as error:
             # Workers may hold the card's memory. The CPU can evaluate, too: that changes no model.
-            if device == CPU:
+            if device == names.CPU:
                 raise
             log.warning("the manager evaluates on the CPU from here on: %s", error)
         finally:
             release(device)
         self.close()
-        self._loaded = load(self._spec.replace(device=CPU), self._dataset)
+        self._loaded = load(self._spec.replace(device=names.CPU), self._dataset)
         return self._measured(held_out)
 
     def close(self) -> None:
@@ -184,7 +174,7 @@ class GlobalModel:
             self._loaders.close()
             self._loaders = None
 
-    def _measured(self, held_out: Shard | None) -> Evaluation:
+    def _measured(self, held_out: Shard | None) -> states.Evaluation:
         if held_out is None:
             chosen = np.arange(self._loaded.count("test"))
             return evaluate_on(self._network, self._loaded, chosen, "test", self._loaders)

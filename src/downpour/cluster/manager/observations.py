@@ -12,9 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import cast
 
-from downpour.base.errors import DownpourError
-from downpour.base.states import EventKind, ExperimentEvent, FailureKind
-from downpour.base.values import AttemptId, Progress
+from downpour.base import errors, states, values
 from downpour.cluster.manager.status import Roster, WaitingWatch, membership_log
 from downpour.cluster.manager.workspace import Workspace
 from downpour.core.scheduler import Observed, Output, Scheduler
@@ -23,17 +21,7 @@ from downpour.core.scheduler import outputs as out
 from downpour.host.process import Background
 from downpour.network.metrics import Timing
 from downpour.network.rpc.messages import Status
-from downpour.record.record_lines import (
-    BlocksReadLine,
-    DisturbedLine,
-    OtherPackagesLine,
-    PhaseLine,
-    PreparedLine,
-    RecordLine,
-    ResourcesUsedLine,
-    Sample,
-    WorkerJoinedLine,
-)
+from downpour.record import record_lines
 from downpour.record.view import aggregating, line_of, observed
 
 log = logging.getLogger(__name__)
@@ -46,12 +34,12 @@ SAMPLES_MAX = 240
 class _Trace:
     """The samples of an attempt; we keep one in `every`."""
 
-    attempt: AttemptId
-    samples: list[Sample] = field(default_factory=list)
+    attempt: values.AttemptId
+    samples: list[record_lines.Sample] = field(default_factory=list)
     every: int = 1
     heard: int = 0
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: record_lines.Sample) -> None:
         if self.heard % self.every == 0:
             self.samples.append(sample)
         self.heard += 1
@@ -81,7 +69,7 @@ class Usage:
             return
         trace = self._traces.setdefault(beat.worker, _Trace(attempt))
         # Round to a figure's precision, because further digits would make up most of the record.
-        sample = Sample(
+        sample = record_lines.Sample(
             at_seconds=round(beat.at_seconds, 2),
             cpu_share=round(beat.process.cpu_share, 3),
             memory_bytes=beat.process.memory_bytes,
@@ -90,12 +78,12 @@ class Usage:
         )
         trace.add(sample)
 
-    def end(self, worker: str, attempt: AttemptId) -> Iterator[Observed]:
+    def end(self, worker: str, attempt: values.AttemptId) -> Iterator[Observed]:
         """Yield an attempt's resource use, if there are samples of it."""
         trace = self._traces.get(worker)
         if trace is not None and trace.attempt == attempt:
             del self._traces[worker]
-            line = ResourcesUsedLine(
+            line = record_lines.ResourcesUsedLine(
                 round=attempt.round,
                 shard=attempt.shard,
                 attempt=attempt.attempt,
@@ -118,7 +106,7 @@ PHASE_SECONDS = 5.0
 class _Phase:
     """A worker's work since a moment; we write of it again when it has moved `due_bytes`."""
 
-    attempt: AttemptId
+    attempt: values.AttemptId
     phase: str
     since_seconds: float
     due_bytes: int = 0
@@ -136,7 +124,7 @@ class Phases:
         self._of: dict[str, _Phase] = {}
 
     def hear(
-        self, worker: str, running: Progress, at: float, update_bytes: int
+        self, worker: str, running: values.Progress, at: float, update_bytes: int
     ) -> Iterator[Observed]:
         """Take in a worker's progress; the last update had `update_bytes`, or 0 before one."""
         attempt, moved = running.attempt, running.moved_bytes
@@ -151,7 +139,7 @@ class Phases:
             return
         whole = update_bytes if phase == "publishing" else 0
         now.is_told, now.due_bytes = phase != "training", moved + (whole // 4 or moved or 1)
-        line = PhaseLine(
+        line = record_lines.PhaseLine(
             round=attempt.round,
             shard=attempt.shard,
             attempt=attempt.attempt,
@@ -166,7 +154,7 @@ class Phases:
 LOOK_SECONDS = 5.0
 """The time between two looks at the status, because each look occupies the driver's thread."""
 
-OnEvent = Callable[[ExperimentEvent], object]
+OnEvent = Callable[[states.ExperimentEvent], object]
 _Look = tuple[Callable[[], Status], float]
 
 
@@ -178,9 +166,9 @@ class ManagerAnnouncer:
     """
 
     def __init__(self, on_event: OnEvent, clock: Callable[[], float] = time.monotonic) -> None:
-        self._thread = Background[ExperimentEvent]("on_event", on_event)
+        self._thread = Background[states.ExperimentEvent]("on_event", on_event)
         self._clock = clock
-        self._noted: list[ExperimentEvent] = []
+        self._noted: list[states.ExperimentEvent] = []
         self._waiting = WaitingWatch()
         self._looked_at_seconds = clock()
         # In a separate thread, because the driver answers late while its directory is away.
@@ -191,8 +179,8 @@ class ManagerAnnouncer:
         for fact in output.facts:
             if isinstance(fact, out.Concluded):
                 self._noted.append(
-                    ExperimentEvent(
-                        kind=cast("EventKind", fact.ending.value),
+                    states.ExperimentEvent(
+                        kind=cast("states.EventKind", fact.ending.value),
                         experiment=fact.experiment,
                         name=core.state.experiments[fact.experiment].spec.name,
                         state=fact.ending,
@@ -220,14 +208,14 @@ class ManagerAnnouncer:
 
     def _look(self, look: _Look) -> None:
         status, at_seconds = look
-        with suppress(DownpourError):  # the manager ends, or its directory stays away
+        with suppress(errors.DownpourError):  # the manager ends, or its directory stays away
             event = self._waiting.take(status(), at_seconds)
             if event is not None:
                 self._thread.take(event)
 
 
 COUNTED = "counted"
-ENDS = (COUNTED, *map(str, FailureKind))
+ENDS = (COUNTED, *map(str, states.FailureKind))
 """How attempts end: their update counts, or they fail for one of these reasons."""
 
 
@@ -331,10 +319,10 @@ class Observations:
                         sizes = of.update_bytes if of is not None else 0
                         yield from self._phases.hear(event.worker, one, event.at_seconds, sizes)
             case on.Disturbed():
-                line = DisturbedLine(who=event.who, what=event.what)
+                line = record_lines.DisturbedLine(who=event.who, what=event.what)
                 yield observed(event.experiment, line)
             case on.BlocksRead():
-                read = BlocksReadLine(worker=event.worker, digests=dict(event.digests))
+                read = record_lines.BlocksReadLine(worker=event.worker, digests=dict(event.digests))
                 yield observed(event.experiment, read)
 
     def _compared(self, event: on.HeartbeatReceived) -> Iterator[Observed]:
@@ -344,7 +332,7 @@ class Observations:
             experiment = progress.attempt.experiment
             if self._told.get(event.worker) != (experiment, packages):
                 self._told[event.worker] = experiment, packages
-                line = OtherPackagesLine(worker=event.worker, packages=packages)
+                line = record_lines.OtherPackagesLine(worker=event.worker, packages=packages)
                 yield observed(experiment, line)
 
     def _noticed(self, fact: out.Fact) -> Iterator[Observed]:
@@ -359,9 +347,9 @@ class Observations:
             case out.Contradicted():
                 log.warning("%s", line_of(fact))
 
-    def _introduction(self, worker: str) -> RecordLine:
+    def _introduction(self, worker: str) -> record_lines.RecordLine:
         entry = self._roster.get(worker)
-        return WorkerJoinedLine(
+        return record_lines.WorkerJoinedLine(
             worker=worker,
             address=str(entry.address) if entry else "",
             numeric_class=str(entry.registration.numeric_class) if entry else "",
@@ -373,7 +361,7 @@ class Observations:
         if made is None or made.begun.drawn is None:
             return  # continued: the first manager has journaled this
         known, trial = made.dataset.facts, made.begun.trial
-        line = PreparedLine(
+        line = record_lines.PreparedLine(
             train_samples=known.train_samples,
             test_samples=known.test_samples,
             classes=known.classes,

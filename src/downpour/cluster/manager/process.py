@@ -15,14 +15,9 @@ from threading import Event, Timer
 import psutil
 
 from downpour.base.errors import DownpourError
+from downpour.cluster.manager import driver, observations, status, takeover, work, workspace
 from downpour.cluster.manager.command_runner import CommandRunner, OnDeath
-from downpour.cluster.manager.driver import Driver, ManagerSink
-from downpour.cluster.manager.observations import ManagerAnnouncer
 from downpour.cluster.manager.service import ManagerHandler, manager_metrics
-from downpour.cluster.manager.status import Roster
-from downpour.cluster.manager.takeover import Archive, RecoveredState, Takeover
-from downpour.cluster.manager.work import prepare_after_rehearsal
-from downpour.cluster.manager.workspace import Workspaces
 from downpour.cluster.options import ManagerOptions
 from downpour.core.node.manager import LOOK_SECONDS
 from downpour.core.scheduler import Scheduler
@@ -32,17 +27,9 @@ from downpour.files.process_log import kept_log
 from downpour.files.store import SharedDirectory
 from downpour.files.store.lease import Leader, Lease
 from downpour.files.store.shared_directory import open_location, seen_location
+from downpour.host import process
 from downpour.host.child import command_for
 from downpour.host.paths import known_secrets
-from downpour.host.process import (
-    CONNECTIONS_OF_A_WORKER,
-    Lanes,
-    allow_many_descriptors,
-    connections_allowed,
-    descriptors_allowed,
-    on_interrupt,
-    on_leaving,
-)
 from downpour.network.metrics import MetricsEndpoint
 from downpour.network.rpc import Address, Trust, frames, serve_manager
 from downpour.network.rpc.server import listen
@@ -75,9 +62,9 @@ class Manager:
     shared: SharedDirectory
     closing: Event
     lease: Lease
-    archive: Archive
+    archive: takeover.Archive
     leader: Leader
-    recovered: RecoveredState
+    recovered: takeover.RecoveredState
     listener: socket.socket
     metrics_listener: socket.socket | None
 
@@ -85,27 +72,27 @@ class Manager:
         """Make its parts."""
         options, archive = self.options, self.archive
         away_seconds = AWAY_SECONDS * options.patience
-        self._driver = Driver(
+        self._driver = driver.Driver(
             self.recovered.core,
             patience_seconds=away_seconds,
             on_death=self.on_death,
             check_leader=self._raise_unless_it_leads,
         )
-        self._roster = Roster()
-        self._spaces = Workspaces(self.recovered.spaces, self._fail, away_seconds)
+        self._roster = status.Roster()
+        self._spaces = workspace.Workspaces(self.recovered.spaces, self._fail, away_seconds)
         self._runner = CommandRunner(
             self._spaces,
             self._roster,
             self._driver,
-            Lanes(),
-            partial(prepare_after_rehearsal, options),
+            process.Lanes(),
+            partial(work.prepare_after_rehearsal, options),
             archive.end,
             term=self.leader.term,
             on_death=self.on_death,
         )
         command = command_for(options.on_event)
-        self._announcer = ManagerAnnouncer(command) if command is not None else None
-        self._sink = ManagerSink(
+        self._announcer = observations.ManagerAnnouncer(command) if command is not None else None
+        self._sink = driver.ManagerSink(
             self._spaces,
             self._roster,
             archive,
@@ -233,9 +220,14 @@ def start_manager(options: ManagerOptions, on_death: OnDeath = lambda _: None) -
         away_seconds=AWAY_SECONDS * options.patience,
         sleep=closing.wait,  # so that closing the manager ends all retries
     )
-    lease, archive = Lease(shared), Archive(shared)
+    lease, archive = Lease(shared), takeover.Archive(shared)
     if not options.embedded:
-        lease.acquire(wait=options.successor, while_waiting=_say_who_serves)
+        lease.acquire(
+            wait=options.successor,
+            while_waiting=lambda holder: log.warning(
+                "waiting for the leading manager to end: %s", holder or "it left no address"
+            ),
+        )
     if not frames.is_accelerated():
         log.warning("%s: %s", frames.NOT_ACCELERATED, frames.ACCELERATE)
     with ExitStack() as undoing:
@@ -272,15 +264,15 @@ def _continued(
     options: ManagerOptions,
     shared: SharedDirectory,
     lease: Lease,
-    archive: Archive,
+    archive: takeover.Archive,
     address: Address,
-) -> tuple[Leader, RecoveredState]:
+) -> tuple[Leader, takeover.RecoveredState]:
     """Begin a term, and continue the experiments that earlier managers left."""
     core = Scheduler(options.patience, secret=secrets.token_bytes(16))
     if not options.embedded:
         leader = lease.claim(*_called_at(address))
         check = partial(lease.check, shared.retry_policy)
-        return leader, Takeover(shared, core, leader, archive, check).recover()
+        return leader, takeover.Takeover(shared, core, leader, archive, check).recover()
     leader = Leader(
         term=options.restarts + 1,
         addresses=(str(address),),
@@ -289,8 +281,8 @@ def _continued(
         cluster=options.run,
     )
     if not options.restarts:
-        return leader, RecoveredState(core)
-    return leader, Takeover(shared, core, leader, archive).recover_run()
+        return leader, takeover.RecoveredState(core)
+    return leader, takeover.Takeover(shared, core, leader, archive).recover_run()
 
 
 def run_manager(
@@ -303,13 +295,13 @@ def run_manager(
     # if it interrupts this thread while this thread holds the Event's lock.
     stop = SimpleQueue[DownpourError | None]()
 
-    allow_many_descriptors()
+    process.allow_many_descriptors()
     shared, secrets = seen_location(options.shared), known_secrets(options.credentials)
     with kept_log(shared, "manager", secrets), old_logs_removed(shared):
         manager = start_manager(options, stop.put)
         try:
-            on_leaving(lambda _: stop.put(None))
-            on_interrupt(lambda: stop.put(None))
+            process.on_leaving(lambda _: stop.put(None))
+            process.on_interrupt(lambda: stop.put(None))
             log.info("manager serves at %s", manager.address)
             _say_limit()
             ready(manager.address)
@@ -333,14 +325,10 @@ def _wait(stop: SimpleQueue[DownpourError | None], manager: Manager) -> None:
 
 def _say_limit() -> None:
     """Say how many workers can connect; in a terminal only if they are few."""
-    workers = connections_allowed() // CONNECTIONS_OF_A_WORKER
+    workers = process.connections_allowed() // process.CONNECTIONS_OF_A_WORKER
     level = logging.INFO if workers >= _MANY_WORKERS else logging.WARNING
     said = "at most %d workers can connect, because this process may open %d files"
-    log.log(level, said, workers, descriptors_allowed())
-
-
-def _say_who_serves(holder: Leader | None) -> None:
-    log.warning("waiting for the leading manager to end: %s", holder or "it left no address")
+    log.log(level, said, workers, process.descriptors_allowed())
 
 
 def _called_at(address: Address) -> list[str]:

@@ -181,7 +181,6 @@ class _Warnings(logging.Handler):
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Collect a line."""
         self.lines.append(record.getMessage())
 
 

@@ -13,28 +13,17 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from threading import Lock
-from typing import TYPE_CHECKING
 
-from downpour.base import VERSION
+from downpour.base import VERSION, states
 from downpour.base.errors import Refused, SpecError, StoreError
 from downpour.base.names import trained_on, whole_id
-from downpour.base.states import (
-    EXPERIMENT,
-    TASK,
-    WORKER,
-    ExperimentState,
-    State,
-    Step,
-    Table,
-    WorkerState,
-)
 from downpour.cluster.manager import status as views
 from downpour.cluster.manager.driver import Driver
 from downpour.cluster.manager.observations import ENDS, Counters
@@ -50,22 +39,12 @@ from downpour.core.scheduler.experiment import Experiment
 from downpour.core.spec import ResolvedSpec, Spec
 from downpour.files.store import layout
 from downpour.files.store.directory import names_in
-from downpour.learning.auto import trainer_of
-from downpour.learning.shipping import BadBundle, Bundle, bundle_of
+from downpour.learning import auto, shipping, user_code
 from downpour.learning.tasks.agreement import check_named
-from downpour.learning.user_code import fixed_code, versions_of
-from downpour.network.metrics import counter, gauge, summary
-from downpour.network.rpc.messages import (
-    PAGE_EXPERIMENTS_MAX,
-    ExperimentSummary,
-    RecordPage,
-    Status,
-)
+from downpour.network.metrics import Metrics, counter, gauge, summary
+from downpour.network.rpc import messages
 from downpour.record.journal import segments
 from downpour.record.record import RecordReader
-
-if TYPE_CHECKING:
-    from prometheus_client.metrics_core import Metric
 
 log = logging.getLogger(__name__)
 
@@ -136,12 +115,12 @@ class ManagerHandler(WorkerCalls):
             check_model(asked)
         self._check_device(asked)
         workers = self.driver.ask(lambda core: len(core.state.workers))
-        trainer = trainer_of(asked, workers, patience_seconds=_LOOK_SECONDS)
+        trainer = auto.trainer_of(asked, workers, patience_seconds=_LOOK_SECONDS)
         resolved = resolve(asked, workers, trainer=trainer)
-        resolved = resolved.replace(code=fixed_code(resolved.factories, resolved.code))
+        resolved = resolved.replace(code=user_code.fixed_code(resolved.factories, resolved.code))
         bundle = _bundle_of(resolved)
         resolved = resolved.replace(
-            code_bundle=bundle.digest if bundle else None, packages=versions_of(resolved)
+            code_bundle=bundle.digest if bundle else None, packages=user_code.versions_of(resolved)
         )
         # `downpour.run` read the file before it started this manager, and preparation will compare
         # it. We need not read gigabytes a third time in between.
@@ -178,7 +157,7 @@ class ManagerHandler(WorkerCalls):
             )
             raise SpecError("device", asked.device, accepted)
 
-    def status(self, experiment: str, after_change: int, wait_seconds: float) -> Status:
+    def status(self, experiment: str, after_change: int, wait_seconds: float) -> messages.Status:
         """Return the state; if the caller has seen the last change, wait for the next one."""
         if experiment:
             experiment = self._known(experiment)
@@ -195,7 +174,7 @@ class ManagerHandler(WorkerCalls):
             return replace(now, experiment=self._held_up(now.experiment))
         return replace(now, experiment=self.archive.summary(experiment))
 
-    def list_experiments(self, before: str, limit: int) -> tuple[ExperimentSummary, ...]:
+    def list_experiments(self, before: str, limit: int) -> tuple[messages.ExperimentSummary, ...]:
         """Return this directory's latest experiments, or the latest before a given one."""
         names = self._names(self.driver.ask(lambda core: list(core.state.experiments)))
         # `downpour rm` may have removed the folders of some that have ended.
@@ -203,7 +182,7 @@ class ManagerHandler(WorkerCalls):
         names = [name for name in names if name in there or name not in self.archive]
         if before:
             names = names[: names.index(before)] if before in names else []
-        page = names[max(0, len(names) - min(limit, PAGE_EXPERIMENTS_MAX)) :]
+        page = names[max(0, len(names) - min(limit, messages.PAGE_EXPERIMENTS_MAX)) :]
         # Summarize only these, because a directory may hold a hundred thousand experiments.
         here = self.driver.ask(
             lambda core: {
@@ -247,7 +226,7 @@ class ManagerHandler(WorkerCalls):
         for experiment in self.driver.ask(lambda core: list(core.state.experiments)):
             self._cancel(experiment, reason)
 
-    def results(self, experiment: str, from_line: int, wait_seconds: float) -> RecordPage:
+    def results(self, experiment: str, from_line: int, wait_seconds: float) -> messages.RecordPage:
         """Return lines of an experiment's record, waiting for one if there is none yet."""
         experiment = self._known(experiment)
         record = self._record(experiment)
@@ -260,7 +239,9 @@ class ManagerHandler(WorkerCalls):
             done = lines or summary.state.ended
             if done or not self.driver.wait_for_change(change, deadline - self._now):
                 next_line = from_line + len(lines)
-                return RecordPage(lines=tuple(lines), next_line=next_line, experiment=summary)
+                return messages.RecordPage(
+                    lines=tuple(lines), next_line=next_line, experiment=summary
+                )
 
     def _known(self, experiment: str) -> str:
         """Return an experiment's whole ID."""
@@ -286,7 +267,7 @@ class ManagerHandler(WorkerCalls):
             raise Refused("experiment", reason, value=experiment)
         return record
 
-    def _held_up(self, summary: ExperimentSummary) -> ExperimentSummary:
+    def _held_up(self, summary: messages.ExperimentSummary) -> messages.ExperimentSummary:
         """Add the reason to the summary of an experiment whose folder was removed."""
         space = self.spaces.get(summary.experiment)
         if summary.state.ended or space is None or not space.is_gone:
@@ -295,25 +276,25 @@ class ManagerHandler(WorkerCalls):
         reason = f"held up: {space.gone_reason}; put {what} back, or cancel the experiment"
         return replace(summary, reason=reason)
 
-    def _summary(self, experiment: str) -> ExperimentSummary:
+    def _summary(self, experiment: str) -> messages.ExperimentSummary:
         archived = self.archive.summary(experiment)
         return archived or self.driver.ask(
             lambda core: views.summary(core.state, core.state.experiments[experiment])
         )
 
 
-def _bundle_of(resolved: ResolvedSpec) -> Bundle | None:
+def _bundle_of(resolved: ResolvedSpec) -> shipping.Bundle | None:
     """Return the bundle of a spec's own code; None if workers must have the files themselves."""
     try:
-        return bundle_of(resolved)
-    except BadBundle as reason:
+        return shipping.bundle_of(resolved)
+    except shipping.BadBundle as reason:
         log.warning("cannot ship the code of %s to workers: %s", resolved.name, reason)
         return None
 
 
 def manager_metrics(
     driver: Driver, archive: Archive, counters: Counters, spaces: Workspaces, term: int
-) -> Iterator[Metric]:
+) -> Metrics:
     """Yield a manager's metrics; raises Refused if it is stopping. Many threads call this."""
     yield from driver.ask(
         lambda core: [*_current(core, archive), *_active(core.state.active), *_past(counters)]
@@ -329,11 +310,11 @@ def manager_metrics(
     yield gauge("downpour_term", "The number of this manager's term.", term)
 
 
-def _current(core: Scheduler, archive: Archive) -> Iterator[Metric]:
+def _current(core: Scheduler, archive: Archive) -> Metrics:
     workers = (worker.life.state for worker in core.state.workers)
     help_text = "Registered workers, by state."
-    states = _by_state(WORKER, workers, {WorkerState.GONE})
-    yield gauge("downpour_workers", help_text, states, "state")
+    counts = _by_state(states.WORKER, workers, {states.WorkerState.GONE})
+    yield gauge("downpour_workers", help_text, counts, "state")
     slowness = {one.name: median(one.slowness) for one in core.state.workers if one.slowness}
     help_text = "A worker's seconds a sample over the round's median, median of 16 rounds."
     yield gauge("downpour_worker_slowness_ratio", help_text, slowness, "worker")
@@ -342,18 +323,18 @@ def _current(core: Scheduler, archive: Archive) -> Iterator[Metric]:
     # Take only the counts from the archive: with 100,000 experiments in it, a scrape would hold up
     # the driver. The archive also has the core's ended experiments.
     experiments = [one for one in core.state.experiments.values() if one.name not in archive]
-    states = _by_state(EXPERIMENT, (each.life.state for each in experiments))
-    states = {name: n + archive.states[ExperimentState(name)] for name, n in states.items()}
-    yield gauge("downpour_experiments", "Experiments of this directory, by state.", states, "state")
+    counts = _by_state(states.EXPERIMENT, (each.life.state for each in experiments))
+    counts = {name: n + archive.states[states.ExperimentState(name)] for name, n in counts.items()}
+    yield gauge("downpour_experiments", "Experiments of this directory, by state.", counts, "state")
     done = archive.rounds_done + sum(one.rounds_done for one in experiments)
     help_text = "Rounds that became a model, of all experiments, earlier managers included."
     yield counter("downpour_rounds_total", help_text, done)
     current = core.state.active.round if core.state.active else None
-    tasks = _by_state(TASK, (task.life.state for task in current.tasks) if current else ())
+    tasks = _by_state(states.TASK, (task.life.state for task in current.tasks) if current else ())
     yield gauge("downpour_tasks", "Tasks of the current round, by state.", tasks, "state")
 
 
-def _active(active: Experiment | None) -> Iterator[Metric]:
+def _active(active: Experiment | None) -> Metrics:
     """Yield the metrics of the active experiment, with its name as a label."""
     done = {active.name: active.rounds_done} if active else {}
     asked = {active.name: active.spec.rounds} if active else {}
@@ -374,7 +355,7 @@ def _active(active: Experiment | None) -> Iterator[Metric]:
     yield gauge("downpour_experiment_test_loss", help_text, loss, "experiment")
 
 
-def _past(counters: Counters) -> Iterator[Metric]:
+def _past(counters: Counters) -> Metrics:
     yield counter("downpour_attempts_assigned_total", "Tasks given to workers.", counters.assigned)
     help_text = "Attempts by how they ended: counted, handed_over, withdrawn, lost and so on."
     ends = {end: counters.ended[end] for end in ENDS}
@@ -396,11 +377,13 @@ def _past(counters: Counters) -> Iterator[Metric]:
 
 
 def _by_state(
-    table: Table[State, Step], states: Iterable[State], left_out: Iterable[State] = ()
+    table: states.Table[states.State, states.Step],
+    found: Iterable[states.State],
+    left_out: Iterable[states.State] = (),
 ) -> Mapping[str, int]:
     """Count states, with 0 for unused ones, so that no state is missing from a graph."""
     known = dict.fromkeys(state for pair in table.items() for state in (pair[0][0], pair[1]))
-    counts = Counter(states)
+    counts = Counter(found)
     return {state: counts[state] for state in known if state not in left_out}
 
 

@@ -19,26 +19,15 @@ from itertools import islice
 from statistics import median
 from threading import Lock, local
 
+from downpour.base import names, states, values
 from downpour.base.errors import DownpourError, Unreachable, shortened
-from downpour.base.names import AUTO
-from downpour.base.states import ExperimentEvent, ExperimentState, TaskState
-from downpour.base.values import Forecast, NumericClass
-from downpour.core.scheduler import Scheduler
+from downpour.core.scheduler import Scheduler, queue
 from downpour.core.scheduler.experiment import Experiment
-from downpour.core.scheduler.queue import SchedulerState, waiting
 from downpour.core.scheduler.round import ShardTask
 from downpour.core.scheduler.round_view import contributions
 from downpour.core.scheduler.workers import Worker
 from downpour.core.stragglers.base import Saving
-from downpour.network.rpc import Address, WorkerClient
-from downpour.network.rpc.messages import (
-    ExperimentSummary,
-    Registration,
-    Status,
-    TaskStatus,
-    WorkerStatus,
-    metrics_of,
-)
+from downpour.network.rpc import Address, WorkerClient, messages
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +41,7 @@ membership_log = logging.getLogger("downpour.membership")
 class RosterEntry:
     """One registered worker."""
 
-    registration: Registration
+    registration: messages.Registration
     client: WorkerClient
 
     @property
@@ -78,7 +67,7 @@ class Roster:
         self._differs: dict[str, tuple[str, ...]] = {}
         self._lock = Lock()
 
-    def enter(self, registration: Registration, client: WorkerClient) -> str:
+    def enter(self, registration: messages.Registration, client: WorkerClient) -> str:
         """Register a worker under its own name, or with a number added if another process has it.
 
         A process that registers again keeps its name, and the new entry replaces the old one.
@@ -200,9 +189,9 @@ def status(
     roster: Roster,
     experiment: str,
     change: int,
-    numeric_class: NumericClass | None = None,
+    numeric_class: values.NumericClass | None = None,
     contributions: Mapping[str, Saving] = _NONE,
-) -> Status:
+) -> messages.Status:
     """Return the workers, and an experiment (by default the active one) with its round's tasks.
 
     `contributions` are the workers' known contributions to the active experiment.
@@ -211,8 +200,8 @@ def status(
     tasks = shown.tasks_at_hand()[:TASKS_SHOWN] if shown else []
     update_bytes = shown.update_bytes if shown else 0
     usual = _usual_pace(core, tasks)
-    device = shown.spec.device if shown else AUTO
-    return Status(
+    device = shown.spec.device if shown else names.AUTO
+    return messages.Status(
         change=change,
         workers=tuple(
             _worker(worker, roster, device, contributions.get(worker.name))
@@ -229,17 +218,17 @@ def status(
         numeric_class=numeric_class,
         hostname=socket.gethostname(),
         pid=os.getpid(),
-        queue=tuple(summary(core.state, each) for each in waiting(core.state)[:TOLD_MAX]),
+        queue=tuple(summary(core.state, each) for each in queue.waiting(core.state)[:TOLD_MAX]),
     )
 
 
-def summary(core: SchedulerState, experiment: Experiment) -> ExperimentSummary:
+def summary(core: queue.SchedulerState, experiment: Experiment) -> messages.ExperimentSummary:
     """Return an experiment's entry in a list of experiments."""
     last = experiment.last_evaluation
     state = experiment.life.state
-    runs = state is ExperimentState.RUNNING and not experiment.paused
+    runs = state is states.ExperimentState.RUNNING and not experiment.paused
     meetings, done = experiment.spec.meetings, experiment.rounds_done
-    return ExperimentSummary(
+    return messages.ExperimentSummary(
         experiment=experiment.name,
         name=experiment.spec.name,
         state=state,
@@ -249,7 +238,7 @@ def summary(core: SchedulerState, experiment: Experiment) -> ExperimentSummary:
         epochs_total=meetings.epochs_in_all,
         reason=_why(core, experiment) or None,
         asked_wrongly=experiment.asked_wrongly,
-        metrics=metrics_of(last.metrics) if last else (),
+        metrics=messages.metrics_of(last.metrics) if last else (),
         loss=last.loss if last and math.isfinite(last.loss) else None,
         part=experiment.part if experiment.tested is None else "test",
         left_seconds=(runs and experiment.times.left(meetings.rounds, core.now_seconds)) or (),
@@ -260,18 +249,18 @@ def summary(core: SchedulerState, experiment: Experiment) -> ExperimentSummary:
     )
 
 
-def _why(core: SchedulerState, experiment: Experiment) -> str:
+def _why(core: queue.SchedulerState, experiment: Experiment) -> str:
     """Say why an experiment failed, or why no worker trains it."""
     match experiment.life.state:
-        case ExperimentState.FAILED:
+        case states.ExperimentState.FAILED:
             return experiment.reason
-        case ExperimentState.WAITING | ExperimentState.RUNNING if experiment.paused:
+        case states.ExperimentState.WAITING | states.ExperimentState.RUNNING if experiment.paused:
             held = sum(len(current.holders()) for current in experiment.rounds)
             return f"paused{f', {held} tasks end or are handed over' if held else ''}"
-        case ExperimentState.RUNNING:
+        case states.ExperimentState.RUNNING:
             return experiment.told_waits
-        case ExperimentState.WAITING:
-            before = [each.name for each in (core.active, *waiting(core)) if each is not None]
+        case states.ExperimentState.WAITING:
+            before = [each.name for each in (core.active, *queue.waiting(core)) if each is not None]
             place = before.index(experiment.name)
             behind = f", behind {before[place - 1]}" if place else ""
             shards = experiment.spec.shards
@@ -280,9 +269,11 @@ def _why(core: SchedulerState, experiment: Experiment) -> str:
     return ""
 
 
-def _worker(worker: Worker, roster: Roster, asked: str, saving: Saving | None) -> WorkerStatus:
+def _worker(
+    worker: Worker, roster: Roster, asked: str, saving: Saving | None
+) -> messages.WorkerStatus:
     entry = roster.get(worker.name)
-    return WorkerStatus(
+    return messages.WorkerStatus(
         worker=worker.name,
         address=str(entry.address) if entry else "",
         state=worker.life.state,
@@ -303,7 +294,9 @@ def _worker(worker: Worker, roster: Roster, asked: str, saving: Saving | None) -
     )
 
 
-def _task(core: Scheduler, task: ShardTask, usual_pace: float, update_bytes: int) -> TaskStatus:
+def _task(
+    core: Scheduler, task: ShardTask, usual_pace: float, update_bytes: int
+) -> messages.TaskStatus:
     workers = (core.state.workers.get(name) for name in task.held_by)
     reports = [worker.progress for worker in workers if worker and worker.progress]
     progress = max(reports, key=lambda progress: progress.share, default=None)
@@ -312,7 +305,7 @@ def _task(core: Scheduler, task: ShardTask, usual_pace: float, update_bytes: int
     name = holder or task.worker or next(iter(task.held_by), None)
     worker = core.state.workers.get(name) if name in task.held_by else None
     pace = _predicted_pace(task, worker) if worker else None
-    return TaskStatus(
+    return messages.TaskStatus(
         shard=task.shard,
         state=task.life.state,
         worker=name,
@@ -350,7 +343,7 @@ def _predicted_pace(task: ShardTask, worker: Worker) -> float | None:
     return forecast.q50 / own if own > 0 else None
 
 
-def _sendable(forecast: Forecast | None) -> Forecast | None:
+def _sendable(forecast: values.Forecast | None) -> values.Forecast | None:
     """Return the forecast, or None if it is not finite: messages hold only finite numbers."""
     return forecast if forecast is not None and math.isfinite(forecast.q98) else None
 
@@ -372,7 +365,7 @@ class KnownContributions:
         self._known: Mapping[str, Saving] = {}
         self._again_at_seconds = 0.0
 
-    def of(self, state: SchedulerState) -> Mapping[str, Saving]:
+    def of(self, state: queue.SchedulerState) -> Mapping[str, Saving]:
         """Return the first workers' contributions to the active experiment, by name."""
         now, of = state.now_seconds, (state.active.name if state.active else "", len(state.workers))
         if of != self._of:
@@ -396,7 +389,7 @@ class WaitingWatch:
         self._since: float | None = None
         self._is_told = False
 
-    def take(self, status: Status, now_seconds: float) -> ExperimentEvent | None:
+    def take(self, status: messages.Status, now_seconds: float) -> states.ExperimentEvent | None:
         """Return an event if this status, at this time, makes the wait too long."""
         why = why_waiting(status)
         if not why:
@@ -409,8 +402,8 @@ class WaitingWatch:
         self._is_told = True
         reason, shown = f"{why}, for {now_seconds - self._since:.0f} s", status.experiment
         if shown is None or shown.state.ended:
-            return ExperimentEvent(kind="waiting", reason=reason)
-        return ExperimentEvent(
+            return states.ExperimentEvent(kind="waiting", reason=reason)
+        return states.ExperimentEvent(
             kind="waiting",
             experiment=shown.experiment,
             name=shown.name,
@@ -419,14 +412,14 @@ class WaitingWatch:
         )
 
 
-def why_waiting(status: Status) -> str:
+def why_waiting(status: messages.Status) -> str:
     """Say what the experiment waits for; empty while work is in progress."""
     shown = status.experiment
     if shown is None or shown.state.ended:
         return "nothing to do"
-    waits = any(task.state is TaskState.PENDING for task in status.tasks)
-    trains = any(task.state is TaskState.RUNNING for task in status.tasks)
-    if shown.state is not ExperimentState.RUNNING or shown.paused or not waits or trains:
+    waits = any(task.state is states.TaskState.PENDING for task in status.tasks)
+    trains = any(task.state is states.TaskState.RUNNING for task in status.tasks)
+    if shown.state is not states.ExperimentState.RUNNING or shown.paused or not waits or trains:
         return ""
     if shown.reason:  # its folder is gone, or no worker fits
         return shown.reason

@@ -38,19 +38,7 @@ from downpour.files.store.lease import Leader
 from downpour.files.store.publish import TEMPORARY_PREFIX, publish, reading
 from downpour.files.store.shared_directory import RUN_LOCK_NAME, is_abandoned
 from downpour.network.rpc.messages import ExperimentSummary
-from downpour.record.journal import (
-    ReplayedJournals,
-    belongs_elsewhere,
-    next_order,
-    read_journal,
-    replay_each,
-    replay_one,
-    seal,
-    segments,
-    segments_among,
-    take_in,
-    whole_lines,
-)
+from downpour.record import journal as journal_files
 from downpour.record.mirror import fetch_journals
 from downpour.record.record import RecordReader, export_record, read_record
 from downpour.record.record_lines import SubmittedLine, WorkerJoinedLine, WorkerLeftLine
@@ -107,7 +95,7 @@ class Archive:
             line = "cannot read %s, so the manager reads every journal: %s"
             log.warning(line, files[-1].name, error)
             return
-        for text in whole_lines(content):
+        for text in journal_files.whole_lines(content):
             # Another version wrote an invalid line. It only costs a look at that folder.
             with suppress(ValidationError):
                 entry = _ENTRY.validate_json(text)
@@ -222,7 +210,7 @@ def _files(root: Path) -> list[Path]:
 
 
 def _line(entry: ArchiveEntry) -> bytes:
-    return seal(_ENTRY.dump_json(entry))
+    return journal_files.seal(_ENTRY.dump_json(entry))
 
 
 CheckLeader = Callable[[], None]
@@ -269,12 +257,12 @@ class Takeover:
             # Read one journal at a time, and keep only those of unfinished experiments: the
             # journals and states of 20,000 ended experiments took 680 MB.
             with suppress(FileCorrupt):  # `replay_each` leaves it out
-                known[folder] = replay_one(journal, self.core.state.patience)
+                known[folder] = journal_files.replay_one(journal, self.core.state.patience)
             if folder in known and self._has_ended(known[folder]):
                 del known[folder]
             else:
                 journals[folder] = journal
-        replayed = replay_each(journals, self.core.state.patience, known)
+        replayed = journal_files.replay_each(journals, self.core.state.patience, known)
         for name, reason in replayed.left_out.items():
             archive.leave_out(name, reason)
         going = replayed.experiments
@@ -292,11 +280,11 @@ class Takeover:
         """
         journals: dict[str, list[Line]] = {}
         for folder in (self.shared.experiments / name for name in self._folders()):
-            if segments(folder) and is_abandoned(folder / RUN_LOCK_NAME):
-                journal = read_journal(folder)
+            if journal_files.segments(folder) and is_abandoned(folder / RUN_LOCK_NAME):
+                journal = journal_files.read_journal(folder)
                 if journal and journal[0].cluster == self.leader.cluster:
                     journals[folder.name] = journal
-        going = replay_each(journals, self.core.state.patience).experiments
+        going = journal_files.replay_each(journals, self.core.state.patience).experiments
         spaces = [
             self._open(experiment, journals[name], of_run=True)
             for name, experiment in going.items()
@@ -313,8 +301,8 @@ class Takeover:
     ) -> RecoveredState:
         # Leave out experiments that we could not open, because the core would continue them, too.
         opened = {space.experiment: going[space.experiment] for space in spaces}
-        take_in(self.core, ReplayedJournals(opened, {}), journals)
-        order = max([next_order(journals), *orders])
+        journal_files.take_in(self.core, journal_files.ReplayedJournals(opened, {}), journals)
+        order = max([journal_files.next_order(journals), *orders])
         return RecoveredState(core=self.core, spaces=tuple(spaces), next_order=order)
 
     def _folders(self) -> list[str]:
@@ -330,13 +318,19 @@ class Takeover:
         for folder in map(self.shared.experiments.joinpath, names):
             try:
                 files = names_in(folder)
-                parts = segments_among(folder, files)
+                parts = journal_files.segments_among(folder, files)
                 if RUN_LOCK_NAME in files:
                     self._pass_by(folder, files)
                     continue
-                journal = retry_policy.call_through_outage(partial(read_journal, folder))
+                journal = retry_policy.call_through_outage(
+                    partial(journal_files.read_journal, folder)
+                )
                 cluster = self.leader.cluster
-                elsewhere = belongs_elsewhere(journal, folder.name, cluster) if journal else None
+                elsewhere = (
+                    journal_files.belongs_elsewhere(journal, folder.name, cluster)
+                    if journal
+                    else None
+                )
                 if elsewhere is not None:
                     line = "the manager does not continue experiments/%s: it is %s"
                     log.warning(line, folder.name, elsewhere)
@@ -405,7 +399,7 @@ class Takeover:
 def _was_never_begun(folder: Path, names: list[str]) -> bool:
     """Whether a folder has only files from before an acknowledged submission, as after a kill."""
     made = {layout.SPEC_NAME, layout.RECORD_NAME, RUN_LOCK_NAME}
-    made |= {segment.name for segment in segments_among(folder, names)}
+    made |= {segment.name for segment in journal_files.segments_among(folder, names)}
     if any(name not in made and not name.startswith(TEMPORARY_PREFIX) for name in names):
         return False
     try:

@@ -36,18 +36,8 @@ from downpour.core.resolve import oddities, with_meetings
 from downpour.core.scheduler.outputs import Aggregate, Evaluate, Prepare, Publish, Push
 from downpour.core.spec import Spec
 from downpour.core.splitters import count_classes, divide
+from downpour.files import store as files
 from downpour.files.aggregators import AGGREGATORS, Contribution, Move
-from downpour.files.store import (
-    WHOLE,
-    Array,
-    Buffer,
-    Store,
-    about_model,
-    decode,
-    encode,
-    layout,
-    step_to,
-)
 from downpour.files.store.shared_directory import send_dataset
 from downpour.learning.tasks import agreement
 from downpour.learning.tasks.agreement import Data, Reading
@@ -152,7 +142,11 @@ def _begin(
         remarks = drawn.begin_from(start_of(spec, space.shared).tensors)
     step, warnings = drawn.check_trains(shards, cost=cost), drawn.without_effect()
     warnings += (step.in_parts,) if step is not None and step.in_parts else ()
-    handed = handed_on(spec, space.shared, space.store, partial(_as_version, drawn))
+
+    def as_version(tensors: Mapping[str, files.Array]) -> Sequence[files.Buffer]:
+        return files.encode({name: tensors[name] for name in drawn.parameters()}, drawn.metadata())
+
+    handed = handed_on(spec, space.shared, space.store, as_version)
     model, frozen, outer = _first_model(space, drawn)
     remarks += _begun_anew(spec) + variables_read(spec)
     warnings += _short_of_room(space, model)
@@ -178,8 +172,8 @@ def _short_of_room(space: Workspace, model: PublishedFile) -> tuple[str, ...]:
     if space.shared.bucket is not None:
         return ()
     # Four versions and, of each shard, an update; a state has two numbers a parameter at most.
-    files = 4 + space.spec.shards * (3 if space.spec.hands_on else 1)
-    free, needed = shutil.disk_usage(space.shared.root).free, files * model.size_bytes
+    count = 4 + space.spec.shards * (3 if space.spec.hands_on else 1)
+    free, needed = shutil.disk_usage(space.shared.root).free, count * model.size_bytes
     if free > needed:
         return ()
     room = f"{size_in_words(free)} free, and the experiment may need {size_in_words(needed)}"
@@ -198,11 +192,6 @@ def _begun_anew(spec: Spec) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _as_version(drawn: GlobalModel, tensors: Mapping[str, Array]) -> Sequence[Buffer]:
-    """Return the content of a model version; the tensors may include frozen ones."""
-    return encode({name: tensors[name] for name in drawn.parameters()}, drawn.metadata())
-
-
 def _first_model(
     space: Workspace, drawn: GlobalModel
 ) -> tuple[PublishedFile, PublishedFile | None, PublishedFile | None]:
@@ -214,19 +203,19 @@ def _first_model(
     store, arrays, ties = space.store, drawn.frozen(), drawn.ties()
     frozen, outer, token = None, None, space.token(3)
     if arrays or ties:
-        frozen = store.put_new(layout.frozen_name(space.token(3)), encode(arrays, ties))
+        frozen = store.put_new(files.layout.frozen_name(space.token(3)), files.encode(arrays, ties))
     if space.spec.outer.keeps_state:
         state = first_outer_state(space.spec, space.shared, drawn.parameters(), drawn.trained())
         outer = _put_outer(space, 0, token, state)
-    name = str(layout.ModelName(0, token))
-    return store.put_new(name, encode(drawn.parameters(), drawn.metadata())), frozen, outer
+    name = str(files.layout.ModelName(0, token))
+    return store.put_new(name, files.encode(drawn.parameters(), drawn.metadata())), frozen, outer
 
 
 def _put_outer(
-    space: Workspace, version: int, token: str, state: Mapping[str, Array]
+    space: Workspace, version: int, token: str, state: Mapping[str, files.Array]
 ) -> PublishedFile:
-    name, packs = str(layout.OuterName(version, token)), space.spec.publishes_steps
-    return space.store.put_new(name, encode(state, {}), packs=packs)
+    name, packs = str(files.layout.OuterName(version, token)), space.spec.publishes_steps
+    return space.store.put_new(name, files.encode(state, {}), packs=packs)
 
 
 def in_one_file(
@@ -235,9 +224,9 @@ def in_one_file(
     """Publish, as a whole, a version that is a step from others; returns the file."""
     if model not in space.copies:
         content = _whole(space, model, leading, frozen=None)
-        parsed = layout.parse_name(model.name)
-        version = parsed.version if isinstance(parsed, layout.ModelName) else 0
-        name = str(layout.WholeName(version, space.token(3)))
+        parsed = files.layout.parse_name(model.name)
+        version = parsed.version if isinstance(parsed, files.layout.ModelName) else 0
+        name = str(files.layout.WholeName(version, space.token(3)))
         log.warning("%s: %s is published whole, as %s", space.experiment, model.name, name)
         space.copies[model] = space.store.put_new(name, content)
     return space.copies[model]
@@ -283,7 +272,7 @@ def aggregate(space: Workspace, command: Aggregate) -> NewVersion:
     version, token, outer, mean = command.round + 1, space.token(3), None, None
     if command.keeps_mean:  # before the outer step, which changes the arrays
         shown, content = _rounded(space, command, arrays, about)
-        name = str(layout.MeanName(version, token))
+        name = str(files.layout.MeanName(version, token))
         mean = store.put_new(name, content, packs=not command.whole)
         versions.keep(mean, {name: array.copy() for name, array in shown.items()}, about)
     if command.outer is not None:
@@ -297,10 +286,10 @@ def aggregate(space: Workspace, command: Aggregate) -> NewVersion:
     own = []
     for move in moves if command.elastic else ():
         tensors = sums.own_after(model, move)
-        name = str(layout.OwnName(version, move.shard, token))
-        own.append(store.put_new(name, encode(tensors, about)))
+        name = str(files.layout.OwnName(version, move.shard, token))
+        own.append(store.put_new(name, files.encode(tensors, about)))
         versions.keep(own[-1], tensors, about)
-    name = str(layout.ModelName(version, token))
+    name = str(files.layout.ModelName(version, token))
     made = store.put_new(name, content, packs=not command.whole)
     if command.in_step:  # no task begins from these any more
         versions.forget(file for file in (model, command.outer) if file is not None)
@@ -316,7 +305,7 @@ _HELD_STATES = 16
 room in the directory, and a manager that takes over reads them all."""
 
 
-def _holds_much(command: Aggregate, state: Mapping[str, Array]) -> bool:
+def _holds_much(command: Aggregate, state: Mapping[str, files.Array]) -> bool:
     pushes = chain(command.pushes, *command.since_outer)
     held = sum(push.update.file.size_bytes for push in pushes)
     return held > _HELD_STATES * sum(array.nbytes for array in state.values())
@@ -324,7 +313,7 @@ def _holds_much(command: Aggregate, state: Mapping[str, Array]) -> bool:
 
 def _is_sole(spec: Spec, command: Aggregate) -> bool:
     """Whether the next version is a round's only update, and nothing is left to compute."""
-    is_whole = spec.update_codec == WHOLE and not spec.publishes_steps
+    is_whole = spec.update_codec == files.WHOLE and not spec.publishes_steps
     changes = command.outer is not None or command.elastic
     return command.in_step and len(command.pushes) == 1 and is_whole and not changes
 
@@ -332,26 +321,26 @@ def _is_sole(spec: Spec, command: Aggregate) -> bool:
 def _linked(space: Workspace, command: Aggregate, contribution: Contribution) -> NewVersion:
     """Publish a round's only update under the name of the next version."""
     space.aggregation.check_sole(command.model, command.pushes[0].base, contribution)
-    name = str(layout.ModelName(command.round + 1, space.token(3)))
+    name = str(files.layout.ModelName(command.round + 1, space.token(3)))
     made = space.store.link(contribution.file, name)
     space.aggregation.versions.forget([command.model])
     return NewVersion(made, None, ())
 
 
 def _rounded(
-    space: Workspace, command: Aggregate, arrays: dict[str, Array], about: Mapping[str, str]
-) -> tuple[dict[str, Array], Sequence[Buffer]]:
+    space: Workspace, command: Aggregate, arrays: dict[str, files.Array], about: Mapping[str, str]
+) -> tuple[dict[str, files.Array], Sequence[files.Buffer]]:
     """Return the version to publish for some tensors, and the content of its file.
 
     If versions are differences, the version has the precision of a difference, even if we write it
     whole. So the parameters do not depend on which versions are whole.
     """
     if not space.spec.publishes_steps:
-        return arrays, encode(arrays, about)
+        return arrays, files.encode(arrays, about)
     base = space.aggregation.versions.read(command.model)
-    step = step_to(arrays, base, command.model, space.spec.model_compression)
+    step = files.step_to(arrays, base, command.model, space.spec.model_compression)
     made = step.model.tensors
-    return made, encode(made, about) if command.whole else step.content
+    return made, files.encode(made, about) if command.whole else step.content
 
 
 def measure(space: Workspace, command: Evaluate) -> Evaluation:
@@ -378,12 +367,12 @@ def publish(space: Workspace, command: Publish) -> PublishedFile:
     publishes an adapter with the trained ones, next to the final model.
     """
     if command.best is not None:
-        _put_result(space, layout.BEST_NAME, command.best)
+        _put_result(space, files.layout.BEST_NAME, command.best)
     model = partial(_put_result, space, file=command.model, leading=command.leading)
     frozen = ready(space).begun.frozen
     if frozen is not None and _tensors(space.store, frozen):
-        model(layout.ADAPTER_NAME, with_frozen=False)
-    return model(layout.FINAL_NAME)
+        model(files.layout.ADAPTER_NAME, with_frozen=False)
+    return model(files.layout.FINAL_NAME)
 
 
 def _put_result(
@@ -399,8 +388,8 @@ def _put_result(
     frozen = ready(space).begun.frozen if with_frozen else None
     with suppress(StoreError):  # of a damaged file, this process may still hold the version
         # A step also names its base, and an update that was a round's only one describes its task.
-        about = {} if frozen else decode(store.read(file), file.name).metadata
-        links = frozen is None and about == about_model(about)
+        about = {} if frozen else files.decode(store.read(file), file.name).metadata
+        links = frozen is None and about == files.about_model(about)
     chunks = () if links else _whole(space, file, leading, frozen)
     # An earlier manager may have published it, and ended before it journaled that.
     if name in store.list():
@@ -417,22 +406,24 @@ def _whole(
     file: PublishedFile,
     leading: Sequence[PublishedFile],
     frozen: PublishedFile | None,
-) -> Sequence[Buffer]:
+) -> Sequence[files.Buffer]:
     """Return a file's content: a model version, the frozen parameters, and all tied names."""
     model = space.aggregation.versions.read_after(leading, file)
     if frozen is None:
-        return encode(model.tensors, about_model(model.metadata))
-    apart = decode(space.store.read(frozen), frozen.name)
+        return files.encode(model.tensors, files.about_model(model.metadata))
+    apart = files.decode(space.store.read(frozen), frozen.name)
     whole = {**apart.tensors, **model.tensors}
-    return encode({**whole, **{tied: whole[name] for tied, name in apart.metadata.items()}}, {})
+    return files.encode(
+        {**whole, **{tied: whole[name] for tied, name in apart.metadata.items()}}, {}
+    )
 
 
-def _tensors(store: Store, file: PublishedFile) -> Mapping[str, Array]:
-    return decode(store.read(file), file.name).tensors
+def _tensors(store: files.Store, file: PublishedFile) -> Mapping[str, files.Array]:
+    return files.decode(store.read(file), file.name).tensors
 
 
 def last_versions(
-    store: Store,
+    store: files.Store,
     sums: Aggregation,
     versions: tuple[PublishedFile, ...],
     since_outer: Sequence[Sequence[Push]],
@@ -444,31 +435,31 @@ def last_versions(
     if not since_outer:
         return versions
     *models, outer = versions
-    name = layout.beside(models[-1].name, layout.OuterName)
+    name = files.layout.beside(models[-1].name, files.layout.OuterName)
     try:
         if name in store.list():
             return (*models, store.describe(name))
         state = sums.outer_at(models, outer, since_outer)
-        return (*models, store.put_new(name, encode(state, {}), packs=True))
+        return (*models, store.put_new(name, files.encode(state, {}), packs=True))
     except DownpourError as error:
         log.warning("%s is lost: %s", name, error)
         return versions
 
 
 def sweep(
-    store: Store,
+    store: files.Store,
     *,
     finished: bool,
     kept: Iterable[PublishedFile] = (),
     versions: Collection[PublishedFile] = (),
 ) -> None:
     """Remove files that only a running experiment needs, see `layout.left_over`."""
-    names = layout.left_over(store.list(), finished=finished, kept=kept, versions=versions)
+    names = files.layout.left_over(store.list(), finished=finished, kept=kept, versions=versions)
     remove(store, sorted(names))
     store.remove_leftovers()
 
 
-def remove(store: Store, names: Iterable[str]) -> None:
+def remove(store: files.Store, names: Iterable[str]) -> None:
     """Remove every file that can be removed."""
     errors = []
     for name in names:

@@ -15,24 +15,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from downpour.base import VERSION
-from downpour.base.errors import (
-    DownpourError,
-    IncompatiblePeer,
-    Refused,
-    SharedDirectoryError,
-    SpecError,
-)
+from downpour.base import VERSION, errors, values
 from downpour.base.states import FailureKind
-from downpour.base.values import (
-    AttemptId,
-    NumericClass,
-    Progress,
-    PublishedFile,
-    Snapshot,
-    Update,
-    checked_labels,
-)
 from downpour.cluster.manager.driver import Driver
 from downpour.cluster.manager.status import ConnectionMonitor, Roster, membership_log
 from downpour.cluster.manager.workspace import Workspaces, misses_dataset
@@ -45,31 +29,23 @@ from downpour.files.store.layout import AttemptKind, AttemptName
 from downpour.files.store.lease import Leader
 from downpour.files.store.shared_directory import Presence
 from downpour.learning.training.epoch_order import part_of
-from downpour.network.rpc import PROTOCOL, Address, Trust, WorkerClient
-from downpour.network.rpc.messages import (
-    BlockDigest,
-    Heartbeat,
-    HeartbeatReply,
-    ManagerInfo,
-    Registered,
-    Registration,
-)
+from downpour.network.rpc import PROTOCOL, Address, Trust, WorkerClient, messages
 from downpour.record.record import journaled_lines
 from downpour.record.record_lines import BlocksReadLine
 
 log = logging.getLogger(__name__)
 
 
-def check_update(attempt: AttemptId, update: Update) -> None:
+def check_update(attempt: values.AttemptId, update: values.Update) -> None:
     """Raise Refused if an update names files of other attempts, or its loss is not finite."""
     _check_file("update.file", "update", attempt, update.file)
     if update.optimizer_state is not None:
         _check_file("update.optimizer_state", "optimizer", attempt, update.optimizer_state)
     if not math.isfinite(update.loss):
-        raise Refused("update.loss", f"{update.loss} is not a finite number")
+        raise errors.Refused("update.loss", f"{update.loss} is not a finite number")
 
 
-def check_work(core: Scheduler, attempt: AttemptId, update: Update) -> None:
+def check_work(core: Scheduler, attempt: values.AttemptId, update: values.Update) -> None:
     """Raise Refused if an update does not fit the assigned work; runs in the driver's thread."""
     assigned = core.state.find(attempt)
     if assigned is None:
@@ -83,10 +59,10 @@ def check_work(core: Scheduler, attempt: AttemptId, update: Update) -> None:
         ("steps", update.steps, part.steps),
     ):
         if claimed != known:
-            raise Refused(f"update.{name}", f"{claimed}, but {attempt} has {known}")
+            raise errors.Refused(f"update.{name}", f"{claimed}, but {attempt} has {known}")
 
 
-def credible(running: Sequence[Progress]) -> tuple[Progress, ...]:
+def credible(running: Sequence[values.Progress]) -> tuple[values.Progress, ...]:
     """Return a heartbeat's progress, without snapshots that are files of other attempts."""
     # We don't refuse a heartbeat, because a worker whose heartbeats fail counts as lost.
     return tuple(
@@ -98,12 +74,14 @@ def credible(running: Sequence[Progress]) -> tuple[Progress, ...]:
     )
 
 
-def _check_file(field: str, kind: AttemptKind, attempt: AttemptId, file: PublishedFile) -> None:
+def _check_file(
+    field: str, kind: AttemptKind, attempt: values.AttemptId, file: values.PublishedFile
+) -> None:
     if not _is_of(attempt, kind, file):
-        raise Refused(field, f"{file.name!r} is not the {kind} file of {attempt}")
+        raise errors.Refused(field, f"{file.name!r} is not the {kind} file of {attempt}")
 
 
-def _is_of(attempt: AttemptId, kind: AttemptKind, file: PublishedFile) -> bool:
+def _is_of(attempt: values.AttemptId, kind: AttemptKind, file: values.PublishedFile) -> bool:
     parsed = layout.parse_name(file.name)
     if not isinstance(parsed, AttemptName):
         return False
@@ -136,7 +114,7 @@ class WorkerCalls:
     spaces: Workspaces
     roster: Roster
     leader: Leader
-    _numeric_class: NumericClass | None = field(init=False, default=None)
+    _numeric_class: values.NumericClass | None = field(init=False, default=None)
     _presence: str = field(init=False, default_factory=partial(secrets.token_hex, 16))
     _announced: Presence | None = field(init=False, default=None)
     _blocks: dict[str, dict[str, tuple[str, str]]] = field(init=False, default_factory=dict)
@@ -162,9 +140,9 @@ class WorkerCalls:
 
         self._numeric_class = numeric_class("cpu")
 
-    def describe(self) -> ManagerInfo:
+    def describe(self) -> messages.ManagerInfo:
         """Return the facts that a worker must know before it registers."""
-        return ManagerInfo(
+        return messages.ManagerInfo(
             protocol=PROTOCOL,
             version=VERSION,
             presence_file=self._announced.name if self._announced is not None else "",
@@ -173,7 +151,7 @@ class WorkerCalls:
             term=self.leader.term,
         )
 
-    def register_worker(self, registration: Registration) -> Registered:
+    def register_worker(self, registration: messages.Registration) -> messages.Registered:
         """Register a worker, after checking its version, its shared directory and its address."""
         self._check(registration)
         address = Address(registration.host, registration.port)
@@ -181,7 +159,7 @@ class WorkerCalls:
         try:
             # First, or a worker that we cannot call would get a task and then be lost.
             _call_back(client, registration.name)
-        except DownpourError:
+        except errors.DownpourError:
             client.close()
             raise
         # Enter it before the event, because the assignments that follow look up the address here.
@@ -200,9 +178,9 @@ class WorkerCalls:
         # Not at the first heartbeat: if the worker dies in between, this connection ends.
         self._connection_monitor.heard(worker)
         membership_log.info("%s joined from %s (%s)", worker, address, registration.numeric_class)
-        return Registered(worker=worker)
+        return messages.Registered(worker=worker)
 
-    def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
+    def heartbeat(self, heartbeat: messages.Heartbeat) -> messages.HeartbeatReply:
         """Note that a worker is alive; the reply names attempts that it should stop."""
         self._connection_monitor.heard(heartbeat.worker)
         self.roster.note_differences(heartbeat.worker, heartbeat.differs)
@@ -222,9 +200,9 @@ class WorkerCalls:
                 core, worker, running, can_call=self.roster.get(worker) is not None
             )
         )
-        return HeartbeatReply(**answer._asdict())
+        return messages.HeartbeatReply(**answer._asdict())
 
-    def report_update(self, worker: str, attempt: AttemptId, update: Update) -> None:
+    def report_update(self, worker: str, attempt: values.AttemptId, update: values.Update) -> None:
         """Accept an update; when this returns, the update counts or the manager doesn't need it."""
         check_update(attempt, update)
         self._check_work(attempt, update)
@@ -234,7 +212,7 @@ class WorkerCalls:
         self.driver.post(event).result()
 
     def report_failure(
-        self, worker: str, attempt: AttemptId, kind: FailureKind, reason: str
+        self, worker: str, attempt: values.AttemptId, kind: FailureKind, reason: str
     ) -> None:
         """Note that an attempt has failed; a dataset that is gone is not the attempt's fault."""
         space = self.spaces.get(attempt.experiment)
@@ -246,7 +224,9 @@ class WorkerCalls:
         )
         self.driver.post(event).result()
 
-    def report_hand_over(self, worker: str, attempt: AttemptId, snapshot: Snapshot) -> None:
+    def report_hand_over(
+        self, worker: str, attempt: values.AttemptId, snapshot: values.Snapshot
+    ) -> None:
         """Accept an attempt's last snapshot; when this returns, another worker can continue it."""
         _check_file("snapshot.file", "snapshot", attempt, snapshot.file)
         event = on.HandedOver(
@@ -255,7 +235,7 @@ class WorkerCalls:
         self.driver.post(event).result()
 
     def report_blocks(
-        self, worker: str, experiment: str, blocks: tuple[BlockDigest, ...]
+        self, worker: str, experiment: str, blocks: tuple[messages.BlockDigest, ...]
     ) -> tuple[str, ...]:
         """Record which blocks a worker has read; returns the ones that another read differently."""
         space = self.spaces.get(experiment)
@@ -295,9 +275,9 @@ class WorkerCalls:
     def _now(self) -> float:
         return self.driver.now_seconds
 
-    def _check(self, registration: Registration) -> None:
+    def _check(self, registration: messages.Registration) -> None:
         if registration.protocol != PROTOCOL:
-            raise IncompatiblePeer(
+            raise errors.IncompatiblePeer(
                 f"the manager runs downpour {VERSION} (protocol {PROTOCOL}), the worker "
                 f"{registration.version} (protocol {registration.protocol}): install the same "
                 "version on both"
@@ -305,17 +285,17 @@ class WorkerCalls:
         name = registration.name
         if not (name.isprintable() and 1 <= len(name) <= _NAME_CHARACTERS_MAX):
             accepted = f"1 to {_NAME_CHARACTERS_MAX} printable characters"
-            raise SpecError("name", name, accepted)
-        checked_labels(registration.labels)
+            raise errors.SpecError("name", name, accepted)
+        values.checked_labels(registration.labels)
         # Compare bytes, because `compare_digest` raises TypeError for text that is not ASCII.
         if not secrets.compare_digest(registration.presence.encode(), self._presence.encode()):
             reason = "is not the folder that the worker sees under its --shared"
-            raise SharedDirectoryError(self.shared.where, reason)
+            raise errors.SharedDirectoryError(self.shared.where, reason)
 
-    def _check_work(self, attempt: AttemptId, update: Update) -> None:
+    def _check_work(self, attempt: values.AttemptId, update: values.Update) -> None:
         self.driver.ask(lambda core: check_work(core, attempt, update))
 
-    def _warn_of_mixture(self, worker: str, registration: Registration) -> None:
+    def _warn_of_mixture(self, worker: str, registration: messages.Registration) -> None:
         """Warn if a worker computes other bits than the rest, which makes runs unrepeatable."""
         for other in filter(None, map(self.roster.get, self.roster.names())):
             if other.registration.numeric_class != registration.numeric_class:
@@ -329,8 +309,8 @@ def _call_back(client: WorkerClient, name: str) -> None:
     accepted = "it must be an address at which the manager reaches this worker"
     try:
         answered = client.ping().name
-    except DownpourError as error:
+    except errors.DownpourError as error:
         reason = f"the manager cannot call back at {client.address} ({error})"
-        raise Refused("advertise", f"{reason}; {accepted}") from None
+        raise errors.Refused("advertise", f"{reason}; {accepted}") from None
     if answered != name:
-        raise Refused("advertise", f"{answered} answers at {client.address}; {accepted}")
+        raise errors.Refused("advertise", f"{answered} answers at {client.address}; {accepted}")

@@ -16,49 +16,17 @@ from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 from threading import Lock, Timer
 
-from downpour.base import VERSION
+from downpour.base import VERSION, values
 from downpour.base.errors import DownpourError, IncompatiblePeer, Unreachable, listed
 from downpour.base.states import Failure, FailureKind
-from downpour.base.values import (
-    AttemptId,
-    NumericClass,
-    ProcessState,
-    Snapshot,
-    SystemState,
-    Update,
-)
-from downpour.cluster.worker.attempt import (
-    AcceptedTask,
-    HandOverStop,
-    TaskCancelled,
-    TaskControl,
-    failure_kind,
-    in_one_line,
-    part_of,
-)
-from downpour.core.node.worker import (
-    Action,
-    End,
-    Register,
-    Report,
-    Stop,
-    Stopped,
-    TryAnotherManager,
-    WorkerNode,
-)
+from downpour.cluster.worker import attempt as attempts
+from downpour.core.node import worker as node
 from downpour.files.store import SharedDirectory
 from downpour.host.machine import Samples
 from downpour.host.process import THREADS, Threads
 from downpour.learning.blame import is_of_users_code, users_errors
 from downpour.network.discovery import manager_may_come
-from downpour.network.rpc import PROTOCOL, Address, ManagerClient
-from downpour.network.rpc.messages import (
-    BlockDigest,
-    Heartbeat,
-    Registration,
-    TaskMessage,
-    WorkerInfo,
-)
+from downpour.network.rpc import PROTOCOL, Address, ManagerClient, messages
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +34,7 @@ _LOOK_SECONDS = 1.0
 _BLOCKS_TOLD = 1000
 _BLOCKS_NAMED = 3
 
-RunTask = Callable[[TaskMessage, TaskControl], Update]
+RunTask = Callable[[messages.TaskMessage, attempts.TaskControl], values.Update]
 FindManager = Callable[[], ManagerClient | None]
 
 
@@ -85,11 +53,11 @@ class ShownWorker:
     pid: int = field(default_factory=os.getpid)
     labels: tuple[str, ...] = ()
     device: str = ""
-    processor_class: NumericClass | None = None
+    processor_class: values.NumericClass | None = None
     cards: int = 0
     differs: Callable[[], tuple[str, ...]] = tuple
     blocks: Callable[[], tuple[str, Mapping[str, str]]] = lambda: ("", {})
-    sample: Callable[[float], tuple[SystemState, ProcessState | None]] = field(
+    sample: Callable[[float], tuple[values.SystemState, values.ProcessState | None]] = field(
         default_factory=lambda: Samples().take
     )
 
@@ -110,10 +78,10 @@ class WorkerAgent:
         manager: ManagerClient,
         shared: SharedDirectory,
         name: str,
-        numeric_class: NumericClass,
+        numeric_class: values.NumericClass,
         run_task: RunTask,
         find_manager: FindManager = lambda: None,
-        node_class: type[WorkerNode[AcceptedTask]] = WorkerNode,
+        node_class: type[node.WorkerNode[attempts.AcceptedTask]] = node.WorkerNode,
         shown: ShownWorker | None = None,
     ) -> None:
         self._manager = manager
@@ -139,18 +107,20 @@ class WorkerAgent:
 
     # The Worker service, called on the server's threads
 
-    def ping(self) -> WorkerInfo:
+    def ping(self) -> messages.WorkerInfo:
         """Return the worker's name and the attempt that it runs."""
         with self._lock:
             running = self._node.attempt
-        return WorkerInfo(protocol=PROTOCOL, version=VERSION, name=self.name, running=running)
+        return messages.WorkerInfo(
+            protocol=PROTOCOL, version=VERSION, name=self.name, running=running
+        )
 
-    def train(self, task: TaskMessage) -> None:
+    def train(self, task: messages.TaskMessage) -> None:
         """Accept a task; the worker gives up a different one that is running."""
         with self._lock:
-            accepted = AcceptedTask(
+            accepted = attempts.AcceptedTask(
                 task.id,
-                part_of(task),
+                attempts.part_of(task),
                 patience=self._node.patience,
                 clock=self.threads.now,
                 task=task,
@@ -158,12 +128,12 @@ class WorkerAgent:
             self._do(self._node.train(accepted, task.term))
         self._news.put(None)
 
-    def cancel(self, attempt: AttemptId) -> None:
+    def cancel(self, attempt: values.AttemptId) -> None:
         """Stop an attempt at its next step, or drop it if it has not begun."""
         with self._lock:
             self._do(self._node.cancel(attempt))
 
-    def hand_over(self, attempt: AttemptId) -> None:
+    def hand_over(self, attempt: values.AttemptId) -> None:
         """Stop an attempt at its next step, so that another worker can continue it."""
         with self._lock:
             self._do(self._node.hand_over(attempt))
@@ -174,14 +144,14 @@ class WorkerAgent:
             self._node.drain()
         self._news.put(None)
 
-    def _do(self, actions: Sequence[Action[AcceptedTask]]) -> None:
+    def _do(self, actions: Sequence[node.Action[attempts.AcceptedTask]]) -> None:
         for action in actions:
             match action:
-                case Stop():
+                case node.Stop():
                     action.ask(action.held)
-                case Register():
+                case node.Register():
                     self.register(*self._where)
-                case TryAnotherManager():
+                case node.TryAnotherManager():
                     self.look_elsewhere()
 
     # The life of the worker, in the main thread
@@ -228,7 +198,7 @@ class WorkerAgent:
         # `local_host` is known by now, because we called `describe` over a connection.
         address = Address(host or self._manager.local_host, port)
         registered = self._manager.register_worker(
-            Registration(
+            messages.Registration(
                 name=self.name,
                 host=address.host,
                 port=address.port,
@@ -265,7 +235,7 @@ class WorkerAgent:
         except DownpourError as error:
             log.info("could not unregister: %s", error)
 
-    def _next(self) -> AcceptedTask | None:
+    def _next(self) -> attempts.AcceptedTask | None:
         """Wait for an attempt to begin; None if the worker should leave."""
         while True:
             with self._lock:
@@ -281,22 +251,22 @@ class WorkerAgent:
             with suppress(Empty):
                 self._news.get(timeout=_LOOK_SECONDS)
 
-    def _end_of(self, accepted: AcceptedTask) -> End:
+    def _end_of(self, accepted: attempts.AcceptedTask) -> node.End:
         """Run a task; return how it ended."""
         if accepted.attempt.experiment in self._other_blocks:
             accepted.stop()
         try:
             return self._run_task(accepted.task, accepted)
-        except TaskCancelled:
-            return Stopped()
-        except HandOverStop as stopped:
+        except attempts.TaskCancelled:
+            return node.Stopped()
+        except attempts.HandOverStop as stopped:
             return stopped.snapshot
         except users_errors() as error:
             known = isinstance(error, DownpourError) and not is_of_users_code(error)
             log.warning("%s: %s failed: %s", self.name, accepted.attempt, error, exc_info=not known)
-            return Failure(failure_kind(error), in_one_line(error))
+            return Failure(attempts.failure_kind(error), attempts.in_one_line(error))
 
-    def _repeat_report(self, attempt: AttemptId, report: Report) -> None:
+    def _repeat_report(self, attempt: values.AttemptId, report: node.Report) -> None:
         """Repeat a report until the manager acknowledges it or the node gives up."""
         while True:
             try:
@@ -314,14 +284,14 @@ class WorkerAgent:
                     self._node.report_taken()
                 return
 
-    def _report(self, attempt: AttemptId, report: Report) -> None:
+    def _report(self, attempt: values.AttemptId, report: node.Report) -> None:
         self._tell_blocks()
         if attempt.experiment in self._other_blocks:
             report = Failure(FailureKind.OTHER_CODE, self._other_blocks[attempt.experiment])
         match report:
-            case Update():
+            case values.Update():
                 self._manager.report_update(self.name, attempt, report)
-            case Snapshot():
+            case values.Snapshot():
                 self._manager.report_hand_over(self.name, attempt, report)
             case Failure():
                 self._manager.report_failure(self.name, attempt, report.kind, report.reason)
@@ -334,7 +304,7 @@ class WorkerAgent:
             some = list(digests.items())[count : count + _BLOCKS_TOLD]
             if not some:
                 return
-            blocks = tuple(BlockDigest(block, digest) for block, digest in some)
+            blocks = tuple(messages.BlockDigest(block, digest) for block, digest in some)
             other: tuple[str, ...] = ()
             with suppress(IncompatiblePeer):  # an older manager, which compares none
                 other = self._manager.report_blocks(self.name, experiment, blocks)
@@ -406,7 +376,7 @@ class WorkerAgent:
         )
         system, process = self._shown.sample(usual)
         reply = self._manager.heartbeat(
-            Heartbeat(
+            messages.Heartbeat(
                 worker=self.name,
                 running=running,
                 system=system,

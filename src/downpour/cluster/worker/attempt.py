@@ -16,29 +16,12 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from downpour.base.errors import (
-    DownpourError,
-    NonFinite,
-    OutOfMemory,
-    SpecError,
-    StoreError,
-    UnfitWorker,
-)
+from downpour.base import errors
 from downpour.base.states import FailureKind
 from downpour.base.values import PublishedFile, Snapshot, Update
 from downpour.core.node.attempt import HeldAttempt, NextStep, PublishingPace, StepLoop
 from downpour.core.spec import Spec
-from downpour.files.store import (
-    Array,
-    Parameters,
-    Store,
-    Work,
-    decode,
-    encode,
-    layout,
-    publish_work,
-    read_version,
-)
+from downpour.files import store as files
 from downpour.learning.blame import describe_error
 from downpour.network.rpc.messages import IndicesFile, TaskMessage
 
@@ -97,12 +80,15 @@ def part_of(task: TaskMessage) -> tuple[object, ...]:
 
 
 _KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
-    (NonFinite, FailureKind.NON_FINITE),
-    (OutOfMemory, FailureKind.OUT_OF_MEMORY),
+    (errors.NonFinite, FailureKind.NON_FINITE),
+    (errors.OutOfMemory, FailureKind.OUT_OF_MEMORY),
     (MemoryError, FailureKind.OUT_OF_MEMORY),
-    (StoreError, FailureKind.STORE),
-    (SpecError, FailureKind.SPEC),
-    (UnfitWorker, FailureKind.OTHER_CODE),  # the protocol's word is older than its other causes
+    (errors.StoreError, FailureKind.STORE),
+    (errors.SpecError, FailureKind.SPEC),
+    (
+        errors.UnfitWorker,
+        FailureKind.OTHER_CODE,
+    ),  # the protocol's word is older than its other causes
 )
 
 
@@ -114,7 +100,9 @@ def failure_kind(error: BaseException) -> FailureKind:
 def in_one_line(error: BaseException) -> str:
     """Describe an error; the same error at the same step gives the same line on every worker."""
     # The scheduler compares these lines, and does not retry a task that fails alike on two workers.
-    where = "" if isinstance(error, DownpourError) else "; the worker's log has the traceback"
+    where = (
+        "" if isinstance(error, errors.DownpourError) else "; the worker's log has the traceback"
+    )
     return describe_error(error) + where
 
 
@@ -132,7 +120,7 @@ class Training(Protocol):
     def advance(self, steps: int, goes_on: Callable[[], bool], /) -> None:
         """Train at most these steps, as long as `goes_on` says so after each that is noticed."""
 
-    def snapshot(self, *, copy: bool = True) -> Mapping[str, Array]:
+    def snapshot(self, *, copy: bool = True) -> Mapping[str, files.Array]:
         """Return the whole state; without `copy`, the next step may change it."""
 
 
@@ -144,35 +132,35 @@ class ModelReader:
     difference away from it, so the worker need not read a version twice.
     """
 
-    store: Store
+    store: files.Store
     _: KW_ONLY
     keeps: bool
-    _last: tuple[PublishedFile, Parameters] | None = field(init=False, default=None)
+    _last: tuple[PublishedFile, files.Parameters] | None = field(init=False, default=None)
 
     def read(
         self,
         file: PublishedFile,
         leading: Sequence[PublishedFile],
         whole: PublishedFile | None = None,
-    ) -> Parameters:
+    ) -> files.Parameters:
         """Return a version, which the `leading` versions' steps lead to; don't change its tensors.
 
         If it is not in memory, this reads the file that holds the `whole` of it, if there is one.
         """
         if whole is not None and self._known(file) is None:
-            model: Parameters = decode(self.store.read(whole), whole.name)
+            model: files.Parameters = files.decode(self.store.read(whole), whole.name)
         else:
-            model = read_version(self.store, file, leading, self._known)
+            model = files.read_version(self.store, file, leading, self._known)
         if self.keeps:
             self._last = file, model
         return model
 
     def draw(self, file: PublishedFile, content: bytes) -> None:
         """Keep what this process has drawn, if it is that version: then we need not read it."""
-        if layout.described(file.name, content) == file:
-            self._last = file, decode(content, file.name)
+        if files.layout.described(file.name, content) == file:
+            self._last = file, files.decode(content, file.name)
 
-    def _known(self, file: PublishedFile) -> Parameters | None:
+    def _known(self, file: PublishedFile) -> files.Parameters | None:
         if self._last is None or self._last[0] != file:
             return None
         return self._last[1]
@@ -184,8 +172,8 @@ class LoadedTasks(ABC):
 
     experiment: str
     spec: Spec
-    store: Store
-    snapshots: Store
+    store: files.Store
+    snapshots: files.Store
     """The same files, retried for less."""
     snapshot_every: float
     models: ModelReader
@@ -202,11 +190,11 @@ class LoadedTasks(ABC):
         """Begin a task, or continue from its snapshot; the result has a `training`."""
 
     @abstractmethod
-    def work_of(self, task: TaskMessage, begun: Any) -> Work:
+    def work_of(self, task: TaskMessage, begun: Any) -> files.Work:
         """Return the result of a task whose training has ended."""
 
     def keep(  # noqa: B027 - a simulated worker reads all files
-        self, work: Work, file: PublishedFile, optimizer_state: PublishedFile | None
+        self, work: files.Work, file: PublishedFile, optimizer_state: PublishedFile | None
     ) -> None:
         """Keep the result of a task, from which the next one may begin."""
 
@@ -229,17 +217,17 @@ class Snapshots:
     is logged and training continues. `token` draws as many bytes in hexadecimal, for a file's name.
     """
 
-    store: Store
+    store: files.Store
     control: TaskControl
     token: Callable[[int], str] = secrets.token_hex
 
     def publish(self, training: Training) -> Snapshot | None:
         """Publish the state of a running training; returns None if it cannot be published."""
         # A longer token than in other names, because an attempt's snapshots differ only by it.
-        name = layout.attempt_name("snapshot", self.control.attempt, self.token(6))
+        name = files.layout.attempt_name("snapshot", self.control.attempt, self.token(6))
         try:
-            file = self.store.put_new(name, encode(training.snapshot(copy=False), {}))
-        except StoreError as error:
+            file = self.store.put_new(name, files.encode(training.snapshot(copy=False), {}))
+        except errors.StoreError as error:
             log.warning("%s: no snapshot: %s", self.control.attempt, error)
             # The file may exist all the same, and no other process knows its name.
             self._remove(name)
@@ -257,7 +245,7 @@ class Snapshots:
     def _remove(self, name: str) -> None:
         try:
             self.store.delete(name)
-        except StoreError as error:
+        except errors.StoreError as error:
             log.warning("%s: could not remove a snapshot: %s", self.control.attempt, error)
 
 
@@ -295,7 +283,7 @@ class TaskFlow(ABC):
                     try:
                         train_steps(begun.training, control, snapshots, loop, self._clock)
                         break
-                    except OutOfMemory as error:
+                    except errors.OutOfMemory as error:
                         if loaded.shortage is None or not loaded.shortage.may_try_again():
                             raise
                         # As text: a log that keeps the error would keep the failed step's memory.
@@ -307,7 +295,7 @@ class TaskFlow(ABC):
             snapshots.withdraw_unknown()
         trained_at = self._clock()
         work = loaded.work_of(task, begun)
-        file, optimizer_state = publish_work(loaded.store, task.id, work, self._token(3))
+        file, optimizer_state = files.publish_work(loaded.store, task.id, work, self._token(3))
         publish_seconds = self._clock() - trained_at
         written = file.size_bytes + (optimizer_state.size_bytes if optimizer_state else 0)
         loaded.pace.published(publish_seconds, written, control.snapshot)
@@ -384,13 +372,13 @@ def blaming_packages(differs: tuple[str, ...]) -> Iterator[None]:
     """If an import fails and this machine's packages differ, blame this machine, not the task."""
     try:
         yield
-    except SpecError as error:
+    except errors.SpecError as error:
         if not differs or not isinstance(error.__cause__, ImportError):
             raise
         raise unfit(error, "", differs) from error
 
 
-def unfit(error: SpecError, remedy: str, differs: tuple[str, ...]) -> UnfitWorker:
+def unfit(error: errors.SpecError, remedy: str, differs: tuple[str, ...]) -> errors.UnfitWorker:
     """Return the error of a machine that cannot train what the manager's could."""
     versions = f"; this worker has {'; '.join(differs)}" if differs else ""
-    return UnfitWorker(f"this worker cannot train it: {error}{remedy}{versions}")
+    return errors.UnfitWorker(f"this worker cannot train it: {error}{remedy}{versions}")

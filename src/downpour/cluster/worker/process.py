@@ -12,13 +12,12 @@ import secrets
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Lock, Thread
-from typing import TYPE_CHECKING
 
 from downpour.base.errors import OtherDirectory, Untrusted
 from downpour.base.names import AUTO, CPU
@@ -30,19 +29,14 @@ from downpour.cluster.worker.attempt import HandOverStop, TaskCancelled, TaskCon
 from downpour.files.process_log import kept_log
 from downpour.files.store import SharedDirectory
 from downpour.files.store.shared_directory import open_location
+from downpour.host import machine, process
 from downpour.host.child import NOTICE_SECONDS, notice_at
-from downpour.host.machine import SystemSampler, fail_instead_of_dying
 from downpour.host.paths import known_secrets
-from downpour.host.process import on_interrupt, on_leaving
 from downpour.learning.auto import devices_for
 from downpour.network.discovery import Managers, awaiting, files_may_come
-from downpour.network.metrics import MetricsEndpoint, Timing, counter, gauge, summary
+from downpour.network.metrics import Metrics, MetricsEndpoint, Timing, counter, gauge, summary
 from downpour.network.rpc import Address, ManagerClient, Trust, listen, parse_address, serve_worker
 from downpour.network.rpc.messages import TaskMessage
-
-if TYPE_CHECKING:
-    from prometheus_client.metrics_core import Metric
-
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +83,7 @@ def run_worker(
         # A user's own process keeps its limits. Drivers of accelerators reserve memory that they
         # never use. So does torch, which is loaded by now.
         if obey is None and options.device == CPU:
-            fail_instead_of_dying()
+            machine.fail_instead_of_dying()
         # Start the server before the worker registers, because the manager first calls back.
         server = serve_worker(agent, host, options.port, trust=trust).start()
         ending.callback(server.stop)
@@ -113,8 +107,8 @@ def _heed(
 ) -> None:
     """Let signals, or what obeys, tell the worker to leave, and a notice; returns at once."""
     if obey is None:
-        on_leaving(lambda _: agent.leave(options.drain_seconds))
-        on_interrupt(agent.leave)
+        process.on_leaving(lambda _: agent.leave(options.drain_seconds))
+        process.on_interrupt(agent.leave)
     else:
         obey(agent)
 
@@ -255,7 +249,7 @@ class WorkerMetrics:
         self._samples_per_second = 0.0
         self._load, self._train, self._publish = Timing(), Timing(), Timing()
         # A separate sampler: it averages since its last sample, and heartbeats take samples, too.
-        self._sampler = SystemSampler()
+        self._sampler = machine.SystemSampler()
 
     def run(self, task: TaskMessage, control: TaskControl) -> Update:
         """Run a task; raises what `run_task` raises."""
@@ -275,7 +269,7 @@ class WorkerMetrics:
             self._note(end, control, update)
         return update
 
-    def __call__(self) -> Iterator[Metric]:
+    def __call__(self) -> Metrics:
         """Yield the current metrics; those of the machine are averages since the last scrape."""
         # Hold the lock for all of them. When a task ends, its steps move from the running ones to
         # the others, and a counter must neither fall nor count them twice.
@@ -299,7 +293,7 @@ class WorkerMetrics:
             self._train.add(update.train_seconds)
             self._publish.add(update.publish_seconds)
 
-    def _work(self) -> Iterator[Metric]:
+    def _work(self) -> Metrics:
         running = self._running
         steps = self._steps + (_own_steps(running) if running else 0)
         yield counter("downpour_worker_steps_total", "Optimizer steps made.", steps)
@@ -322,7 +316,7 @@ class WorkerMetrics:
         help_text = "Publication of an update."
         yield summary("downpour_worker_publish_seconds", help_text, self._publish)
 
-    def _machine(self) -> Iterator[Metric]:
+    def _machine(self) -> Metrics:
         state, _ = self._sampler.sample()
         help_text = "Share of the machine's processors that other processes keep busy."
         yield gauge("downpour_worker_cpu_others_ratio", help_text, state.cpu_others)

@@ -11,75 +11,33 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 import torch
 import xxhash
 
-from downpour.base.errors import (
-    FileCorrupt,
-    FileMissing,
-    OtherCode,
-    OutOfMemory,
-    SpecError,
-    StoreError,
-    UnfitWorker,
-)
+from downpour.base import errors
 from downpour.base.names import trained_on
 from downpour.base.values import PublishedFile, TrialSums, Update
 from downpour.cluster.worker.attempt import LoadedTasks, ModelReader, TaskControl, TaskFlow, unfit
 from downpour.core.node.attempt import PATIENCE_SECONDS
 from downpour.core.spec import ResolvedSpec, Spec
-from downpour.files.store import (
-    WHOLE,
-    Array,
-    SharedDirectory,
-    Start,
-    Store,
-    Work,
-    decode,
-    encode,
-    model_metadata,
-    moved_by,
-    optimizer_part,
-    unsent_part,
-)
+from downpour.files import store as files
 from downpour.files.store.shared_directory import fetch_dataset
-from downpour.learning.accelerators import release
-from downpour.learning.numerics import lack_of_memory, numeric_class
-from downpour.learning.shipping import settle_code
+from downpour.learning import accelerators, numerics, shipping, user_code
+from downpour.learning.intra_worker.team import Team
 from downpour.learning.tasks.agreement import Data, Reading, open_data
 from downpour.learning.tasks.loaded import LoadedTask, load
+from downpour.learning.training import parameters, repeating
 from downpour.learning.training.epoch_order import KeptArrays
-from downpour.learning.training.loaders import loaders_for
+from downpour.learning.training.loaders import Loaders, loaders_for
 from downpour.learning.training.loop import LocalTask, ShardTraining
-from downpour.learning.training.parameters import (
-    buffers_of,
-    load_frozen,
-    load_parameters,
-    parameters_of,
-)
-from downpour.learning.training.repeating import (
-    RULE,
-    as_tried,
-    difference,
-    from_short,
-    in_short,
-    repeated,
-)
 from downpour.learning.training.step import Shortage
 from downpour.learning.training.trial import report
-from downpour.learning.user_code import check_code, differences
 from downpour.network.rpc.messages import IndexArray, IndicesFile, TaskMessage, unpack_indices
 
-if TYPE_CHECKING:
-    from downpour.learning.intra_worker.team import Team
-    from downpour.learning.training.loaders import Loaders
-
-
 log = logging.getLogger(__name__)
-
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -89,7 +47,7 @@ class _Kept(NamedTuple):
 
     update: PublishedFile
     optimizer_state: PublishedFile | None
-    arrays: Mapping[str, Array]
+    arrays: Mapping[str, files.Array]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +66,9 @@ class _LoadedExperiment(LoadedTasks):
     indices: KeptArrays = field(default_factory=KeptArrays)
     orders: KeptArrays = field(default_factory=KeptArrays)
 
-    def keep(self, work: Work, file: PublishedFile, optimizer_state: PublishedFile | None) -> None:
+    def keep(
+        self, work: files.Work, file: PublishedFile, optimizer_state: PublishedFile | None
+    ) -> None:
         """Keep the result of a task, if it is whole, so that the next one need not read it."""
         if work.start is None and self.team is None:
             self.kept[:] = [_Kept(file, optimizer_state, work.optimizer_state)]
@@ -119,18 +79,18 @@ class _LoadedExperiment(LoadedTasks):
         if task.snapshot is not None:
             try:
                 begun.training.restore({**_tensors_of(self.snapshots, task.snapshot.file)})
-            except StoreError as error:
+            except errors.StoreError as error:
                 log.warning("%s begins at its beginning: %s", task.id, error)
                 # Begin a new training, because `restore` may have loaded part of the snapshot.
                 begun = _afresh(self, task)
         begun.training.read_ahead()
         return begun
 
-    def work_of(self, task: TaskMessage, begun: _BegunTask) -> Work:
+    def work_of(self, task: TaskMessage, begun: _BegunTask) -> files.Work:
         """Return the remaining work of a task."""
         spec, training = self.spec, begun.training
         # Copy nothing, because the next task begins only after we have written the files.
-        return Work(
+        return files.Work(
             parameters=training.parameters(copy=False),
             optimizer_state=training.optimizer_state(copy=False)
             if spec.optimizer_state == "keep"
@@ -138,7 +98,7 @@ class _LoadedExperiment(LoadedTasks):
             samples=training.samples,
             steps=training.steps_done,
             loss=training.mean_loss,
-            start=_start_of(self, task, begun.start) if spec.update_codec != WHOLE else None,
+            start=_start_of(self, task, begun.start) if spec.update_codec != files.WHOLE else None,
         )
 
     @property
@@ -152,8 +112,7 @@ class _LoadedExperiment(LoadedTasks):
         return self.team.shortages if self.team is not None else self.shortage.count
 
 
-def _opened(spec: Spec, shared: SharedDirectory, key: str) -> Data:
-    """Open the data of an experiment."""
+def _opened(spec: Spec, shared: files.SharedDirectory, key: str) -> Data:
     fetch_dataset(shared, key)
     return open_data(spec, shared.datasets, key)
 
@@ -171,15 +130,15 @@ def _built(
         # dataset's code does not matter here, because workers only read the data that it made.
         for field, name in spec.factories.items():
             if field != "dataset":
-                check_code(field, name, spec.code)
+                user_code.check_code(field, name, spec.code)
         task = load(spec, data)
         task.examples("train")
         # Before the network is built, because the steps need the memory of another one.
         checksum = "" if trial is None else _repeat(task, trial, differs)
         return task, task.network(), checksum
-    except OtherCode as error:
-        raise OtherCode(error.file, remedy) from error
-    except SpecError as error:
+    except errors.OtherCode as error:
+        raise errors.OtherCode(error.file, remedy) from error
+    except errors.SpecError as error:
         if not spec.trains_own_code or isinstance(error, _DependsOnProcess):
             raise
         raise unfit(error, remedy, tuple(differs)) from error
@@ -188,24 +147,27 @@ def _built(
 def _repeat(task: LoadedTask, trial: TrialSums, differs: Sequence[str]) -> str:
     """Repeat the steps of a trial in this process; returns their checksum, or nothing."""
     tried = copy(task)
-    tried.spec = as_tried(task.spec)
-    found = [(where, in_short(looks)) for where, looks in repeated(tried)]
+    tried.spec = repeating.as_tried(task.spec)
+    found = [(where, repeating.in_short(looks)) for where, looks in repeating.repeated(tried)]
     if not found:
         return ""
-    its = str(numeric_class(task.spec.device))
+    its = str(numerics.numeric_class(task.spec.device))
     known = trial.looks if its == trial.numeric_class else found[0][1]
-    what = difference(from_short(known), [(where, from_short(looks)) for where, looks in found])
+    what = repeating.difference(
+        repeating.from_short(known),
+        [(where, repeating.from_short(looks)) for where, looks in found],
+    )
     if what:
         try:
-            report(task.spec, f"gives different bytes in another process: {what}; {RULE}")
-        except SpecError as error:
+            report(task.spec, f"gives different bytes in another process: {what}; {repeating.RULE}")
+        except errors.SpecError as error:
             if differs:
                 raise
             raise _DependsOnProcess(*task.spec.trained_code, error.accepted) from None
     return found[0][1][-1]
 
 
-class _DependsOnProcess(SpecError):
+class _DependsOnProcess(errors.SpecError):
     """A user's code gives other bytes in another process, so no machine is to blame."""
 
 
@@ -213,7 +175,7 @@ class _BegunTask(NamedTuple):
     """A task that has begun, and its first parameters; None if a file has them."""
 
     training: ShardTraining
-    start: Mapping[str, Array] | None
+    start: Mapping[str, files.Array] | None
 
 
 def _afresh(loaded: _LoadedExperiment, task: TaskMessage) -> _BegunTask:
@@ -224,9 +186,11 @@ def _afresh(loaded: _LoadedExperiment, task: TaskMessage) -> _BegunTask:
     if kept is None or task.step is not None or kept.update.checksum != task.model.checksum:
         model = loaded.models.read(task.model, task.leading, task.whole)
         if task.step is not None:
-            model = moved_by(model, decode(loaded.store.read(task.step), task.step.name))
+            model = files.moved_by(
+                model, files.decode(loaded.store.read(task.step), task.step.name)
+            )
         start = model.tensors
-        load_parameters(loaded.model, start)
+        parameters.load_parameters(loaded.model, start)
     indices, checksum = _indices_of(loaded, task.indices)
     part = LocalTask(
         indices=indices,
@@ -237,7 +201,7 @@ def _afresh(loaded: _LoadedExperiment, task: TaskMessage) -> _BegunTask:
     )
     known = kept is not None and kept.optimizer_state == task.optimizer_state
     arrays = kept.arrays if kept and known else _handed_on(loaded, task)
-    training = _placed(loaded, part, optimizer_part(arrays))
+    training = _placed(loaded, part, files.optimizer_part(arrays))
     # Keep a computed start, which is in two files; one file costs little to read again.
     return _BegunTask(training, start if task.step is not None else None)
 
@@ -245,7 +209,7 @@ def _afresh(loaded: _LoadedExperiment, task: TaskMessage) -> _BegunTask:
 def _placed(loaded: _LoadedExperiment, part: LocalTask, state: Arrays) -> ShardTraining:
     """Return a training with its network and optimizer already on the device."""
     try:
-        with lack_of_memory():
+        with numerics.lack_of_memory():
             return ShardTraining(
                 loaded.task,
                 loaded.model,
@@ -256,22 +220,22 @@ def _placed(loaded: _LoadedExperiment, part: LocalTask, state: Arrays) -> ShardT
                 spills=loaded.shortage.spills,
                 orders=loaded.orders,
             )
-    except OutOfMemory as error:
+    except errors.OutOfMemory as error:
         wanted = "the network and its optimizer alone need too much: use a device with more memory"
-        raise OutOfMemory(f"{error}; {wanted}") from error
+        raise errors.OutOfMemory(f"{error}; {wanted}") from error
 
 
 def _start_of(
-    loaded: _LoadedExperiment, task: TaskMessage, held: Mapping[str, Array] | None
-) -> Start:
+    loaded: _LoadedExperiment, task: TaskMessage, held: Mapping[str, files.Array] | None
+) -> files.Start:
     """Read the model once more, so that neither training nor snapshots need to hold it."""
     model = loaded.models.read(task.model, task.leading, task.whole)
-    return Start(
+    return files.Start(
         model=model,
         file=task.model,
         tensors=model.tensors if held is None else held,
         compression=loaded.spec.update_codec,
-        unsent=unsent_part(_handed_on(loaded, task), model.tensors),
+        unsent=files.unsent_part(_handed_on(loaded, task), model.tensors),
     )
 
 
@@ -281,9 +245,8 @@ def _handed_on(loaded: _LoadedExperiment, task: TaskMessage) -> Mapping[str, npt
     return _tensors_of(loaded.store, state) if state is not None else {}
 
 
-def _tensors_of(store: Store, file: PublishedFile) -> Mapping[str, npt.NDArray[Any]]:
-    """Read the tensors of a published file."""
-    return decode(store.read(file), file.name).tensors
+def _tensors_of(store: files.Store, file: PublishedFile) -> Mapping[str, npt.NDArray[Any]]:
+    return files.decode(store.read(file), file.name).tensors
 
 
 def _indices_of(
@@ -318,7 +281,7 @@ class TaskRunner(TaskFlow):
 
     def __init__(
         self,
-        shared: SharedDirectory,
+        shared: files.SharedDirectory,
         device: str,
         processes: int | None = None,
         loaders: int | None = 0,
@@ -346,7 +309,7 @@ class TaskRunner(TaskFlow):
         """Train a task and publish its update; see `TaskFlow`."""
         try:
             return super().run(task, control)
-        except (FileCorrupt, FileMissing):
+        except (errors.FileCorrupt, errors.FileMissing):
             if self._loaded is not None and self._loaded.spec.task is None:
                 self.close()  # the manager may have replaced the dataset
             raise
@@ -367,21 +330,23 @@ class TaskRunner(TaskFlow):
         device = trained_on(spec.device, self._device)
         if device is None:
             asked = f"start it with --device {spec.device}"
-            raise UnfitWorker(f"this worker trains on the {self._device}; {asked}")
+            raise errors.UnfitWorker(f"this worker trains on the {self._device}; {asked}")
         spec = spec.replace(device=device)
         torch.set_num_threads(spec.threads)
-        remedy = settle_code(spec, store, accepts=self._accepts_code)
-        self.differs = differences(spec.packages)
+        remedy = shipping.settle_code(spec, store, accepts=self._accepts_code)
+        self.differs = user_code.differences(spec.packages)
         for one in self.differs:
             log.warning("this worker has %s", one)
         data = shared.retry_policy.call(partial(_opened, spec, shared, task.dataset))
         loaded, model, trial = _built(spec, data, task.trial, remedy, self.differs)
-        release(device)  # what the trial has used
+        accelerators.release(device)  # what the trial has used
         if task.frozen is not None:
-            load_frozen(model, _tensors_of(store, task.frozen))
+            parameters.load_frozen(model, _tensors_of(store, task.frozen))
         versions = ModelReader(store, keeps=spec.publishes_steps)
         if spec.publishes_steps and spec.init_from is None:
-            drawn = encode(parameters_of(model), model_metadata(buffers_of(model)))
+            drawn = files.encode(
+                parameters.parameters_of(model), files.model_metadata(parameters.buffers_of(model))
+            )
             versions.draw((*task.leading, task.model)[0], b"".join(drawn))
         self._loaded = _LoadedExperiment(
             experiment=task.id.experiment,
@@ -411,9 +376,6 @@ class TaskRunner(TaskFlow):
         processes = min(wanted, self._processes or wanted)
         if processes == 1:
             return None
-        # Imported here, because most workers are one process and need no team.
-        from downpour.learning.intra_worker.team import Team
-
         return Team(loaded, model, self._shared.datasets, key, processes)
 
     def close(self) -> None:
@@ -424,4 +386,4 @@ class TaskRunner(TaskFlow):
             self._loaded.loaders.close()
         if self._loaded is not None:
             device, self._loaded = self._loaded.spec.device, None
-            release(device)
+            accelerators.release(device)

@@ -356,13 +356,15 @@ class ReadAhead:
 
     def _taken(self) -> Need | None:
         with self._changed:
-            self._changed.wait_for(lambda: self._next == len(self._needs) or self._has_room())
+            self._changed.wait_for(
+                lambda: (
+                    self._next in {len(self._needs), self._reached}
+                    or self._held_bytes < self._ahead_bytes
+                )
+            )
             if self._next == len(self._needs):
                 return None
             need = self._needs[self._next]
             self._next += 1
             self._held_bytes += need.block.size_bytes
             return need
-
-    def _has_room(self) -> bool:
-        return self._next == self._reached or self._held_bytes < self._ahead_bytes

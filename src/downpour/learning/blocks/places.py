@@ -25,15 +25,12 @@ import xxhash
 
 from downpour.base.errors import FileCorrupt, SpecError, StoreError
 from downpour.base.options import CACHE_VARIABLE, cache_of
+from downpour.files.store import directory, layout, publish, shared_directory
 from downpour.files.store.bucket import Bucket, Found, StoreAway
-from downpour.files.store.directory import FileCache
-from downpour.files.store.layout import Buffer
-from downpour.files.store.publish import RetryPolicy
-from downpour.files.store.shared_directory import folder_of
 from downpour.host.paths import FolderLock, is_object_store
 from downpour.learning.datasets.source import found_at, local_path
 
-_RETRIES = RetryPolicy(seconds=120.0)
+_RETRIES = publish.RetryPolicy(seconds=120.0)
 _LOCKS = 64
 _LOCK_SECONDS = 60.0
 _DIGEST_BYTES = 16
@@ -54,12 +51,10 @@ class BlockPlace(Protocol):
     files: dict[str, File]
     is_remote: bool
 
-    def read(self, key: str, begin: int, end: int) -> Buffer:
+    def read(self, key: str, begin: int, end: int) -> layout.Buffer:
         """Return the bytes [begin, end) of a file.
 
-        Raises:
-            FileCorrupt: the file has changed, or is cut.
-            StoreError: it is missing, or the store does not answer.
+        This raises FileCorrupt if the file has changed or is cut, else StoreError.
         """
 
     def keep_until(self, key: str, begin: int, end: int, at_seconds: float) -> None:
@@ -113,7 +108,7 @@ class _Folder:
                 if S_ISREG(status.st_mode):
                     self.files[key] = _described(status)
 
-    def read(self, key: str, begin: int, end: int) -> Buffer:
+    def read(self, key: str, begin: int, end: int) -> layout.Buffer:
         try:
             with (self._folder / key).open("rb") as file:
                 file.seek(begin)
@@ -159,11 +154,11 @@ class _Store:
             for key, one in sorted(listed.items())
             if _is_wanted(key, pattern)
         }
-        self._cache = BlockCache(folder_of(bucket.url) / "blocks", cache_bytes())
+        self._cache = BlockCache(shared_directory.folder_of(bucket.url) / "blocks", cache_bytes())
         # Apart, because a lost note costs the reading of a whole tar.
-        self._notes = BlockCache(folder_of(bucket.url) / "notes", sys.maxsize)
+        self._notes = BlockCache(shared_directory.folder_of(bucket.url) / "notes", sys.maxsize)
 
-    def read(self, key: str, begin: int, end: int) -> Buffer:
+    def read(self, key: str, begin: int, end: int) -> layout.Buffer:
         fetch: Callable[[], bytes] = lambda: self._fetched(key, begin, end)  # noqa: E731
         return self._cache.read(self._name(key, begin, end), end - begin, fetch)
 
@@ -199,12 +194,7 @@ class _Store:
 
 
 def _listed(url: str) -> tuple[Bucket, str, list[Found]]:
-    """Find the objects at a URL; one whose store is away is no mistake of the user's.
-
-    Raises:
-        SpecError: there are none, or the store refuses.
-        StoreError: the store does not answer.
-    """
+    """Find the objects at a URL; if the store does not answer, it is no mistake of the user's."""
     try:
         return found_at("address", url)
     except SpecError as error:
@@ -231,19 +221,19 @@ def _is_wanted(key: str, pattern: str) -> bool:
     return fnmatch(key, pattern) and not any(part.startswith(".") for part in key.split("/"))
 
 
-def _whole(key: str, content: Buffer, begin: int, end: int) -> Buffer:
+def _whole(key: str, content: layout.Buffer, begin: int, end: int) -> layout.Buffer:
     if len(content) != end - begin:
         raise FileCorrupt(key, f"is cut: it ends at byte {begin + len(content)}, before {end}")
     return content
 
 
-class BlockCache(FileCache):
+class BlockCache(directory.FileCache):
     """Ranges of files on this machine by name; each ends in a digest of its bytes.
 
     Processes that need the same range at the same time wait for the one that fetches it.
     """
 
-    def read(self, name: str, size_bytes: int, fetch: Callable[[], bytes]) -> Buffer:
+    def read(self, name: str, size_bytes: int, fetch: Callable[[], bytes]) -> layout.Buffer:
         """Return a range that is kept, or fetch and keep it."""
         kept = self.get(name)
         if kept is not None and len(kept) == size_bytes:
@@ -288,7 +278,7 @@ class BlockCache(FileCache):
 class RangeFile(io.RawIOBase):
     """A file for libraries that seek and read, over a function that returns a range of it."""
 
-    def __init__(self, read: Callable[[int, int], Buffer], size_bytes: int) -> None:
+    def __init__(self, read: Callable[[int, int], layout.Buffer], size_bytes: int) -> None:
         super().__init__()
         self._read_range, self._size, self._at = read, size_bytes, 0
 

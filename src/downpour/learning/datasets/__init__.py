@@ -52,8 +52,6 @@ from downpour.learning.datasets.source import (
     stacked,
 )
 
-__all__ = ["SOURCES", "Examples", "PreparedDataset", "check_source", "open_prepared", "prepare"]
-
 log = logging.getLogger(__name__)
 
 CLASSES_MAX = 1_000_000
@@ -66,10 +64,7 @@ _EXAMPLES_OF_A_CLASS = 4
 
 
 def decoded(arrays: Arrays, spec: Spec) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Bring a source's arrays into the prepared form.
-
-    Returns:
-        What the dataset's `facts.json` states (see `prepared.Stated`), and its arrays.
+    """Return what the `facts.json` of a source's arrays states (`prepared.Stated`), and its arrays.
 
     `x` is uint8 [n, h, w, c] or float32 [n, ...]. `y` is int64 [n] (class numbers below `classes`)
     or float32 [n, k] (zeros and ones; `classes` is 0). `mean` and `std` are in the units of `x`,
@@ -335,16 +330,12 @@ def prepare(
 
     The name is the dataset's key: it follows from the content, so that equal keys are equal
     examples. Safe to call from many processes together: one decodes, the others wait; a second
-    call returns at once.
+    call returns at once. The examples come from `source`, by default what the spec names.
 
-    Args:
-        spec: names the dataset.
-        datasets_root: where prepared datasets are.
-        data_dir: is searched for the files of well-known datasets before the cache
-            `datasets_root/downloads`, and for a relative `data_path` before the working directory.
-        begun_with: the key that an experiment goes on with. Its source is not needed while the
-            folder is whole, and must come to the same key where it is not.
-        source: where the examples come from; by default what the spec names.
+    We search `data_dir` for the files of well-known datasets before the cache
+    `datasets_root/downloads`, and for a relative `data_path` before the working directory. An
+    experiment goes on with the key `begun_with`. It needs no source while the folder is whole, and
+    the source must come to the same key where it is not.
     """
     source = source or _source(spec)
     if begun_with is None:

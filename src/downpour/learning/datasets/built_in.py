@@ -17,11 +17,9 @@ from downpour.core.spec import Spec
 from downpour.files.store.directory import names_in
 from downpour.files.store.publish import writing
 from downpour.host.paths import FolderLock
-from downpour.learning.datasets.source import Arrays, SourceFiles, fingerprint, held_out
+from downpour.learning.datasets.source import Arrays, DataSource, SourceFiles, fingerprint, held_out
 
 _MISSING = "needs scikit-learn; install downpour-sgd[digits]"
-
-Pair = tuple[NDArray[Any], NDArray[np.int64]]
 
 
 class Digits:
@@ -40,29 +38,15 @@ class Digits:
 
 
 def _read() -> Arrays:
-    images, y = _from_its_file() or _from_its_loader()
-    train, test = held_out(y, len(y))
-    x = images.astype(np.uint8)
-    return Arrays(train_x=x[train], train_y=y[train], test_x=x[test], test_y=y[test])
-
-
-def _from_its_file() -> Pair | None:
-    """Read the file that the loader reads: importing the loader costs most of a second."""
+    """Read the file that scikit-learn's loader reads: importing that costs most of a second."""
     package = find_spec("sklearn")
     if package is None:
         raise SpecError("dataset", "digits", _MISSING)
     path = Path(package.origin or "").parent / "datasets" / "data" / "digits.csv.gz"
-    if not path.is_file():
-        return None
     table = np.loadtxt(path, dtype=np.int64, delimiter=",")
-    return table[:, :-1].reshape(-1, 8, 8), table[:, -1]
-
-
-def _from_its_loader() -> Pair:
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    return digits.images, digits.target.astype(np.int64)
+    x, y = table[:, :-1].reshape(-1, 8, 8).astype(np.uint8), table[:, -1]
+    train, test = held_out(y, len(y))
+    return Arrays(train_x=x[train], train_y=y[train], test_x=x[test], test_y=y[test])
 
 
 SILENT_SECONDS = 60.0
@@ -76,18 +60,11 @@ def found_or_downloaded(
     places: tuple[Path | None, Path],
     fetch: Callable[[Path], object],
 ) -> list[Path]:
-    """Return a dataset's files.
+    """Return a dataset's files: those of these names in a folder of one of two places.
 
-    A download goes to its own folder under a lock and is renamed into the cache when it is whole,
-    so that no process reads half of one. If it fails, or the server stops sending, one line says
-    what to do without a network.
-
-    Args:
-        spec: names the dataset.
-        folder: the name of the folder that holds the files, in either place.
-        names: the files in it.
-        places: the data folder, if there is one, and the cache that a download goes to.
-        fetch: downloads into a place, with torchvision.
+    The places are the data folder, if there is one, and the cache. There `fetch` downloads into a
+    separate folder under a lock, which is renamed when it is whole, so that no process reads half
+    of one. If it fails, or the server stops sending, one line says what to do without a network.
     """
     _, downloads = places
     for place in filter(None, places):
@@ -158,7 +135,7 @@ _IDX_FILES = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class IdxSource:
+class IdxSource(DataSource):
     """MNIST or a relative, in torchvision's layout and read by torchvision.
 
     It is in the data folder or in the download cache. torchvision downloads it only if it is in
@@ -168,9 +145,6 @@ class IdxSource:
     name: str  # torchvision's class of the set, and its folder
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
-
-    def check(self, spec: Spec, data_dir: Path | None) -> None:
-        """Pass: whether a download works shows only when it is tried."""
 
     def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> SourceFiles:
         """Find the four files in the data folder or the cache, or download them there."""
@@ -216,7 +190,7 @@ _NAMES = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.b
 _RECORD_BYTES = 1 + 3 * 32 * 32
 
 
-class Cifar10:
+class Cifar10(DataSource):
     """60,000 color images, 32 x 32; a record is a label, then the red, green and blue planes.
 
     torchvision's own CIFAR-10 is the pickled version. We open no pickle here, not even a checked
@@ -224,9 +198,6 @@ class Cifar10:
     `cifar-10-batches-bin/` under the data folder. Otherwise torchvision's downloader fetches the
     binary archive into the cache and checks its MD5.
     """
-
-    def check(self, spec: Spec, data_dir: Path | None) -> None:
-        """Pass: whether a download works shows only when it is tried."""
 
     def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> SourceFiles:
         """Find the six files in the data folder or the cache, or download them there."""

@@ -21,10 +21,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from downpour.base.errors import FileCorrupt, FileMissing
-from downpour.files.store.directory import find_mount, names_in, open_regular, read_regular
-from downpour.files.store.layout import Buffer
-from downpour.files.store.publish import reading
-from downpour.files.store.shared_directory import not_kept
+from downpour.files.store import directory, layout, publish, shared_directory
 
 BLOCK_BYTES = 2**17
 """Small enough that a random photograph brings little else; 1 TB has 128 MB of digests."""
@@ -65,7 +62,7 @@ def checksum_of(digests: bytes) -> str:
 
 def identity(path: Path) -> Identity:
     """Return the identity of a regular file."""
-    with open(open_regular(path), "rb") as file:
+    with open(directory.open_regular(path), "rb") as file:
         return _identity_in(file)
 
 
@@ -77,13 +74,13 @@ def _identity_in(file: IO[bytes]) -> Identity:
 @contextmanager
 def found(folder: Path, name: str) -> Iterator[None]:
     """Raise what goes wrong with a file of a prepared folder; see `files/store/publish.py`."""
-    with reading(folder, name):
+    with publish.reading(folder, name):
         try:
             yield
         except FileNotFoundError:
             # An NFS client caches that a file was missing, until it lists the folder.
-            if folder.name in names_in(folder.parent):
-                names_in(folder)
+            if folder.name in directory.names_in(folder.parent):
+                directory.names_in(folder)
             raise FileMissing(f"{folder.name}/{name}") from None
 
 
@@ -107,7 +104,7 @@ class VerifiedBlocks:
     def checksum(self, digests: Path | None = None) -> str:
         """Return the file's checksum by the digests beside it; without them, read all of it."""
         if self._left and digests is not None:
-            self._digests = read_regular(digests)
+            self._digests = directory.read_regular(digests)
         elif self._left:
             self._digests = b"".join(self._read(range(self._count)))
             self._note(np.arange(self._count))
@@ -116,10 +113,8 @@ class VerifiedBlocks:
     def verify(self, rows: NDArray[np.int64], row_bytes: int) -> None:
         """Verify the blocks of some rows [n]; `checksum` was right before.
 
-        Raises:
-            FileCorrupt: a block has changed.
-            FileMissing: the file has been removed.
-            StoreError: the file cannot be read.
+        This raises FileCorrupt if a block has changed, FileMissing if the file is gone, else
+        StoreError.
         """
         if not self._left or not len(rows) or not row_bytes:
             return
@@ -147,9 +142,8 @@ class VerifiedBlocks:
         self._left = int(np.count_nonzero(self._unverified))
 
     def _read(self, blocks: Sequence[int] | NDArray[Any]) -> Iterator[bytes]:
-        """Yield the digest of each block."""
         window = bytearray(min(BLOCK_BYTES, self._bytes))
-        with open(open_regular(self._path), "rb", buffering=0) as file:
+        with open(directory.open_regular(self._path), "rb", buffering=0) as file:
             if _identity_in(file) != self._same:  # then we have mapped another file
                 raise FileCorrupt(self._shown, "has been replaced since it was opened")
             for block in blocks:
@@ -195,7 +189,7 @@ class CopiedBlocks(VerifiedBlocks):
                 return self._is_right(block, held)
         return False
 
-    def _is_right(self, block: int, content: Buffer) -> bool:
+    def _is_right(self, block: int, content: layout.Buffer) -> bool:
         digest = self._digests[16 * block : 16 * block + 16]
         return xxhash.xxh3_128_digest(content) == digest
 
@@ -212,9 +206,9 @@ class CopiedBlocks(VerifiedBlocks):
                     os.pwrite(self._copy.fileno(), content, begin)
         if self._is_there(block):
             return
-        mount = find_mount(Path(self._copy.name)) if self._copy is not None else None
+        mount = directory.find_mount(Path(self._copy.name)) if self._copy is not None else None
         if mount is not None and mount.kind == "tmpfs":  # to touch a hole would be a fault (SIGBUS)
-            raise not_kept("full")
+            raise shared_directory.not_kept("full")
         self._content[begin : begin + len(content)] = np.frombuffer(content, np.uint8)
 
 

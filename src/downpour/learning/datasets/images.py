@@ -239,8 +239,6 @@ class _Parts:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The images of both parts."""
-
     classes: tuple[str, ...]
     train: ImageFiles
     test: ImageFiles

@@ -120,11 +120,7 @@ class Examples:
         return len(self.x)
 
     def verify(self, rows: NDArray[np.int64] | None) -> None:
-        """Verify some rows [n] of `x`, or all of them, if this process has not done so.
-
-        Raises:
-            FileCorrupt: a block of the file has changed.
-        """
+        """Verify some rows [n] of `x`, or all, if this process has not; raises FileCorrupt."""
         if self.blocks is None:
             return
         if rows is None:

@@ -253,14 +253,11 @@ class DataSource(Protocol):
     """One kind of dataset."""
 
     def check(self, spec: Spec, data_dir: Path | None) -> None:
-        """Raise SpecError for mistakes that are cheap to see; `find` may still fail."""
+        """Raise SpecError for mistakes that are cheap to see, if any; `find` may still fail."""
+        del spec, data_dir
 
     def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> SourceFiles:
-        """Find the source's files; some sources download them into `downloads`.
-
-        Raises:
-            SpecError: the files are missing, or have another format.
-        """
+        """Find the source's files, or refuse them; some sources download into `downloads`."""
 
 
 def fingerprint(paths: Iterable[Path], *, field: str = "dataset") -> tuple[str, ...]:

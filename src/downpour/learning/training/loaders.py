@@ -35,15 +35,13 @@ from downpour.base.names import CPU
 from downpour.base.options import LOADERS_MAX
 from downpour.core.spec import Spec
 from downpour.host import machine
-from downpour.learning import numerics
+from downpour.learning import blame, numerics, user_code
 from downpour.learning.accelerators import is_plain, repeatable
-from downpour.learning.blame import users_errors
 from downpour.learning.shipping import folder_in_use, use
 from downpour.learning.tasks import Batch
 from downpour.learning.tasks.agreement import Reading, open_data
 from downpour.learning.tasks.batches import Indices, batch_of, on_device
 from downpour.learning.tasks.loaded import LoadedTask, load
-from downpour.learning.user_code import check_code
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +65,7 @@ def load_again(toml: str, datasets: Path, data_key: str, code: Path | None = Non
     if code is not None:
         use(code)
     for field, name in spec.factories.items():
-        check_code(field, name, spec.code)
+        user_code.check_code(field, name, spec.code)
     return load(spec, open_data(spec, datasets, data_key))
 
 
@@ -160,7 +158,7 @@ class _Batches(Dataset[_Prepared | None]):
             if not self._can_be_sent:  # torch's queue would drop it, and leave the worker waiting
                 ForkingPickler.dumps(prepared)
                 self._can_be_sent = True
-        except users_errors():
+        except blame.users_errors():
             return None
         self._told = request.seed, request.step, len(digests)
         return prepared
@@ -183,7 +181,6 @@ def _prepared(loaded: LoadedTask, request: BatchRequest) -> _Prepared:
 
 
 def _begin(_: int) -> None:
-    """Set up a loader's process."""
     # A terminal's Ctrl-C goes to all processes; the worker decides when its loaders end.
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -213,14 +210,9 @@ class Loaders:
 
     Training never waits until they have started: it reads its own batches until all are ready.
 
-    Args:
-        loaded: the task, as this process uses it.
-        source: makes it in a loader, where it is sent.
-        count: how many to start; None: as many as pay off, which the first steps show.
-        examples: the part of which they read first.
-
-    Attributes:
-        pids: the processes that are ready.
+    This process uses the task `loaded`, and `source` makes it in a loader. `count` are started;
+    None: as many as pay off, which the first steps show. They first read of the part `examples`.
+    The processes in `pids` are ready.
     """
 
     def __init__(

@@ -27,18 +27,10 @@ from downpour.learning.tasks import Position, ReadsAhead
 from downpour.learning.tasks.batches import Indices
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.training import epoch_order, parameters
+from downpour.learning.training import step as single_step
 from downpour.learning.training.loaders import BatchRequest, Loaders
 from downpour.learning.training.optimizers import Optimizers
 from downpour.learning.training.parameters import Arrays
-from downpour.learning.training.step import (
-    StepHelp,
-    TrainingStep,
-    advice,
-    batch_parts,
-    cutting,
-    kept_on_host,
-    train_step,
-)
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +68,7 @@ class ShardTraining:
         model: nn.Module,
         task: LocalTask,
         optimizer_state: Mapping[str, NDArray[Any]] | None = None,
-        helpers: StepHelp | None = None,
+        helpers: single_step.StepHelp | None = None,
         loaders: Loaders | None = None,
         *,
         spills: bool = False,
@@ -103,7 +95,7 @@ class ShardTraining:
             self._optimizers.load(optimizer_state)
         self._helpers = helpers
         self._spills = spills
-        arrangement = cutting(spec)
+        arrangement = single_step.cutting(spec)
         self._alone = None if arrangement is None else arrangement.alone(loaded, model)
         self._randomness = numerics.Randomness(
             numerics.task_seed(spec.seed, task.round, task.shard),
@@ -202,11 +194,11 @@ class ShardTraining:
             if not self._gets_to(stop, goes_on):
                 self._gets_to(stop, goes_on)
         except OutOfMemory as error:
-            raise OutOfMemory(f"{error}; {advice(self._loaded)}") from error
+            raise OutOfMemory(f"{error}; {single_step.advice(self._loaded)}") from error
 
     def _gets_to(self, stop: int, goes_on: Callable[[], bool]) -> bool:
         """Train until a step; false if an operation could not repeat its bits, and now need not."""
-        keeping = kept_on_host(self._model) if self._spills else nullcontext()
+        keeping = single_step.kept_on_host(self._model) if self._spills else nullcontext()
         settings = numerics.settings(self._spec, strict=self._loaded.repeats)
         try:
             with settings, self._randomness.active(), keeping:
@@ -248,7 +240,7 @@ class ShardTraining:
 
     def _step(self) -> None:
         indices = self._batch(self._steps_done)
-        step = TrainingStep(
+        step = single_step.TrainingStep(
             loaded=self._loaded,
             model=self._model,
             indices=indices,
@@ -269,7 +261,7 @@ class ShardTraining:
             steps=self._part.of_epoch,
         )
         self._optimizers.reach(self._model, position)
-        loss = train_step(step, self._optimizers, self._helpers, self._alone)
+        loss = single_step.train_step(step, self._optimizers, self._helpers, self._alone)
         if loss.dim():  # a sum and a count
             self._loss_sum.add_(loss[0])
             self._counted.add_(loss[1])
@@ -284,7 +276,7 @@ class ShardTraining:
     def _requests(self, step: int) -> Iterator[BatchRequest]:
         """Yield what loaders may prepare, from a step on."""
         for number in range(step, self.steps_total):
-            for part in batch_parts(self._batch(number), self._spec.parts):
+            for part in single_step.batch_parts(self._batch(number), self._spec.parts):
                 yield BatchRequest(self._randomness.seed, number, part.number, part.indices)
 
     def _place_after(self, steps: int) -> int:

@@ -112,7 +112,6 @@ class OptimizerState:
     # Places
 
     def _by_parameter(self) -> Iterator[tuple[str, MutableMapping[str, Any], nn.Parameter]]:
-        """Yield the state of each parameter, with its name."""
         for name, parameter in self._parameters.items():
             seen: set[int] = set()
             for optimizer, one in self._optimizers.items():
@@ -139,11 +138,10 @@ class OptimizerState:
             for what, value in holder.items():
                 is_known = isinstance(value, Optimizer) or id(value) in shared
                 is_known |= isinstance(what, Tensor) or what in {"params", *_OF_TORCH}
-                if not (is_known or self._is_scheduled(holder, what, value)):
+                if what == "lr" and type(value) is float:  # then the schedule decides it
+                    is_known |= value == self.rates.get(id(holder))
+                if not is_known:
                     yield f"{place}/{what}", value
-
-    def _is_scheduled(self, holder: Mapping[str, Any], what: str, value: Any) -> bool:
-        return what == "lr" and type(value) is float and value == self.rates.get(id(holder))
 
     def _holders(self) -> dict[str, MutableMapping[Any, Any]]:
         """Return where optimizers keep what belongs to no parameter, once each."""
@@ -303,7 +301,6 @@ def _plain_array(value: Tensor, *, copy: bool = True) -> NDArray[Any]:
 def _beside_parameter(
     parameter: nn.Parameter, what: str, array: NDArray[Any], name: str, *, fused: bool
 ) -> Tensor:
-    """Return a tensor of a parameter's state."""
     if array.shape == tuple(parameter.shape):
         # Fused kernels walk through memory: a buffer must have the layout of its parameter.
         held = shown_in(array)

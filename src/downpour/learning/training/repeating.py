@@ -42,15 +42,12 @@ _DATES = ("localtime", "gmtime", "ctime", "strftime")
 
 @contextmanager
 def another_clock(modules: Sequence[ModuleType]) -> Iterator[list[str]]:
-    """Return a context in which the code of these modules meets another time.
+    """Yield the places that ask for the time, while the code of these modules meets another one.
 
     Only calls from the user's own files get the other time. Torch, other libraries, and our own
     threads get the real one. Dates change in these modules alone, because a library that is
     imported meanwhile would keep the classes that it finds. So an `import datetime` inside a
     function finds the real dates.
-
-    Yields:
-        The places that have asked for the time, so far.
     """
     clock = _Clock({str(module.__file__) for module in modules})
     homes = (time, *modules)
@@ -309,7 +306,6 @@ def _owners(loaded: LoadedTask, modules: Sequence[ModuleType]) -> Iterator[Any]:
 def _numbers(
     loaded: LoadedTask, modules: Sequence[ModuleType]
 ) -> dict[tuple[int, str], int | float]:
-    """Return the numbers of all owners, by owner and name."""
     return {
         (id(owner), name): value
         for owner in _owners(loaded, modules)
@@ -322,7 +318,6 @@ def _numbers(
 def _standing_at(
     loaded: LoadedTask, modules: Sequence[ModuleType], numbers: Mapping[tuple[int, str], float]
 ) -> Iterator[None]:
-    """Return a context in which numbers of owners have these values."""
     owners = {id(owner): owner for owner in _owners(loaded, modules)}
     before = _numbers(loaded, modules)
     try:

@@ -66,11 +66,7 @@ class TrainingStep:
         self.randomness.begin(self.number, part)
 
     def add(self, part: BatchPart, model: nn.Module | None = None) -> Tensor:
-        """Add a part's gradient to the parameters' own, with a stand-in for the network if given.
-
-        Returns:
-            The part's loss, see `add_gradient`.
-        """
+        """Add a part's gradient, see `add_gradient`; `model` may stand in for the network."""
         # If no other process can compute a part, all draw in a row, as in any loop of a user's.
         if self.loaded.spec.inside.processes > 1:
             self.seed(part.number)
@@ -82,11 +78,9 @@ class StepHelp(Protocol):
     """A way to compute a step's gradient other than part after part, such as with helpers."""
 
     def gradient(self, step: TrainingStep) -> list[Tensor] | None:
-        """Add the gradients of all parts, in order, to the parameters' own.
+        """Add the gradients of all parts, in order, to the parameters' own; return their losses.
 
-        Returns:
-            Each part's loss. None if the caller must compute the whole step on its own; the
-            parameters may have some gradients by then.
+        None if the caller must compute the whole step; there may be some gradients by then.
         """
 
 
@@ -192,7 +186,6 @@ def _checked_pair(pair: tuple[object, ...], loaded: LoadedTask) -> tuple[Tensor,
 
 
 def _checked(loss: object, loaded: LoadedTask, method: str, *, trained: bool) -> Tensor:
-    """Return a loss if it can be trained on."""
     if not isinstance(loss, Tensor):
         accepted = f"{method}() must return a tensor, but returned {type(loss).__name__}"
     elif loss.dim() or not loss.is_floating_point():

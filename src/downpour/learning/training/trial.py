@@ -16,14 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from downpour.base.errors import (
-    DownpourError,
-    FileCorrupt,
-    NonFinite,
-    OutOfMemory,
-    SpecError,
-    UnfitWorker,
-)
+from downpour.base import errors
 from downpour.base.names import CPU
 from downpour.base.states import unmeasured
 from downpour.core.spec import Spec
@@ -34,20 +27,8 @@ from downpour.learning.blame import users_errors
 from downpour.learning.tasks.batches import Indices
 from downpour.learning.tasks.loaded import LoadedTask
 from downpour.learning.tasks.own import overrides, theirs, told
-from downpour.learning.training import repeating
-from downpour.learning.training.epoch_order import part_of
-from downpour.learning.training.evaluation import evaluate_on
-from downpour.learning.training.loop import LocalTask, ShardTraining
+from downpour.learning.training import epoch_order, evaluation, loop, repeating, step
 from downpour.learning.training.parameters import Arrays, load_parameters, parameters_of
-from downpour.learning.training.step import (
-    StepCost,
-    add_gradient,
-    batch_parts,
-    cutting,
-    in_words,
-    last_batch,
-    settled,
-)
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +47,7 @@ _BEFORE = (
 
 def check_trains(
     loaded: LoadedTask, shards: Sequence[Indices], start: Arrays | None = None
-) -> StepCost | None:
+) -> step.StepCost | None:
     """Refuse a network that cannot train, or does not train to the same bytes twice.
 
     It trains two steps and the smallest batch that a shard ends with, both twice, and evaluates a
@@ -74,17 +55,15 @@ def check_trains(
     logs that and refuses nothing, because workers may have more. Bytes that differ on a GPU, or in
     a training that the spec does not call repeatable, are only logged.
 
-    The networks begin with the parameters and buffers of `start`, which hold still meanwhile.
-
-    Returns:
-        What a step costs; None if no step was taken.
+    The networks begin with the parameters and buffers of `start`, which hold still meanwhile. This
+    returns the cost of a step; None if none was taken.
     """
     if not any(map(len, shards)):
         return None
     processes = loaded.spec.inside.processes
     if processes > 1 and loaded.has_own_step:
         accepted = "must be 1, because the task's step() does everything itself"
-        raise SpecError("inside.processes", processes, accepted)
+        raise errors.SpecError("inside.processes", processes, accepted)
     trial = _Trial(loaded, shards, start)
     try:
         with numerics.lack_of_memory(), theirs(loaded.spec, "cannot be trained"):
@@ -93,12 +72,12 @@ def check_trains(
             difference = trial.difference() and trial.difference()
             trial.evaluate()
             trial.compare_parts()
-    except (FileCorrupt, NonFinite) as error:
-        raise SpecError(*loaded.spec.trained_code, f"cannot be trained: {error}") from None
-    except OutOfMemory as error:
+    except (errors.FileCorrupt, errors.NonFinite) as error:
+        raise errors.SpecError(*loaded.spec.trained_code, f"cannot be trained: {error}") from None
+    except errors.OutOfMemory as error:
         log.warning("could not try the network: %s (%s)", error, told_limit())
         return None
-    except UnfitWorker as error:
+    except errors.UnfitWorker as error:
         accepted = f"its examples change during use: {error}"
         raise loaded.mistake("examples", accepted) from None
     if difference:
@@ -111,7 +90,7 @@ def report(spec: Spec, what: str) -> None:
     field, name = spec.trained_code
     # Several kernels of accelerators add in any order, and the user cannot choose others.
     if spec.device == CPU and spec.repeatable:
-        raise SpecError(field, name, f"{what} (repeatable = false accepts that)")
+        raise errors.SpecError(field, name, f"{what} (repeatable = false accepts that)")
     log.warning("%s %s %s", field, name, what)
 
 
@@ -120,7 +99,6 @@ _Look = tuple[str, str, dict[str, str]]
 
 
 def _form(arrays: Arrays, name: str) -> str:
-    """Return an array's type and shape, for people."""
     return f"{arrays[name].dtype} {list(arrays[name].shape)}" if name in arrays else "absent"
 
 
@@ -136,10 +114,10 @@ class _Trial:
         self._spec = loaded.spec
         self._number = max(range(len(shards)), key=lambda shard: len(shards[shard]))
         self._shard = shards[self._number]
-        ends = (last_batch(shard, self._spec) for shard in shards if len(shard))
+        ends = (step.last_batch(shard, self._spec) for shard in shards if len(shard))
         self._rest = min(ends, key=len)
         self._network: nn.Module | None = None
-        self.cost: StepCost | None = None
+        self.cost: step.StepCost | None = None
 
     def difference(self) -> str:
         """Train twice; returns what differs and its likely cause, or nothing."""
@@ -158,7 +136,7 @@ class _Trial:
             if odd:
                 named = changed and cause == _BEFORE
                 what = f" ({', '.join(changed[:3])} changes)" if named else ""
-                return f"{in_words(odd)} {moment}{what}; {cause}"
+                return f"{step.in_words(odd)} {moment}{what}; {cause}"
         return ""
 
     def _check_frozen(self, before: Mapping[str, str], after: Mapping[str, str]) -> None:
@@ -202,7 +180,7 @@ class _Trial:
         ]
         if why:
             accepted = f"must be 1: {why[0]}; use accumulate instead"
-            raise SpecError("inside.processes", self._spec.inside.processes, accepted)
+            raise errors.SpecError("inside.processes", self._spec.inside.processes, accepted)
 
     def _straight_on(self, network: nn.Module) -> Iterator[_Look]:
         yield "before the first step", _ELSEWHERE, repeating.begun(network)
@@ -219,10 +197,10 @@ class _Trial:
 
     def cut(self) -> None:
         """Refuse a network that the spec's arrangement cannot cut."""
-        arrangement = cutting(self._spec)
+        arrangement = step.cutting(self._spec)
         if arrangement is not None:
             few = self._shard[: self._spec.batch_size]
-            arrangement.check(self._loaded, batch_parts(few, self._spec.parts)[0])
+            arrangement.check(self._loaded, step.batch_parts(few, self._spec.parts)[0])
 
     def evaluate(self) -> None:
         """Evaluate a user's task on the first and the last batch of the test examples."""
@@ -232,7 +210,7 @@ class _Trial:
         last = count - (count % size or size)
         chosen = np.unique(np.r_[0 : min(size, count), last:count])
         before = repeating.begun(self._network)
-        found = evaluate_on(self._network, self._loaded, chosen)
+        found = evaluation.evaluate_on(self._network, self._loaded, chosen)
         if not math.isfinite(found.loss):
             told = "the loss on the test examples is NaN or infinite"
             raise self._loaded.mistake("loss", told)
@@ -241,13 +219,13 @@ class _Trial:
         if changed:
             method = "metrics" if overrides(self._loaded.task, "metrics") else "loss"
             accepted = (
-                f"an evaluation must leave the network unchanged, but changes {in_words(changed)}; "
-                "metrics() may restore it"
+                "an evaluation must leave the network unchanged, but changes "
+                f"{step.in_words(changed)}; metrics() may restore it"
             )
             raise self._loaded.mistake(method, f"{method}(): {accepted}")
         goal = self._spec.goal
         if goal is not None and goal.value(found) is None:
-            raise SpecError("keep_best", str(goal), unmeasured(found))
+            raise errors.SpecError("keep_best", str(goal), unmeasured(found))
 
     def compare_parts(self) -> None:
         """Note if a batch in parts takes another step than the whole one."""
@@ -258,7 +236,7 @@ class _Trial:
             line = parts_differ(self._loaded, self._network, few)
             self.cost = replace(self.cost, in_parts=line)
 
-    def _timed_step(self, training: ShardTraining, network: nn.Module) -> None:
+    def _timed_step(self, training: loop.ShardTraining, network: nn.Module) -> None:
         """Take a step, the second: the first one also allocates memory and chooses kernels."""
         kept: dict[int, int] = {}
 
@@ -275,7 +253,7 @@ class _Trial:
         for value in network.parameters():
             kept[value.data_ptr()] = value.nbytes * (2 if value.requires_grad else 1)
         state = sum(array.nbytes for array in training.optimizer_state(copy=False).values())
-        self.cost = StepCost(seconds=seconds, memory_bytes=sum(kept.values()) + state)
+        self.cost = step.StepCost(seconds=seconds, memory_bytes=sum(kept.values()) + state)
 
     def _cut(self) -> Iterator[dict[str, str]]:
         network = self._loaded.network()
@@ -293,52 +271,52 @@ class _Trial:
         yield self._next_task(network)
         self._network = network
 
-    def _first(self, network: nn.Module) -> ShardTraining:
-        steps = part_of(self._spec, len(self._shard), 0).steps
+    def _first(self, network: nn.Module) -> loop.ShardTraining:
+        steps = epoch_order.part_of(self._spec, len(self._shard), 0).steps
         share = min(1.0, _STEPS / max(1, steps))
-        task = LocalTask(indices=self._shard, round=0, shard=self._number, share=share)
-        return ShardTraining(self._loaded, network, task)
+        task = loop.LocalTask(indices=self._shard, round=0, shard=self._number, share=share)
+        return loop.ShardTraining(self._loaded, network, task)
 
     def _next_task(self, network: nn.Module) -> dict[str, str]:
         """Train another task in a network; returns the state after it."""
         load_parameters(network, self._start)
         # The second epoch, if the spec has one: a task's rate() is promised shares below 1.
         round_ = min(1, self._spec.meetings.epochs_in_all - 1)
-        task = LocalTask(indices=self._rest, round=round_, shard=self._number)
-        training = ShardTraining(self._loaded, network, task)
+        task = loop.LocalTask(indices=self._rest, round=round_, shard=self._number)
+        training = loop.ShardTraining(self._loaded, network, task)
         where = f"on a batch of {len(self._rest)}, with which a shard ends"
         try:
             self._advance(training, where)
-        except NonFinite:
+        except errors.NonFinite:
             raise self._infinite(where) from None
         return repeating.state_of(training)
 
-    def _one_step(self, training: ShardTraining) -> ShardTraining:
+    def _one_step(self, training: loop.ShardTraining) -> loop.ShardTraining:
         """Take the next step of the first task, if it has one; it must stay finite."""
         is_first = training.steps_done == 0
         try:
             self._advance(training, f"in step {training.steps_done + 1}")
             training.parameters(copy=False)
-        except NonFinite as error:
+        except errors.NonFinite as error:
             if is_first and not math.isfinite(training.mean_loss):
                 raise self._infinite("on the first batch") from None
-            raise SpecError(
+            raise errors.SpecError(
                 "learning_rate", self._spec.learning_rate, f"too large: {error}"
             ) from None
         return training
 
-    def _infinite(self, where: str) -> SpecError:
+    def _infinite(self, where: str) -> errors.SpecError:
         method = "step" if self._loaded.has_own_step else "loss"
         return self._loaded.mistake(method, f"its loss is NaN or infinite {where}")
 
-    def _advance(self, training: ShardTraining, where: str) -> None:
+    def _advance(self, training: loop.ShardTraining, where: str) -> None:
         try:
             training.advance(1)
-        except (DownpourError, MemoryError):
+        except (errors.DownpourError, MemoryError):
             raise
         except users_errors() as error:
             accepted = told(error, f"cannot be trained {where}")
-            raise SpecError(*self._spec.trained_code, accepted) from error
+            raise errors.SpecError(*self._spec.trained_code, accepted) from error
 
 
 _TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.1}
@@ -404,7 +382,7 @@ def _gradient(
     )
     with randomness.active():
         randomness.begin(0)
-        losses = [add_gradient(loaded, network, part) for part in batch_parts(few, parts)]
-    settled(losses, network)
+        losses = [step.add_gradient(loaded, network, part) for part in step.batch_parts(few, parts)]
+    step.settled(losses, network)
     gradients = (value.grad for value in network.parameters() if value.grad is not None)
     return torch.cat([one.to_dense().flatten().double().cpu() for one in gradients])

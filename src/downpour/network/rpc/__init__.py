@@ -10,16 +10,3 @@ from downpour.network.rpc.generated.constants import PROTOCOL
 from downpour.network.rpc.server import listen
 from downpour.network.rpc.trust import Address, Trust, parse_address
 from downpour.network.rpc.wire import serve_manager, serve_worker
-
-__all__ = [
-    "CALL_SECONDS",
-    "PROTOCOL",
-    "Address",
-    "ManagerClient",
-    "Trust",
-    "WorkerClient",
-    "listen",
-    "parse_address",
-    "serve_manager",
-    "serve_worker",
-]

@@ -33,17 +33,9 @@ from downpour.base.errors import (
     Untrusted,
 )
 from downpour.host.process import lacks_descriptors
-from downpour.network.rpc import frames
+from downpour.network.rpc import frames, messages
 from downpour.network.rpc.generated import Manager, Worker
 from downpour.network.rpc.generated.ttypes import Refusal, RefusalKind
-from downpour.network.rpc.messages import (
-    PAGE_EXPERIMENTS_MAX,
-    ExperimentSummary,
-    ManagerService,
-    RecordPage,
-    Status,
-    WorkerService,
-)
 from downpour.network.rpc.trust import OPEN, UNTRUSTED, Address, Trust, greet, refused_by_tls
 from downpour.network.rpc.wire import FieldError, Shown, from_wire, thrift_name, to_wire, types_of
 
@@ -325,17 +317,17 @@ class ManagerClient(Peer):
 
     service = Manager
 
-    describe = _remote(ManagerService.describe)
-    register_worker = _remote(ManagerService.register_worker)
-    heartbeat = _remote(ManagerService.heartbeat)
-    report_update = _remote(ManagerService.report_update)
-    report_failure = _remote(ManagerService.report_failure)
-    report_hand_over = _remote(ManagerService.report_hand_over)
-    report_blocks = _remote(ManagerService.report_blocks)
-    leave = _remote(ManagerService.leave)
-    cancel = _remote(ManagerService.cancel)
-    pause = _remote(ManagerService.pause)
-    disturbed = _remote(ManagerService.disturbed)
+    describe = _remote(messages.ManagerService.describe)
+    register_worker = _remote(messages.ManagerService.register_worker)
+    heartbeat = _remote(messages.ManagerService.heartbeat)
+    report_update = _remote(messages.ManagerService.report_update)
+    report_failure = _remote(messages.ManagerService.report_failure)
+    report_hand_over = _remote(messages.ManagerService.report_hand_over)
+    report_blocks = _remote(messages.ManagerService.report_blocks)
+    leave = _remote(messages.ManagerService.leave)
+    cancel = _remote(messages.ManagerService.cancel)
+    pause = _remote(messages.ManagerService.pause)
+    disturbed = _remote(messages.ManagerService.disturbed)
 
     def submit(self, spec: str, request: str = "", owner: str = "", priority: int = 0) -> str:
         """Submit an experiment, described in TOML; returns its identifier.
@@ -344,25 +336,27 @@ class ManagerClient(Peer):
         """
         # Chosen before the first attempt, so that a retry leads to the same experiment.
         values = spec, request or secrets.token_hex(4), owner, priority
-        return self.call(ManagerService.submit, *values, wait_seconds=_SUBMIT_SECONDS)
+        return self.call(messages.ManagerService.submit, *values, wait_seconds=_SUBMIT_SECONDS)
 
     def status(
         self, experiment: str = "", after_change: int = 0, wait_seconds: float = 0.0
-    ) -> Status:
+    ) -> messages.Status:
         """Return the state once it has changed since `after_change`, or when the wait is over."""
         values = experiment, after_change, wait_seconds
-        return self.call(ManagerService.status, *values, wait_seconds=wait_seconds)
+        return self.call(messages.ManagerService.status, *values, wait_seconds=wait_seconds)
 
     def list_experiments(
-        self, before: str = "", limit: int = PAGE_EXPERIMENTS_MAX
-    ) -> tuple[ExperimentSummary, ...]:
+        self, before: str = "", limit: int = messages.PAGE_EXPERIMENTS_MAX
+    ) -> tuple[messages.ExperimentSummary, ...]:
         """Return the last experiments before `before`, or the newest ones, oldest first."""
-        return self.call(ManagerService.list_experiments, before, limit)
+        return self.call(messages.ManagerService.list_experiments, before, limit)
 
-    def results(self, experiment: str, from_line: int = 0, wait_seconds: float = 0.0) -> RecordPage:
+    def results(
+        self, experiment: str, from_line: int = 0, wait_seconds: float = 0.0
+    ) -> messages.RecordPage:
         """Return lines of a record, once line `from_line` exists or the wait is over."""
         values = experiment, from_line, wait_seconds
-        return self.call(ManagerService.results, *values, wait_seconds=wait_seconds)
+        return self.call(messages.ManagerService.results, *values, wait_seconds=wait_seconds)
 
 
 class WorkerClient(Peer):
@@ -370,8 +364,8 @@ class WorkerClient(Peer):
 
     service = Worker
 
-    ping = _remote(WorkerService.ping)
-    train = _remote(WorkerService.train)
-    cancel = _remote(WorkerService.cancel)
-    hand_over = _remote(WorkerService.hand_over)
-    drain = _remote(WorkerService.drain)
+    ping = _remote(messages.WorkerService.ping)
+    train = _remote(messages.WorkerService.train)
+    cancel = _remote(messages.WorkerService.cancel)
+    hand_over = _remote(messages.WorkerService.hand_over)
+    drain = _remote(messages.WorkerService.drain)

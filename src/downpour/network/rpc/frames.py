@@ -70,7 +70,12 @@ class Channel:
 
     def __init__(self, sock: socket.socket) -> None:
         try:
-            _configure(sock)
+            # Send without delay, and notice a peer whose machine is gone.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in _KEEPALIVE:
+                if hasattr(socket, name):
+                    sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         except OSError:
             sock.close()
             raise
@@ -212,15 +217,6 @@ def _opened(frame: bytes, seal: Seal) -> bytes:
     if not hmac.compare_digest(mark, seal(message)):
         raise IncompatiblePeer("a message that changed on its way from the peer")
     return message
-
-
-def _configure(sock: socket.socket) -> None:
-    """Send without delay, and notice a peer whose machine is gone."""
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEPALIVE:
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _left(deadline: float) -> float:

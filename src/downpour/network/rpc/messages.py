@@ -17,33 +17,14 @@ from typing import Annotated, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from downpour.base import values
 from downpour.base.errors import IncompatiblePeer, shortened
 from downpour.base.names import CPU
 from downpour.base.states import ExperimentState, FailureKind, TaskState, WorkerState
-from downpour.base.values import (
-    BARE_NAME,
-    AttemptId,
-    BareName,
-    Checksum,
-    Forecast,
-    NumericClass,
-    Part,
-    ProcessState,
-    Progress,
-    PublishedFile,
-    Rule,
-    ShortText,
-    Snapshot,
-    StepCount,
-    SystemState,
-    TrialSums,
-    Update,
-    is_bare_name,
-)
 
-Finite = Annotated[float, Rule(math.isfinite, "a finite number")]
-Share = Annotated[float, Rule(lambda share: 0 < share <= 1, "above 0 and at most 1")]
-Port = Annotated[int, Rule(lambda port: 1 <= port <= 65535, "a port from 1 to 65535")]
+Finite = Annotated[float, values.Rule(math.isfinite, "a finite number")]
+Share = Annotated[float, values.Rule(lambda share: 0 < share <= 1, "above 0 and at most 1")]
+Port = Annotated[int, values.Rule(lambda port: 1 <= port <= 65535, "a port from 1 to 65535")]
 Reason = Annotated[str, shortened]
 """We never refuse a reason: the manager must hear of a failure, however its reason is written."""
 
@@ -53,7 +34,7 @@ class BlockDigest:
     """A block of the training data by its file and number, and the digest of its bytes."""
 
     block: Reason
-    digest: Checksum
+    digest: values.Checksum
 
 
 IndexArray = npt.NDArray[np.int64]
@@ -65,7 +46,7 @@ class IndicesFile:
 
     width_bytes: int
     count: int
-    file: PublishedFile
+    file: values.PublishedFile
 
 
 Indices = IndexArray | IndicesFile
@@ -75,27 +56,27 @@ Indices = IndexArray | IndicesFile
 class TaskMessage:
     """Train one shard in one round, starting from a model version; identified by its `id`."""
 
-    id: AttemptId
-    spec: PublishedFile  # resolved, as TOML
-    dataset: BareName  # the prepared dataset's folder
-    model: PublishedFile
+    id: values.AttemptId
+    spec: values.PublishedFile  # resolved, as TOML
+    dataset: values.BareName  # the prepared dataset's folder
+    model: values.PublishedFile
     """A whole model, or the difference from the last of the `leading` versions."""
     indices: Indices  # an array [n], or a file
-    optimizer_state: PublishedFile | None = None
+    optimizer_state: values.PublishedFile | None = None
     """The shard's state after its last round, if the spec keeps it."""
     term: int = 0
-    snapshot: Snapshot | None = None
+    snapshot: values.Snapshot | None = None
     """The state to continue from, if a worker has already begun the task."""
-    frozen: PublishedFile | None = None  # the parameters that no task trains, if any
+    frozen: values.PublishedFile | None = None  # the parameters that no task trains, if any
     share: Share = 1.0
     """The worker trains the first share of the task's steps."""
-    step: PublishedFile | None = None
+    step: values.PublishedFile | None = None
     """If rounds overlap, the shard's last update: the task begins from the model moved by it."""
-    leading: tuple[PublishedFile, ...] = ()
+    leading: tuple[values.PublishedFile, ...] = ()
     """The versions before a model that is a difference; the first of them is complete."""
-    whole: PublishedFile | None = None
+    whole: values.PublishedFile | None = None
     """The complete model, if an earlier attempt could not read the differences."""
-    trial: TrialSums | None = None
+    trial: values.TrialSums | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +84,8 @@ class ManagerInfo:
     """The facts that a worker needs before it registers."""
 
     protocol: int
-    version: ShortText
-    presence_file: BareName
+    version: values.ShortText
+    presence_file: values.BareName
     """In the shared directory's `presence/`; its content shows that a worker sees the same one."""
     heartbeat_seconds: float
     term: int = 0
@@ -116,21 +97,23 @@ class Registration:
     """A worker that registers; its own service listens at `host` and `port`."""
 
     name: str
-    host: ShortText
+    host: values.ShortText
     port: Port
     protocol: int
-    version: ShortText
-    presence: ShortText
-    numeric_class: NumericClass
-    hostname: ShortText
+    version: values.ShortText
+    presence: values.ShortText
+    numeric_class: values.NumericClass
+    hostname: values.ShortText
     pid: int
-    running: AttemptId | None = None
+    running: values.AttemptId | None = None
     labels: tuple[str, ...] = ()  # each KEY=VALUE
     device: str = ""
-    processor_class: NumericClass | None = None  # for specs on the CPU, if its device is another
+    processor_class: values.NumericClass | None = (
+        None  # for specs on the CPU, if its device is another
+    )
     cards: int = 0  # the accelerators of its machine
 
-    def class_for(self, device: str) -> NumericClass:
+    def class_for(self, device: str) -> values.NumericClass:
         """Return the numeric class in which the worker trains a spec that asks for a device."""
         return (self.processor_class if device == CPU else None) or self.numeric_class
 
@@ -152,9 +135,9 @@ class Heartbeat:
     """A worker's sign of life: its attempts, its machine's state, and its process's resources."""
 
     worker: str
-    running: tuple[Progress, ...]
-    system: SystemState
-    process: ProcessState | None = None
+    running: tuple[values.Progress, ...]
+    system: values.SystemState
+    process: values.ProcessState | None = None
     differs: tuple[str, ...] = ()
     """A phrase for each package of its experiment in another version than the manager's."""
 
@@ -168,7 +151,7 @@ class HeartbeatReply:
     """The answer to a worker's heartbeat."""
 
     known: bool  # if false, the worker must register again
-    unwanted: tuple[AttemptId, ...] = ()  # attempts to stop
+    unwanted: tuple[values.AttemptId, ...] = ()  # attempts to stop
     interval_seconds: float = 0.0  # the least time between two heartbeats
 
 
@@ -193,7 +176,7 @@ def metrics_of(measured: Mapping[str, float | None]) -> tuple[Metric, ...]:
 class ExperimentSummary:
     """An experiment in one line; `metrics` and `loss` come from its last evaluation, on `part`."""
 
-    experiment: BareName
+    experiment: values.BareName
     name: str
     state: ExperimentState
     rounds_done: int
@@ -202,7 +185,7 @@ class ExperimentSummary:
     asked_wrongly: bool = False  # the spec is to blame
     metrics: tuple[Metric, ...] = ()
     loss: Finite | None = None
-    part: Part = "test"
+    part: values.Part = "test"
     epochs_done: int | None = None
     epochs_total: int | None = None
     left_seconds: tuple[float, ...] = ()  # quantiles 0.1, 0.5 and 0.9, once they are known
@@ -243,7 +226,7 @@ class ExperimentSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskStatus(StepCount):
+class TaskStatus(values.StepCount):
     """One task of the current round, with the progress of its furthest attempt."""
 
     shard: int
@@ -252,7 +235,9 @@ class TaskStatus(StepCount):
     steps_done: int
     steps_total: int
     elapsed_seconds: float
-    predicted: Forecast | None = None  # of the time from this attempt's assignment to its update
+    predicted: values.Forecast | None = (
+        None  # of the time from this attempt's assignment to its update
+    )
     slowness: float | None = None
     """The pace that follows from the forecast, divided by the round's median."""
     moved_bytes: int = 0  # of files, since the last step
@@ -271,12 +256,12 @@ class WorkerStatus:
     worker: str
     address: str
     state: WorkerState
-    running: AttemptId | None = None
-    system: SystemState | None = None
+    running: values.AttemptId | None = None
+    system: values.SystemState | None = None
     tasks_done: int
     slowness: float | None = None
     """The median of its paces in the last rounds, each divided by its round's median."""
-    numeric_class: NumericClass | None = None
+    numeric_class: values.NumericClass | None = None
     hostname: str = ""
     pid: int = 0
     labels: tuple[str, ...] = ()
@@ -304,7 +289,9 @@ class Status:
     wanted_workers: int = 0  # how many policies have requested so far
     decisions: tuple[str, ...] = ()
     """The last few, oldest first. Each sentence begins with the seconds since the submission."""
-    numeric_class: NumericClass | None = None  # the manager's own; it draws the initial model
+    numeric_class: values.NumericClass | None = (
+        None  # the manager's own; it draws the initial model
+    )
     hostname: str = ""  # the machine of the manager's process
     pid: int = 0
     queue: tuple[ExperimentSummary, ...] = ()  # the first that wait, in order; paused ones last
@@ -339,9 +326,9 @@ class WorkerInfo:
     """The worker at an address, and what it runs."""
 
     protocol: int
-    version: ShortText
-    name: ShortText
-    running: AttemptId | None = None
+    version: values.ShortText
+    name: values.ShortText
+    running: values.AttemptId | None = None
 
 
 # Half of the largest frame, because the frame holds the rest of the task as well.
@@ -406,7 +393,9 @@ def _unpack_stretches(count: int, data: bytes | memoryview) -> IndexArray:
     return indices
 
 
-ExperimentName = Annotated[str, Rule(lambda name: not name or is_bare_name(name), BARE_NAME)]
+ExperimentName = Annotated[
+    str, values.Rule(lambda name: not name or values.is_bare_name(name), values.BARE_NAME)
+]
 """The name of an experiment, or nothing."""
 
 
@@ -426,26 +415,28 @@ class ManagerService(Protocol):
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
         """Record that a worker is alive; the reply says whether it is registered."""
 
-    def report_update(self, worker: str, attempt: AttemptId, update: Update) -> None:
+    def report_update(self, worker: str, attempt: values.AttemptId, update: values.Update) -> None:
         """Accept an update; it is durable when this returns."""
 
     def report_failure(
-        self, worker: str, attempt: AttemptId, kind: FailureKind, reason: Reason
+        self, worker: str, attempt: values.AttemptId, kind: FailureKind, reason: Reason
     ) -> None:
         """Record that an attempt failed."""
 
-    def report_hand_over(self, worker: str, attempt: AttemptId, snapshot: Snapshot) -> None:
+    def report_hand_over(
+        self, worker: str, attempt: values.AttemptId, snapshot: values.Snapshot
+    ) -> None:
         """Accept the snapshot of a stopped attempt, so that another worker can continue it."""
 
     def report_blocks(
-        self, worker: str, experiment: BareName, blocks: tuple[BlockDigest, ...]
+        self, worker: str, experiment: values.BareName, blocks: tuple[BlockDigest, ...]
     ) -> tuple[Reason, ...]:
         """Record which blocks a worker has read; returns the ones that are different elsewhere."""
 
     def leave(self, worker: str, reason: Reason) -> None:
         """Unregister a worker."""
 
-    def submit(self, spec: str, request: str, owner: ShortText, priority: int) -> str:
+    def submit(self, spec: str, request: str, owner: values.ShortText, priority: int) -> str:
         """Accept an experiment, described in TOML; a repeated request returns the same one."""
 
     def status(self, experiment: ExperimentName, after_change: int, wait_seconds: float) -> Status:
@@ -478,10 +469,10 @@ class WorkerService(Protocol):
     def train(self, task: TaskMessage) -> None:
         """Accept a task and return at once; accept a repeated call, too."""
 
-    def cancel(self, attempt: AttemptId) -> None:
+    def cancel(self, attempt: values.AttemptId) -> None:
         """Stop an attempt at its next step; do nothing if it is not running."""
 
-    def hand_over(self, attempt: AttemptId) -> None:
+    def hand_over(self, attempt: values.AttemptId) -> None:
         """Stop an attempt at its next step with a snapshot; do nothing if it is not running."""
 
     def drain(self) -> None:

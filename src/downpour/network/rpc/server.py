@@ -168,7 +168,6 @@ class Server:
             self._end(thread, channel)
 
     def _converse(self, channel: frames.Channel, peer: str) -> None:
-        """Serve one connection to its end."""
         tell: Callable[..., None] = self._strangers  # until the peer has authenticated itself
         try:
             admit(channel, self._trust, monotonic() + self._limits.handshake_seconds)

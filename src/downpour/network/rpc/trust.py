@@ -147,7 +147,12 @@ def _tls(credentials: Credentials) -> tuple[ssl.SSLContext | None, ssl.SSLContex
     for name, path in files.items():
         if not path:
             raise SpecError(name, path, "mutual TLS needs tls_cert, tls_key and tls_ca")
-        _check_readable(name, path)
+        try:
+            with open_user_file(path) as file:
+                if name == "tls_key":
+                    _check_private(name, path, file)
+        except OSError as error:
+            raise SpecError(name, path, f"cannot be read ({error.strerror})") from None
     serving = _context(ssl.PROTOCOL_TLS_SERVER, **files)
     serving.num_tickets = 0  # no resumption, because clients keep their connections
     return serving, _context(ssl.PROTOCOL_TLS_CLIENT, **files)
@@ -175,15 +180,6 @@ def _context(role: int, tls_cert: str, tls_key: str, tls_ca: str) -> ssl.SSLCont
         accepted = f"not a certificate and its key in PEM form, without a password (key: {tls_key})"
         raise SpecError("tls_cert", tls_cert, accepted) from None
     return context
-
-
-def _check_readable(name: str, path: str) -> None:
-    try:
-        with open_user_file(path) as file:
-            if name == "tls_key":
-                _check_private(name, path, file)
-    except OSError as error:
-        raise SpecError(name, path, f"cannot be read ({error.strerror})") from None
 
 
 def _check_private(name: str, path: str, file: BinaryIO) -> None:

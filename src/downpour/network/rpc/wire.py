@@ -32,18 +32,9 @@ from downpour.base.errors import (
     shortened,
 )
 from downpour.base.values import PublishedFile, Rule
+from downpour.network.rpc import messages
 from downpour.network.rpc.generated import Manager, Worker, ttypes
 from downpour.network.rpc.generated.ttypes import Refusal, RefusalKind
-from downpour.network.rpc.messages import (
-    PACKED_BYTES_MAX,
-    STRETCH_BYTES,
-    Indices,
-    IndicesFile,
-    ManagerService,
-    WorkerService,
-    pack_indices,
-    unpack_indices,
-)
 from downpour.network.rpc.server import CallRejected, CallTurnedAway, Limits, Server
 from downpour.network.rpc.trust import OPEN, Trust
 
@@ -107,7 +98,7 @@ def from_wire(annotation: Any, received: Any) -> Any:
 @cache
 def reader(annotation: Any) -> Convert:
     """Return a function that reads a struct; it raises `FieldError` with the wrong field's path."""
-    if annotation == Indices:
+    if annotation == messages.Indices:
         return _read_indices
     kind, (*rules,) = _unwrapped(annotation)
     if get_origin(kind) is tuple:
@@ -136,7 +127,7 @@ def _read_field(name: str, convert: Convert, received: Any) -> Any:
 @cache
 def _writer(annotation: Any, thrift_type: int = TType.I64) -> Convert:
     """Return a function that writes a value; its TypeError or ValueError is our bug."""
-    if annotation == Indices:
+    if annotation == messages.Indices:
         return _write_indices
     kind, _ = _unwrapped(annotation)
     if get_origin(kind) is tuple:
@@ -162,7 +153,6 @@ def _unwrapped(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _struct_reader(value_type: type) -> Convert:
-    """Read a struct field by field."""
     rows = [
         (field.name, reader(hint), field.default is not MISSING)
         for field, hint in _annotated(value_type)
@@ -271,29 +261,31 @@ def _text(value: Any) -> str:
     return value.encode(errors="backslashreplace").decode()
 
 
-def _read_indices(struct: Any) -> Indices:
+def _read_indices(struct: Any) -> messages.Indices:
     """Read packed indices as an array; a file of indices stays a file, which the worker reads."""
     width, count = struct.width_bytes, struct.count
     if width is None or count is None or (struct.packed is None) == (struct.file is None):
         raise FieldError("", struct, "a width, a count, and either packed bytes or a file")
     if struct.packed is not None:
         try:
-            return unpack_indices(width, count, struct.packed)
+            return messages.unpack_indices(width, count, struct.packed)
         except IncompatiblePeer as error:
             raise FieldError("", count, str(error)) from None
     file: PublishedFile = _read_field("file", reader(PublishedFile), struct.file)
-    fits = width * count == file.size_bytes if width in (2, 4, 8) else width == STRETCH_BYTES
+    fits = (
+        width * count == file.size_bytes if width in (2, 4, 8) else width == messages.STRETCH_BYTES
+    )
     if count < 0 or not fits:
         raise FieldError("file.size_bytes", file.size_bytes, f"{count} indices of {width} bytes")
-    return IndicesFile(width_bytes=width, count=count, file=file)
+    return messages.IndicesFile(width_bytes=width, count=count, file=file)
 
 
-def _write_indices(indices: Indices) -> Any:
-    if isinstance(indices, IndicesFile):
+def _write_indices(indices: messages.Indices) -> Any:
+    if isinstance(indices, messages.IndicesFile):
         file = _writer(PublishedFile)(indices.file)
         return ttypes.Indices(width_bytes=indices.width_bytes, count=indices.count, file=file)
-    width, packed = pack_indices(indices)
-    if len(packed) > PACKED_BYTES_MAX:
+    width, packed = messages.pack_indices(indices)
+    if len(packed) > messages.PACKED_BYTES_MAX:
         raise ValueError(f"{indices.size} indices are too many for a message: send a file")
     return ttypes.Indices(width_bytes=width, count=indices.size, packed=packed)
 
@@ -318,7 +310,7 @@ def kinds_of_refusals() -> list[str]:
 
 
 def serve_manager(
-    service: ManagerService,
+    service: messages.ManagerService,
     host: str,
     port: int,
     limits: Limits | None = None,
@@ -327,13 +319,15 @@ def serve_manager(
     listener: socket.socket | None = None,
 ) -> Server:
     """Return the server of a manager, bound to its port; see `Server` and `listen`."""
-    processor = _processor(service, ManagerService, Manager)
+    processor = _processor(service, messages.ManagerService, Manager)
     return Server(processor, host, port, limits, trust, on_end, listener)
 
 
-def serve_worker(service: WorkerService, host: str, port: int, trust: Trust = OPEN) -> Server:
+def serve_worker(
+    service: messages.WorkerService, host: str, port: int, trust: Trust = OPEN
+) -> Server:
     """Return the server of a worker, bound to its port; see `Server` and `listen`."""
-    return Server(_processor(service, WorkerService, Worker), host, port, trust=trust)
+    return Server(_processor(service, messages.WorkerService, Worker), host, port, trust=trust)
 
 
 def _processor(service: object, interface: type, module: ModuleType) -> Any:
