@@ -227,7 +227,7 @@ class Timed(TaskControl):
 def test_a_worker_saves_no_task_that_is_short_beside_publishing(trainable: Trainable) -> None:
     """Except its first, when it does not know yet how long publishing takes."""
     clock, runner = Clock(), TaskRunner(trainable.shared, "cpu")
-    runner._clock = clock
+    runner.clock = clock
     counts = []
     for number in range(2):
         task = replace(trainable.task, id=replace(trainable.task.id, attempt=number))

@@ -8,6 +8,8 @@ signal kills: a worker, the manager (which continues from its journal), or the w
 For a debugger and for notebooks, all of them may be threads of this process (`InlineCluster`).
 """
 
+from __future__ import annotations
+
 import logging
 import signal
 import time
@@ -168,7 +170,7 @@ class PlacedCluster:
     """A fork server that runs already, for the manager; set it before entering."""
     is_here = False
     """Whether its workers end with this process: then it gives back none that a policy asked for,
-    and restarts only those that a signal kills."""
+    and restarts a worker only if a signal has killed it."""
 
     def __init__(
         self, plan: LaunchPlan, engine: Engine, now: Callable[[], float] = time.monotonic

@@ -17,7 +17,7 @@ from pathlib import Path
 from downpour.base.errors import ComeAgain, LaunchError, last_line
 from downpour.cluster.launchers import Ended, Launcher, LauncherKind, LaunchPlan, slurm_script
 from downpour.cluster.launchers.cluster import PlacedCluster
-from downpour.cluster.launchers.slurm_script import SlurmOptions
+from downpour.cluster.launchers.slurm_script import ArrayTask, SlurmOptions
 from downpour.cluster.options import WorkerOptions, training_environment
 from downpour.host.child import LastWill
 
@@ -63,7 +63,7 @@ class SlurmEngine:
         self._over: dict[str, Ended] = {}
         self._shared = Path()
         self._last_will: LastWill | None = None
-        self._asking: Future[tuple[dict[str, _Place], list[slurm_script.ArrayTask]]] | None = None
+        self._asking: Future[tuple[dict[str, _Place], list[ArrayTask]]] | None = None
         self._asked_seconds = -POLL_SECONDS
         self._asker = ThreadPoolExecutor(1, thread_name_prefix="squeue")
 
@@ -144,11 +144,11 @@ class SlurmEngine:
         jobs = " ".join(sorted({str(job) for job, _ in self._places.values()}))
         raise LaunchError(f"some jobs may still run ({reason}); stop them with scancel {jobs}")
 
-    def _own(self, tasks: Iterable[slurm_script.ArrayTask]) -> list[slurm_script.ArrayTask]:
+    def _own(self, tasks: Iterable[ArrayTask]) -> list[ArrayTask]:
         """Return this run's tasks: Slurm reuses the IDs of jobs, but comments name the run."""
         return [task for task in tasks if task.comment == self.run]
 
-    def _take(self, asked: Future[tuple[dict[str, _Place], list[slurm_script.ArrayTask]]]) -> None:
+    def _take(self, asked: Future[tuple[dict[str, _Place], list[ArrayTask]]]) -> None:
         """Note the ended tasks; tasks that came while we asked Slurm stay."""
         try:
             places, tasks = asked.result()
@@ -162,9 +162,7 @@ class SlurmEngine:
                 del self._places[name]
                 self._over[name] = ended
 
-    def _end_of(
-        self, name: str, place: _Place, task: slurm_script.ArrayTask | None
-    ) -> Ended | None:
+    def _end_of(self, name: str, place: _Place, task: ArrayTask | None) -> Ended | None:
         """Return how a worker has ended; None while Slurm runs it, or will run it."""
         if task is None:
             return Ended(None, f"Slurm no longer knows {place[0]}_{place[1]}")
@@ -178,7 +176,7 @@ class SlurmEngine:
             return Ended(task.status, self._last_words(place))
         return Ended(None, f"{task.state}, {task.reason}")
 
-    def _waits_in_vain(self, task: slurm_script.ArrayTask) -> Ended | None:
+    def _waits_in_vain(self, task: ArrayTask) -> Ended | None:
         """Cancel a task that Slurm has accepted but will never start."""
         if task.state != "PENDING" or task.reason not in _HOPELESS:
             return None

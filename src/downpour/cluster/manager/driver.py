@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Condition
@@ -263,6 +263,7 @@ def _described(error: BaseException) -> str:
     )
 
 
+@dataclass(eq=False)
 class ManagerSink:
     """Journals events and starts commands, for the driver's thread.
 
@@ -271,46 +272,41 @@ class ManagerSink:
     next entry, counted over all experiments.
     """
 
-    def __init__(
-        self,
-        spaces: Mapping[str, workspace.Workspace],
-        roster: Roster,
-        archive: takeover.Archive,
-        runner: command_runner.CommandRunner,
-        forecaster: Forecaster | None = None,
-        announcer: observations.ManagerAnnouncer | None = None,
-        first_order: int = 1,
-        checkpoint_rounds: int = CHECKPOINT_ROUNDS,
-    ) -> None:
-        self.observations = observations.Observations(spaces, roster)
+    spaces: Mapping[str, workspace.Workspace]
+    roster: Roster
+    archive: takeover.Archive
+    runner: command_runner.CommandRunner
+    forecaster: Forecaster | None = None
+    announcer: observations.ManagerAnnouncer | None = None
+    first_order: InitVar[int] = 1
+    checkpoint_rounds: InitVar[int] = CHECKPOINT_ROUNDS
+
+    def __post_init__(self, first_order: int, checkpoint_rounds: int) -> None:
+        """Begin with no entry."""
+        self.observations = observations.Observations(self.spaces, self.roster)
         self.journaling = Journaling(self._journal_of, first_order, checkpoint_rounds)
-        self._spaces = spaces
-        self._archive = archive
-        self._runner = runner
-        self._forecaster = forecaster
-        self._announcer = announcer
 
     def forecasts(self, at_seconds: float) -> on.Forecasts | None:
         """Return new forecasts, if there are any; see `Forecaster`."""
-        return self._forecaster.forecasts(at_seconds) if self._forecaster is not None else None
+        return self.forecaster.forecasts(at_seconds) if self.forecaster is not None else None
 
     def keep(self, core: Scheduler, event: on.Event, output: Output) -> list[Entry]:
         """Gather the journal entries of an event and its output; returns the ones for replay."""
-        if self._forecaster is not None:
-            self._forecaster.follow(core, event, output)
-        if self._announcer is not None:
-            self._announcer.note(core, output)
+        if self.forecaster is not None:
+            self.forecaster.follow(core, event, output)
+        if self.announcer is not None:
+            self.announcer.note(core, output)
         story = self.observations.story(core, event, output)
         gathered = self.journaling.keep(core, event, story)
         for order, entry in gathered:
             if isinstance(entry, on.ExperimentSubmitted):
-                self._archive.places[entry.experiment] = order
+                self.archive.places[entry.experiment] = order
             if isinstance(entry, out.Concluded):
                 # Set this now, not when the command runs. The command waits behind other work, and
                 # a preparation that ends in the meantime must find the experiment concluded.
-                self._spaces[entry.experiment].concluded = True
+                self.spaces[entry.experiment].concluded = True
                 ended = core.state.experiments[entry.experiment]
-                self._archive.conclude(status.summary(core.state, ended))
+                self.archive.conclude(status.summary(core.state, ended))
         return [entry for _, entry in gathered]
 
     def commit(self) -> None:
@@ -320,19 +316,19 @@ class ManagerSink:
         until the folder is back or the experiment has failed.
         """
         self.journaling.commit(is_gone=self._is_gone)
-        if self._announcer is not None:
-            self._announcer.announce()
+        if self.announcer is not None:
+            self.announcer.announce()
 
     def carry_out(self, commands: Sequence[out.Command]) -> None:
         """Start the commands, which returns at once."""
         for command in commands:
-            self._runner.start(command)
+            self.runner.start(command)
 
     def _is_gone(self, experiment: str) -> bool:
-        space = self._spaces[experiment]
+        space = self.spaces[experiment]
         space.look()
         return space.is_gone
 
     def _journal_of(self, experiment: str) -> JournalWriter | None:
-        space = self._spaces.get(experiment)
+        space = self.spaces.get(experiment)
         return space.journal if space is not None else None

@@ -249,39 +249,33 @@ class Snapshots:
             log.warning("%s: could not remove a snapshot: %s", self.control.attempt, error)
 
 
+@dataclass(eq=False)
 class TaskFlow(ABC):
     """Runs tasks one by one; `sleep` waits between tries, and `token` draws bytes for names."""
 
-    def __init__(
-        self,
-        loop_class: Callable[[TaskControl, float, float, float], StepLoop] = StepLoop,
-        sleep: Callable[[float], object] = time.sleep,
-        clock: Callable[[], float] = time.monotonic,
-        token: Callable[[int], str] = secrets.token_hex,
-    ) -> None:
-        self._loop_class = loop_class
-        self._sleep = sleep
-        self._clock = clock
-        self._token = token
-        self._control: TaskControl | None = None
+    loop_class: Callable[[TaskControl, float, float, float], StepLoop] = StepLoop
+    sleep: Callable[[float], object] = time.sleep
+    clock: Callable[[], float] = time.monotonic
+    token: Callable[[int], str] = secrets.token_hex
+    _control: TaskControl | None = field(init=False, default=None)
 
     def run(self, task: TaskMessage, control: TaskControl) -> Update:
         """Train a task and publish its update."""
-        began = self._clock()
+        began = self.clock()
         self._control = control
         loaded = self._load(task, control.patience)
         with blaming_packages(loaded.differs):
             begun = loaded.begin(task)
         control.begin(begun.training.steps_done, begun.training.steps_total)
-        loaded_at = self._clock()
-        snapshots = Snapshots(loaded.snapshots, control, self._token)
+        loaded_at = self.clock()
+        snapshots = Snapshots(loaded.snapshots, control, self.token)
         expected_seconds = loaded.pace.snapshot_seconds
-        loop = self._loop_class(control, loaded.snapshot_every, loaded_at, expected_seconds)
+        loop = self.loop_class(control, loaded.snapshot_every, loaded_at, expected_seconds)
         try:
             with blaming_packages(loaded.differs):
                 while True:
                     try:
-                        train_steps(begun.training, control, snapshots, loop, self._clock)
+                        train_steps(begun.training, control, snapshots, loop, self.clock)
                         break
                     except errors.OutOfMemory as error:
                         if loaded.shortage is None or not loaded.shortage.may_try_again():
@@ -293,10 +287,10 @@ class TaskFlow(ABC):
                     begun = loaded.begin(replace(task, snapshot=control.snapshot or task.snapshot))
         finally:
             snapshots.withdraw_unknown()
-        trained_at = self._clock()
+        trained_at = self.clock()
         work = loaded.work_of(task, begun)
-        file, optimizer_state = files.publish_work(loaded.store, task.id, work, self._token(3))
-        publish_seconds = self._clock() - trained_at
+        file, optimizer_state = files.publish_work(loaded.store, task.id, work, self.token(3))
+        publish_seconds = self.clock() - trained_at
         written = file.size_bytes + (optimizer_state.size_bytes if optimizer_state else 0)
         loaded.pace.published(publish_seconds, written, control.snapshot)
         loaded.keep(work, file, optimizer_state)
@@ -327,7 +321,7 @@ class TaskFlow(ABC):
         """Sleep between two tries to read a file; raises TaskCancelled on a cancellation."""
         if self._control is not None:
             self._control.raise_if_cancelled()
-        self._sleep(seconds)
+        self.sleep(seconds)
 
 
 _TOGETHER_SECONDS = 0.02

@@ -21,6 +21,8 @@ from downpour.base.errors import FileCorrupt, NonFinite, SpecError, listed
 from downpour.learning.accelerators import is_plain
 
 Arrays = dict[str, NDArray[Any]]
+Tensors = Mapping[str, NDArray[Any]]
+"""Read-only arrays by name."""
 
 
 def parameters_of(model: nn.Module, *, copy: bool = True) -> Arrays:
@@ -54,12 +56,12 @@ def _ties(state: Mapping[str, Tensor]) -> dict[str, str]:
     return {name: known for name, known in names.items() if name != known}
 
 
-def load_frozen(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
+def load_frozen(model: nn.Module, arrays: Tensors) -> None:
     """Copy arrays into the parameters that are not trained."""
     _load(_frozen(model), arrays)
 
 
-def load_parameters(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
+def load_parameters(model: nn.Module, arrays: Tensors) -> None:
     """Copy what `parameters_of` returned into a network, which is not rebuilt."""
     _load(_travelling(model), arrays)
 
@@ -82,7 +84,7 @@ def _is_frozen(value: Tensor) -> bool:
     return isinstance(value, nn.Parameter) and not value.requires_grad
 
 
-def _load(state: Mapping[str, Tensor], arrays: Mapping[str, NDArray[Any]]) -> None:
+def _load(state: Mapping[str, Tensor], arrays: Tensors) -> None:
     if state.keys() != arrays.keys():
         odd = ", ".join(sorted(state.keys() ^ arrays.keys())[:3])
         raise FileCorrupt("parameters", f"do not fit this network: {odd}")
@@ -90,9 +92,7 @@ def _load(state: Mapping[str, Tensor], arrays: Mapping[str, NDArray[Any]]) -> No
         copy_into(value, arrays[name], name)
 
 
-def check_finite(
-    arrays: Mapping[str, NDArray[Any]], constants: Mapping[str, NDArray[Any]] | None = None
-) -> None:
+def check_finite(arrays: Tensors, constants: Tensors | None = None) -> None:
     """Raise NonFinite where an array holds NaN or infinity, and is not as it is in `constants`."""
     constants = constants or {}
     for name, array in arrays.items():
@@ -102,9 +102,7 @@ def check_finite(
             raise NonFinite(f"{name} holds NaN or infinity")
 
 
-def moved_constant(
-    arrays: Mapping[str, NDArray[Any]], constants: Mapping[str, NDArray[Any]]
-) -> str | None:
+def moved_constant(arrays: Tensors, constants: Tensors) -> str | None:
     """Return the name of an array in which NaN or infinity has become a number, if there is one.
 
     Sums of updates are sums of differences from the model that they began from, and the difference
@@ -187,7 +185,7 @@ def copy_into(target: Tensor, array: NDArray[Any], name: str) -> None:
 
 
 def begin_from(
-    model: nn.Module, tensors: Mapping[str, NDArray[Any]], source: str, *, field: str = "init_from"
+    model: nn.Module, tensors: Tensors, source: str, *, field: str = "init_from"
 ) -> tuple[str, ...]:
     """Copy tensors into a network's parameters and buffers of the same names.
 

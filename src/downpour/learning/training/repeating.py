@@ -303,9 +303,7 @@ def _owners(loaded: LoadedTask, modules: Sequence[ModuleType]) -> Iterator[Any]:
     yield loaded.examples("train")
 
 
-def _numbers(
-    loaded: LoadedTask, modules: Sequence[ModuleType]
-) -> dict[tuple[int, str], int | float]:
+def _numbers(loaded: LoadedTask, modules: Sequence[ModuleType]) -> dict[tuple[int, str], float]:
     return {
         (id(owner), name): value
         for owner in _owners(loaded, modules)
