@@ -267,10 +267,11 @@ def data_of(text: str) -> Any:
 def test_a_copy_has_what_the_server_would_send() -> None:
     """Frames, histories of tasks, and the names of the experiments."""
     data = data_of(static_page(FOLDERS, "two runs"))
-    assert data["experiments"] == [
-        {"id": "uneven-51c0", "name": "uneven"},
-        {"id": "gestures-7f3a", "name": "gestures"},
-    ]
+    names = [(one["id"], one["name"]) for one in data["experiments"]]
+    assert names == [("uneven-51c0", "uneven"), ("gestures-7f3a", "gestures")]
+    first = data["experiments"][0]
+    assert (first["state"], first["running"]) == ("finished", False)
+    assert first["rounds_done"] == first["rounds"] > 0
     viewer = Viewer()
     for frame in data["frames"]["uneven-51c0"]:
         viewer.see(frame)

@@ -191,24 +191,6 @@ def _cell(value: Any) -> str | int | float | bool | None:
 _END_BYTES = 128 * 1024
 """At the end of a record: this holds the last version, the last evaluation and the ending."""
 
-Summary = dict[str, Any]
-
-
-def summary_of(found: FoundExperiment, model: RecordTables) -> Summary:
-    """Sum up an experiment, as far as its record was folded."""
-    about = model.about()
-    done, rounds = model.rounds_done()
-    return {
-        "id": found.experiment,
-        "name": about.get("name", found.experiment),
-        "state": str(model.state),
-        "rounds_done": done,
-        "rounds": rounds,
-        "measure": model.measure(),
-        "changed_at": round(found.changed_ns / 1e9, 3),
-        "running": not model.state.ended,
-    }
-
 
 def ends_of(folder: Path) -> RecordTables | None:
     """Fold the beginning and the end of an exported record; None if it does not exist."""

@@ -28,11 +28,9 @@ from downpour.experiments.page_server.feeds import Feeds, LogFeeds, RecordFeed
 from downpour.experiments.page_server.place import (
     FoundExperiment,
     ResultsPlace,
-    Summary,
     ends_of,
     opened,
     study_table,
-    summary_of,
 )
 from downpour.files.log_places import LogPlace, logs_of
 from downpour.files.store.shared_directory import seen_location
@@ -69,7 +67,7 @@ class Dashboard:
         self._door = door
         self._refresh = refresh
         self._feeds = Feeds(self._feed_of)
-        self._summaries: dict[tuple[str, int], Summary] = {}
+        self._summaries: dict[tuple[str, int], dict[str, Any]] = {}
         self._streams = 0
         self._is_closing = False
 
@@ -134,7 +132,7 @@ class Dashboard:
         answer = {"experiments": rows, "studies": studies, "login": has_login}
         return JSONResponse(answer | {"next": _cursor(page[-1]) if is_more else None})
 
-    async def _summary(self, found: FoundExperiment, deadline: float) -> Summary | None:
+    async def _summary(self, found: FoundExperiment, deadline: float) -> dict[str, Any] | None:
         """Sum up an experiment; None if it cannot be read."""
         key = found.experiment, found.changed_ns
         known = self._summaries.get(key)
@@ -144,18 +142,19 @@ class Dashboard:
             model = await asyncio.to_thread(ends_of, found.folder)
         except StoreError:
             return None
+        is_all = True
         if model is None:
             feed = self._feeds.of(found.experiment)
             if feed is None:
                 return None
             await feed.catch_up(deadline - time.monotonic())
-            model = feed.model
-            if feed.trouble or not feed.is_caught_up:
-                return summary_of(found, model)
-        if len(self._summaries) >= _SUMMARIES_MAX:
-            self._summaries.clear()
-        self._summaries[key] = summary_of(found, model)
-        return self._summaries[key]
+            model, is_all = feed.model, feed.is_caught_up and not feed.trouble
+        summary = model.summary(found.experiment, found.changed_ns / 1e9)
+        if is_all:
+            if len(self._summaries) >= _SUMMARIES_MAX:
+                self._summaries.clear()
+            self._summaries[key] = summary
+        return summary
 
     async def _study(self, request: Request) -> Response:
         table = await asyncio.to_thread(study_table, self._place, request.path_params["study"])

@@ -129,12 +129,26 @@ class RecordTables:
             "last_line_at": self.last_at,
         }
 
-    def rounds_done(self) -> tuple[int, int]:
-        """Return the finished rounds and all rounds."""
+    def summary(self, experiment: str, changed_at: float) -> dict[str, Any]:
+        """Sum up the experiment for a list, as far as its record was folded.
+
+        `experiment` is its ID in the list, `changed_at` its record's last change in unix time.
+        """
         done, rounds = self._rounds.reached, self._meetings.rounds
         if self.state is ExperimentState.FINISHED and not self._about.get("reason"):
             done = rounds
-        return done, rounds
+        last = self._results.last
+        best = first_of(last.metrics, last.loss) if last else None
+        return {
+            "id": experiment,
+            "name": self._about.get("name", experiment),
+            "state": str(self.state),
+            "rounds_done": done,
+            "rounds": rounds,
+            "measure": {"words": best[0].words, "text": best[0].text(best[1])} if best else None,
+            "changed_at": round(changed_at, 3),
+            "running": not self.state.ended,
+        }
 
     @property
     def start(self) -> float:
@@ -148,12 +162,6 @@ class RecordTables:
             return None
         names = [str(number) for number in range(max(map(len, counts)))]
         return {"classes": names, "shards": [list(shard) for shard in counts]}
-
-    def measure(self) -> dict[str, str] | None:
-        """Return how good the model is, if it was measured: the measure's name and its value."""
-        last = self._results.last
-        best = first_of(last.metrics, last.loss) if last else None
-        return {"words": best[0].words, "text": best[0].text(best[1])} if best else None
 
     def _take(self, at: float, line: told.RecordLine) -> None:  # noqa: C901, PLR0912 - an arm a line
         if not isinstance(line, _LATEST_COUNTS):

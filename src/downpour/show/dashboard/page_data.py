@@ -231,9 +231,9 @@ def static_page(folders: Iterable[Path], title: str) -> str:
         if math.isfinite(clock):
             model.set_clock(clock)
         about = model.about()
-        name = str(about.get("id", folder.name))
-        data["experiments"].append({"id": name, "name": about.get("name", name)})
-        data["frames"][name] = _frames(model)
+        name, ended = str(about.get("id", folder.name)), about.get("start", 0.0) + model.last_at
+        data["experiments"].append(model.summary(name, ended) | {"running": False})
+        data["frames"][name] = _frames(model, ended)
         if len(lines) <= HISTORY_LINES_MAX:
             data["tasks"][name] = _tasks(lines, model.start)
         else:
@@ -254,12 +254,11 @@ def _lines_of(folder: Path) -> tuple[list[Fields], float]:
     return found, reader.clock()[1] if found else math.inf
 
 
-def _frames(model: RecordTables) -> list[Frame]:
+def _frames(model: RecordTables, clock: float) -> list[Frame]:
     after = 0
     frames: list[Frame] = []
     while not frames or after < model.line:
         upto = min(model.line, after + _FRAME_LINES)
-        clock = model.about().get("start", 0.0) + model.last_at
         frames.append(model.since(after, upto) | {"clock": clock})
         after = upto
     return frames

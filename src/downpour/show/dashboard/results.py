@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from statistics import median
 from typing import Any, Literal
 
@@ -116,20 +117,13 @@ class WorkerRow:
 
     def row(self) -> Row:
         """Return the row as the page receives it."""
-        return (
-            self.number,
-            self.name,
-            self.state,
-            self.joined,
-            self.left,
-            self.numeric_class,
-            self.tasks_done,
-            self.samples_per_second,
-            self.cpu_share,
-            self.memory_bytes,
-            self.address,
-            self.doing,
-        )
+        return _sent(self)
+
+
+_sent = attrgetter(
+    *("number", "name", "state", "joined", "left", "numeric_class", "tasks_done"),
+    *("samples_per_second", "cpu_share", "memory_bytes", "address", "doing"),
+)
 
 
 class WorkerTable:
