@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -30,9 +30,7 @@ from downpour.host.paths import Credentials
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from downpour.experiments.client import Client
-    from downpour.experiments.studies import Grid, Search, StudyFolder, StudySpec
-    from downpour.experiments.studies.running import OnKept
+    from downpour.experiments.studies import Grid, Search, StudyFolder
     from downpour.experiments.surroundings import Surroundings
     from downpour.record import Result
 
@@ -175,7 +173,6 @@ def _with_code_here(spec: Spec) -> Spec:
     return spec.replace(code=code)
 
 
-StudyT = TypeVar("StudyT", bound="StudySpec")
 _FAILED = 1
 
 
@@ -212,20 +209,14 @@ class _TuneOptions(_StudyOptions):
     file: Path = argument("A TOML file with the search.", "FILE")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyRun(Generic[StudyT]):
-    """A call of one of these commands, and what differs between them."""
+@dataclass(frozen=True, slots=True)
+class _StudyRun:
+    """A call of one of these commands."""
 
-    name: str
-    study: StudyT
+    study: Grid | Search
     options: _StudyOptions
     credentials: Credentials
     launching: Launching
-    tables: Callable[[StudyFolder[StudyT]], list[RenderableType]]
-    """Makes tables of the ended runs."""
-    draw: Callable[[StudyFolder[StudyT]], None] | None = None
-    files: Callable[[StudyFolder[StudyT]], list[Path]] | None = None
-    """Returns the paths of result files to print."""
 
     def run(self) -> None:
         """Run a study's missing runs, here or detached; or only show its progress."""
@@ -249,80 +240,78 @@ class StudyRun(Generic[StudyT]):
             if not is_successful:
                 raise typer.Exit(_FAILED)
 
-    @contextmanager
-    def _client(self) -> Iterator[Client | None]:
-        """Return a client of the manager, if there is one.
-
-        SIGTERM ends the block as Ctrl-C does, because users stop a detached process with `kill`.
-        """
-        from downpour.experiments.client import Client
-
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        manager = self.options.manager
-        if not manager:
-            yield None
-            return
-        with Client(manager, credentials=self.credentials, connect_seconds=0.0) as client:
-            yield client
-
-    def _event_writer(self, kept: Iterable[Path]) -> OnKept | None:
-        """Write event files of the records in `kept`; returns a function that writes later ones."""
-        if self.options.tensorboard is None:
-            return None
-        from downpour.show.event_files import EndedRuns
-
-        runs = EndedRuns(self.options.tensorboard)
-        for record in kept:
-            runs.write(record)
-        return runs.write
-
-    def _detach(self, folder: StudyFolder[StudyT]) -> None:
+    def _detach(self, folder: StudyFolder[Any]) -> None:
         from downpour.experiments.studies.folder import LOG_NAME
         from downpour.experiments.studies.running import detach
 
         options = replace(self.options, out_dir=None, allow=(), detach=False, as_json=False)
         words = [*words_of(options), *words_of(self.credentials)]
         words += [] if options.manager else self.launching.words()
-        process = detach(self.name, folder, words)
+        command = self.study.file_name.removesuffix(".toml")
+        process = detach(command, folder, words)
         log = folder.path / LOG_NAME
         note(f"process {process} runs the study and writes {log}; `kill {process}` stops it")
 
-    def _run(self, folder: StudyFolder[StudyT]) -> bool:
+    def _run(self, folder: StudyFolder[Any]) -> bool:
         """Run the missing runs, and return whether the study succeeded."""
-        from downpour.experiments.studies import Embedded, Remote, run_study
+        from downpour.experiments.client import Client
+        from downpour.experiments.studies import Embedded, Remote, Search, run_study
         from downpour.experiments.studies.folder import REQUEST_NAME
-        from downpour.experiments.studies.running import StudyDisplay
+        from downpour.experiments.studies.running import Backend, StudyDisplay
+        from downpour.experiments.studies.search import draw_search
         from downpour.experiments.surroundings import Surroundings
+        from downpour.show.event_files import EndedRuns
 
         options, launching = self.options, self.launching
-        on_kept, event_command = self._event_writer(folder.records()), command_for(options.on_event)
-        with self._client() as client, StudyDisplay(err(), note) as display:
-            where = Surroundings(
-                options.shared, options.data_dir, on=launching.launcher, on_name=launching.on
-            )
-            backend = (
-                Embedded(where, event_command)
-                if client is None
-                else Remote(client, folder.path / REQUEST_NAME, event_command)
-            )
+        on_kept = None
+        if options.tensorboard is not None:
+            on_kept = EndedRuns(options.tensorboard).write
+            for record in folder.records():
+                on_kept(record)
+        on_event, manager = command_for(options.on_event), options.manager
+        # SIGTERM does as Ctrl-C does, because users stop a detached process with `kill`.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        with ExitStack() as stack:
+            if manager:
+                client = Client(manager, credentials=self.credentials, connect_seconds=0.0)
+                stack.enter_context(client)
+                backend: Backend = Remote(client, folder.path / REQUEST_NAME, on_event)
+            else:
+                on, name = launching.launcher, launching.on
+                place = Surroundings(options.shared, options.data_dir, on=on, on_name=name)
+                backend = Embedded(place, on_event)
+            display = stack.enter_context(StudyDisplay(err(), note))
             progress = run_study(folder, backend, display, on_kept)
-        if self.draw is not None:
-            self.draw(folder)
+        if isinstance(self.study, Search):
+            draw_search(folder)
         return progress.is_successful
 
-    def _print(self, folder: StudyFolder[StudyT]) -> None:
+    def _print(self, folder: StudyFolder[Any]) -> None:
+        from downpour.experiments.studies import Search
         from downpour.experiments.studies.folder import status_of
+        from downpour.experiments.studies.search import search_files
 
-        status = status_of(folder)
-        files = self.files(folder) if self.files is not None else []
+        status, is_search = status_of(folder), isinstance(self.study, Search)
+        files = search_files(folder) if is_search else []
         if self.options.as_json:
-            named: dict[str, Any] = {"files": list(map(str, files))} if self.files else {}
+            named: dict[str, Any] = {"files": list(map(str, files))} if is_search else {}
             print_json({**status.to_dict(), **named})
             return
-        for table in self.tables(folder):
+        for table in _tables(folder):
             out().print(table)
         for line in (status, *files):
             say(str(line))
+
+
+def _tables(folder: StudyFolder[Any]) -> Iterator[RenderableType]:
+    """Make tables of the ended runs."""
+    from downpour.experiments.studies import Search, grid_results
+    from downpour.show.tables.terminal_tables import search_table, study_table
+
+    if not isinstance(folder.study, Search):
+        yield from map(study_table, grid_results(folder).subgrids)
+    elif (result := folder.study.plan(folder.ended()).result).runs:
+        yield search_table(result)
 
 
 @command
@@ -349,14 +338,7 @@ def grid(
     require("downpour grid", "report")
     from downpour.experiments.studies import Grid
 
-    StudyRun(
-        name="grid",
-        study=Grid.from_file(options.file),
-        options=checked,
-        credentials=credentials,
-        launching=launching,
-        tables=_tables_of_grid,
-    ).run()
+    _StudyRun(Grid.from_file(options.file), checked, credentials, launching).run()
 
 
 def _checked(context: typer.Context, options: _StudyOptions, file: Path) -> _StudyOptions:
@@ -365,13 +347,6 @@ def _checked(context: typer.Context, options: _StudyOptions, file: Path) -> _Stu
     refuse_own_data(context, options.manager)
     allow_code(options.allow, file)
     return replace(options, on_event=checked_command(options.on_event) if options.on_event else "")
-
-
-def _tables_of_grid(folder: StudyFolder[Grid]) -> list[RenderableType]:
-    from downpour.experiments.studies import grid_results
-    from downpour.show.tables.terminal_tables import study_table
-
-    return [study_table(subgrid) for subgrid in grid_results(folder).subgrids]
 
 
 @command
@@ -403,23 +378,5 @@ def tune(
     if not options.status:
         require("downpour tune", "tune")
     from downpour.experiments.studies import Search
-    from downpour.experiments.studies.search import draw_search, search_files
 
-    StudyRun(
-        name="tune",
-        study=Search.from_file(options.file),
-        options=checked,
-        credentials=credentials,
-        launching=launching,
-        tables=_tables_of_search,
-        draw=draw_search,
-        files=search_files,
-    ).run()
-
-
-def _tables_of_search(folder: StudyFolder[Search]) -> list[RenderableType]:
-    from downpour.experiments.studies.search import SearchPlan
-    from downpour.show.tables.terminal_tables import search_table
-
-    result = SearchPlan(folder.study, folder.ended()).result
-    return [search_table(result)] if result.runs else []
+    _StudyRun(Search.from_file(options.file), checked, credentials, launching).run()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Protocol, Self, cast
+from typing import Self, cast
 
 from downpour.base.errors import DownpourError, SpecError
 from downpour.base.states import EventKind, ExperimentEvent, ExperimentState
@@ -41,27 +41,11 @@ Lines = Callable[[str, int], list[str]]
 """Returns the lines of an experiment's record from a line on, as `Client.record` does."""
 
 
-class RecordTaker(Protocol):
-    """Takes the lines of one experiment's record, in order.
-
-    Its methods may raise DownpourError, and must not take long.
-    """
-
-    does: str
-    """For the log: what stops after an error."""
-
-    def take(self, record: Sequence[told.Dated]) -> None:
-        """Take the next lines."""
-
-    def close(self) -> None:
-        """Take no more lines: the experiment has ended, or its caller has stopped waiting."""
-
-
 class Follower:
     """Reads the record of one experiment while it grows; a context manager.
 
-    If a taker raises an error, the follower logs a warning and gives that taker nothing more. The
-    experiment and the other takers continue.
+    If a taker raises DownpourError, the follower logs a warning, which says what the taker `does`,
+    and gives it nothing more. The experiment and the other takers continue.
     """
 
     def __init__(self, takers: Sequence[RecordTaker]) -> None:
@@ -331,6 +315,10 @@ class Watching:
             loggers.append((name, calling(self.on_round)))
         takers = [LoggerTaker(name, one, resumes) for name, one in loggers]
         return Follower([*files, *takers, *announcers(self.on_event)])
+
+
+RecordTaker = EventFiles | LoggerTaker | Announcer
+"""Takes the lines of one experiment's record, in order; its methods must not take long."""
 
 
 def event_files(tensorboard: Location | None) -> list[EventFiles]:
