@@ -24,8 +24,10 @@ from downpour.core.spec import Meetings
 from downpour.files.store.publish import explain
 from downpour.record import record_lines as told
 from downpour.record.record import read_record
-from downpour.record.result import Result
+from downpour.record.result import result_of
+from downpour.record.rows import Rows
 from downpour.record.stored_experiments import submission_seconds
+from downpour.record.tables import Tables
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +54,7 @@ class EventFiles:
         self._folder = folder
         self._name = name
         self._file: _EventFile | None = None
-        self._record: list[tuple[float, told.RecordLine]] = []
-        self._updates: defaultdict[int, dict[int, told.UpdatedLine]] = defaultdict(dict)
+        self._tables = Tables()
         self._used: defaultdict[int, list[told.ResourcesUsedLine]] = defaultdict(list)
         with self._writing():
             folder.mkdir(parents=True, exist_ok=True)
@@ -62,7 +63,7 @@ class EventFiles:
         """Write further lines of a record, whose first line is its submission."""
         with self._writing():
             for at_seconds, fact in record:
-                self._record.append((at_seconds, fact))
+                self._tables.take(at_seconds, fact)
                 self._take(at_seconds, fact)
             if self._file is not None:
                 self._file.flush()
@@ -72,14 +73,12 @@ class EventFiles:
         file, self._file = self._file, None
         if file is None:
             return
-        ended = {
-            fact.round: at for at, fact in self._record if isinstance(fact, told.AggregatedLine)
-        }
         with self._writing(), file:
-            for each in Result.from_record(self._record).rounds:
-                if each.stragglers is not None:
+            for each in result_of(Rows(self._tables, details=False).finished()).rounds:
+                ended = self._tables.rounds[each.round - 1].closed
+                if each.stragglers is not None and ended is not None:
                     costs = {f"stragglers/{n}": getattr(each.stragglers, n) for n in _COSTS}
-                    file.add_scalars(ended[each.round - 1], each.round, costs)
+                    file.add_scalars(ended, each.round, costs)
 
     def _take(self, at_seconds: float, fact: told.RecordLine) -> None:
         if isinstance(fact, told.SubmittedLine) and self._file is None:
@@ -92,13 +91,10 @@ class EventFiles:
         match fact:
             case told.PreparedLine():
                 self._file.add_scalars(at_seconds, 0, {"parameters": fact.parameters})
-            case told.UpdatedLine():
-                # We sort by shard, because another update may follow one that was lost.
-                self._updates[fact.round][fact.shard] = fact
             case told.ResourcesUsedLine():
                 self._used[fact.round].append(fact)
             case told.AggregatedLine():
-                scalars = _of_round(fact, self._updates.pop(fact.round, {}).values())
+                scalars = _of_round(fact, self._tables.updates(fact.round))
                 used = _of_resources(self._used.pop(fact.round, []))
                 self._file.add_scalars(at_seconds, fact.round + 1, {**scalars, **used})
             case told.EvaluatedLine():

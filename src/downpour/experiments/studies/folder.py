@@ -242,10 +242,8 @@ def read_folder(path: Path, kind: type[StudyT]) -> StudyFolder[StudyT]:
 
 def read_summary(place: Path) -> RunSummary:
     """Read the outcome of the run in a folder."""
-    try:
+    with _reading(place, SUMMARY_NAME):
         summary = RunSummary.from_json((place / SUMMARY_NAME).read_bytes(), SUMMARY_NAME)
-    except (OSError, StoreError) as error:
-        raise _unreadable(place, SUMMARY_NAME, error) from None
     if not summary.state.ended:
         raise refusal(place, f"has not ended: {summary.state}")
     return summary
@@ -253,20 +251,16 @@ def read_summary(place: Path) -> RunSummary:
 
 def read_spec(place: Path) -> ResolvedSpec:
     """Read the spec of the run in a folder."""
-    try:
+    with _reading(place, SPEC_NAME):
         return ResolvedSpec.from_toml((place / SPEC_NAME).read_text("utf-8"))
-    except (OSError, ValueError, SpecError) as error:
-        raise _unreadable(place, SPEC_NAME, error) from None
 
 
 def check_run(place: Path, workers: int | None = None) -> RunResult:
     """Read all of a run's files, and return its record for a report."""
     summary = read_summary(place)
-    try:
+    with _reading(place, RECORD_NAME):
         run = read_run(place, workers=workers)
         checksum = _checksum((place / RECORD_NAME).read_bytes(), (place / SPEC_NAME).read_bytes())
-    except (OSError, ValueError, StoreError) as error:
-        raise _unreadable(place, RECORD_NAME, error) from None
     if run.result.experiment != summary.experiment:
         raise _mismatch(place)
     if summary.checksum != checksum:
@@ -278,17 +272,16 @@ def _mismatch(place: Path) -> SpecError:
     return refusal(place, "holds a different run than its name says")
 
 
-def _unreadable(place: Path, name: str, error: Exception) -> SpecError:
-    match error:
-        case OSError(strerror=str(reason)):
-            pass
-        case FileMissing():
-            reason = "No such file"
-        case FileCorrupt():
-            reason = error.reason
-        case _:
-            reason = str(error)
-    return refusal(place, f"{name} cannot be read: {reason}")
+@contextlib.contextmanager
+def _reading(place: Path, name: str) -> Iterator[None]:
+    """Refuse a folder with a run whose file of this name cannot be read."""
+    try:
+        yield
+    except (OSError, ValueError, StoreError, SpecError) as error:
+        reason = error.reason if isinstance(error, FileCorrupt) else str(error)
+        reason = "No such file" if isinstance(error, FileMissing) else reason
+        reason = getattr(error, "strerror", None) or reason
+        raise refusal(place, f"{name} cannot be read: {reason}") from None
 
 
 def _checksum(record: bytes, spec: bytes) -> str:

@@ -224,12 +224,9 @@ class GridPlan(study.StudyPlan):
     @property
     def progress(self) -> study.StudyProgress:
         """How far the grid is now."""
-        runs, finished, failures = self._grid.runs, {}, {}
-        for name, summary in self._summaries.items():
-            if summary.is_finished:
-                finished[name] = summary.wall_seconds
-            else:
-                failures[name] = summary.reason or summary.state
+        runs, ended = self._grid.runs, self._summaries.items()
+        finished = {name: one.wall_seconds for name, one in ended if one.is_finished}
+        failures = {name: one.reason or one.state for name, one in ended if not one.is_finished}
         text = f"{self._grid.name}: {len(finished)} of {len(runs)} runs"
         if failures:
             first, reason = next(iter(failures.items()))
@@ -283,15 +280,16 @@ def grid_results(folder: StudyFolder[Grid]) -> StudyResult:
             for place in grid.places
             if place.subgrid == subgrid.name and place.run.name in results
         ]
-        result = SubgridResult(
-            name=subgrid.name,
-            axes=subgrid.axes,
-            repetitions=grid.repetitions,
-            settings=tuple(subgrid.settings()),
-            runs=tuple(run for run in ended if run.result.state == "finished"),
-            failed=tuple(run for run in ended if run.result.state != "finished"),
+        subgrids.append(
+            SubgridResult(
+                name=subgrid.name,
+                axes=subgrid.axes,
+                repetitions=grid.repetitions,
+                settings=tuple(subgrid.settings()),
+                runs=tuple(run for run in ended if run.result.state == "finished"),
+                failed=tuple(run for run in ended if run.result.state != "finished"),
+            )
         )
-        subgrids.append(result)
     return StudyResult(name=grid.name, subgrids=tuple(subgrids))
 
 
