@@ -161,12 +161,13 @@ def _remove(keeper: Housekeeper, name: str, options: _RmOptions) -> int:
 
 @contextmanager
 def _housekeeper(location: Path | str | None) -> Iterator[Housekeeper]:
-    from downpour.experiments.housekeeping import housekeeper
+    from downpour.experiments.housekeeping import Housekeeper
     from downpour.files.store.directory import names_in
     from downpour.files.store.shared_directory import seen_location
+    from downpour.record.stored_experiments import stored_records
 
     shared = seen_location(location or SHARED)
     if shared.bucket is None:
         names_in(shared.root)  # a missing folder is refused in one line
-    with housekeeper(shared) as keeper:
-        yield keeper
+    with stored_records(shared) as records:  # from a bucket, copies of them
+        yield Housekeeper(shared, records)

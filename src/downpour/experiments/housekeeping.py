@@ -8,13 +8,13 @@ from another one has its own copies.
 import os
 import secrets
 import shutil
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from downpour.base.errors import SpecError, StoreError
 from downpour.files.store import SharedDirectory, parse_name
@@ -32,11 +32,13 @@ from downpour.host.paths import FolderLock
 from downpour.network.rpc.messages import ExperimentSummary
 from downpour.record.mirror import FOLDER as JOURNALS
 from downpour.record.record import is_exported, stream_record
-from downpour.record.record_lines import KINDS, PreparedLine, RecordLine, SubmittedLine
-from downpour.record.stored_experiments import changed_seconds, experiments_in, stored_records
+from downpour.record.record_lines import KINDS, PreparedLine, SubmittedLine, kind_of
+from downpour.record.stored_experiments import changed_seconds, experiments_in
 
 _REMOVED = f"{TEMPORARY_PREFIX}removed-"
 _SOURCES = "sources"
+_VERSIONS = ModelName, MeanName
+LineT = TypeVar("LineT", SubmittedLine, PreparedLine)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,17 +114,16 @@ class Housekeeper:
 
     def usage_of(self, experiment: str) -> ExperimentUsage:
         """Measure an experiment."""
-        files = self._files(f"experiments/{experiment}")
-        last = _last_version(files)
-        models = sum(size for name, size in files.items() if _is_model(name, last))
-        states = sum(size for name, size in files.items() if _is_state(name, last))
+        sizes = Counter[str]()
+        for kind, _, size in self._kinds(experiment):
+            sizes[kind] += size
         return ExperimentUsage(
             experiment=experiment,
             state=self.experiments[experiment].state,
             changed_seconds=changed_seconds(self._records / experiment),
-            models_bytes=models,
-            states_bytes=states,
-            other_bytes=sum(files.values()) - models - states,
+            models_bytes=sizes["models"],
+            states_bytes=sizes["states"],
+            other_bytes=sizes["other"],
         )
 
     def check(self, experiment: str, *, unfinished: bool) -> None:
@@ -147,7 +148,9 @@ class Housekeeper:
             accepted = f"{done}, and --resume can continue it; --unfinished removes it"
             raise SpecError("ID", experiment, accepted)
         for name in self._going:
-            begins_from = str(self._spec(name).get("init_from") or "").partition("/")[0]
+            submitted = self._first(name, SubmittedLine)
+            spec = submitted.spec if submitted is not None else {}
+            begins_from = str(spec.get("init_from") or "").partition("/")[0]
             if begins_from == experiment and name != experiment:
                 raise SpecError("ID", experiment, f"{name} begins from it, and has not ended")
 
@@ -170,11 +173,9 @@ class Housekeeper:
 
     def remove_states(self, experiment: str) -> int:
         """Remove what only `--resume` needs of an experiment; returns how many bytes that frees."""
-        files = self._files(f"experiments/{experiment}")
-        last = _last_version(files)
         store, freed = self._shared.store(experiment), 0
-        for name, size in files.items():
-            if _is_state(name, last):
+        for kind, name, size in self._kinds(experiment):
+            if kind == "states":
                 store.delete(name)
                 freed += size
         return freed
@@ -234,19 +235,31 @@ class Housekeeper:
         """The experiments that had not ended."""
         return [one for one, each in self.experiments.items() if not self._has_ended(each)]
 
-    def _spec(self, experiment: str) -> Mapping[str, Any]:
-        line = self._first(experiment, "submitted")
-        return line.spec if isinstance(line, SubmittedLine) else {}
-
     def _data_key(self, experiment: str) -> str:
-        line = self._first(experiment, "prepared")
-        return line.dataset if isinstance(line, PreparedLine) else ""
+        line = self._first(experiment, PreparedLine)
+        return line.dataset if line is not None else ""
 
-    def _first(self, experiment: str, kind: str) -> RecordLine | None:
+    def _first(self, experiment: str, kind: type[LineT]) -> LineT | None:
         """Return the first line of a kind in an experiment's record; None if there is none."""
         path = self._records / experiment / RECORD_NAME
-        lines = stream_record(path, without=KINDS.keys() - {kind})
-        return next((line for _, line in lines if isinstance(line, KINDS[kind])), None)
+        lines = stream_record(path, without=KINDS.keys() - {kind_of(kind)})
+        return next((line for _, line in lines if isinstance(line, kind)), None)
+
+    def _kinds(self, experiment: str) -> Iterator[tuple[str, str, int]]:
+        """Yield an experiment's files: as models, states or other, their names and sizes."""
+        files = self._files(f"experiments/{experiment}")
+        parsed = {name: parse_name(name) for name in files}
+        versions = (one.version for one in parsed.values() if isinstance(one, _VERSIONS))
+        last = max(versions, default=0)
+        for name, size in files.items():
+            match parsed[name]:
+                case OuterName() | AttemptName():
+                    kind = "states"
+                case ModelName() | MeanName() as one:
+                    kind = "models" if one.version == last else "states"
+                case _:
+                    kind = "models" if name in RESULT_NAMES else "other"
+            yield kind, name, size
 
     def _datasets(self) -> Iterator[DataUsage]:
         users = defaultdict[str, list[str]](list)
@@ -292,29 +305,3 @@ class Housekeeper:
             raise StoreError(f"{folder} cannot be removed ({error.strerror})") from None
         for removed in self._shared.root.glob(f"{_REMOVED}*"):
             shutil.rmtree(removed, ignore_errors=True)
-
-
-@contextmanager
-def housekeeper(shared: SharedDirectory) -> Iterator[Housekeeper]:
-    """Yield the housekeeper of a shared directory; from a bucket, it first copies all records."""
-    with stored_records(shared) as records:
-        yield Housekeeper(shared, records)
-
-
-def _last_version(names: Iterable[str]) -> int:
-    return max(filter(None, map(_version, names)), default=0)
-
-
-def _version(name: str) -> int | None:
-    parsed = parse_name(name)
-    return parsed.version if isinstance(parsed, ModelName | MeanName) else None
-
-
-def _is_model(name: str, last: int) -> bool:
-    return name in RESULT_NAMES or _version(name) == last
-
-
-def _is_state(name: str, last: int) -> bool:
-    version = _version(name)
-    earlier = version is not None and version < last
-    return earlier or isinstance(parse_name(name), OuterName | AttemptName)

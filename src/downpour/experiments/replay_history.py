@@ -68,7 +68,7 @@ class History:
     submitted: told.SubmittedLine
     prepared: told.PreparedLine
     versions: tuple[MadeVersion, ...]
-    ended: told.FinishedLine | told.FailedLine | told.CancelledLine | None
+    ended: told.EndLine | None
 
     @property
     def numeric_classes(self) -> frozenset[str]:

@@ -12,15 +12,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from downpour.files.log_places import LEVELS, Level, LogLine, LogPlace, Piece
 from downpour.files.store.layout import RECORD_NAME
-from downpour.record.record_lines import CancelledLine, FailedLine, FinishedLine
+from downpour.record.record_lines import EndLine, RecordLine
 from downpour.record.stored_experiments import submission_seconds
-
-if TYPE_CHECKING:
-    from downpour.record.record_lines import RecordLine
 
 READ_BYTES_MAX = 64 * 1024**2
 """Maximum bytes of one read; if there are more, we read the pieces that changed last."""
@@ -110,8 +106,7 @@ def span_of(experiment: str, record: Sequence[tuple[float, RecordLine]]) -> tupl
     A running experiment has no end yet. If an ID has no time, its experiment may be from any time.
     A record's own seconds leave out the time without a manager, so a caller may know a later end.
     """
-    ends = FinishedLine, FailedLine, CancelledLine
-    ended = (at for at, line in reversed(record) if isinstance(line, ends))
+    ended = (at for at, line in reversed(record) if isinstance(line, EndLine))
     return span_until(experiment, next(ended, math.inf) - record[0][0])
 
 

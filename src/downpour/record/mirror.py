@@ -174,21 +174,9 @@ def fetch_journals(shared: SharedDirectory) -> None:
     behind = [name for name, keys in newest.items() if keys[-1].term > _own_term(shared, name)]
     if behind:
         log.info("fetching the journals of %d experiments from %s", len(behind), shared.where)
-    _fetch_all(shared, {name: newest[name] for name in behind}, shared.experiments)
-
-
-def fetch_records(
-    shared: SharedDirectory, folder: Path, *, experiment: str = "", last: int | None = None
-) -> None:
-    """Copy a bucket's journals below a folder, in order of names, for `record.py` to read.
-
-    We copy all of them, only this experiment's, or the `last` ones.
-    """
-    if shared.bucket is None:
-        return
-    newest = dict(_newest(shared.bucket.keys(f"{FOLDER}/{experiment}" if experiment else FOLDER)))
-    names = sorted(newest)[-last if last else None :]
-    _fetch_all(shared, {name: newest[name] for name in names}, folder)
+    for name, parts in _fetch_all(shared, {name: newest[name] for name in behind}):
+        if parts:
+            _replace(shared.experiments / check_bare_name(name), parts)
 
 
 class MirrorCopy:
@@ -199,21 +187,20 @@ class MirrorCopy:
         self._folder = folder
         self._known: dict[str, set[_Key]] = {}
 
-    def fetch(self, experiment: str = "") -> None:
-        """Fetch the new lines of one experiment's journal, or of all journals."""
+    def fetch(self, experiment: str = "", last: int | None = None) -> None:
+        """Fetch the new lines of one experiment's journal, of the `last` ones, or of all."""
         bucket = self._shared.bucket
         assert bucket is not None  # noqa: S101 - a folder needs no copy
         place = f"{FOLDER}/{check_bare_name(experiment)}" if experiment else FOLDER
-        for name, keys in _newest(bucket.keys(place)):
-            known = self._known.setdefault(name, set())
-            gained = [key for key in keys if key not in known]
-            parts = _fetch(self._shared, name, gained)
+        newest = sorted(_newest(bucket.keys(place)))[-last if last else None :]
+        gained = {name: set(keys) - self._known.get(name, set()) for name, keys in newest}
+        for name, parts in _fetch_all(self._shared, gained):
             folder = self._folder / check_bare_name(name)
             with writing(self._folder, name):
-                folder.mkdir(exist_ok=True)
                 for part in parts:
+                    folder.mkdir(exist_ok=True)
                     _write(part, folder)
-            known.update(gained)
+            self._known.setdefault(name, set()).update(gained[name])
 
 
 def recorded_in(shared: SharedDirectory) -> set[str]:
@@ -242,13 +229,13 @@ def _own_term(shared: SharedDirectory, experiment: str) -> int:
     return max(map(term_of, segments(folder)), default=-1) if folder.is_dir() else -1
 
 
-def _fetch(shared: SharedDirectory, experiment: str, keys: Sequence[_Key]) -> list[_Part]:
+def _fetch(shared: SharedDirectory, experiment: str, keys: Iterable[_Key]) -> list[_Part]:
     """Return the files of an experiment; none if one of its objects is damaged."""
     place, bucket = f"{FOLDER}/{experiment}", shared.bucket
     assert bucket is not None  # noqa: S101 - its caller has looked
     contents = (
         shared.retry_policy.call_through_outage(partial(bucket.get, f"{place}/{key}"))
-        for key in keys
+        for key in sorted(keys)
     )
     try:
         return [part for content in contents for part in _unpacked(content)]
@@ -257,13 +244,13 @@ def _fetch(shared: SharedDirectory, experiment: str, keys: Sequence[_Key]) -> li
         return []
 
 
-def _fetch_all(shared: SharedDirectory, newest: Mapping[str, Sequence[_Key]], folder: Path) -> None:
-    """Replace the journals of experiments below a folder by those in a bucket."""
+def _fetch_all(
+    shared: SharedDirectory, newest: Mapping[str, Iterable[_Key]]
+) -> Iterator[tuple[str, list[_Part]]]:
+    """Fetch the files of experiments from these objects, some at a time."""
     with ThreadPoolExecutor(_FETCHES) as fetching:
         fetched = fetching.map(lambda name: _fetch(shared, name, newest[name]), newest)
-        for name, parts in zip(newest, fetched, strict=True):
-            if parts:
-                _replace(folder / check_bare_name(name), parts)
+        yield from zip(newest, fetched, strict=True)
 
 
 def _write(part: _Part, folder: Path, *, syncs: bool = False) -> None:

@@ -421,6 +421,7 @@ class CancelledLine(_Line, frozen=True, kw_only=True):
     reason: str
 
 
+EndLine = FinishedLine | FailedLine | CancelledLine
 RecordLine = (
     SubmittedLine
     | WorkerJoinedLine
@@ -448,9 +449,7 @@ RecordLine = (
     | AggregatedLine
     | EvaluatedLine
     | ImprovedLine
-    | FinishedLine
-    | FailedLine
-    | CancelledLine
+    | EndLine
 )
 
 Dated = tuple[float, RecordLine]

@@ -14,7 +14,7 @@ from downpour.files.store import SharedDirectory
 from downpour.files.store.layout import RECORD_NAME
 from downpour.network.rpc.messages import ExperimentSummary, metrics_of
 from downpour.record.journal import segments
-from downpour.record.mirror import fetch_records
+from downpour.record.mirror import MirrorCopy
 from downpour.record.record import has_record, is_exported
 from downpour.record.record_lines import KINDS
 from downpour.record.result import Result, rounds_in
@@ -37,7 +37,7 @@ def stored_records(
         yield shared.experiments
         return
     with TemporaryDirectory(prefix="downpour-") as folder:
-        fetch_records(shared, Path(folder), experiment=experiment, last=last)
+        MirrorCopy(shared, Path(folder)).fetch(experiment, last)
         yield Path(folder)
 
 

@@ -243,7 +243,7 @@ class Tables:
     prepared: told.PreparedLine | None = None
     drawn_with: str = ""
     """The numeric class in which the manager first drew the model."""
-    ended: told.FinishedLine | told.FailedLine | told.CancelledLine | None = None
+    ended: told.EndLine | None = None
     lines: int = 0
     begin: float = 0.0
     now: float = 0.0

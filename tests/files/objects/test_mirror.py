@@ -23,7 +23,6 @@ from downpour.record.mirror import (
     FOLDER,
     MirrorCopy,
     fetch_journals,
-    fetch_records,
     journal_of,
     recorded_in,
 )
@@ -94,7 +93,7 @@ def test_a_reader_has_the_records(cloud: Cloud, tmp_path: Path) -> None:
     ways: list[dict[str, Any]] = [{"experiment": "two"}, {"experiment": "one"}, {"last": 1}, {}]
     for wanted in ways:
         read.mkdir()
-        fetch_records(cloud.on("reader"), read, **wanted)
+        MirrorCopy(cloud.on("reader"), read).fetch(**wanted)
         there = [path.name for path in read.iterdir()]
         assert there == ([] if wanted == {"experiment": "two"} else ["one"])
         assert not there or read_record(read / "one" / RECORD_NAME) == told != []

@@ -308,9 +308,7 @@ class RecordTables:
         if len(self._results.metrics) > known:
             self._about_line = self.line
 
-    def _ended(
-        self, at: float, line: told.FinishedLine | told.FailedLine | told.CancelledLine
-    ) -> None:
+    def _ended(self, at: float, line: told.EndLine) -> None:
         self._about |= {"ended_at": at, "reason": line.reason or None}
         self._rounds.stop_all(at, self.line)
         self._change_state(state_of(self._tables))
