@@ -180,15 +180,12 @@ def certs(options: _CertsOptions) -> None:
 def _report(issued: Issued) -> list[str]:
     lines = []
     if issued.authority_is_new:
+        signs = "its key, which signs certificates; no machine needs it"
         lines.append(f"{issued.authority}: the authority; every machine needs a copy")
-        lines.append(
-            f"{issued.authority_key}: its key, which signs certificates; no machine needs it"
-        )
+        lines.append(f"{issued.authority_key}: {signs}")
     for files in issued.machines:
-        lines.append(
-            f"{files.certificate}: for {files.machine}; valid until {files.until:%Y-%m-%d}"
-        )
-        lines.append(f"{files.key}: its key")
+        until = f"valid until {files.until:%Y-%m-%d}"
+        lines += [f"{files.certificate}: for {files.machine}; {until}", f"{files.key}: its key"]
     for files in issued.machines:
         lines += ["", f"On {files.machine.names[0]}, as options of every command:", ""]
         lines += _usage(files, issued.authority)

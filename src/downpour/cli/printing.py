@@ -29,7 +29,6 @@ import functools
 import io
 import json
 import logging
-import math
 import os
 import signal
 import sys
@@ -156,7 +155,9 @@ class SpecOnce:
 
 def print_json(value: Any) -> None:
     """Print a value for a program: no wrapping, no color; null for NaN and infinity."""
-    print(json.dumps(_plain(value), indent=2, allow_nan=False))  # noqa: T201
+    from downpour.record.view import plain
+
+    print(json.dumps(plain(value), indent=2, allow_nan=False))  # noqa: T201
 
 
 def print_csv(rows: Sequence[dict[str, Any]]) -> None:
@@ -164,15 +165,6 @@ def print_csv(rows: Sequence[dict[str, Any]]) -> None:
     writer = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-
-
-def _plain(value: Any) -> Any:
-    """Return a value with None in place of numbers that JSON lacks."""
-    if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def print_result(result: Result, *, as_json: bool = False, as_csv: bool = False) -> None:

@@ -7,8 +7,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,23 +79,20 @@ def page_socket(
     return listen_for_page(_HERE, usual, trust, "dashboard_port", or_any=port is None)
 
 
-@contextmanager
 def page_on(
     listener: socket.socket | None, shared: Path | str, credentials: Credentials
-) -> Iterator[None]:
-    """Serve a page of a shared directory while the block runs, if there is a socket.
+) -> AbstractContextManager[None]:
+    """Serve a page of a shared directory while a block runs, if there is a socket.
 
     It prints the page's URL as soon as the page answers.
     """
     if listener is None:
-        yield
-        return
+        return nullcontext()
     from downpour.experiments.page_server.process import page_beside
     from downpour.network.rpc.trust import Trust
 
     url = page_url(listener, Trust.load(credentials))
-    with page_beside(str(shared), listener, credentials, lambda: note(f"page at {url}")):
-        yield
+    return page_beside(str(shared), listener, credentials, lambda: note(f"page at {url}"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,8 +165,7 @@ def begin(options: LogOptions) -> None:
     logging.getLogger("downpour.membership").setLevel(logging.INFO)
 
 
-def say_where(url: str) -> None:
-    """Print the URL of the metrics."""
+def _say_where(url: str) -> None:
     note(f"metrics at {url}")
 
 
@@ -234,7 +229,7 @@ def _serve(options: ManagerOptions, listener: socket.socket | None) -> None:
             # Only now, because the manager may have just created the shared directory.
             beside.enter_context(page_on(listener, options.shared, options.credentials))
 
-        run_manager(options, ready, say_where)
+        run_manager(options, ready, _say_where)
 
 
 _COUNT_MAX = 1000
@@ -283,7 +278,7 @@ def _run_one(options: WorkerOptions) -> None:
     from downpour.network.discovery import manager_may_come
 
     try:
-        run_worker(options, _say, say_where)
+        run_worker(options, _say, _say_where)
     except DownpourError as error:
         raise (ComeAgain(str(error)) if manager_may_come(error) else error) from error
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from downpour.files.log_places import LogLine, LogPlace
     from downpour.record.logs import LogCursor, LogFilter, LogPage
-    from downpour.record.study_result import StudyResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,48 +55,35 @@ def report(options: _ReportOptions) -> None:
     command replaces an earlier report in DIR and leaves other files alone.
     """
     errors.require("downpour report", "report")
+    from downpour.experiments.studies import Grid, read_folder
     from downpour.experiments.studies.grid import Study
+    from downpour.files.store.layout import RECORD_NAME
+    from downpour.record.record import read_record
+    from downpour.show.event_files import write_events
     from downpour.show.report import write_report
     from downpour.show.tables.report_tables import SPREADS
     from downpour.show.tables.terminal_tables import study_table
 
     if options.spread not in SPREADS:
         raise errors.SpecError("spread", options.spread, f"must be {' or '.join(SPREADS)}")
-    study = Study.read(options.folder).result
+    folder, study = options.folder, Study.read(options.folder).result
+    is_grid = (folder / Grid.file_name).exists()
     if options.tensorboard is not None:
-        _write_events(options.folder, options.tensorboard)
+        records = read_folder(folder, Grid).records() if is_grid else [folder / RECORD_NAME]
+        for record in records:
+            name = record.parent.name if is_grid else ""
+            write_events(read_record(record), options.tensorboard, name)
+    usual = folder / "report" if is_grid else RESULTS / study.subgrids[0].runs[0].result.experiment
     with progress_bar("figures") as show:
         page = write_report(
             study,
-            options.out_dir or _usual_folder(options.folder, study),
+            options.out_dir or usual,
             lambda done, total: show(completed=done, total=total),
             options.spread,
         )
     for subgrid in study.subgrids:
         out().print(study_table(subgrid, options.spread))
     say(str(page))
-
-
-def _write_events(folder: Path, tensorboard: Path) -> None:
-    """Write the event files of all ended runs of a grid, or of one experiment."""
-    from downpour.experiments.studies import Grid, read_folder
-    from downpour.files.store.layout import RECORD_NAME
-    from downpour.record.record import read_record
-    from downpour.show.event_files import write_events
-
-    if not (folder / Grid.file_name).exists():
-        write_events(read_record(folder / RECORD_NAME), tensorboard)
-        return
-    for record in read_folder(folder, Grid).records():
-        write_events(read_record(record), tensorboard, record.parent.name)
-
-
-def _usual_folder(folder: Path, study: StudyResult) -> Path:
-    """Return the default folder for a study's report."""
-    from downpour.experiments.studies import Grid
-
-    is_grid = (folder / Grid.file_name).exists()
-    return folder / "report" if is_grid else RESULTS / study.subgrids[0].runs[0].result.experiment
 
 
 _STANDARD_OUTPUT = Path("-")

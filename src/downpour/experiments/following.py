@@ -224,12 +224,9 @@ class Announcer:
             case told.SubmittedLine():
                 self._experiment, self._name = line.experiment, line.name
                 yield self._event("submitted", ExperimentState.WAITING)
-            case told.FinishedLine():
-                yield self._event("finished", ExperimentState.FINISHED, line.reason)
-            case told.FailedLine():
-                yield self._event("failed", ExperimentState.FAILED, line.reason)
-            case told.CancelledLine():
-                yield self._event("cancelled", ExperimentState.CANCELLED, line.reason)
+            case told.FinishedLine() | told.FailedLine() | told.CancelledLine():
+                state = ExperimentState(told.kind_of(line))
+                yield self._event(cast("EventKind", state.value), state, line.reason)
             case told.WorkerJoinedLine() if line.worker not in self._here:
                 # Workers register again with a restarted manager, although they never left.
                 self._here.add(line.worker)

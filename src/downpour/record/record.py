@@ -7,7 +7,7 @@ Readers project it from the journal (`view.py`) until the journal has ended, and
 import json
 import os
 import zlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from itertools import accumulate, islice, starmap
@@ -124,13 +124,7 @@ class RecordReader:
             if path not in self._first and (number := journal.first_number(path)) is not None:
                 self._first[path] = number
         for path in files:
-            # The lines of this term end where a later term begins.
-            later = (
-                n
-                for other, n in self._first.items()
-                if journal.term_of(other) > journal.term_of(path)
-            )
-            end = min(later, default=None)
+            end = _end_of(path, self._first)
             for lines in self._pieces(path):
                 yield from self._counting(lines, end)
         self._done.update(files[:-1])  # a manager appends only to its last segment
@@ -230,14 +224,17 @@ def journaled_lines(folder: Path, words: bytes) -> Iterator[told.Dated]:
     first = {file: number for file in files if (number := journal.first_number(file)) is not None}
     last = 0
     for file in files:
-        end = min(
-            (n for other, n in first.items() if journal.term_of(other) > journal.term_of(file)),
-            default=None,
-        )
+        end = _end_of(file, first)
         for line in journal.lines_with(file, words):
             if line.number > last and (end is None or line.number < end):
                 last = line.number
                 yield from View().take(line)
+
+
+def _end_of(segment: Path, first: Mapping[Path, int]) -> int | None:
+    """Return where the lines of a segment end: at the first number of a later term."""
+    term = journal.term_of(segment)
+    return min((n for other, n in first.items() if journal.term_of(other) > term), default=None)
 
 
 def is_exported(path: Path) -> bool:

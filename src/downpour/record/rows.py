@@ -164,15 +164,9 @@ def _row(tables: Tables, of_round: RecordedRound, version: told.AggregatedLine) 
 
 def state_of(tables: Tables) -> ExperimentState:
     """Return the state that the lines show."""
-    match tables.ended:
-        case told.FinishedLine():
-            return ExperimentState.FINISHED
-        case told.FailedLine():
-            return ExperimentState.FAILED
-        case told.CancelledLine():
-            return ExperimentState.CANCELLED
-        case None:
-            return ExperimentState.RUNNING if tables.prepared else ExperimentState.PREPARING
+    if tables.ended is not None:
+        return ExperimentState(told.kind_of(tables.ended))
+    return ExperimentState.RUNNING if tables.prepared else ExperimentState.PREPARING
 
 
 def reason_of(rows: Rows) -> str | None:

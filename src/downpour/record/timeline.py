@@ -158,10 +158,8 @@ def decision(line: told.RecordLine) -> RecordedDecision | None:  # noqa: C901, P
             return RecordedDecision("differ", "updates differ", {"reason": str(line)})
         case told.QuarantinedLine():
             kind, name = "worker", f"no more tasks for {line.worker}"
-        case told.FinishedLine():
-            kind, name = "end", "finished"
-        case told.FailedLine() | told.CancelledLine():
-            kind, name = "end", "failed" if isinstance(line, told.FailedLine) else "cancelled"
+        case told.FinishedLine() | told.FailedLine() | told.CancelledLine():
+            kind, name = "end", told.kind_of(line)
         case _:
             return None
     of_round = {"round": line.round + 1} if hasattr(line, "round") else {}

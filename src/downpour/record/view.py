@@ -209,7 +209,7 @@ def _quantiles(forecast: Forecast | None) -> dict[str, Any]:
 
 def to_fields(fact: told.RecordLine) -> dict[str, Any]:
     """Turn a fact into its kind and plain fields that JSON can hold."""
-    return {"kind": told.kind_of(fact), **_plain(msgspec.structs.asdict(fact))}
+    return {"kind": told.kind_of(fact), **plain(msgspec.structs.asdict(fact))}
 
 
 def from_fields(fields: dict[str, Any]) -> told.RecordLine | None:
@@ -247,9 +247,10 @@ def _measured(value: Any) -> Any:
     return math.nan if value is None else value
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a value with None in place of numbers that JSON lacks."""
     if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
+        return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
+        return [plain(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
