@@ -57,7 +57,6 @@
     return every < 2 ? points : points.filter((_, place) => place % every === 0 || place === points.length - 1);
   }
 
-  /** Write a number beside an axis, without zeros that say nothing. */
   /** Leave a margin around shares, but none where no share can be. */
   function withinPercent(_, low, high) {
     if (low === null) return [0, 100];
@@ -65,6 +64,7 @@
     return [Math.max(0, low - margin), Math.min(100, high + margin)];
   }
 
+  /** Write a number beside an axis, without zeros that say nothing. */
   function tick(value) { return String(Number(value.toPrecision(6))); }
 
   class Chart {

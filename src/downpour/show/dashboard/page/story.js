@@ -308,13 +308,11 @@
     constructor(timeline, listener) {
       Object.assign(this, { timeline, listener, pointers: new Map(), moved: 0, spread: null });
       const { canvas } = timeline;
+      const { _down, _move, _up, _lose, _key } = this;
+      const actions = { pointerdown: _down, pointermove: _move, pointerup: _up, pointercancel: _lose, keydown: _key };
+      for (const [name, action] of Object.entries(actions)) canvas.addEventListener(name, action.bind(this));
       canvas.addEventListener("wheel", (event) => this._wheel(event), { passive: false });
-      canvas.addEventListener("pointerdown", (event) => this._down(event));
-      canvas.addEventListener("pointermove", (event) => this._move(event));
-      canvas.addEventListener("pointerup", (event) => this._up(event));
-      canvas.addEventListener("pointercancel", (event) => this._lose(event));
       canvas.addEventListener("pointerleave", () => listener.point(-1, 0, 0));
-      canvas.addEventListener("keydown", (event) => this._key(event));
     }
 
     _place(event) {

@@ -17,36 +17,33 @@
     drawSelection(timeline);
   }
 
+  /** Draw straight lines, each [x0, y0, x1, y1], in one colour. */
+  function stroke(context, colour, wide, ...lines) {
+    Object.assign(context, { strokeStyle: colour, lineWidth: wide });
+    context.beginPath();
+    for (const [x0, y0, x1, y1] of lines) {
+      context.moveTo(x0, y0);
+      context.lineTo(x1, y1);
+    }
+    context.stroke();
+  }
+
   /** Draw the interval in which the end is expected: a line from the 10 to the 90 % quantile. */
   function drawForecast({ context, colours, view, now, tables: { attempts: all } }, { i, y, height }) {
     const begin = all.begin[i];
     if (!(all.q50[i] > 0) || height < 8 || begin + all.forecastAt[i] > now + 0.001) return;
     const [low, middle, high] = [all.q10[i], all.q50[i], all.q90[i]].map((value) => view.x(begin + value));
     const centre = Math.round(y + height / 2) + 0.5;
-    context.strokeStyle = context.fillStyle = colours.muted;
-    context.lineWidth = 1;
-    context.beginPath();
-    context.moveTo(low, centre);
-    context.lineTo(high, centre);
-    for (const x of [low, high]) {
-      context.moveTo(x, centre - 3);
-      context.lineTo(x, centre + 3);
-    }
-    context.stroke();
+    const ends = [low, high].map((x) => [x, centre - 3, x, centre + 3]);
+    stroke(context, colours.muted, 1, [low, centre, high, centre], ...ends);
+    context.fillStyle = colours.muted;
     context.fillRect(Math.round(middle) - 1, centre - 4, 2, 8);
   }
 
   /** Cross out the end of an attempt that failed. */
   function drawFailure({ context, colours }, { x, y, width, height }) {
-    const [at, centre, arm] = [x + width, y + height / 2, Math.min(4, height / 3)];
-    context.strokeStyle = colours.failure;
-    context.lineWidth = 2;
-    context.beginPath();
-    context.moveTo(at + 2, centre - arm);
-    context.lineTo(at + 2 + 2 * arm, centre + arm);
-    context.moveTo(at + 2, centre + arm);
-    context.lineTo(at + 2 + 2 * arm, centre - arm);
-    context.stroke();
+    const [left, centre, arm] = [x + width + 2, y + height / 2, Math.min(4, height / 3)];
+    stroke(context, colours.failure, 2, ...[-arm, arm].map((up) => [left, centre + up, left + 2 * arm, centre - up]));
   }
 
   /** Draw the arrow from the attempt before: solid if it went on with that work, dashed for a copy. */
@@ -83,18 +80,12 @@
     for (const { at } of tables.disturbances.values()) {
       const x = Math.round(view.x(at)) + 0.5;
       if (at > now || x < 0 || x > view.width || x - before < 2) continue;
-      for (const [colour, wide] of [[colours.paper, 3], [colours.failure, 1.5]]) {
-        context.strokeStyle = colour;
-        context.lineWidth = wide;
-        context.setLineDash(colour === colours.paper ? [] : [5, 3]);
-        context.beginPath();
-        context.moveTo(x, -3);
-        context.lineTo(x, view.height);
-        context.stroke();
-      }
+      stroke(context, colours.paper, 3, [x, -3, x, view.height]);
+      context.setLineDash([5, 3]);
+      stroke(context, colours.failure, 1.5, [x, -3, x, view.height]);
+      context.setLineDash([]);
       before = x;
     }
-    context.setLineDash([]);
   }
 
   /** Draw an arrow with a rim of paper, so that it stands out from bars; a small one beside small bars. */
@@ -124,12 +115,10 @@
       const last = end[i] <= now ? end[i] : now;
       const [x, y] = [view.x(begin[i]), view.y(rank[worker[i]])];
       const size = [Math.max(3, view.x(last) - x), Math.max(2, view.rowHeight * 0.78)];
-      context.strokeStyle = colours.paper;
-      context.lineWidth = 5;
-      context.strokeRect(x - 1, y - 1, size[0] + 2, size[1] + 2);
-      context.strokeStyle = i === cursor ? colours["series-2"] : colours.ink;
-      context.lineWidth = 2;
-      context.strokeRect(x - 1, y - 1, size[0] + 2, size[1] + 2);
+      for (const [colour, wide] of [[colours.paper, 5], [i === cursor ? colours["series-2"] : colours.ink, 2]]) {
+        Object.assign(context, { strokeStyle: colour, lineWidth: wide });
+        context.strokeRect(x - 1, y - 1, size[0] + 2, size[1] + 2);
+      }
     }
   }
 
