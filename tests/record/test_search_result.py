@@ -8,19 +8,26 @@ import pytest
 from matplotlib.collections import PathCollection
 
 from downpour.base.states import Goal
-from downpour.record.study_result import SearchField, SearchResult, SearchRun
+from downpour.record.study_result import (
+    Axis,
+    Choices,
+    Range,
+    SearchResult,
+    SearchRun,
+    field_words,
+)
 from downpour.show.figures.result_figure import search_figure
 from downpour.show.tables.terminal_tables import search_table, shortened
 from tests.show.terminal import rendered
 
-FIELDS = (
-    SearchField("learning_rate", log=True),
-    SearchField("batch_size", (16, 32)),
-    SearchField("model_options.dropout"),
-    SearchField("split", ("random", "dirichlet(0.3)")),
-    SearchField("local_steps"),
-    SearchField("weight_decay", log=True),
-)
+FIELDS: dict[str, Axis] = {
+    "learning_rate": Range(1e-4, 1.0, log=True, whole=False),
+    "batch_size": Choices((16, 32)),
+    "model_options.dropout": Range(0.0, 0.5, log=False, whole=False),
+    "split": Choices(("random", "dirichlet(0.3)")),
+    "local_steps": Range(1, 50, log=False, whole=True),
+    "weight_decay": Range(1e-6, 1.0, log=True, whole=False),
+}
 
 
 GOAL = Goal.of("accuracy")
@@ -114,7 +121,7 @@ def test_the_figure_has_the_history_and_a_panel_for_each_field(search: SearchRes
     """The line is the best so far; each mark stands at its run, and at its value."""
     figure = search_figure(search)
     history, *panels = figure.axes
-    assert [axis.get_xlabel() for axis in panels] == [field.words for field in FIELDS]
+    assert [axis.get_xlabel() for axis in panels] == [*map(field_words, FIELDS)]
     (line,) = history.lines
     assert list(np.asarray(line.get_ydata())) == [75, 75, 90, 90, 90]
     assert marks(history) == {

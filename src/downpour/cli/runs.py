@@ -227,7 +227,7 @@ class _StudyRun:
         folder = StudyFolder((options.out_dir or RESULTS / study.name).absolute(), study)
         folder.check()
         now = status_of(folder)
-        if options.status or now.running or (options.detach and not now.progress.left):
+        if options.status or now.running or (options.detach and not now.left):
             self._print(folder)
             return
         for run in study.samples() if not options.manager else ():

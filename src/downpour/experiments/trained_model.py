@@ -35,7 +35,7 @@ from downpour.learning.accelerators import devices_here
 from downpour.learning.blame import describe_error
 from downpour.learning.datasets import SOURCES, Examples, PreparedDataset, open_prepared
 from downpour.learning.datasets.array_folder import FACTS_FILE, parsed_facts, read_facts
-from downpour.learning.datasets.arrays import Npz
+from downpour.learning.datasets.arrays import Npz, naming
 from downpour.learning.datasets.images import (
     IMAGE_SUFFIXES,
     decoded_images,
@@ -239,18 +239,13 @@ def _of_folder(given: Spec, path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def _array(path: Path) -> NDArray[Any]:
-    try:
+    with naming(path):
         loaded = np.load(path, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
             found = loaded
         else:
             with loaded as archive:
                 found = archive[_name_in(archive.files)]
-    except SpecError:
-        raise
-    except Exception as error:  # noqa: BLE001 - zipfile and numpy raise anything about damage
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise SpecError("dataset", path.name, f"cannot be read: {reason}") from None
     if found.dtype.kind not in "biuf" or not found.ndim or not len(found):
         raise SpecError("dataset", path.name, "must hold numbers, one example per row")
     return found

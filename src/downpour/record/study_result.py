@@ -4,6 +4,7 @@ They do not know where the runs are stored, how a grid's folder is laid out, or 
 its values.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -153,21 +154,64 @@ SearchRunState = Literal["finished", "pruned", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class SearchField:
-    """A field that a search varies: among `choices`, or within a range if these are None.
+class Range:
+    """Numbers from `low` to `high`, both included; if `log`, a search samples their logarithm.
 
-    If `log`, the search draws the logarithm of values in the range. An option's name is
-    `model_options.NAME`.
+    If `whole`, only whole numbers, because the field takes no others.
     """
 
-    name: str
-    choices: tuple[Any, ...] | None = None
-    log: bool = False
+    low: float
+    high: float
+    log: bool
+    whole: bool
 
     @property
-    def words(self) -> str:
-        """Name the field for people: the last part of its name, with spaces."""
-        return self.name.rpartition(".")[2].replace("_", " ")
+    def ends(self) -> tuple[Any, ...]:
+        """The values to check: if the spec accepts both ends, it accepts all between them."""
+        return self.low, self.high
+
+    def holds(self, value: Any) -> bool:
+        """Whether a value is in the range."""
+        return is_number(value) and bool(self.low <= value <= self.high)
+
+    def to_toml(self) -> dict[str, Any]:
+        """Write the range as a file has it."""
+        return {"low": self.low, "high": self.high, "log": self.log}
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """A list of values, in no order."""
+
+    values: tuple[Any, ...]
+
+    @property
+    def ends(self) -> tuple[Any, ...]:
+        """The values to check: all of them."""
+        return self.values
+
+    def holds(self, value: Any) -> bool:
+        """Whether a value is one of the choices."""
+        return value in self.values
+
+    def to_toml(self) -> list[Any]:
+        """Write the choices as a file has them."""
+        return list(self.values)
+
+
+Axis = Range | Choices
+"""The values that a search may give a field."""
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a finite number; true and false are not."""
+    numeric = isinstance(value, int | float) and not isinstance(value, bool)
+    return numeric and math.isfinite(value)
+
+
+def field_words(name: str) -> str:
+    """Name a searched field for people: the last part of its name, with spaces."""
+    return name.rpartition(".")[2].replace("_", " ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,11 +239,14 @@ class SearchRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
-    """A search as far as it has come; `asked` is the number of runs that it asks for."""
+    """A search as far as it has come; `asked` is the number of runs that it asks for.
+
+    `fields` are the searched ones, by name; that of an option is `model_options.NAME`.
+    """
 
     name: str
     goal: Goal
-    fields: tuple[SearchField, ...]
+    fields: Mapping[str, Axis]
     asked: int
     runs: tuple[SearchRun, ...]
 

@@ -36,11 +36,13 @@ def trace_events(record: Sequence[told.Dated]) -> Iterator[tracks.TraceEvent]:
     attempts = tracks.placed(tables, processes)
     managers, threads = tracks.manager_slices(tables, now=relative[-1][0])
     yield from tracks.named(tracks.Track(tracks.PROCESS), "manager", threads)
-    used = _lanes_used(processes.values(), attempts)
+    used = dict.fromkeys(processes.values(), tracks.FIRST_LANE)  # the last thread of each
+    for one in attempts:
+        used[one.track.process] = max(used[one.track.process], one.track.thread)
     for worker, process in processes.items():
         host = f" ({hosts[worker]})" if hosts[worker] else ""
         threads = [
-            *tracks.tracks_of(tracks.FIRST_LANE, "attempts", used[process]),
+            *tracks.tracks_of(tracks.FIRST_LANE, "attempts", used[process] - tracks.FIRST_LANE + 1),
             (_EVENTS, "events"),
         ]
         yield from tracks.named(tracks.Track(process), f"{worker}{host}", threads)
@@ -72,17 +74,6 @@ def _hosts(record: Iterable[told.Dated], tables: Tables) -> dict[str, str]:
     for worker, joined in tables.joined.items():
         hosts[worker] = joined.address.rpartition(":")[0].strip("[]")
     return hosts
-
-
-def _lanes_used(
-    processes: Iterable[int], attempts: Iterable[tracks.PlacedAttempt]
-) -> dict[int, int]:
-    """Return how many tracks each worker's attempts take, at least one."""
-    used = dict.fromkeys(processes, 1)
-    for one in attempts:
-        process, thread = one.track
-        used[process] = max(used[process], thread - tracks.FIRST_LANE + 1)
-    return used
 
 
 def _instants(record: tracks.Relative, processes: Mapping[str, int]) -> Iterator[tracks.TraceEvent]:

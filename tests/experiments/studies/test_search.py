@@ -15,11 +15,11 @@ from downpour.core.spec import Spec
 from downpour.experiments.studies import Search, StudyFolder
 from downpour.experiments.studies.folder import BEST_NAME
 from downpour.experiments.studies.running import measured_in, run_study
-from downpour.experiments.studies.sampler import Choices, Pruner, Range
+from downpour.experiments.studies.sampler import Pruner
 from downpour.experiments.studies.search import SearchPlan
 from downpour.record.record import line_text
 from downpour.record.record_lines import SubmittedLine
-from downpour.record.study_result import SearchResult, SearchRun
+from downpour.record.study_result import Choices, Range, SearchResult, SearchRun
 from downpour.record.tables import Tables
 from tests.experiments.studies.conftest import (
     SEARCH,

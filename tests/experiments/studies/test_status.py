@@ -44,30 +44,30 @@ def test_durations_are_said_as_people_do(seconds: float, said: str) -> None:
 def test_the_time_left_of_a_grid_follows_from_the_same_groups(tmp_path: Path) -> None:
     """A slow setting's second repetition counts as slow, and one never run as the usual."""
     folder = grid_folder(tmp_path, 'name="small"\ntrials=2\nworkers=[1, 2, 3]\n')
-    folder.make()
+    folder.path.mkdir(parents=True)
     folder.begin()
-    assert about(status_of(folder).progress.seconds_left) == "unknown time"
+    assert about(status_of(folder).seconds_left) == "unknown time"
     for run, seconds in zip(folder.study.runs.values(), (600.0, 60.0), strict=False):
         record = record_of(run)
         result = Result.from_lines(record.decode().splitlines())
         folder.keep(run, record, RunSummary.of(result, run.workers, seconds))
     # 330 s twice for the third setting, and the second repetitions of the others.
-    left = status_of(folder).progress.seconds_left
+    left = status_of(folder).seconds_left
     assert left == 2 * 330 + 600 + 60
     assert about(left) == "about 22 min"
     run_study(folder, FakeBackend(), Silence())
-    assert status_of(folder).progress.seconds_left == 0
+    assert status_of(folder).seconds_left == 0
 
 
 def test_the_time_left_of_a_search_follows_from_its_runs(tmp_path: Path) -> None:
     """Unknown before the first has ended, nothing once all have."""
     folder = search_folder(tmp_path)
-    assert status_of(folder).progress.seconds_left is None
+    assert status_of(folder).seconds_left is None
     run_study(folder, FakeBackend(), Silence())
-    assert status_of(folder).progress.seconds_left == 0.0
+    assert status_of(folder).seconds_left == 0.0
     twice = search_folder(tmp_path, SEARCH.replace("trials = 12", "trials = 24"))
     took = sum(ended.summary.wall_seconds for ended in folder.ended())
-    assert status_of(twice).progress.seconds_left == pytest.approx(took)
+    assert status_of(twice).seconds_left == pytest.approx(took)
 
 
 def test_a_line_a_run_of_a_grid_goes_to_the_log(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ shards = 2
 def test_a_grid_that_is_being_run_is_not_begun_again(tmp_path: Path) -> None:
     """No process is started beside the one that holds the folder."""
     folder = StudyFolder(tmp_path / "small", Grid.from_toml(GRID))
-    folder.make()
+    folder.path.mkdir(parents=True)
     with held(folder.path), pytest.raises(SpecError, match="is already running it"):
         detach("grid", folder, [])
     assert not (folder.path / LOG_NAME).exists()

@@ -121,7 +121,7 @@ def test_a_folder_that_was_cut_off_at_its_beginning_is_as_good_as_empty(
 ) -> None:
     """The file of what was asked for was being written, or had just been."""
     torn = StudyFolder(tmp_path / "torn", folder.study)
-    torn.make()
+    torn.path.mkdir(parents=True)
     (torn.path / f".new-{torn.study_file.name}").write_text("na")
     torn.check()
     torn.study_file.write_text(folder.study.to_toml())

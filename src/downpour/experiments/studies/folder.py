@@ -21,7 +21,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import xxhash
 from filelock import Timeout
@@ -34,7 +34,6 @@ from downpour.experiments.studies.study import (
     RunSummary,
     StudyProgress,
     StudySpec,
-    about,
 )
 from downpour.files.store.layout import RECORD_NAME, SPEC_NAME
 from downpour.files.store.publish import explain, sync_directory
@@ -55,12 +54,13 @@ _UNFINISHED = ".new-"
 
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Hold the lock of a study's folder, which must exist.
+    """Hold the lock of a study's folder; this makes the folder if it is missing.
 
     When its holder ends, even if someone kills it, the operating system releases the lock.
     """
     lock = FolderLock(folder / _LOCK)
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         lock.acquire_soon()
         (folder / _PID).write_text(str(os.getpid()))  # the lock itself does not name its holder
     except Timeout:
@@ -100,6 +100,16 @@ def _refused_in(path: Path) -> Iterator[None]:
         raise refusal(path, explain(error)) from None
 
 
+def _names_in(folder: Path) -> list[str]:
+    """Return the visible names in a folder; none if it is missing."""
+    with _refused_in(folder):
+        try:
+            names = os.listdir(folder)  # noqa: PTH208 - the names alone are wanted
+        except FileNotFoundError:
+            return []
+    return sorted(name for name in names if not name.startswith("."))
+
+
 StudyT = TypeVar("StudyT", bound=StudySpec)
 StudyT_co = TypeVar("StudyT_co", bound=StudySpec, covariant=True)
 
@@ -122,22 +132,12 @@ class StudyFolder(Generic[StudyT_co]):
         It can if it is missing or empty, or if all its finished runs belong to this study. The
         check reads and verifies every file of each run.
         """
-        with _refused_in(self.path):
-            try:
-                names = {path.name for path in self.path.iterdir() if not path.name.startswith(".")}
-            except FileNotFoundError:
-                return
-        if not names - _NO_RESULTS:
+        if not {*_names_in(self.path)} - _NO_RESULTS:
             return
         if self._holds_another():
             raise refusal(self.path, f"holds another {self.study.kind}; choose another folder")
         for ended in self.ended():
             check_run(self._place(ended.run.name))
-
-    def make(self) -> None:
-        """Make the folder if it is missing."""
-        with _refused_in(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
 
     def begin(self) -> None:
         """Write the study's file and remove incomplete runs; the caller holds the lock."""
@@ -211,12 +211,7 @@ class StudyFolder(Generic[StudyT_co]):
         return [name for name in self._names() if not self.study.has_run(name)]
 
     def _names(self) -> list[str]:
-        with _refused_in(self._runs):
-            try:
-                names = os.listdir(self._runs)  # noqa: PTH208 - the names alone are wanted
-            except FileNotFoundError:
-                return []
-        return sorted(name for name in names if not name.startswith("."))
+        return _names_in(self._runs)
 
     def _place(self, name: str) -> Path:
         return self._runs / name
@@ -305,25 +300,7 @@ def _write(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-@dataclass(frozen=True, slots=True)
-class StudyStatus:
-    """A study's progress, and the process that runs the study now, in words, if any."""
-
-    progress: StudyProgress
-    running: str | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the status as JSON values."""
-        now = {"running": self.running, "seconds_left": self.progress.seconds_left}
-        return {**self.progress.fields, **now}
-
-    def __str__(self) -> str:
-        if not self.progress.left:
-            return self.progress.text
-        runs_it = f"{self.running} runs it" if self.running else "no process runs it now"
-        return f"{self.progress.text}, {about(self.progress.seconds_left)} left, {runs_it}"
-
-
-def status_of(folder: StudyFolder[StudySpec]) -> StudyStatus:
-    """Read how far a study is."""
-    return StudyStatus(folder.study.plan(folder.ended()).progress, holder(folder.path))
+def status_of(folder: StudyFolder[StudySpec]) -> StudyProgress:
+    """Read how far a study is, and which process runs it."""
+    progress = folder.study.plan(folder.ended()).progress
+    return replace(progress, running=holder(folder.path))

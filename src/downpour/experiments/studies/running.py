@@ -330,7 +330,6 @@ def detach(command: str, folder: StudyFolder[StudySpec], options: Sequence[str])
     `command` is the subcommand of `downpour`, which takes a file and `--out`.
     """
     folder.check()
-    folder.make()
     with held(folder.path):  # released again, because the new process takes the lock itself
         folder.begin()
     log = folder.path / LOG_NAME
@@ -361,7 +360,6 @@ def run_study(
     """Run the missing runs of a study; return its progress at the end."""
     backend.check(folder.study)
     folder.check()
-    folder.make()
     with held(folder.path):
         folder.begin()
         ended = folder.ended()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -14,7 +13,7 @@ from downpour.base.states import Goal
 from downpour.core.spec import TABLES, Spec
 from downpour.experiments.studies.study import Value, whole_number
 from downpour.record.result_parts import Measure
-from downpour.record.study_result import SearchRun
+from downpour.record.study_result import Axis, Choices, Range, SearchRun, is_number
 
 if TYPE_CHECKING:
     from optuna import trial as optuna_trial
@@ -22,55 +21,6 @@ if TYPE_CHECKING:
     from optuna.pruners import BasePruner
 
 _ACCEPTED = "must be a list of values, or { low = …, high = … }, optionally with log = true"
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Numbers from `low` to `high`, both included; if `log`, a search samples their logarithm.
-
-    If `whole`, only whole numbers, because the field takes no others.
-    """
-
-    low: float
-    high: float
-    log: bool
-    whole: bool
-
-    @property
-    def ends(self) -> tuple[Value, ...]:
-        """The values to check: if the spec accepts both ends, it accepts all between them."""
-        return self.low, self.high
-
-    def holds(self, value: Value) -> bool:
-        """Whether a value is in the range."""
-        return _is_number(value) and bool(self.low <= value <= self.high)
-
-    def to_toml(self) -> dict[str, Value]:
-        """Write the range as a file has it."""
-        return {"low": self.low, "high": self.high, "log": self.log}
-
-
-@dataclass(frozen=True, slots=True)
-class Choices:
-    """A list of values, in no order."""
-
-    values: tuple[Value, ...]
-
-    @property
-    def ends(self) -> tuple[Value, ...]:
-        """The values to check: all of them."""
-        return self.values
-
-    def holds(self, value: Value) -> bool:
-        """Whether a value is one of the choices."""
-        return value in self.values
-
-    def to_toml(self) -> list[Value]:
-        """Write the choices as a file has them."""
-        return list(self.values)
-
-
-Axis = Range | Choices
 
 
 def axis_of(field: str, given: Value) -> Axis:
@@ -100,7 +50,7 @@ def axis_of(field: str, given: Value) -> Axis:
 def _range(name: str, field: str, given: Mapping[str, Value]) -> Range:
     low, high, log = given["low"], given["high"], given.get("log", False)
     for bound in ("low", "high"):
-        if not _is_number(given[bound]):
+        if not is_number(given[bound]):
             raise SpecError(f"{name}.{bound}", given[bound], "must be a number")
     if not isinstance(log, bool):
         raise SpecError(f"{name}.log", log, "must be true or false")
@@ -110,12 +60,6 @@ def _range(name: str, field: str, given: Mapping[str, Value]) -> Range:
         raise SpecError(f"{name}.low", low, "must be above 0 with log = true")
     whole = all(isinstance(bound, int) for bound in (low, high)) and _takes_whole(field)
     return Range(low if whole else float(low), high if whole else float(high), log, whole)
-
-
-def _is_number(value: Value) -> bool:
-    """Whether a value is a finite number; true and false are not."""
-    numeric = isinstance(value, int | float) and not isinstance(value, bool)
-    return numeric and math.isfinite(value)
 
 
 def _takes_whole(field: str) -> bool:

@@ -28,9 +28,15 @@ from downpour.base.states import LOSS, ExperimentState, FailureKind, Goal
 from downpour.core.spec import Spec
 from downpour.experiments.studies import study
 from downpour.experiments.studies.folder import BEST_NAME, StudyFolder
-from downpour.experiments.studies.sampler import Axis, Choices, Pruner, Sampler, axis_of
+from downpour.experiments.studies.sampler import Pruner, Sampler, axis_of
 from downpour.files.spec_file import refuse_grid
-from downpour.record.study_result import SearchField, SearchResult, SearchRun, SearchRunState
+from downpour.record.study_result import (
+    Axis,
+    SearchResult,
+    SearchRun,
+    SearchRunState,
+    field_words,
+)
 from downpour.show.tables.terminal_tables import shortened
 
 _SEARCH = "search"
@@ -178,16 +184,6 @@ class Search(study.StudySpec):
         workers = self.workers if has_shards else former.workers
         return replace(former, asked=self.asked, workers=workers) == self
 
-    @property
-    def shown(self) -> tuple[SearchField, ...]:
-        """The searched fields, for tables and figures."""
-        return tuple(
-            SearchField(name, axis.values)
-            if isinstance(axis, Choices)
-            else SearchField(name, log=axis.log)
-            for name, axis in self.axes.items()
-        )
-
     def plan(self, ended: Iterable[study.EndedRun]) -> SearchPlan:
         """Return the plan of the missing runs."""
         return SearchPlan(self, ended)
@@ -278,7 +274,7 @@ class SearchPlan(study.StudyPlan):
         """The ended runs, in the order of their numbers."""
         search, runs = self._search, tuple(self._runs[number] for number in sorted(self._runs))
         return SearchResult(
-            name=search.name, goal=search.goal, fields=search.shown, asked=search.asked, runs=runs
+            name=search.name, goal=search.goal, fields=search.axes, asked=search.asked, runs=runs
         )
 
     @property
@@ -340,8 +336,8 @@ class SearchPlan(study.StudyPlan):
     def line(self, ended: study.EndedRun) -> str:
         """Return a line about a run that has just ended: its values, and whether it is the best."""
         run = self._runs[ended.run.number or 0]
-        fields = self._search.shown
-        chosen = ", ".join(f"{field.words} {shortened(run.values[field.name])}" for field in fields)
+        values = run.values.items()
+        chosen = ", ".join(f"{field_words(name)} {shortened(value)}" for name, value in values)
         best = " (the best so far)" if self.result.best is run else ""
         value = self.result.written(run)
         end = study.outcome(run, f"{self.result.measure.words} {value}" if value else "")

@@ -305,11 +305,23 @@ class StudyProgress:
     """A sentence for people."""
     fields: dict[str, Any]
     """JSON values for programs."""
+    running: str | None = None
+    """The process that runs the study now, in words, if any."""
 
     @property
     def count(self) -> str:
         """The number of finished runs, and of all runs: "3/12"."""
         return f"{self.total - self.left}/{self.total}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the status as JSON values."""
+        return {**self.fields, "running": self.running, "seconds_left": self.seconds_left}
+
+    def __str__(self) -> str:
+        if not self.left:
+            return self.text
+        runs_it = f"{self.running} runs it" if self.running else "no process runs it now"
+        return f"{self.text}, {about(self.seconds_left)} left, {runs_it}"
 
 
 OnEpoch = Callable[[int, Measured], bool]

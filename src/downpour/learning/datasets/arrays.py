@@ -164,7 +164,7 @@ class Npz:
 
 
 def _named_arrays(path: Path) -> dict[str, Any]:
-    with _naming(path), zipfile.ZipFile(path) as archive:
+    with naming(path), zipfile.ZipFile(path) as archive:
         wanted = [one for one in archive.infolist() if _is_wanted(one.filename)]
         return {one.filename.removesuffix(".npy"): _array(archive, one) for one in wanted}
 
@@ -183,7 +183,7 @@ def _is_wanted(name: str) -> bool:
 
 def _check_heads(path: Path) -> None:
     """Compare the size in each array's header with that of its bytes."""
-    with _naming(path), zipfile.ZipFile(path) as archive:
+    with naming(path), zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             if member.flag_bits & _ENCRYPTED:
                 raise ValueError(f"{member.filename} is encrypted")
@@ -210,7 +210,7 @@ def _head(
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def naming(path: Path) -> Iterator[None]:
     """Turn an exception about the file into a SpecError of one line that names it."""
     try:
         yield

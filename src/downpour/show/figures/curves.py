@@ -54,20 +54,12 @@ _Along = Callable[[Sequence[RoundResult]], Sequence[float]]
 
 def learning_figure(subgrid: SubgridResult) -> Figure:
     """Draw the first metric by epoch."""
-    figure = _metric_figure(subgrid, _numbers)
-    with style.styled():
-        figure.axes[-1].set_xlabel("epoch")
-        style.count_from_one(figure.axes[-1])
-    return figure
+    return _metric_figure(subgrid, _numbers)
 
 
 def pace_figure(subgrid: SubgridResult) -> Figure:
     """Draw the first metric over the seconds of training and aggregation."""
-    figure = _metric_figure(subgrid, _seconds)
-    with style.styled():
-        figure.axes[-1].set_xlabel("training and aggregation, s")
-        figure.axes[-1].set_xlim(left=0)
-    return figure
+    return _metric_figure(subgrid, _seconds)
 
 
 def loss_figure(subgrid: SubgridResult) -> Figure:
@@ -115,6 +107,12 @@ def _metric_figure(subgrid: SubgridResult, along: _Along) -> Figure:
             axis.set_ylabel(measure.axis)
         if measure.is_share:
             style.keep_per_cent(figure.axes[0])
+        if along is _numbers:
+            figure.axes[-1].set_xlabel("epoch")
+            style.count_from_one(figure.axes[-1])
+        else:
+            figure.axes[-1].set_xlabel("training and aggregation, s")
+            figure.axes[-1].set_xlim(left=0)
     return figure
 
 
@@ -254,14 +252,8 @@ def classes_figure(subgrid: SubgridResult) -> Figure:
     rows = [(v, r) for v, r in subgrid.measured if r[0].has_uneven_data and final_classes(r[0])]
     shares = _percents([[final_classes(run) for run in runs] for _, runs in rows])
     names = [", ".join(map(label, values)) or subgrid.name for values, _ in rows]
-    with style.styled():
-        figure, (axis,) = style.panels_of(1, inches=0.9 + 0.32 * len(rows))
-        _draw_squares(figure, axis, shares)
-        axis.set_yticks(np.arange(len(rows)) + 0.5, names)
-        axis.set_ylabel(", ".join(map(style.spoken, subgrid.axes)))
-        _name_columns(axis, range(shares.shape[1]))
-        axis.set_xlabel("class")
-    return figure
+    axes = ", ".join(map(style.spoken, subgrid.axes)), "class"
+    return _map_figure(shares, axes, names, range(shares.shape[1]), 0.32)
 
 
 def class_course_figure(runs: Sequence[RunResult]) -> Figure:
@@ -274,14 +266,7 @@ def class_course_figure(runs: Sequence[RunResult]) -> Figure:
     every = -(-len(columns) // _EPOCHS_MAX)
     epochs = list(columns)[::-every][::-1]
     shares = _percents([list(columns[epoch].values()) for epoch in epochs]).T
-    with style.styled():
-        figure, (axis,) = style.panels_of(1, inches=0.9 + 0.2 * len(shares))
-        _draw_squares(figure, axis, shares)
-        axis.set_yticks(np.arange(len(shares)) + 0.5, [str(row) for row in range(len(shares))])
-        axis.set_ylabel("class")
-        _name_columns(axis, epochs)
-        axis.set_xlabel("epoch")
-    return figure
+    return _map_figure(shares, ("class", "epoch"), range(len(shares)), epochs, 0.2)
 
 
 def has_class_course(runs: Sequence[RunResult]) -> bool:
@@ -313,23 +298,35 @@ def _percents(rows: Sequence[Sequence[Sequence[float | None]]]) -> Shares:
     return shares
 
 
-def _draw_squares(figure: Figure, axis: Axes, shares: Shares) -> None:
-    """Draw a square for each share, the first row on top; write numbers where they fit."""
-    squares = axis.pcolormesh(shares, vmin=0, vmax=100, cmap="cividis", edgecolors="face", lw=0.3)
-    if shares.shape[1] > _SQUARES_MAX:
-        figure.colorbar(squares, ax=axis, label="accuracy, %", pad=0.02)
-    else:
-        for (row, column), share in np.ndenumerate(shares):
-            ink = "#ffffff" if share < _LIGHT_PERCENT else "#000000"
-            text = "" if np.isnan(share) else f"{share:.0f}"
-            axis.text(column + 0.5, row + 0.5, text, color=ink, ha="center", va="center")
-    axis.invert_yaxis()
-    axis.grid(visible=False)
-    axis.tick_params(length=0)
-    axis.spines[:].set_visible(False)
+def _map_figure(
+    shares: Shares,
+    axes: tuple[str, str],
+    rows: Sequence[object],
+    columns: Sequence[object],
+    inches: float,
+) -> Figure:
+    """Draw a square for each share, the first row on top; write numbers where they fit.
 
-
-def _name_columns(axis: Axes, names: Sequence[int]) -> None:
-    every = 1 + len(names) // _TICKS_MAX
-    places = range(0, len(names), every)
-    axis.set_xticks([place + 0.5 for place in places], [str(names[place]) for place in places])
+    `axes` name the rows and the columns; a row takes so many `inches`.
+    """
+    with style.styled():
+        figure, (axis,) = style.panels_of(1, inches=0.9 + inches * len(rows))
+        squares = axis.pcolormesh(
+            shares, vmin=0, vmax=100, cmap="cividis", edgecolors="face", lw=0.3
+        )
+        if shares.shape[1] > _SQUARES_MAX:
+            figure.colorbar(squares, ax=axis, label="accuracy, %", pad=0.02)
+        else:
+            for (row, column), share in np.ndenumerate(shares):
+                ink = "#ffffff" if share < _LIGHT_PERCENT else "#000000"
+                text = "" if np.isnan(share) else f"{share:.0f}"
+                axis.text(column + 0.5, row + 0.5, text, color=ink, ha="center", va="center")
+        axis.invert_yaxis()
+        axis.grid(visible=False)
+        axis.tick_params(length=0)
+        axis.spines[:].set_visible(False)
+        axis.set(ylabel=axes[0], xlabel=axes[1])
+        axis.set_yticks(np.arange(len(rows)) + 0.5, [*map(str, rows)])
+        places = range(0, len(columns), 1 + len(columns) // _TICKS_MAX)
+        axis.set_xticks([place + 0.5 for place in places], [str(columns[p]) for p in places])
+    return figure

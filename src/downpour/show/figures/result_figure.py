@@ -16,7 +16,7 @@ from downpour.core.splitters import ShardCounts
 from downpour.record.record_lines import Sample
 from downpour.record.result import Result
 from downpour.record.result_parts import Measure, RoundResult, names_of
-from downpour.record.study_result import SearchField, SearchResult, SearchRun, label, natural
+from downpour.record.study_result import Range, SearchResult, SearchRun, field_words, label, natural
 from downpour.show.figures import style
 
 if TYPE_CHECKING:
@@ -202,18 +202,19 @@ def search_figure(search: SearchResult) -> Figure:
     return figure
 
 
-def _draw_field(axis: Axes, search: SearchResult, field: SearchField) -> None:
+def _draw_field(axis: Axes, search: SearchResult, name: str) -> None:
     """Draw the values by one field: at its number, or above the name of its choice."""
-    axis.set_xlabel(field.words)
-    if field.choices is None:
+    field = search.fields[name]
+    axis.set_xlabel(field_words(name))
+    if isinstance(field, Range):
         if field.log:
             style.in_decades(axis)
-        _draw_runs(axis, search, lambda run: float(run.values[field.name]))
+        _draw_runs(axis, search, lambda run: float(run.values[name]))
         if field.log:
             _keep_ticks_apart(axis)
         return
-    choices = list(field.choices)
-    _draw_runs(axis, search, lambda run: choices.index(run.values[field.name]))
+    choices = list(field.values)
+    _draw_runs(axis, search, lambda run: choices.index(run.values[name]))
     names = [label(choice) for choice in choices]
     axis.set_xticks(range(len(choices)), names, **style.turned_where_crowded(names, _AXIS_INCHES))
     axis.set_xlim(-_ROOM, len(choices) - 1 + _ROOM)

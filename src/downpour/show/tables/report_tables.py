@@ -110,17 +110,16 @@ class Table:
             for place in range(len(self.columns))
             if any(isinstance(row[place], Estimate) for row in self.rows)
         }
+
+        def flat(cells: Iterable[Any], parts: Callable[[Any], list[Any]]) -> list[Any]:
+            several = (parts(c) if place in wide else [c] for place, c in enumerate(cells))
+            return [*chain.from_iterable(several)]
+
+        keys = (column.key for column in self.columns)
+        head = flat(keys, lambda key: [key, f"{key}_ci95", f"{key}_sd"])
         text = io.StringIO(newline="")
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(
-            _spread(
-                (column.key for column in self.columns),
-                wide,
-                lambda key: [key, f"{key}_ci95", f"{key}_sd"],
-            )
-        )
-        for row in self.rows:
-            writer.writerow(_spread(row, wide, _parts))
+        rows = [head, *(flat(row, _parts) for row in self.rows)]
+        csv.writer(text, lineterminator="\n").writerows(rows)
         return text.getvalue()
 
     def to_json(self) -> str:
@@ -168,14 +167,6 @@ def _parts(cell: Cell) -> list[Cell]:
     if isinstance(cell, Estimate):
         return [cell.mean, cell.half_width, cell.deviation]
     return [cell, None, None]
-
-
-def _spread(cells: Iterable[Any], wide: set[int], parts: Callable[[Any], list[Any]]) -> list[Any]:
-    """Flatten a row: several fields if the column has estimates, otherwise one."""
-    flat: list[Any] = []
-    for place, cell in enumerate(cells):
-        flat += parts(cell) if place in wide else [cell]
-    return flat
 
 
 def _plain(cell: Cell) -> Any:

@@ -34,7 +34,7 @@ from downpour.record.result_parts import (
     names_of,
     number,
 )
-from downpour.record.study_result import SearchResult, SubgridResult, label
+from downpour.record.study_result import SearchResult, SubgridResult, field_words, label
 from downpour.record.timeline import Stragglers
 from downpour.show.tables import report_tables
 
@@ -321,9 +321,9 @@ def search_table(search: SearchResult) -> RenderableType:
     """Show the runs of a search: their values, how good they were, and after how many epochs."""
     runs, best = search.runs, search.best
     columns: list[Column] = [("run", [str(run.number) for run in runs])]
-    for field in search.fields:
-        values = [shortened(run.values[field.name]) for run in runs]
-        columns.append((field.words.replace(" ", "\n"), values))
+    for name in search.fields:
+        values = [shortened(run.values[name]) for run in runs]
+        columns.append((field_words(name).replace(" ", "\n"), values))
     marks = ["best " if run is best else _MARKS.get(run.state, "") for run in runs]
     epochs = [f"{mark}{len(r.epoch_values)}" for mark, r in zip(marks, runs, strict=True)]
     columns += [_measurements(search.measure, [run.value for run in runs]), ("epochs", epochs)]

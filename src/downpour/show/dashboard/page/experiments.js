@@ -8,7 +8,7 @@
  * computer that slept for an hour are one case: connect again, after that line.
  */
 (function (downpour) {
-  const { words, node, say, SIGNS } = downpour;
+  const { words, node, say, answered, keepFocus, SIGNS } = downpour;
   const AGAIN_MILLISECONDS = 5000;
   const path = (...parts) => `/api/${parts.map(encodeURIComponent).join("/")}`;
 
@@ -228,13 +228,13 @@
     }
 
     async _read(before, take) {
-      try {
-        const answer = await this.source.experiments(before) || { experiments: [] };
-        take(answer);
-        this._draw(answer.studies || []);
-      } catch (error) {
+      const [answer, trouble] = await answered(this.source.experiments(before), "the list");
+      if (!trouble) {
+        take(answer || { experiments: [] });
+        this._draw((answer && answer.studies) || []);
+      } else {
         this.note.hidden = false;
-        say(this.note, `Cannot read the list: ${error.message}`);
+        say(this.note, trouble);
       }
     }
 
@@ -242,14 +242,14 @@
       const nothing = "There is no experiment in this folder yet. Start one with “downpour run”; it will appear here.";
       say(this.note, this.known.length ? "" : nothing);
       this.note.hidden = this.known.length > 0;
-      const held = document.activeElement && document.activeElement.getAttribute("href");
-      this.list.replaceChildren(...this.known.map((one) => this._item(one)));
       this.more.hidden = !this.next;
       this.studiesTitle.hidden = !studies.length;
-      this.studies.replaceChildren(...studies.map((name) =>
-        node("li", {}, node("a", { href: `#/studies/${encodeURIComponent(name)}` }, node("span", { class: "name" }, name)))));
-      const again = held && [...this.root.querySelectorAll("a")].find((link) => link.getAttribute("href") === held);
-      if (again) again.focus({ preventScroll: true });
+      const found = studies.map((name) =>
+        node("li", {}, node("a", { href: `#/studies/${encodeURIComponent(name)}` }, node("span", { class: "name" }, name))));
+      keepFocus(this.root, "href", () => {
+        this.list.replaceChildren(...this.known.map((one) => this._item(one)));
+        this.studies.replaceChildren(...found);
+      });
     }
 
     _item(one) {
@@ -286,15 +286,9 @@
       this.note.hidden = false;
       say(this.note, "Reading…");
       this.place.replaceChildren();
-      let study = null;
-      try {
-        study = await this.source.study(name);
-      } catch (error) {
-        if (this.name === name) say(this.note, `Cannot read the study: ${error.message}`);
-        return;
-      }
+      const [study, trouble] = await answered(this.source.study(name), "the study");
       if (this.name !== name) return;
-      say(this.note, study ? "" : "There is no such study here.");
+      say(this.note, trouble || (study ? "" : "There is no such study here."));
       this.note.hidden = Boolean(study);
       if (study) this._fill(study);
     }

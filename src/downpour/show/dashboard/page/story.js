@@ -8,7 +8,7 @@
  * and the key say what is there.
  */
 (function (downpour) {
-  const { words, node, say } = downpour;
+  const { words, node, say, answered, keepFocus } = downpour;
   const ENDS = {
     open: "still trains", trained: "trained", last: "trained late: its round waited for it",
     moved: "went on elsewhere", stopped: "not needed any more", failed: "failed",
@@ -54,18 +54,13 @@
     async read() {
       if (!this.shown) return;
       const asked = (this.asked += 1);
-      let lines = null;
-      let trouble = "The record says nothing more about this task.";
-      try {
-        lines = await this.source.task(this.id, ...this.task);
-        if (!lines && this.source.leftOut) trouble = `This copy is of ${this.source.leftOut}.`;
-      } catch (error) {
-        trouble = `Cannot read the history: ${error.message}`;
-      }
+      const [lines, trouble] = await answered(this.source.task(this.id, ...this.task), "the history");
       if (asked !== this.asked) return;
+      const isLeftOut = !lines && this.source.leftOut;
+      const nothing = isLeftOut ? `This copy is of ${isLeftOut}.` : "The record says nothing more about this task.";
       this.lines = lines || [];
       this.note.hidden = this.lines.length > 0;
-      say(this.note, trouble);
+      say(this.note, trouble || nothing);
       this.list.replaceChildren(...this.lines.map(([at, text]) =>
         node("li", {}, node("time", {}, words.moment(at, 0.1)), node("span", {}, text))));
     }
@@ -141,7 +136,7 @@
       const key = JSON.stringify(rows);
       if (key === this.drawn) return;
       this.drawn = key;
-      this._fill(shown, rows);
+      keepFocus(this.body, "data-i", () => this.body.replaceChildren(...rows.map((cells, place) => this._line(shown[place], cells))));
     }
 
     _cells(i, now) {
@@ -152,23 +147,10 @@
       return [this.tables.workerName(all.worker[i]), task, String(all.attempt[i]), words.moment(all.begin[i], 0.1), took, ENDS[outcome]];
     }
 
-    /** Put texts into the rows; their buttons stay, so that the focus does. */
-    _fill(shown, rows) {
-      while (this.body.rows.length > rows.length) this.body.lastChild.remove();
-      while (this.body.rows.length < rows.length) this.body.append(this._line());
-      rows.forEach((cells, place) => {
-        const line = this.body.rows[place];
-        line.dataset.i = shown[place];
-        cells.forEach((text, column) => say(column === 1 ? line.cells[1].firstChild : line.cells[column], text));
-        line.cells[1].firstChild.setAttribute("aria-label", `Open the history of round ${cells[1].replace("/", ", shard ")}`);
-      });
-    }
-
-    _line() {
-      const line = node("tr");
-      const button = node("button", { type: "button", class: "link", onclick: () => this.open(Number(line.dataset.i)) });
-      line.append(...TITLES.map((_, column) => node("td", { class: "text" }, column === 1 ? button : null)));
-      return line;
+    _line(i, cells) {
+      const name = `Open the history of round ${cells[1].replace("/", ", shard ")}`;
+      const open = node("button", { type: "button", class: "link", "data-i": i, "aria-label": name, onclick: () => this.open(i) }, cells[1]);
+      return node("tr", {}, cells.map((text, column) => node("td", { class: "text" }, column === 1 ? open : text)));
     }
   }
 
@@ -212,7 +194,7 @@
       this.empty.hidden = known.length > 0;
       this.more.hidden = known.length <= shown.length;
       say(this.more, `Show older (${words.count(known.length - shown.length, "more", "more")})`);
-      this._keepFocus(() => this.list.replaceChildren(...shown.map((decision) => this._item(decision))));
+      keepFocus(this.list, "data-n", () => this.list.replaceChildren(...shown.map((decision) => this._item(decision))));
     }
 
     _item(decision) {
@@ -230,14 +212,6 @@
       this.marked = decision.n;
       this.draw(this.now);
       this.show(decision);
-    }
-
-    /** Redraw without taking the focus from the decision that has it. */
-    _keepFocus(redraw) {
-      const held = this.list.contains(document.activeElement) ? document.activeElement.dataset.n : null;
-      redraw();
-      const again = held === null ? null : this.list.querySelector(`[data-n="${Number(held)}"]`);
-      if (again) again.focus({ preventScroll: true });
     }
   }
 

@@ -110,6 +110,23 @@
     if (element.textContent !== text) element.textContent = text;
   }
 
+  /** Wait for an answer; return it, or null and a sentence on the trouble. */
+  async function answered(promise, what) {
+    try {
+      return [await promise, ""];
+    } catch (error) {
+      return [null, `Cannot read ${what}: ${error.message}`];
+    }
+  }
+
+  /** Redraw without taking the focus from an element with some value of an attribute. */
+  function keepFocus(root, attribute, redraw) {
+    const held = root.contains(document.activeElement) ? document.activeElement.getAttribute(attribute) : null;
+    redraw();
+    const again = held && [...root.querySelectorAll(`[${attribute}]`)].find((one) => one.getAttribute(attribute) === held);
+    if (again) again.focus({ preventScroll: true });
+  }
+
   /** Make a table. Cells are values or elements; `text` columns are set to the left. */
   function table(caption, columns, rows) {
     const head = columns.map((column) =>
@@ -122,6 +139,6 @@
 
   Object.assign(downpour, {
     words: { seconds, moment, bytes, percent, measure, number, count, forecast, cut, ago, digits },
-    node, say, table,
+    node, say, answered, keepFocus, table,
   });
 })(window.downpour = window.downpour || {});

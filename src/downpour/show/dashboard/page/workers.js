@@ -7,7 +7,7 @@
  * from which line on to go on (`next`), and when to begin anew.
  */
 (function (downpour) {
-  const { words, node, say } = downpour;
+  const { words, node, say, answered } = downpour;
   const ROW = 40;
   const NAME_MOST = 28;
   const SIGNS = { training: "●", publishing: "●", idle: "○", lost: "✕", left: "–" };
@@ -258,13 +258,8 @@
       if (!this.details.open || this.root.hidden || document.hidden) return;
       this.left = this.tables.running ? READS_AFTER_END : this.left - 1;
       const [from, to] = this.moments || ["", ""];
-      let answer = null;
-      let trouble = "";
-      try {
-        answer = await this.source.logs(this.id, { after: this.next, worker: this.worker.value, level: this.level.value, from, to });
-      } catch (error) {
-        trouble = `Cannot read the logs: ${error.message}`;
-      }
+      const wanted = { after: this.next, worker: this.worker.value, level: this.level.value, from, to };
+      const [answer, trouble] = await answered(this.source.logs(this.id, wanted), "the logs");
       if (asked !== this.asked) return;
       if (answer) this._take(answer);
       this._tell(answer, trouble);
