@@ -5,8 +5,6 @@ brings the cursor of its last read, and gets the lines added since. A line has i
 if clocks differ, lines of several hosts are out of order.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

@@ -8,8 +8,6 @@ A manager that does not know that it was replaced may still put objects there. T
 and do not count once the manager of a later term has put its first object.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -21,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import msgspec
 
@@ -57,7 +55,7 @@ class _Key(NamedTuple):
         return f"{self.term:06d}-{self.number:06d}-{self.kind}"
 
     @classmethod
-    def of(cls, name: str) -> _Key | None:
+    def of(cls, name: str) -> Self | None:
         """Parse a name; return None if it is not a mirror's."""
         term, _, rest = name.partition("-")
         number, _, kind = rest.partition("-")

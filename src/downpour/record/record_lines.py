@@ -6,8 +6,6 @@ a field says otherwise. We never change a line once it is written. A kind may ga
 defaults, and readers skip kinds and fields that they do not know.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 

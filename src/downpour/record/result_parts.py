@@ -4,8 +4,6 @@ A task names its metrics. We show shares of right answers in percent, such as `a
 `top5_accuracy`. All other metrics, and the loss, are plain numbers.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -142,7 +140,7 @@ class Estimate:
     deviation: float | None = None
 
     @classmethod
-    def of(cls, values: Iterable[float | None]) -> Estimate | None:
+    def of(cls, values: Iterable[float | None]) -> Self | None:
         """Estimate from the measured values; None if there are none."""
         measured = [value for value in values if value is not None and math.isfinite(value)]
         if not measured:

@@ -129,7 +129,7 @@ class RecordedDecision:
         return f"{self.name}: {reason}" if reason else self.name
 
 
-def decision(line: told.RecordLine) -> RecordedDecision | None:  # noqa: C901, PLR0912 - an arm a line
+def decision(line: told.RecordLine) -> RecordedDecision | None:  # noqa: C901 - an arm a line
     """Return the decision in a line; None if the line is no decision."""
     kind: DecisionKind
     details: dict[str, Any] = {"reason": getattr(line, "reason", None) or None}

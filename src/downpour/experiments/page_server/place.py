@@ -4,8 +4,6 @@ The folder may be a shared directory, the folder of an experiment, a grid or a s
 with several of these. We never join an ID to a path unless it is a bare name.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
-from typing import Any
+from typing import Any, Self
 
 from downpour.base.errors import DownpourError, SharedDirectoryError, SpecError, StoreError
 from downpour.base.values import is_bare_name
@@ -54,7 +52,7 @@ class ResultsPlace:
     root: Path
 
     @classmethod
-    def at(cls, root: Path) -> ResultsPlace:
+    def at(cls, root: Path) -> Self:
         """Return the place at a path."""
         try:
             names_in(root)
