@@ -35,16 +35,16 @@ FIRST = told.AssignedLine(round=0, shard=1, attempt=0, worker="w-1", reason="the
 SECOND = told.WorkerLeftLine(worker="w-1", reason="no heartbeat for 10 s", lost=False)
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
-BY_TYPE = {
-    "Count": st.integers(0, 2**31 - 1),
-    "Size": st.integers(0, 2**62),
-    "float": finite,
-    "dict[str, float]": st.dictionaries(st.text(), finite),
-    "tuple[float, ...]": st.lists(finite).map(tuple),
-    "tuple[Sample, ...]": st.lists(
+BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {
+    told.Count: st.integers(0, 2**31 - 1),
+    told.Size: st.integers(0, 2**62),
+    float: finite,
+    dict[str, float]: st.dictionaries(st.text(), finite),
+    tuple[float, ...]: st.lists(finite).map(tuple),
+    tuple[told.Sample, ...]: st.lists(
         st.builds(told.Sample, finite, finite, st.integers(0, 2**62), st.integers(0, 99), finite)
     ).map(tuple),
-    "dict[str, Any]": st.just(Spec().model_dump(mode="json")),
+    dict[str, Any]: st.just(Spec().model_dump(mode="json")),
 }
 
 
