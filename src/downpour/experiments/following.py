@@ -6,6 +6,8 @@ manager puts each disturbance on record before it happens, so that reports and t
 before effects.
 """
 
+from __future__ import annotations
+
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
