@@ -1,10 +1,12 @@
 """Which manager is meant, where a worker looks for another, and what is waited for."""
 
+import errno
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -220,6 +222,19 @@ def test_a_folder_and_a_token_that_the_manager_makes_are_waited_for(tmp_path: Pa
         Trust.load, Credentials(token_file=str(token))
     )
     assert not trust.is_open
+
+
+def test_a_token_on_a_mount_that_is_away_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker may start while its link is down; it ended as if its user had made a mistake."""
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdef" * 4)
+    token.chmod(0o600)
+    away = Mock(side_effect=[OSError(errno.ENOTCONN, "not connected"), token.open("rb")])
+    monkeypatch.setattr("downpour.network.rpc.trust.open_user_file", away)
+    wait = awaiting(PATIENCE_SECONDS, when=files_may_come)
+    assert not wait(Trust.load, Credentials(token_file=str(token))).is_open
 
 
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf"), True])

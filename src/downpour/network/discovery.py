@@ -12,6 +12,7 @@ People and tools may start a manager, its workers and its clients in any order. 
 missing managers, folders and tokens, and say so once in the log.
 """
 
+import errno
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -146,11 +147,16 @@ def manager_may_come(error: BaseException) -> bool:
     return busy or isinstance(error, errors.DeadlineExceeded | errors.Unreachable)
 
 
+_MISSING_OR_AWAY = {errno.ENOENT, errno.ENOTCONN, errno.ESTALE, errno.EIO, errno.ETIMEDOUT}
+"""Errors of a file that a manager has yet to create, or whose mount does not answer now."""
+
+
 def files_may_come(error: BaseException) -> bool:
-    """Whether the folder or its token is missing, which a manager creates when it starts."""
+    """Whether the folder or its token is missing or away; a manager creates both at its start."""
     of_token = isinstance(error, errors.SpecError) and error.field == "token_file"
     of_a_file = isinstance(error, errors.SharedDirectoryError) or of_token
-    return of_a_file and isinstance(error.__context__, FileNotFoundError)
+    cause = error.__context__
+    return of_a_file and isinstance(cause, OSError) and cause.errno in _MISSING_OR_AWAY
 
 
 def awaiting(
