@@ -1,9 +1,9 @@
 """Run the benchmarks one after the other, each in a process of its own, and keep their figures.
 
 Without names all run, except `finished`, which makes 100,000 folders, `compared`, which installs
-what it compares with, `lab` and `large_data`, which need root, `last_batch`, which needs MNIST, and
-`stragglers`, `accuracy`, `more_workers`, `defaults` and `fewer_bytes`, which train for half an hour
-and longer, and `slow_machine` and `contribution`, which simulate for some minutes.
+what it compares with, `lab`, `large_data` and `storm`, which need root, `last_batch`, which needs
+MNIST, and `stragglers`, `accuracy`, `more_workers`, `defaults` and `fewer_bytes`, which train for
+half an hour and longer, and `slow_machine` and `contribution`, which simulate for some minutes.
 Close everything else first: most figures are times, and even ratios vary on a busy machine.
 """
 
@@ -57,6 +57,7 @@ LONG = (
     "large_data",
     "contribution",
     "nonsense",
+    "storm",
 )
 ALL = (*USUAL, *LONG)
 

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch.distributed as dist
+from padded import note
 from torch import randperm
 from torch.nn.functional import cross_entropy
 from torchft import Manager, ProcessGroupGloo
@@ -35,6 +36,7 @@ def train() -> None:
         return {"network": network.state_dict(), "optimizer": optimizer.state_dict()}
 
     def load(state: dict[str, Any]) -> None:
+        note("healed")
         network.load_state_dict(state["network"])
         optimizer.load_state_dict(state["optimizer"])
 
@@ -65,6 +67,8 @@ def train() -> None:
                 cross_entropy(network(x[batch]), y[batch]).backward()
                 optimizer.step()
                 job.first_batch()
+            if manager.current_step() > met:
+                note(f"met {manager.current_step()} {manager.num_participants()}")
             if manager.current_step() > met and (met + 1) % MEETINGS == 0:
                 job.rank = manager.participating_rank() or 0
                 job.epoch_ends(network)
