@@ -149,7 +149,8 @@ class Outcome:
         stormy = [(at, count) for at, count in rounds if at >= storm.begins_at]
         calm = [at for at, _ in rounds if at < storm.begins_at]
         lasted = end_seconds - storm.begins_at
-        calm_pace = (len(calm) - 1) / (calm[-1] - calm[0])
+        # A calm without two rounds says nothing of their pace.
+        round_seconds = (calm[-1] - calm[0]) / (len(calm) - 1) if len(calm) > 1 else float("nan")
         return {
             "seconds": lasted,
             **storm.counts,
@@ -159,7 +160,7 @@ class Outcome:
             "useful": self.useful / self.taken,
             "members": statistics.mean(count / storm.size_at(at) for at, count in stormy),
             "rounds": len(stormy),
-            "pace": len(stormy) / lasted / calm_pace,
+            "pace": len(stormy) / lasted * round_seconds,
             "model": self.model,
         }
 
