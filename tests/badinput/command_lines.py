@@ -14,6 +14,8 @@ COMMANDS: list[tuple[str, ...]] = [
     ("replay none-1 --shared DIR", "ID = 'none-1': no such experiment in "),
     ("replay ../x --shared DIR", "ID = '../x': must be an experiment's ID"),
     ("replay x --shared nowhere", "shared directory nowhere"),
+    ("audit none-1 --shared DIR", "ID = 'none-1': no such experiment in "),
+    ("audit x --share 1.5", "share = 1.5: must be above 0 and at most 1"),
     ("splits FILE --split frob", "split = 'frob'", "must be random, class, equal"),
     ("init --template frob", "template = 'frob'", "must be classifier, regression"),
     ("run --on frob", "on = 'frob'", "must be local, inline, slurm, ray, ssh or compose"),

@@ -278,6 +278,7 @@ GROUPS = {
         "predict": "trained.predict",
         "export": "trained.export",
         "replay": "trained.replay",
+        "audit": "trained.audit",
     },
     COMPARE: {"grid": "runs.grid", "tune": "runs.tune", "report": "showing.report"},
     "Run a cluster": {

@@ -1,4 +1,4 @@
-"""The commands that use a trained model: evaluate, predict, export, replay."""
+"""The commands that use a trained model: evaluate, predict, export, replay, audit."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -105,12 +105,16 @@ def predict(options: _PredictOptions) -> None:
     elif options.as_csv:
         print_csv(_flat(rows))
     else:
-        from rich.table import Table
+        _print_table(rows)
 
-        table = Table(*rows[0], box=None, pad_edge=False)
-        for row in rows:
-            table.add_row(*(_shown(value) for value in row.values()))
-        out().print(table, highlight=False, markup=False)
+
+def _print_table(rows: Sequence[Mapping[str, Any]]) -> None:
+    from rich.table import Table
+
+    table = Table(*rows[0], box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*(_shown(value) for value in row.values()))
+    out().print(table, highlight=False, markup=False)
 
 
 def _flat(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -219,6 +223,50 @@ def replay(options: _ReplayOptions) -> None:
         if outcome.model_file is not None:
             say(f"model {outcome.model_file}")
     if outcome.difference is not None:
+        raise typer.Exit(_DIFFERS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AuditOptions:
+    experiment: str = common.experiment()
+    share: float = option(0.01, "The share of its tasks, above 0 and up to 1; at least one.", "X")
+    seed: int | None = option(None, "Draw the tasks of an earlier audit.", "N", default="any")
+    shared: Path = common.shared()
+    data_dir: Path | None = base.data_dir()
+    allow: tuple[str, ...] = common.allow()
+    as_json: bool = common.as_json()
+
+
+@command
+def audit(options: _AuditOptions) -> None:
+    """Retrain a share of an experiment's tasks, and compare their bytes.
+
+    This machine trains each drawn task alone; it must be of the workers' numeric class. The model
+    version that a task began from must still exist, so the command says how many tasks it could
+    draw. If an update has other bytes than on record, the exit status is 1.
+    """
+    allow_code(options.allow)
+    from downpour.cluster.options import wait_passively
+
+    wait_passively()  # before torch is imported
+    from downpour.experiments.replay import audit as trained_alone
+
+    with _bar() as on_progress:
+        outcome = trained_alone(
+            options.experiment,
+            options.share,
+            options.seed,
+            shared=options.shared,
+            data_dir=options.data_dir,
+            on_progress=on_progress,
+        )
+    if options.as_json:
+        print_json(asdict(outcome))
+    else:
+        _print_table(outcome.rows)
+        for line in outcome.lines():
+            say(line)
+    if not all(row["agrees"] for row in outcome.rows):
         raise typer.Exit(_DIFFERS)
 
 

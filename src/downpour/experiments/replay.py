@@ -4,17 +4,19 @@ The manager's and worker's code remakes the versions, in one process and a tempo
 layout is that of a shared directory, except for the prepared datasets, which are the experiment's
 own. We remove files when no later task needs them. The replay compares every update and version
 with the record's checksum. The first difference shows the fault, because everything later is made
-from it.
+from it. An audit trains some tasks alone, from the versions that the experiment still has.
 """
 
 import logging
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from downpour.base import VERSION
 from downpour.base.errors import SharedDirectoryError, SpecError, StoreError, UnfitWorker
@@ -29,6 +31,7 @@ from downpour.core.modes import mode_of
 from downpour.core.scheduler.outputs import Aggregate, Prepare, Publish, Push
 from downpour.experiments.replay_history import (
     FIELD,
+    Audit,
     Difference,
     MadeVersion,
     Past,
@@ -105,6 +108,13 @@ class Workbench:
         if begun.handed_on.former is not None:
             self._models[-1] = begun.handed_on.former
         return begun.model
+
+    def take(self, version: MadeVersion, store: DirectoryStore) -> None:
+        """Copy a whole version from the experiment's own files, instead of making it."""
+        line = version.line
+        file = PublishedFile(name=line.file, size_bytes=line.bytes, checksum=line.checksum)
+        self._models[line.version] = self._space.store.put_new(line.file, [store.read(file)])
+        self._whole.add(line.version)
 
     def train(self, task: TrainedTask, on_share: OnShare) -> Update:
         """Train a task from the version that it began from."""
@@ -351,6 +361,48 @@ class _Again:
             numeric_class_now=str(numeric_class(self.device if task else CPU)),
             summed_otherwise=summed_otherwise,
         )
+
+
+def audit(
+    experiment: str,
+    share: float,
+    seed: int | None,
+    *,
+    shared: Path,
+    data_dir: Path | None,
+    on_progress: OnProgress,
+) -> Audit:
+    """Train a share of an experiment's tasks again, each alone; it may still be running.
+
+    Raises:
+        SpecError: as `replay`, or no task can be trained alone in its numeric class here.
+        DownpourError: a task fails here.
+    """
+    if not 0 < share <= 1:
+        raise SpecError("share", share, "must be above 0 and at most 1")
+    seed = secrets.randbelow(2**32) if seed is None else seed
+    past = past_of(experiment, shared, is_over=False)
+    device = device_for(past, devices_here())
+    here, history, rows = str(numeric_class(device)), past.history, list[dict[str, Any]]()
+    _warn(past, device)
+    with (
+        _told(past),
+        tempfile.TemporaryDirectory(prefix="downpour-audit-") as folder,
+        closing(Workbench(past, Path(folder), device)) as bench,
+    ):
+        first = bench.begin(data_dir, history.prepared.dataset)
+        kept = DirectoryStore(past.shared.experiments / past.experiment)
+        alone = past.trained_alone(here, kept.list(), first.checksum)
+        count = max(1, round(share * len(history.tasks)))
+        drawn = sorted(alone, key=lambda task: task.place(seed))[:count]
+        # All at once, because the manager of a running experiment removes versions.
+        for number in {task.base for task in drawn if task.base > 0}:
+            bench.take(history.versions[number - 1], kept)
+        for task in drawn:
+            made = bench.train(task, lambda part: on_progress(len(rows) + part, len(drawn)))
+            (bench.folder / made.file.name).unlink()
+            rows.append(task.row(made.file.checksum))
+    return Audit(past.experiment, share, seed, here, len(history.tasks), len(alone), rows)
 
 
 def _last(past: Past, until: int | None) -> int:

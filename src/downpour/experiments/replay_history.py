@@ -6,12 +6,16 @@ In step, a version consists of the updates of its round. All of these began from
 version, or if rounds overlap, from the one before that.
 """
 
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from downpour.base.errors import FileCorrupt, SpecError, StoreError, one_line
 from downpour.base.values import is_bare_name
+from downpour.core.modes import mode_of
 from downpour.core.spec import ResolvedSpec
 from downpour.files.aggregators.passes import ORDER
 from downpour.files.store import RECORD_NAME, SPEC_NAME, SharedDirectory
@@ -42,6 +46,16 @@ class TrainedTask:
     portion: tuple[int, int] | None = None
     share: float = 1.0
 
+    def place(self, seed: int) -> bytes:
+        """Return its place among all tasks in the order of a draw."""
+        return hashlib.blake2b(f"{seed} {self.round} {self.shard}".encode()).digest()
+
+    def row(self, now: str) -> dict[str, Any]:
+        """Compare its checksum with that of its update now."""
+        row = {"round": self.round + 1, "shard": self.shard, "worker": self.worker}
+        same = now == self.checksum
+        return {**row, "recorded": self.checksum, "recomputed": now, "agrees": same}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeVersion:
@@ -71,9 +85,14 @@ class History:
     ended: told.EndLine | None
 
     @property
+    def tasks(self) -> list[TrainedTask]:
+        """The tasks whose updates count, in their order."""
+        return [task for version in self.versions for task in version.tasks]
+
+    @property
     def numeric_classes(self) -> frozenset[str]:
         """The numeric classes that computed the model, as far as they are known."""
-        trained = (task.numeric_class for version in self.versions for task in version.tasks)
+        trained = (task.numeric_class for task in self.tasks)
         return frozenset(filter(None, (self.prepared.numeric_class, *trained)))
 
 
@@ -140,9 +159,28 @@ class Past:
     spec: ResolvedSpec
     history: History
 
+    def trained_alone(self, here: str, files: Collection[str], first: str) -> list[TrainedTask]:
+        """Return the tasks of this numeric class that begin from version 0 or one of these files.
 
-def past_of(experiment: str, shared: Path) -> Past:
-    """Return an experiment of a shared directory."""
+        Version 0 must have the same checksum as here, where it is `first`. The manager does not
+        keep the files that a shard's task leaves for its next one.
+        """
+        tasks, made = self.history.tasks, self.history.versions
+        at_hand = {each.number for each in made if each.line.whole and each.line.file in files}
+        at_hand |= {0, -1} if first == self.history.prepared.checksum else set()
+        goes_on = self.spec.shards_go_on or mode_of(self.spec).elastic
+        firsts = {task.shard: task for task in reversed(tasks)}
+        found = [task for task in tasks if not goes_on or task is firsts[task.shard]]
+        found = [task for task in found if task.base in at_hand and task.numeric_class == here]
+        if not found:
+            known = "; ".join(sorted(self.history.numeric_classes))
+            accepted = f"no task of numeric class {here}, this machine's, can be trained alone"
+            _refuse(self.experiment, f"{accepted}; the classes on record: {known}")
+        return found
+
+
+def past_of(experiment: str, shared: Path, *, is_over: bool = True) -> Past:
+    """Return an experiment of a shared directory; unless `is_over` is False, it must have ended."""
     directory = SharedDirectory(shared)
     names_in(shared)
     if not isinstance(experiment, str) or not is_bare_name(experiment):
@@ -155,7 +193,7 @@ def past_of(experiment: str, shared: Path) -> Past:
         history = history_of(Tables.of(read_record(folder / RECORD_NAME)))
     except StoreError as error:
         _refuse(experiment, f"cannot be replayed: {error}")
-    if history.ended is None and not is_abandoned(folder / RUN_LOCK_NAME):
+    if is_over and history.ended is None and not is_abandoned(folder / RUN_LOCK_NAME):
         _refuse(experiment, "is still running; replay it after its end")
     spec = _spec_of(experiment, folder, history)
     if not spec.repeatable:
@@ -246,3 +284,35 @@ class Replay:
             return str(self.difference)
         made = f"{self.experiment}: version {self.version} has checksum {self.checksum}"
         return f"{made}; {self.compared} checksums agree"
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """Tasks trained again, each alone, in the numeric class in which they were trained.
+
+    The record has `tasks`, and `alone` can be trained alone here. Rounds in `rows` count from 1.
+    """
+
+    experiment: str
+    share: float
+    seed: int
+    numeric_class: str
+    tasks: int
+    alone: int
+    rows: list[dict[str, Any]]
+
+    def lines(self) -> Iterator[str]:
+        """Say how the audit went, how to repeat it and, in the last line, its outcome."""
+        every = Counter(row["worker"] for row in self.rows)
+        agree = Counter(row["worker"] for row in self.rows if row["agrees"])
+        yield from (f"{name}: {agree[name]} of {count} agree" for name, count in every.items())
+        yield f"numeric class, on record and here: {self.numeric_class}"
+        found = f"{self.alone} of {self.tasks} tasks can be trained alone here"
+        yield f"{found}; downpour replay {self.experiment} retrains all"
+        drawn = f"--share {self.share} --seed {self.seed}"
+        yield f"drawn by: downpour audit {self.experiment} {drawn}"
+        if wrong := sorted(name for name in every if agree[name] < every[name]):
+            yield f"other bytes than on record: {', '.join(wrong)}"
+        else:
+            tasks = f"{every.total()} audited tasks of {len(every)} workers"
+            yield f"all {tasks} have the bytes on record"

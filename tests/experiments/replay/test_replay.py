@@ -17,6 +17,7 @@ from downpour.base.names import Devices
 from downpour.core.modes import MODES
 from downpour.experiments.replay import device_for, replay
 from downpour.experiments.replay_history import Replay, past_of
+from downpour.learning.numerics import numeric_class
 from downpour.record.record import line_text, read_record
 from downpour.record.record_lines import UpdatedLine
 from tests.cli.conftest import Downpour
@@ -34,8 +35,9 @@ def changed(trained: Trained, shared: Path) -> Callable[..., str]:
         edit: Callable[[Lines], object],
         touch: Callable[[Path], object] = str,
         mode: str = "downpour",
+        **changes: Any,
     ) -> str:
-        original = shared / "experiments" / trained(mode=mode)
+        original = shared / "experiments" / trained(mode=mode, **changes)
         copy = original.with_name(f"copy-{secrets.token_hex(4)}")
         # It has ended, and may be exporting its record just now.
         texts = starmap(line_text, read_record(original / "record.jsonl"))
@@ -357,3 +359,84 @@ def test_a_task_that_fails_here_is_no_mistake_of_the_user(
     monkeypatch.setattr("downpour.cluster.worker.task_runner.TaskRunner.run", fail)
     with pytest.raises(DownpourError, match="the loss is NaN"):
         replay(changed(nothing), shared=shared)
+
+
+def here(lines: Lines) -> None:
+    """Let the workers be of this machine's numeric class, as their updates are."""
+    for line in of_kind(lines, "worker-joined"):
+        line["numeric_class"] = str(numeric_class("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "alone"),
+    [
+        ({"mode": "sync", "keep_models": 2}, 6),
+        ({"mode": "sync", "optimizer_state": "keep", "keep_models": 2}, 3),
+        ({"mode": "sync", "model_compression": "int3", "compression": "int3", "keep_models": 2}, 3),
+        ({"mode": "easgd", "keep_models": 9}, 3),
+        ({"mode": "downpour", "keep_models": 9}, 6),
+    ],
+)
+def test_an_audit_trains_the_drawn_tasks_alone(
+    command: Downpour,
+    changed: Callable[..., str],
+    shared: Path,
+    changes: dict[str, Any],
+    alone: int,
+) -> None:
+    """From kept versions and version 0, unless a shard goes on from its own files."""
+    experiment = changed(here, **changes)
+    words = "audit", experiment, "--shared", shared, "--share", 1, "--seed", 7
+    outcome = command(*words)
+    assert outcome.status == 0, outcome
+    said = outcome.out.splitlines()
+    assert f"{alone} of 6 tasks can be trained alone here; downpour replay" in outcome.out
+    assert f"drawn by: downpour audit {experiment} --share 1.0 --seed 7" in said
+    assert said[-1].startswith(f"all {alone} audited tasks of ")
+    told = json.loads(command(*words, "--json").out)
+    assert len(told["rows"]) == alone
+    assert all(row["recorded"] == row["recomputed"] and row["agrees"] for row in told["rows"])
+
+
+def test_an_audit_names_the_worker_that_was_wrong(
+    command: Downpour, changed: Callable[..., str], shared: Path
+) -> None:
+    """Of a running experiment as well; tasks after the wrong update are audited all the same."""
+    wrong: Lines = []
+
+    def forge(lines: Lines) -> None:
+        here(lines)
+        lines.remove(of_kind(lines, "finished")[0])
+        wrong.extend(of_kind(lines, "updated")[1:2])
+        wrong[0]["checksum"] = "0" * 32
+
+    experiment = changed(forge, mode="sync", keep_models=2)
+    outcome = command("audit", experiment, "--shared", shared, "--share", 1)
+    assert outcome.status == 1, outcome
+    said = outcome.out.splitlines()
+    assert said[-1] == f"other bytes than on record: {wrong[0]['worker']}"
+    [row] = [line for line in said if line.rstrip().endswith("False")]
+    assert row.split()[:3] == ["1", str(wrong[0]["shard"]), wrong[0]["worker"]]
+
+
+@pytest.mark.parametrize(
+    ("edit", "words", "reason"),
+    [
+        (here, ("--share", "0"), "share = 0.0: must be above 0 and at most 1"),
+        (here, ("--share", "nan"), "share = nan: must be above 0 and at most 1"),
+        (nothing, (), "this machine's, can be trained alone; the classes on record: torch 2 on"),
+        (once, (), "its spec.toml was changed: repeatable was False"),
+    ],
+)
+def test_what_cannot_be_audited_is_told(
+    command: Downpour,
+    changed: Callable[..., str],
+    shared: Path,
+    edit: Callable[[Lines], object],
+    words: tuple[str, ...],
+    reason: str,
+) -> None:
+    """In one line, with status 2."""
+    outcome = command("audit", changed(edit), "--shared", shared, *words)
+    assert (outcome.status, outcome.out) == (2, ""), outcome
+    assert reason in outcome.err
