@@ -239,7 +239,7 @@ class _AuditOptions:
 
 @command
 def audit(options: _AuditOptions) -> None:
-    """Retrain a share of an experiment's tasks, and compare their bytes.
+    """Retrain a share of an experiment, and compare its bytes.
 
     This machine trains each drawn task alone; it must be of the workers' numeric class. The model
     version that a task began from must still exist, so the command says how many tasks it could

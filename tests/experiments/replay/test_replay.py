@@ -425,7 +425,6 @@ def test_an_audit_names_the_worker_that_was_wrong(
         (here, ("--share", "0"), "share = 0.0: must be above 0 and at most 1"),
         (here, ("--share", "nan"), "share = nan: must be above 0 and at most 1"),
         (nothing, (), "this machine's, can be trained alone; the classes on record: torch 2 on"),
-        (once, (), "its spec.toml was changed: repeatable was False"),
     ],
 )
 def test_what_cannot_be_audited_is_told(
