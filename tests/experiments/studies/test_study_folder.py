@@ -203,27 +203,32 @@ def test_what_is_not_whole_is_refused_and_left_as_it_is(
 
 
 @pytest.mark.parametrize(
-    ("folder_in", "text", "old", "new"),
+    ("folder_in", "text", "old", "new", "changed"),
     [
-        (grid_folder, GRID, 'name = "small"', 'name = "other"'),
-        (grid_folder, GRID, "epochs = 2", "epochs = 3"),
-        (grid_folder, GRID, "trials = 2", "trials = 1"),
-        (grid_folder, GRID, '"class"', '"equal"'),
-        (search_folder, SEARCH, "small", "other"),
-        (search_folder, SEARCH, "high = 1.0", "high = 2.0"),
-        (search_folder, SEARCH, "[search]", "[search]\nseed = 1"),
-        (search_folder, SEARCH, "epochs = 4", "epochs = 5"),
-        (search_folder, SEARCH, '"median", startup_trials = 3', '"halving"'),
+        (grid_folder, GRID, 'name = "small"', 'name = "other"', "name was small"),
+        (grid_folder, GRID, "epochs = 2", "epochs = 3", "epochs was 2"),
+        (grid_folder, GRID, "trials = 2", "trials = 1", "trials was 2"),
+        (grid_folder, GRID, '"class"', '"equal"', "split was "),
+        (search_folder, SEARCH, "small", "other", "name was small"),
+        (search_folder, SEARCH, "high = 1.0", "high = 2.0", "high was 1.0"),
+        (search_folder, SEARCH, "[search]", "[search]\nseed = 1", "search.seed was 0"),
+        (search_folder, SEARCH, "epochs = 4", "epochs = 5", "epochs was 4"),
+        (search_folder, SEARCH, '"median", startup_trials = 3', '"halving"', "search.pruner"),
     ],
 )
 def test_the_folder_of_another_study_is_refused(
-    tmp_path: Path, folder_in: Callable[..., StudyFolder[StudySpec]], text: str, old: str, new: str
+    tmp_path: Path,
+    folder_in: Callable[..., StudyFolder[StudySpec]],
+    text: str,
+    old: str,
+    new: str,
+    changed: str,
 ) -> None:
-    """Also that of one that had more than is asked for now; nothing in it is touched."""
+    """Also that of one that had more than is asked for now; the line says what has changed."""
     folder = done(folder_in(tmp_path))
     other = StudyFolder(folder.path, type(folder.study).from_toml(text.replace(old, new)))
     before = content(folder.path)
-    line = f"holds another {folder.study.kind}; choose another folder"
+    line = rf"holds another {folder.study.kind}, .*{changed}.*; choose another folder"
     with pytest.raises(SpecError, match=line):
         run_study(other, FakeBackend(), Silence())
     assert content(folder.path) == before

@@ -26,8 +26,15 @@ from typing import Generic, TypeVar
 import xxhash
 from filelock import Timeout
 
-from downpour.base.errors import FileCorrupt, FileMissing, SpecError, StoreError
-from downpour.core.spec import ResolvedSpec
+from downpour.base.errors import (
+    FileCorrupt,
+    FileMissing,
+    SpecError,
+    StoreError,
+    listed,
+    shortened,
+)
+from downpour.core.spec import ResolvedSpec, toml_fields
 from downpour.experiments.studies.study import (
     EndedRun,
     Run,
@@ -50,6 +57,7 @@ _PID = "run.pid"
 _NO_RESULTS = {_LOCK, _PID, LOG_NAME}
 """A folder that holds only these counts as empty."""
 _UNFINISHED = ".new-"
+_VALUE_LETTERS_MAX = 40
 
 
 @contextlib.contextmanager
@@ -134,8 +142,11 @@ class StudyFolder(Generic[StudyT_co]):
         """
         if not {*_names_in(self.path)} - _NO_RESULTS:
             return
-        if self._holds_another():
-            raise refusal(self.path, f"holds another {self.study.kind}; choose another folder")
+        former = read_folder(self.path, type(self.study)).study
+        if self._is_another(former):
+            files = (toml_fields(study.to_toml()) for study in (former, self.study))
+            what = listed([f"another {self.study.kind}", *dict.fromkeys(_changes(*files))])
+            raise refusal(self.path, f"holds {what}; choose another folder")
         for ended in self.ended():
             check_run(self._place(ended.run.name))
 
@@ -198,9 +209,8 @@ class StudyFolder(Generic[StudyT_co]):
             raise _mismatch(place)
         return EndedRun(run, summary)
 
-    def _holds_another(self) -> bool:
+    def _is_another(self, former: StudySpec) -> bool:
         """Whether the study here has another name, or finished runs that don't belong here."""
-        former = read_folder(self.path, type(self.study)).study
         if former.name != self.study.name:
             return True
         if self._names() and not self.study.keeps_runs_of(former):
@@ -219,6 +229,20 @@ class StudyFolder(Generic[StudyT_co]):
     @property
     def _runs(self) -> Path:
         return self.path / self.study.runs_folder
+
+
+def _changes(former: Any, now: Any, field: str = "") -> Iterator[str]:
+    """Yield each field of a study's file that has changed, with its former value."""
+    match former, now:
+        case dict(), dict():
+            for name in former | now:
+                named = f"{field}.{name}".lstrip(".")
+                yield from _changes(former.get(name), now.get(name), named)
+        case [dict(), *_], [dict(), *_] if len(former) == len(now):
+            for one, other in zip(former, now, strict=True):
+                yield from _changes(one, other)
+        case _ if former != now:
+            yield f"{field} was {shortened(str(former), _VALUE_LETTERS_MAX)}"
 
 
 def read_folder(path: Path, kind: type[StudyT]) -> StudyFolder[StudyT]:
