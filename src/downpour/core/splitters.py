@@ -268,7 +268,14 @@ def split(
     if spec_split == "random" and block_ends is not None:
         return whole_blocks(block_ends, shards, generator)
     request = SplitRequest(classes=_without_gaps(labels), shards=shards, generator=generator)
-    return _shards_of(SPLITTERS[spec_split](request), shards)
+    owners = np.asarray(SPLITTERS[spec_split](request))
+    counts = owners.shape == (count,) and np.can_cast(owners.dtype, np.int64)
+    known = counts and owners.min() >= 0 and owners.max() < shards
+    parts = _shards_of(owners, shards) if known else []
+    if not parts or not all(map(len, parts)):  # a package's splitter may return anything
+        accepted = f"must give each of {count} examples a shard from 0 to {shards - 1}, and each "
+        raise SpecError("split", spec_split, f"{accepted}shard an example")
+    return parts
 
 
 def divide(

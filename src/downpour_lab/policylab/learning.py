@@ -22,7 +22,7 @@ from downpour.base.values import AttemptId
 from downpour.core.resolve import resolve
 from downpour.core.spec import Spec
 from downpour.core.splitters import divide
-from downpour.files.aggregators import AGGREGATORS, Contribution, first_state, fold, take_step
+from downpour.files.aggregators import Contribution, first_state, fold, take_step, weigh
 from downpour.files.store import WHOLE, SharedDirectory, Work, encode, layout, publish_work
 from downpour.learning.auto import trainer_of
 from downpour.learning.tasks.agreement import open_data, prepare_data
@@ -125,7 +125,7 @@ class Learning:
         self, number: int, there: Sequence[LocalTask], parameters: Arrays, states: dict[int, Arrays]
     ) -> dict[str, NDArray[Any]]:
         contributions = list(self._trained(number, there, parameters, states))
-        weights = AGGREGATORS[self._spec.aggregate](contributions)
+        weights = weigh(self._spec.aggregate, contributions)
         name = str(layout.ModelName(number, secrets.token_hex(3)))
         model = self._store.put_new(name, encode(parameters, {}))
         folded = fold(self._store, model, contributions, weights)

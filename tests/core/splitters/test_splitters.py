@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.base.errors import SpecError
-from downpour.core import families
+from downpour.core import families, splitters
 from downpour.core.spec import Spec
 from downpour.core.splitters import SplitCut, cut, divide, hold_out, largest_remainder, split
 
@@ -77,6 +77,16 @@ def test_splits_by_label_need_labels(name: str) -> None:
         split(name, None, 10, 2, 0)
     expected = f"split = '{name}': must be random because the dataset has no classes"
     assert str(refusal.value) == expected
+
+
+@pytest.mark.parametrize("owners", [[0, 0, 0], [0, 1], [0, 1, 2], [-1, 0, 1], ["0", "1", "1"]])
+def test_a_splitter_of_a_package_is_named(
+    owners: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It leaves a shard empty or an example out, or returns something else."""
+    monkeypatch.setattr(splitters, "SPLITTERS", {"class": lambda _: owners})
+    with pytest.raises(SpecError, match="split = 'class': must give each of 3 examples a shard"):
+        split("class", np.zeros(3, np.int64), 3, 2, 0)
 
 
 def test_labels_must_belong_to_the_examples() -> None:

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from downpour.base.errors import NonFinite, StoreError
-from downpour.files.aggregators import AGGREGATORS, Contribution, fold, passes
+from downpour.base.errors import NonFinite, SpecError, StoreError
+from downpour.files import aggregators
+from downpour.files.aggregators import AGGREGATORS, Aggregator, Contribution, fold, passes
 from downpour.files.aggregators.passes import Base, examine
 from downpour.files.aggregators.statistics import Statistic
 from downpour.files.store import WHOLE, Array
@@ -74,6 +75,29 @@ def test_a_rule_may_be_any_function_of_the_differences(random: np.random.Generat
     second = Statistic(combine=lambda differences: differences[1].astype(np.float64))
     found = fold(store, model_of(store, start), parts[::-1], second(parts))["w"]
     np.testing.assert_allclose(found, updates[1]["w"], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rule", "reason"),
+    [
+        (Statistic(combine=lambda differences: differences), r"array of shape \(40,\).*\(3, 40\)"),
+        (
+            lambda parts: [1.0] * len(parts),
+            r"3 weights must sum to 1, but they are \[1.0, 1.0, 1.0",
+        ),
+        (lambda _: [1.0], r"its 3 weights must sum to 1, but they are \[1.0\]"),
+    ],
+)
+def test_an_aggregator_of_a_package_is_named(
+    rule: Aggregator, reason: str, random: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its result would otherwise look like a mistake of Downpour's."""
+    monkeypatch.setattr(aggregators, "AGGREGATORS", {"mine": rule})
+    store = MemoryStore()
+    start, *updates = ({"w": random.normal(size=40).astype(np.float32)} for _ in range(4))
+    parts = contribute(store, updates)
+    with pytest.raises(SpecError, match=f"aggregate = 'mine': .*{reason}"):
+        fold(store, model_of(store, start), parts, aggregators.weigh("mine", parts))
 
 
 def test_a_statistic_needs_all_files_open(monkeypatch: pytest.MonkeyPatch) -> None:

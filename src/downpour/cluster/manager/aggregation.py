@@ -70,7 +70,7 @@ class Aggregation:
             self._store,
             model,
             contributions,
-            aggregators.AGGREGATORS[self._spec.aggregate](contributions),
+            aggregators.weigh(self._spec.aggregate, contributions),
             amounts=[amount(each) for each in contributions] if amount is not None else None,
             compression=self._spec.update_codec,
             trained_from=began,

@@ -37,7 +37,7 @@ from downpour.core.scheduler.outputs import Aggregate, Evaluate, Prepare, Publis
 from downpour.core.spec import Spec
 from downpour.core.splitters import count_classes, divide
 from downpour.files import store as files
-from downpour.files.aggregators import AGGREGATORS, Contribution, Move
+from downpour.files.aggregators import Contribution, Move, weigh
 from downpour.files.store.shared_directory import send_dataset
 from downpour.learning.tasks import agreement
 from downpour.learning.tasks.agreement import Data, Reading
@@ -247,7 +247,7 @@ def aggregate(space: Workspace, command: Aggregate) -> NewVersion:
     This folds a round's updates or, in an asynchronous mode, moves the newest version by some.
     """
     contributions = list(map(contribution, command.shards, command.updates))
-    weights = AGGREGATORS[space.spec.aggregate](contributions)
+    weights = weigh(space.spec.aggregate, contributions)
     store, model, sums = space.store, command.model, space.aggregation
     versions = sums.versions
     versions.follow(command.versions)

@@ -144,8 +144,8 @@ class StudyFolder(Generic[StudyT_co]):
             return
         former = read_folder(self.path, type(self.study)).study
         if self._is_another(former):
-            files = (toml_fields(study.to_toml()) for study in (former, self.study))
-            what = listed([f"another {self.study.kind}", *dict.fromkeys(_changes(*files))])
+            old, new = (toml_fields(study.to_toml()) for study in (former, self.study))
+            what = listed([f"another {self.study.kind}", *dict.fromkeys(_changes(old, new))])
             raise refusal(self.path, f"holds {what}; choose another folder")
         for ended in self.ended():
             check_run(self._place(ended.run.name))
@@ -209,7 +209,7 @@ class StudyFolder(Generic[StudyT_co]):
             raise _mismatch(place)
         return EndedRun(run, summary)
 
-    def _is_another(self, former: StudySpec) -> bool:
+    def _is_another(self, former: Any) -> bool:
         """Whether the study here has another name, or finished runs that don't belong here."""
         if former.name != self.study.name:
             return True

@@ -4,8 +4,13 @@ To add a rule, write a function in `passes.py` if it weighs updates, or a `Stati
 `statistics.py` if it looks at their numbers, and register it (`core/families.py`).
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
 
+import numpy as np
+
+from downpour.base.errors import SpecError
 from downpour.core import families
 from downpour.files.aggregators.additions import Combine
 from downpour.files.aggregators.outer_step import first_state, is_state_of, take_step
@@ -21,8 +26,28 @@ from downpour.files.aggregators.passes import (
 )
 from downpour.files.aggregators.statistics import Statistic
 from downpour.files.aggregators.versions import Gathering, Move, Versions, fold, moved, own_after
+from downpour.files.store import Array
 
 AGGREGATORS: Mapping[str, Aggregator] = families.AGGREGATORS
 
 AMOUNTS: Mapping[str, Amount] = {"average": equal_amount, "samples": samples_amount}
 """The rules that sum an update as it arrives; other rules read all updates at the end."""
+
+
+def weigh(rule: str, contributions: Sequence[Contribution]) -> Weights | Combine:
+    """Apply the aggregator of that name, and check its results: a package may have brought it."""
+    weights = AGGREGATORS[rule](contributions)
+    if callable(weights):
+        return partial(_combined, rule, weights)
+    if len(weights) != len(contributions) or not abs(math.fsum(weights) - 1) <= 1e-9:
+        accepted = f"its {len(contributions)} weights must sum to 1, but they are {[*weights]}"
+        raise SpecError("aggregate", rule, accepted)
+    return weights
+
+
+def _combined(rule: str, combine: Combine, differences: Array) -> Array:
+    combined, wanted = np.asarray(combine(differences)), differences.shape[1:]
+    if combined.shape != wanted:
+        accepted = f"must return an array of shape {wanted}, and it returned {combined.shape}"
+        raise SpecError("aggregate", rule, accepted)
+    return combined

@@ -245,8 +245,6 @@ def _factors(
 ) -> tuple[Sequence[float], float]:
     if callable(weights):
         return (1.0,) * count, 1.0
-    if abs(math.fsum(weights) - 1) > 1e-9:
-        raise ValueError(f"weights sum to {math.fsum(weights)}, not to 1")
     if amounts is not None and any(amounts):
         return amounts, math.fsum(amounts)
     if len(set(weights)) == 1:
