@@ -65,11 +65,15 @@ def test_the_queue_is_seen_and_changed(downpour: Downpour, refused: Refused, ser
     assert f"{second}: number 2 in the queue, behind {urgent}, for 2 workers" in shown
     assert downpour("pause", urgent[:-1], *at).err == f"{urgent} paused; it was waiting\n"
     assert f"{urgent}: paused" in downpour("status", *at).out
+    assert downpour("results", urgent, *at).out.rstrip().endswith(": paused")
+    assert "priority" in downpour("list", *at).out
     listed = json.loads(downpour("list", "--json", *at).out)
     assert {each["owner"] for each in listed[-3:]} == {user_here()}
     assert downpour("cancel", first, *at).status == 0
     assert second in downpour("status", *at).out.partition("\n")[0]
     assert downpour("continue", urgent, *at).err == f"{urgent} continued; it was paused\n"
+    again = f"{urgent} was waiting already: nothing to do\n"
+    assert downpour("continue", urgent, *at).err == again
     assert downpour("cancel", urgent, *at).err == f"{urgent} cancelled; it was waiting\n"
     downpour("cancel", second, *at)
     assert "nothing to do" in downpour("pause", second, *at).err

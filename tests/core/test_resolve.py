@@ -159,6 +159,11 @@ def test_both_are_written_alike() -> None:
         (plain_spec(shards=2, policy="replace"), ["policy replace has no standbys"]),
         (plain_spec(shards=2, policy="replace", standbys=1), []),
         (plain_spec(shards=2, policy="late"), []),
+        (
+            plain_spec(shards=2, aggregate="median", compression="topk"),
+            ["aggregate median drops numbers that few updates have"],
+        ),
+        (plain_spec(shards=2, aggregate="median", compression="int8"), []),
     ],
 )
 def test_settings_without_effect_are_told(spec: ResolvedSpec, said: list[str]) -> None:

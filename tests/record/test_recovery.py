@@ -17,6 +17,7 @@ from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
 from downpour.core.spec import Spec
 from downpour.files.store.layout import RECORD_NAME
+from downpour.files.store.shared_directory import RUN_LOCK_NAME
 from downpour.record import stored_experiments
 from downpour.record.journal import belongs_elsewhere, next_order, replay
 from downpour.record.record import export_record, line_text
@@ -156,7 +157,10 @@ def test_only_the_last_ones_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
         return rounds_in(folder, without)
 
     monkeypatch.setattr(stored_experiments, "rounds_in", noted)
-    assert [one.experiment for one in experiments_in(tmp_path, 2)] == ["middle", "newest"]
+    (tmp_path / "newest" / RUN_LOCK_NAME).touch()  # its process has ended
+    middle, newest = experiments_in(tmp_path, 2)
+    assert (middle.experiment, middle.reason, newest.experiment) == ("middle", None, "newest")
+    assert (newest.reason or "").startswith("no manager has it now")
     assert read == ["newest", "middle"]
 
 

@@ -231,6 +231,8 @@ def _change(
         said = f"was {before.state} already: nothing to do"
     elif now.state.ended and now.state != done:
         said = f"was {now.state} just before: nothing to do"
+    elif done != "cancelled" and before.paused == now.paused:
+        said = f"was {before.condition} already: nothing to do"
     else:
         where = f", {before.where}" if before.state == "running" else ""
         said = f"{done}; it was {before.condition}{where}"

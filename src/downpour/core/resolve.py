@@ -7,6 +7,7 @@ from typing import Any
 
 from downpour.base.errors import SpecError
 from downpour.base.names import AUTO, CPU
+from downpour.core.families import AGGREGATORS, CODECS
 from downpour.core.modes import MODES, check_aggregate, check_mode, mode_of
 from downpour.core.spec import ResolvedSpec, Spec, batches_in
 from downpour.core.stragglers.base import POLICIES, Policy, check_policy
@@ -242,5 +243,11 @@ def oddities(spec: ResolvedSpec, examples: Sequence[int]) -> tuple[str, ...]:
         lines.append(
             "policy replace has no standbys: it can replace a straggler only while "
             "another worker is idle"
+        )
+    sends_later = spec.compression != "none" and CODECS[spec.compression].feedback is not None
+    if sends_later and hasattr(AGGREGATORS[spec.aggregate], "least"):
+        lines.append(
+            f"aggregate {spec.aggregate} drops numbers that few updates have: compression "
+            f"{spec.compression} sends some only later; choose another codec, such as int8"
         )
     return tuple(lines)

@@ -433,6 +433,9 @@ def device_for(past: Past, here: Devices) -> str:
 def _warn(past: Past, device: str) -> None:
     """Log what differs from the original, if it may change the bytes."""
     history = past.history
+    if history.ended is None:
+        text = "%s: its record has no end (a killed run, or a cut file); it has %d versions"
+        log.warning(text, past.experiment, len(history.versions))
     here = {str(numeric_class(CPU)), str(numeric_class(device))}
     if other := sorted(history.numeric_classes - here):
         text = (

@@ -107,11 +107,12 @@ _LAID_FLAT = {"class_accuracy", "stragglers", "metrics"}
 class Result:
     """An experiment as far as it has come.
 
-    `reason` says why it failed, was cancelled, or ended before its last epoch. `asked_wrongly` says
-    that the user can fix it by changing the spec. `model_file` is the final model, if the
-    experiment is finished and its folder known. `best` is set if the spec keeps the best model, or
-    stops early. `tested` is set if the spec's `validation` sets training examples apart. Downpour
-    then evaluates epochs on these. The seconds of steps that have not happened yet are 0.
+    `reason` says why it failed, was cancelled, or ended before its last epoch, or that it is
+    paused. `asked_wrongly` says that the user can fix it by changing the spec. `model_file` is the
+    final model, if the experiment is finished and its folder known. `best` is set if the spec keeps
+    the best model, or stops early. `tested` is set if the spec's `validation` sets training
+    examples apart. Downpour then evaluates epochs on these. The seconds of steps that have not
+    happened yet are 0.
     `epochs` sum up their rounds. `stragglers` sums all of them up, if the policy was not `wait` or
     work was lost.
     `dataset` says how Downpour understood the examples; further lines say what is unusual about

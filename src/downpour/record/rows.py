@@ -170,11 +170,13 @@ def state_of(tables: Tables) -> ExperimentState:
 
 
 def reason_of(rows: Rows) -> str | None:
-    """Return why the experiment ended, if it did so before its last epoch."""
+    """Return why the experiment ended, if it did so before its last epoch; or that it is paused."""
     tables = rows.tables
     if isinstance(tables.ended, told.FinishedLine):
         is_early = len(rows.rounds) < tables.meetings.rounds
         return tables.ended.reason if is_early and tables.submitted is not None else None
+    if tables.paused and tables.ended is None:
+        return "paused"
     return tables.ended.reason if tables.ended is not None else None
 
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -12,6 +13,7 @@ from downpour.base.errors import StoreError
 from downpour.core.spec import Meetings
 from downpour.files.store import SharedDirectory
 from downpour.files.store.layout import RECORD_NAME
+from downpour.files.store.shared_directory import lost_its_manager
 from downpour.network.rpc.messages import ExperimentSummary, metrics_of
 from downpour.record.journal import segments
 from downpour.record.mirror import MirrorCopy
@@ -19,10 +21,11 @@ from downpour.record.record import has_record, is_exported
 from downpour.record.record_lines import KINDS
 from downpour.record.result import Result, rounds_in
 
-_USED = {"submitted", "prepared", "dropped", "aggregated", "measured"}
+_USED = {"submitted", "prepared", "rescheduled", "dropped", "aggregated", "measured"}
 _ENDED = {"finished", "failed", "cancelled"}
 _UNUSED = KINDS.keys() - _USED - _ENDED
 """Kinds of lines without which a summary is the same."""
+_LOST = "no manager has it now; the next one in this directory continues it"
 
 
 @contextmanager
@@ -56,7 +59,9 @@ def _newest(folder: Path) -> Iterator[ExperimentSummary]:
     }
     for one in sorted(changed, key=lambda one: changed[one], reverse=True):
         with suppress(StoreError):
-            yield _summary(rounds_in(one, _UNUSED))
+            summary = _summary(rounds_in(one, _UNUSED))
+            is_lost = not summary.state.ended and lost_its_manager(one)
+            yield replace(summary, reason=_LOST) if is_lost else summary
 
 
 def changed_seconds(folder: Path) -> float:

@@ -257,6 +257,7 @@ class Tables:
     tested: dict[int, tuple[float, told.EvaluatedLine]] = field(default_factory=dict)
     """Evaluations on the test examples, if others are set apart for validation."""
     improved: told.ImprovedLine | None = None
+    paused: bool = False
     failures: list[tuple[told.AttemptFailedLine, bool]] = field(default_factory=list)
     """Failed attempts, and whether each had an update, which was damaged or lost."""
     joined: dict[str, told.WorkerJoinedLine] = field(default_factory=dict)
@@ -310,7 +311,7 @@ class Tables:
         accepted = self.rounds[number].accepted.values() if number in self.rounds else ()
         return [attempt.updated for attempt in accepted if attempt.updated is not None]
 
-    def take(self, at: float, line: told.RecordLine | None) -> None:  # noqa: C901, PLR0912 - an arm a line
+    def take(self, at: float, line: told.RecordLine | None) -> None:  # noqa: C901, PLR0912, PLR0915 - an arm a line
         """Take in the next line."""
         self.begin, self.now = self.begin if self.lines else at, at
         self.lines += 1
@@ -346,6 +347,8 @@ class Tables:
                 table[line.round] = at, line
             case told.ImprovedLine():
                 self.improved = line
+            case told.RescheduledLine(change="paused" | "continued"):
+                self.paused = line.change == "paused"
             case told.SubmittedLine():
                 self.submitted, self.submitted_at = line, at
             case told.PreparedLine():

@@ -110,6 +110,15 @@ def test_the_log_alone_is_enough(changed: Callable[..., str], shared: Path) -> N
     assert replay(changed(nothing, without("record.jsonl", "*model*")), shared=shared).same
 
 
+def test_a_record_without_an_end_is_said(
+    changed: Callable[..., str], shared: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its run was killed, or someone cut the record; nothing tells which."""
+    cut = changed(lambda lines: lines.pop(), lambda folder: (folder / "run.lock").touch())
+    assert replay(cut, shared=shared, until=0).same
+    assert "its record has no end" in caplog.text
+
+
 def test_it_may_end_at_a_version(trained: Trained, shared: Path, tmp_path: Path) -> None:
     """The model is what the version was, under its name; version 0 is the initial model."""
     experiment = trained(mode="downpour")

@@ -34,7 +34,7 @@ def test_a_holder_of_the_token_is_served() -> None:
 @pytest.mark.parametrize(
     ("caller", "line"),
     [
-        (OPEN, "requires a token: put its token into DOWNPOUR_TOKEN or token_file"),
+        (OPEN, "requires a token: name its file with --token-file, or put it into DOWNPOUR_TOKEN"),
         (Trust(token=b"another token than theirs"), "holds a different token than this side"),
     ],
 )

@@ -201,7 +201,7 @@ _PROOF_BYTES = 32
 _UNAUTHENTICATED_BYTES_MAX = 64 * 1024
 _TLS_RECORD = 0x16
 _WANTS_TLS = "requires TLS: set tls_cert, tls_key and tls_ca"
-_WANTS_PROOF = "requires a token: put its token into DOWNPOUR_TOKEN or token_file"
+_WANTS_PROOF = "requires a token: name its file with --token-file, or put it into DOWNPOUR_TOKEN"
 _WANTS_NOTHING = (
     "has no token, so it cannot prove who it is: give it one, or remove it on this side"
 )

@@ -122,6 +122,7 @@ def _when(experiment: ExperimentSummary) -> str:
 _MORE: Mapping[str, Callable[[ExperimentSummary], str]] = {
     "submitted": _when,
     "by": lambda each: one_line(each.owner),
+    "priority": lambda each: "" if each.state.ended else str(each.priority or ""),
 }
 
 
