@@ -58,6 +58,7 @@ LONG = (
     "contribution",
     "nonsense",
     "storm",
+    "wrong_machines",
 )
 ALL = (*USUAL, *LONG)
 

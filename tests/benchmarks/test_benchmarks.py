@@ -11,7 +11,7 @@ import torch
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 SHARED = {"common", "idle", "lenet", "networks", "padded", "slowing", "sparse_store", "token_task"}
-SHARED |= {"virtual_training"}
+SHARED |= {"virtual_training", "wrong_worker"}
 
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in SHARED)
 
