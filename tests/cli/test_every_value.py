@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 
 import downpour
 from downpour.base.errors import LaunchError, SpecError
-from downpour.cluster.launchers import inline
+from downpour.cluster.launchers import cluster
 from downpour.cluster.manager.process import start_manager
 from downpour.cluster.options import ManagerOptions
 from downpour.core.families import FAMILIES
@@ -193,7 +193,7 @@ def client(place: Path) -> Iterator[downpour.Client]:
         patched.setenv("DOWNPOUR_CODE", str(place))
         manager = start_manager(ManagerOptions(shared=str(place / "shared"), port=0))
         here = Reception(str(manager.address), place / "log")
-        patched.setattr(inline, "KIND", replace(inline.KIND, make=lambda _: lambda _: here))
+        patched.setattr(cluster, "INLINE", replace(cluster.INLINE, make=lambda _: lambda _: here))
         with downpour.Client(here.address, shared=place / "shared") as client:
             client.submit({"shards": 1, "train_limit": 50, "test_limit": 10})
             yield client
