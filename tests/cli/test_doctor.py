@@ -21,7 +21,7 @@ def test_a_folder_that_is_well_ends_with_status_0(downpour: Downpour, served: An
     outcome = downpour("doctor", "--shared", served.shared, "--manager", served.address)
     assert (outcome.status, outcome.err) == (0, "")
     rows = [line.split() for line in outcome.out.splitlines() if " ok " in line]
-    assert len(rows) == 12
+    assert len(rows) == 13
     assert max(map(len, outcome.out.splitlines())) <= 80
 
 
