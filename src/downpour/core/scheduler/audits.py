@@ -192,7 +192,7 @@ def _say_alone(state: SchedulerState, experiment: Experiment, update: out.Withhe
         worker.told_alone = True
         state.log(
             f"no audits of {worker.name}: no other worker here computes with "
-            f"{update.numeric_class}; `downpour audit {experiment.name}` can audit it later"
+            f"{update.numeric_class}; `downpour audit {experiment.name}` can audit some tasks later"
         )
 
 
