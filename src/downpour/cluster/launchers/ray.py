@@ -86,12 +86,16 @@ class RayEngine:
             place.group = place.group or self._reserve()
             where = {"scheduling_strategy": PlacementGroupSchedulingStrategy(place.group, 0)}
         kind: Any = ray.remote(ray_nodes.WorkerProcess)
-        place.handle = kind.options(
+        actor = kind.options(
             num_cpus=self._options.cpus_per_worker,
             num_gpus=self._options.gpus_per_worker,
             max_concurrency=2,  # `stop` is called while `run` waits
             **where,
-        ).remote()
+        )
+        try:
+            place.handle = actor.remote()
+        except ray.exceptions.RayError as error:  # its head restarts right now; `ended` will say so
+            raise LaunchError(f"Ray starts no actor: {error}") from None
         # Other users' actors may have reserved the accelerators of the node.
         reserves = worker.device != AUTO or self._options.gpus_per_worker
         labels = merged(worker.labels, self._options.place)
