@@ -218,3 +218,20 @@ def test_an_audit_needs_tasks_that_repeat_their_bytes() -> None:
     """The refusal says so."""
     with pytest.raises(SpecError, match=r"audit = 0\.1: needs repeatable = true"):
         Spec(audit=0.1, repeatable=False)
+
+
+def test_a_wrong_update_of_several_workers_accuses_none_of_them() -> None:
+    """Either may have made the mistake, so the next tasks of all of them are audited."""
+    play = Audited("ann")
+    running = play.worker("ann").running
+    assert running is not None
+    play.beat("ann", make.progress(running, saved="s1"))
+    play.join("bob", "cid", "dot", numeric_class=ONE_CLASS)
+    play.fail("ann", running, FailureKind.CANCELLED, "goes on elsewhere")
+    second = next(worker.name for worker in play.core.state.workers if worker.running)
+    play.train(second, "wrong")
+    while not play.counted:
+        name = next(worker.name for worker in play.core.state.workers if worker.running)
+        play.train(name)
+    assert (play.counted[0][0], play.quarantined) == ("right", {})
+    assert play.worker(second).audits_due == 3
