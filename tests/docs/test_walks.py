@@ -115,7 +115,9 @@ WALKS = {
         },
     ),
     "docs/how-to/stragglers.md": Walk(left_out=DEMOS),
-    "docs/how-to/wrong-machines.md": Walk(),
+    "docs/how-to/wrong-machines.md": Walk(
+        before="downpour run small.toml\nrun=$(newest)", stands_for={r"experiment-[\w-]+": "$run"}
+    ),
     "docs/how-to/demos.md": Walk(left_out=DEMOS),
     "docs/how-to/experiments.md": Walk(
         before="downpour run small.toml",

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy.typing as npt
 import torch
@@ -26,7 +26,6 @@ from downpour.core.spec import ResolvedSpec, Spec
 from downpour.files import store as files
 from downpour.files.store.shared_directory import fetch_dataset
 from downpour.learning import accelerators, numerics, shipping, user_code
-from downpour.learning.intra_worker.team import Team
 from downpour.learning.tasks.agreement import Data, Reading, open_data
 from downpour.learning.tasks.loaded import LoadedTask, load
 from downpour.learning.training import parameters, repeating
@@ -36,6 +35,9 @@ from downpour.learning.training.loop import LocalTask, ShardTraining
 from downpour.learning.training.step import Shortage
 from downpour.learning.training.trial import report
 from downpour.network.rpc.messages import IndexArray, IndicesFile, TaskMessage, unpack_indices
+
+if TYPE_CHECKING:
+    from downpour.learning.intra_worker.team import Team
 
 log = logging.getLogger(__name__)
 
@@ -376,6 +378,8 @@ class TaskRunner(TaskFlow):
         processes = min(wanted, self._processes or wanted)
         if processes == 1:
             return None
+        from downpour.learning.intra_worker.team import Team
+
         return Team(loaded, model, self._shared.datasets, key, processes)
 
     def close(self) -> None:
