@@ -185,6 +185,8 @@ def _audit_fits(spec: SpecFields) -> None:
         raise refusal("audit", spec.audit, "needs repeatable = true: it compares bytes")
     if spec.stop_if_wrong and not spec.audit:
         raise refusal("stop_if_wrong", value=True, accepted="has no effect without audit")
+    if spec.stop_if_wrong and spec.overlap:
+        raise refusal("stop_if_wrong", value=True, accepted="needs overlap = 0")
 
 
 def _needs_fit(spec: SpecFields) -> None:

@@ -235,3 +235,71 @@ def test_a_wrong_update_of_several_workers_accuses_none_of_them() -> None:
         play.train(name)
     assert (play.counted[0][0], play.quarantined) == ("right", {})
     assert play.worker(second).audits_due == 3
+
+
+def test_an_audit_never_continues_the_snapshot_of_the_worker_that_it_audits() -> None:
+    """It would confirm what the snapshot already has wrong."""
+    play = Audited("ann")
+    running = play.worker("ann").running
+    assert running is not None
+    play.beat("ann", make.progress(running, saved="s1"))
+    play.join("bob", numeric_class=ONE_CLASS)
+    assert play.worker("bob").running is None
+    play.train("ann", "wrong")
+    assert [each.snapshot for each in play.assigned] == [None, None]
+    play.train("bob")
+    assert play.counted == []
+
+
+def test_updates_that_are_taken_out_cost_no_retry() -> None:
+    """The wrong worker is to blame, and not its tasks."""
+    play = Audited("ann", shards=3, audit=1e-9, proven=True, retries=0)
+    play.train("ann", "hidden")
+    play.train("ann", "hidden")
+    play.worker("ann").audits_due = 1
+    play.join("bob", "cid", numeric_class=ONE_CLASS)
+    while "ann" not in play.quarantined:
+        name = next(worker.name for worker in play.core.state.workers if worker.running)
+        play.train(name, "wrong" if name == "ann" else "right")
+    assert of(play.happened, out.Concluded) == []
+    assert play.worker("ann").running is None
+
+
+def test_an_idle_auditor_that_fails_is_not_asked_again() -> None:
+    """The task goes on where it is."""
+    play = Audited("ann", "bob", retries=1)
+    running = play.worker("bob").running
+    assert running is not None
+    play.fail("bob", running, FailureKind.TASK, "bad disk")
+    assert play.worker("bob").running is None
+    play.train("ann")
+    assert play.counted == [("right", ())]
+
+
+def test_a_restarted_manager_waits_for_workers_before_it_settles() -> None:
+    """An update that nobody has confirmed yet does not count because all are away."""
+    play = Audited("ann", "bob", "cid")
+    play.train("ann", "wrong")
+    play.train("bob")
+    play.core = play.replica
+    play.core.resume()
+    play.happened.clear()
+    play.happen(
+        on.Prepared, experiment="one", shard_samples=(10,), dataset="d", model=make.file("m0")
+    )
+    assert play.counted == []
+    play.join("ann", "bob", "cid", numeric_class=ONE_CLASS)
+    assert play.counted == []
+
+
+def test_a_worker_that_joins_again_is_not_what_it_was_before() -> None:
+    """Its machine may be repaired: it need not try again, and gets tasks."""
+    play = Audited("ann", "bob", "cid")
+    play.train("ann", "wrong")
+    play.happen(on.WorkerLeft, worker="ann", reason="repair")
+    play.join("ann", numeric_class=ONE_CLASS)
+    play.train("bob")
+    play.train("cid")
+    assert play.counted == [("right", ("cid",))]
+    assert "ann" in play.quarantined
+    assert play.worker("ann").quarantined == ""

@@ -160,6 +160,9 @@ def test_a_version_in_the_making_is_whole_if_it_ends_a_round_to_evaluate() -> No
         experiment.take_version(make.file(f"m{version}"))
         experiment.start_rounds()
     assert whole == [4, 8]
+    ahead = started(shards=2, epochs=2, outer={"optimizer": "nesterov"}, **fields)
+    ahead.version = 1
+    assert is_whole(ahead, 2)  # the last one, although the result is its mean
 
 
 def test_a_quorum_waits_for_a_grace_window() -> None:

@@ -33,7 +33,7 @@ def test_updates_are_unreported_until_their_task_has_one() -> None:
     assert current.unreported() == ((lost, "ann"), (second, "bob"))
     current.publish(make.accepted(second, "bob", make.update("bad")), 1.0)
     assert current.unreported() == ((lost, "ann"),)
-    current.refuse(1, "altered")
+    current.refuse(1, Failure(FailureKind.STORE, "altered"))
     anew = current.assign(1, "cid", 2.0)
     assert current.unreported() == ((lost, "ann"), (anew, "cid"))
 

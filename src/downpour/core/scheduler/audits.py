@@ -21,12 +21,13 @@ from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler import queue, updates
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.queue import SchedulerState, TaskContext
-from downpour.core.scheduler.round import Round, ShardTask, TaskKey
+from downpour.core.scheduler.round import Round, ShardTask, TaskKey, files_of
 from downpour.core.scheduler.round_view import agreed, auditors, may_train
 
 LATE_AUDITS = 3
 """How many first tasks of a worker are audited if it joins after the experiment has begun."""
 _DIFFERING_MAX = 3
+_REGISTERED_SECONDS = 10.0
 
 
 def take(state: SchedulerState, context: TaskContext, update: out.Withheld) -> None:
@@ -34,14 +35,29 @@ def take(state: SchedulerState, context: TaskContext, update: out.Withheld) -> N
     if not _is_audited(state, context, update):
         updates.count(state, context, update)
         return
+    if context.task.withheld and not update.whole:
+        # Its beginning may be another worker's, so it proves nothing.
+        state.discard(context.experiment.name, files_of(update.update))
+        return
     spent = context.task.snapshot
-    holder, held = state.workers.get(update.worker), context.task.held_by.get(update.worker)
-    if holder is not None and held not in {None, update.attempt}:
-        state.cancel(holder, "its update of an earlier attempt has arrived")
+    _stop_dependent(state, context, update)
     context.round.withhold(update)
     state.note(update)
     state.discard(context.experiment.name, (spent.file,) if spent is not None else ())
-    settle(state, context)
+    if state.active is context.experiment:  # else `settle_all` does so when its turn comes
+        settle(state, context)
+
+
+def _stop_dependent(state: SchedulerState, context: TaskContext, update: out.Withheld) -> None:
+    """Take the task from workers that continued a snapshot, and from its own later attempt."""
+    for name, attempt in list(context.task.held_by.items()):
+        is_own = name == update.worker and attempt != update.attempt
+        holder = state.workers.get(name)
+        if holder is not None and (is_own or context.task.began_at[attempt.attempt] > 0):
+            reason = "an audit trains the task from its first step"
+            state.cancel(holder, reason)
+            if not is_own:
+                updates.give_up(state, name, attempt, FailureKind.WITHDRAWN, reason)
 
 
 def _is_audited(state: SchedulerState, context: TaskContext, update: out.Withheld) -> bool:
@@ -65,8 +81,12 @@ def _is_drawn(
 
 def settle_all(state: SchedulerState, experiment: Experiment) -> None:
     """Settle the audits that no worker can continue, because workers may have left."""
-    for current in list(experiment.rounds):
-        for shard in sorted(current.audited) if not experiment.life.state.ended else ():
+    # After a restart of the manager, the workers first have time to register.
+    if state.now_seconds < state.resumed_at_seconds + _REGISTERED_SECONDS * state.patience:
+        return
+    audited = [(current, shard) for current in experiment.rounds for shard in current.audited]
+    for current, shard in sorted(audited, key=lambda each: (each[0].number, each[1])):
+        if not experiment.life.state.ended and shard in current.audited:
             settle(state, TaskContext(experiment, current, current.tasks[shard]))
     updates.aggregate_if_due(state, experiment)  # does nothing if it has ended
 
@@ -74,7 +94,7 @@ def settle_all(state: SchedulerState, experiment: Experiment) -> None:
 def settle(state: SchedulerState, context: TaskContext) -> None:
     """Count the update of an audited task, unless another worker has yet to train the task."""
     withheld = context.task.withheld
-    if auditors(state, context.experiment, context.task):
+    if any(True for _ in auditors(state, context.experiment, context.task)):
         return
     workers = list(dict.fromkeys(each.worker for each in withheld))
     if (right := agreed(withheld)) is not None:
@@ -130,7 +150,7 @@ def _quarantine(
 ) -> None:
     """Give a worker no more tasks, and let others train again what has not become a version."""
     experiment, worker = context.experiment, state.workers.get(name)
-    if worker is not None and worker.quarantined:
+    if name in state.quarantined or experiment.life.state.ended:
         return
     own = [each for each in context.task.withheld if each.worker == name]
     attempt = next(each.attempt for each in own if each.update.checksums != right.update.checksums)
@@ -145,13 +165,17 @@ def _quarantine(
             worker=name, attempt=attempt, reason=reason, unaudited=count, unaudited_since=since
         )
     )
-    if worker is not None:
+    assigned_at = context.task.assigned_at_seconds[attempt.attempt]
+    # A worker that joined since is another process, perhaps on a repaired machine.
+    is_other = worker is not None and worker.joined_at_seconds > assigned_at
+    state.quarantined |= set() if is_other else {name}
+    if worker is not None and not is_other:
         worker.quarantined, running = reason, worker.running
         state.cancel(worker, reason)
         if running is not None:
             updates.give_up(state, name, running, FailureKind.WITHDRAWN, reason)
     for each in waiting:
-        updates.take_out(state, each, f"its worker {what}")
+        updates.take_out(state, each, f"its worker {what}", FailureKind.WITHDRAWN)
     if experiment.spec.stop_if_wrong and since is not None and left is not None:
         why = f"{name}: {reason}; {left.before.name} is without them"
         queue.fail(state, experiment, why, back_to=left.before)
@@ -177,7 +201,8 @@ def _left_in(experiment: Experiment, count: int, since: int | None) -> str:
 
 def _waiting_updates(experiment: Experiment, worker: str) -> Iterator[TaskContext]:
     """Yield the tasks whose unaudited update by a worker can still be taken out."""
-    for current in experiment.rounds:
+    # If rounds overlap, the shards' next tasks have begun from these.
+    for current in experiment.rounds if not experiment.mode.overlaps else ():
         for task in current.tasks:
             waits = TaskKey(current.number, task.shard) not in experiment.applying
             is_its = task.life.state is TaskState.PUBLISHED and task.worker == worker
@@ -210,13 +235,14 @@ def idle_auditors(
     for current in experiment.rounds:
         for task in current.held if state.workers.idle else ():
             holder = state.workers.get(next(iter(task.held_by)))
-            if holder is None or len(task.held_by) > 1 or task.withheld:
+            if holder is None or len(task.held_by) > 1 or task.withheld or task.snapshot:
                 continue
             if not (holder.audits_due or _is_drawn(state, experiment, current, task)):
                 continue
             its = holder.class_for(experiment.spec.device)
             for worker in filter(None, map(state.workers.get, list(state.workers.idle))):
                 alike = its and worker.class_for(experiment.spec.device) == its
-                if alike and may_train(state, experiment, task, worker.name):
+                is_new = worker.name not in task.offer.failed_on
+                if alike and is_new and may_train(state, experiment, task, worker.name):
                     yield current, task, worker.name
                     break

@@ -91,7 +91,7 @@ class Scheduler:
         registered with this manager. If it does not register in time, other workers get its shard.
         """
         state = self.state
-        state.output = out.Output()
+        state.output, state.resumed_at_seconds = out.Output(), state.now_seconds
         experiment = state.active
         if experiment is None:
             return []
@@ -328,6 +328,7 @@ def _join(state: SchedulerState, name: str, running: AttemptId | None) -> None:
     # We remove a former registration even if no heartbeat is missing, because a process that
     # restarted at once has lost its attempt.
     former = state.workers.remove(name)
+    state.quarantined.discard(name)
     if former is not None and former.running is not None:
         updates.give_up(state, name, former.running, FailureKind.LOST, f"{name} registered anew")
     worker = state.workers.join(name, state.now_seconds)

@@ -34,16 +34,18 @@ def decide(state: SchedulerState, event: on.Event | None = None) -> None:
     if experiment is None or not experiment.ready or experiment.paused or state.replaying:
         return
     _ask_again(state, experiment)
-    round_view.set_aside(state, experiment)
-    audits.settle_all(state, experiment)
+    may_audit = not isinstance(event, round_view.QUIET)
+    if may_audit:
+        audits.settle_all(state, experiment)
     if experiment.life.state.ended:
         return
+    round_view.set_aside(state, experiment)  # comes after, because audits quarantine workers
     # We start with the oldest round, because the others wait for its shards, now or later.
     for current in list(experiment.rounds):
         # If many rounds are open, most of them have only shards that are done or held back.
         if current.outstanding and not state.policy_error:
             _decide_on(state, experiment, current, event)
-    for current, task, worker in audits.idle_auditors(state, experiment):
+    for current, task, worker in audits.idle_auditors(state, experiment) if may_audit else ():
         reason = "an audit: it trains the task as well"
         _assign(
             state,
@@ -224,8 +226,9 @@ def _hand_over(
     task = current.tasks[action.shard]
     if not round_view.may_train(state, experiment, task, action.meant_for):
         return
-    # A policy may repeat its request at the next decision, but we ask the worker only once.
-    if action.worker in task.leaving:
+    # A policy may repeat its request at the next decision, but we ask the worker only once. An
+    # audit trains its task from the first step.
+    if action.worker in task.leaving or task.withheld:
         return
     task.leaving[action.worker] = action.meant_for, state.now_seconds
     move = f"shard {action.shard} from {action.worker} to {action.meant_for}"

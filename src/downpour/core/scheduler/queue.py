@@ -68,6 +68,8 @@ class SchedulerState:
     ) -> None:
         self.patience = patience
         self.secret = secret
+        self.quarantined: set[str] = set()
+        self.resumed_at_seconds = -math.inf
         self.policies = policies
         self.workers = Workers()
         self.experiments: dict[str, Experiment] = {}
@@ -375,11 +377,10 @@ def is_whole(experiment: Experiment, version: int) -> bool:
     """Whether a version's file holds the whole model; works for the version in the making, too."""
     if not experiment.spec.publishes_steps or version % WHOLE_EVERY == 0 or version < 0:
         return True
-    if experiment.spec.in_step and version == experiment.spec.rounds:
-        return not experiment.spec.looks_ahead  # if not, the result is a link to it
     # A version that may become the best one outlives the versions before it.
     if experiment.spec.keep_best is None:
-        return False
+        is_last = experiment.spec.in_step and version == experiment.spec.rounds
+        return is_last and not experiment.spec.looks_ahead  # if so, the result is a link to it
     if experiment.spec.in_step:
         return experiment.wants_evaluation(version - 1)
     if version <= experiment.version:

@@ -230,12 +230,12 @@ def _accept(state: SchedulerState, at_seconds: float, entry: out.Accepted) -> No
 
 def _give_up(state: SchedulerState, entry: out.GivenUp) -> None:
     current = _round_of(state, entry.attempt)
+    failure = Failure(entry.failure, entry.reason)
     # Only a published task can have its update refused; all other attempts were running.
     if current.tasks[entry.attempt.shard].life.state is TaskState.PUBLISHED:
         experiment = state.experiments[entry.experiment]
-        updates.refuse(state, experiment, current, entry.attempt.shard, entry.reason)
+        updates.refuse(state, experiment, current, entry.attempt.shard, failure)
     else:
-        failure = Failure(entry.failure, entry.reason)
         updates.take_back(state, current, entry.attempt.shard, entry.worker, failure)
     context = state.find(entry.attempt)
     # If the manager crashed in between, the conclusion that followed may be missing in the journal.

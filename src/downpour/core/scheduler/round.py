@@ -15,7 +15,7 @@ from operator import neg
 from types import MappingProxyType
 from typing import NamedTuple
 
-from downpour.base.states import TASK, Failure, FailureKind, Lifecycle, TaskState
+from downpour.base.states import TASK, Failure, Lifecycle, TaskState
 from downpour.base.values import AttemptId, PublishedFile, Snapshot, Update
 from downpour.core.scheduler.outputs import Accepted, Withheld
 from downpour.core.stragglers.base import PendingTask, UpdateTimes
@@ -381,15 +381,15 @@ class Round:
             self._let_go(task)
             self.dropped += 1
 
-    def refuse(self, shard: int, reason: str) -> None:
-        """Make a published task pending again, because its update is unusable."""
+    def refuse(self, shard: int, failure: Failure | None) -> None:
+        """Make a published task pending again; without a `failure`, its worker is not to blame."""
         task = self.tasks[shard]
         task.life.step("refuse")
         # We removed the updates that other attempts published meanwhile as unneeded, so only a new
         # attempt can bring a usable one.
         task.first_to_count = task.attempts
-        if task.worker is not None:
-            self._blame(task, task.worker, Failure(FailureKind.STORE, reason))
+        if task.worker is not None and failure is not None:
+            self._blame(task, task.worker, failure)
         self.times.remove(task.offer.samples, task.working_seconds)
         if (overhead := task.overhead_seconds) is not None:
             del self._overheads[bisect_left(self._overheads, overhead)]

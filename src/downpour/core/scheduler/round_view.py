@@ -8,7 +8,7 @@ than idle workers, the homes of these shards come next.
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -63,7 +63,8 @@ def barred(
         for shard, needs in experiment.spec.shard_needs.items()
     }
     for shard in current.audited:
-        others = state.workers.names - auditors(state, experiment, current.tasks[shard])
+        task = current.tasks[shard]
+        others = state.workers.names - set(auditors(state, experiment, task))
         barred[shard] = barred.get(shard, frozenset()) | others
     return barred
 
@@ -76,28 +77,45 @@ def agreed(withheld: Sequence[Withheld]) -> tuple[str, ...] | None:
     return next((sums for sums, workers in makers.items() if len(workers) > 1), None)
 
 
-def auditors(state: SchedulerState, experiment: Experiment, task: ShardTask) -> frozenset[str]:
-    """Return the workers of which one should train an audited task next; none if it is settled.
+def auditors(state: SchedulerState, experiment: Experiment, task: ShardTask) -> Iterator[str]:
+    """Yield the workers of which one should train an audited task next; none if it is settled.
 
-    These have the class of its updates, and none of them failed on it.
+    These have the class of its updates, and did not fail on it. A worker that trained any part of
+    it comes only if no other is left.
     """
     withheld, right = task.withheld, agreed(task.withheld)
     tried = Counter(each.worker for each in withheld)
-    able = {
-        name
-        for name in state.workers.able - set(task.offer.failed_on)
-        if (worker := state.workers.get(name)) is not None
-        and worker.class_for(experiment.spec.device) == withheld[0].numeric_class
-        and not worker.quarantined
-        and _is_labeled(state, experiment, task.shard, name)
-    }
-    once = frozenset(name for name, times in tried.items() if times == 1 and name in able)
     if right is not None:
         wrong = {each.worker for each in withheld if each.update.checksums != right and each.whole}
-        return once & wrong
+        yield from _able(state, experiment, task, (n for n in wrong if tried[n] == 1))
+        return
     if len(tried) > _DECIDING:
-        return frozenset()
-    return frozenset(able - tried.keys()) or (once if len(tried) > 1 else frozenset())
+        return
+    involved = {*task.assigned_to} - task.held_by.keys()
+    others = (name for name in state.workers.able if name not in involved | tried.keys())
+    found = False
+    for name in _able(state, experiment, task, others):
+        found = True
+        yield name
+    if not found and len(tried) > 1:
+        yield from _able(state, experiment, task, (n for n in tried if tried[n] == 1))
+
+
+def _able(
+    state: SchedulerState, experiment: Experiment, task: ShardTask, names: Iterable[str]
+) -> Iterator[str]:
+    its, able = task.withheld[0].numeric_class, state.workers.able
+    for name in names:
+        worker = state.workers.get(name)
+        if worker is None or name not in able or name in task.offer.failed_on:
+            continue
+        # A worker that tried before, and has joined since, is another process.
+        tries = (each.attempt.attempt for each in task.withheld if each.worker == name)
+        began = [task.assigned_at_seconds[number] for number in tries]
+        is_same = not began or worker.joined_at_seconds <= min(began)
+        fits = worker.class_for(experiment.spec.device) == its and not worker.quarantined
+        if fits and is_same and _is_labeled(state, experiment, task.shard, name):
+            yield name
 
 
 def by_preference(
@@ -186,7 +204,7 @@ def left_idle(state: SchedulerState, experiment: Experiment) -> str:
 
 # Events that change no task and no worker. Most events are heartbeats, and a decision costs far
 # more than handling a heartbeat.
-_QUIET = on.HeartbeatReceived, on.Forecasts, on.Evaluated
+QUIET = on.HeartbeatReceived, on.Forecasts, on.Evaluated
 _LOOKS_A_TASK = 20
 _BETWEEN_LOOKS_SECONDS = 0.1, 0.5
 # Measured: a decision takes at most 25 microseconds for each running task. So these decisions use
@@ -211,7 +229,7 @@ def may_have_news(state: SchedulerState, event: on.Event | None, *, waiting: boo
         return True
     if isinstance(event, on.HeartbeatReceived) and event.running:
         return state.now_seconds >= state.look_again_at_seconds
-    return not isinstance(event, _QUIET)
+    return not isinstance(event, QUIET)
 
 
 def is_crowded(state: SchedulerState) -> bool:

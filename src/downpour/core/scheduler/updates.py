@@ -185,11 +185,18 @@ def published(
         worker=event.worker,
         attempt=attempt,
         update=update,
-        numeric_class=reporter.class_for(experiment.spec.device) if reporter is not None else "",
+        numeric_class=_class_of(reporter, context),
         whole=not task.began_at[attempt.attempt],
         completion_seconds=state.now_seconds - task.assigned_at_seconds[attempt.attempt],
         startup_seconds=startup_seconds,
     )
+
+
+def _class_of(reporter: Worker | None, context: TaskContext) -> str:
+    """Return the numeric class of an update; empty if a restarted manager cannot know it."""
+    its = reporter.class_for(context.experiment.spec.device) if reporter is not None else ""
+    withheld = context.task.withheld
+    return its or (withheld[0].numeric_class if withheld else "")
 
 
 def count(
@@ -273,8 +280,9 @@ def keep(state: SchedulerState, worker: str, attempt: AttemptId, new: Snapshot) 
     # Heartbeats name the same snapshot, and so does the hand-over of the attempt.
     if former is not None and former.file.name == new.file.name:
         return
-    # A copy that began later reports snapshots as well, and these may be less far.
-    if former is not None and former.steps_done >= new.steps_done:
+    # A copy that began later reports snapshots as well, and these may be less far. An audit must
+    # begin at the first step.
+    if context.task.withheld or (former is not None and former.steps_done >= new.steps_done):
         state.discard(context.experiment.name, (new.file,))
         return
     context.round.save(attempt, new)
@@ -330,23 +338,32 @@ def take_back(
 
 
 def refuse(
-    state: SchedulerState, experiment: Experiment, current: Round, shard: int, reason: str
+    state: SchedulerState,
+    experiment: Experiment,
+    current: Round,
+    shard: int,
+    failure: Failure,
 ) -> None:
     """Make a published task with an unusable update pending again; wait before a retry."""
     experiment.leave(TaskKey(current.number, shard))
-    current.refuse(shard, reason)
-    let_wait(state, current, shard)
+    current.refuse(shard, None if failure.kind in BLAMELESS else failure)
+    if failure.kind is FailureKind.STORE:
+        let_wait(state, current, shard)
 
 
-def take_out(state: SchedulerState, context: TaskContext, reason: str) -> None:
+def take_out(
+    state: SchedulerState,
+    context: TaskContext,
+    reason: str,
+    kind: FailureKind = FailureKind.STORE,
+) -> None:
     """Take out an update that counted and cannot be used; a worker then retrains its task."""
     task = context.task
     worker, attempt, update = task.worker, task.attempt, task.update
     if worker is None or attempt is None or update is None:
         return
     _take_back_next(state, context)
-    refuse(state, context.experiment, context.round, task.shard, reason)
-    kind = FailureKind.STORE
+    refuse(state, context.experiment, context.round, task.shard, Failure(kind, reason))
     state.note(out.GivenUp(worker=worker, attempt=attempt, failure=kind, reason=reason))
     state.discard(context.experiment.name, files_of(update))
     fail_if_hopeless(state, context, reason)

@@ -172,7 +172,7 @@ class Worker:
     def __init__(self, name: str, at_seconds: float, state: WorkerState = WorkerState.IDLE) -> None:
         self.name = name
         self.life = Lifecycle(f"worker {name}", WORKER, state)
-        self.seen_at_seconds = at_seconds
+        self.joined_at_seconds = self.seen_at_seconds = at_seconds
         self.beat_at_seconds = at_seconds
         self.running: AttemptId | None = None
         self.assigned_at_seconds = at_seconds
