@@ -75,6 +75,7 @@ def overlapping(seed: int) -> Plan:
     plan = plan_of(seed)
     policy = OVERLAPPING[seed % len(OVERLAPPING)]
     fields: dict[str, Any] = {"mode": "sync", "policy": policy, "standbys": 0, "overlap": 1}
+    fields |= {"stop_if_wrong": False}
     fields |= {"mode_options": {}, "policy_options": {}, "stop_after": None}
     return replace(plan, specs=tuple((name, spec.replace(**fields)) for name, spec in plan.specs))
 
