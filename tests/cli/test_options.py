@@ -203,7 +203,7 @@ def test_a_worker_answers(downpour: Callable[..., Any]) -> None:
 
 
 def test_a_worker_is_no_manager(downpour: Callable[..., Any], served: Served) -> None:
-    """What answers is not what was asked for; one line says so."""
+    """One line says that another program answers there."""
     outcome = downpour("ping", "--worker", served.address)
     assert outcome.status == 2
     assert outcome.err.count("\n") == 1

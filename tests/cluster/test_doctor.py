@@ -389,7 +389,7 @@ def test_the_keeper_the_manager_and_each_worker_have_a_row() -> None:
 
 
 def test_a_cluster_that_was_killed_says_so() -> None:
-    """Its manager does not answer, so nobody knows of its workers."""
+    """Its manager does not answer, so the check cannot name its workers."""
     rows = list(cluster_processes(CLUSTER, None, None, is_kept=False))
     assert [row.state for row in rows] == ["dead", "does not answer", "unknown", "unknown"]
 

@@ -28,8 +28,8 @@ def spec(monkeypatch: pytest.MonkeyPatch) -> Spec:
 def test_the_wrong_worker_is_found_and_only_that_one(spec: Spec, tmp_path: Path) -> None:
     """Users read so in the table; the update that shows it never counts."""
     result = run(spec.replace(epochs=60), workers=4, shared=tmp_path)
-    (line,) = [line for line in result.worker_changes if "no more tasks" in line]
-    assert line.startswith("no more tasks for worker-2 after")
+    (line,) = [line for line in result.worker_changes if "failed an audit" in line]
+    assert line.startswith("worker-2 failed an audit after")
     record = [line for _, line in read_record(tmp_path / "experiments" / result.experiment / NAME)]
     (found,) = [line for line in record if isinstance(line, QuarantinedLine)]
     (shown,) = [line for line in record if isinstance(line, WithheldLine) and same(line, found)]

@@ -108,7 +108,7 @@ def _change(line: WorkerChange, seconds: float) -> str:
         case told.OtherPackagesLine():
             return f"{line.worker} has {'; '.join(line.packages)}"
         case told.QuarantinedLine():
-            return f"no more tasks for {line.worker} {after}: {line.reason}"
+            return f"{line.worker} failed an audit {after}: {line.reason}"
         case told.DisturbedLine():
             return f"{line} on purpose, {after}"
 
@@ -157,7 +157,7 @@ def decision(line: told.RecordLine) -> RecordedDecision | None:  # noqa: C901 - 
         case told.ContradictedLine():
             return RecordedDecision("differ", "updates differ", {"reason": str(line)})
         case told.QuarantinedLine():
-            kind, name = "worker", f"no more tasks for {line.worker}"
+            kind, name = "worker", f"{line.worker} failed an audit"
         case told.FinishedLine() | told.FailedLine() | told.CancelledLine():
             kind, name = "end", told.kind_of(line)
         case _:

@@ -105,10 +105,12 @@ class Learning:
                 if shard not in dropped
             ]
             after = self._round(number, there, parameters, states)
-            mean = {name: array.copy() for name, array in after.items()}
+            evaluated = after
+            if self._spec.looks_ahead:  # the step changes the mean in place
+                evaluated = {name: array.copy() for name, array in after.items()}
             if outer:
                 outer = take_step(spec, parameters, after, outer)
-            parameters, evaluated = after, mean if self._spec.looks_ahead else after
+            parameters = after
             show(number + 1)
         load_parameters(self._network, evaluated)
         return evaluate(self._network, self._task)

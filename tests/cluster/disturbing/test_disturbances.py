@@ -201,10 +201,10 @@ def test_a_worker_that_is_not_there_is_left_alone() -> None:
     """Another process may take its place later."""
     asked = Event()
 
-    def nobody(name: str) -> None:
+    def no_process(name: str) -> None:
         assert name == "worker-1"
         asked.set()
 
-    slowing = Slowing(Slow(who="worker-1", speed=0.5), nobody)
+    slowing = Slowing(Slow(who="worker-1", speed=0.5), no_process)
     assert asked.wait(30.0)
     slowing.close()

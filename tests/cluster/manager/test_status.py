@@ -1,4 +1,4 @@
-"""The core's state as clients see it, what is kept of heartbeats, and what is announced."""
+"""Clients see the core's state; the manager keeps samples of heartbeats and announces events."""
 
 import json
 import math

@@ -302,4 +302,4 @@ def test_a_worker_that_joins_again_is_not_what_it_was_before() -> None:
     play.train("cid")
     assert play.counted == [("right", ("cid",))]
     assert "ann" in play.quarantined
-    assert play.worker("ann").quarantined == ""
+    assert play.core.state.quarantined == {}

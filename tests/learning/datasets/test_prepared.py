@@ -198,7 +198,7 @@ def test_a_data_folder_that_is_not_there_is_seen_before_anything_starts(tmp_path
 
 
 @pytest.mark.parametrize("dataset", ["npz", "folder"])
-@pytest.mark.parametrize("path", ["a" * 5_000, "a/" * 2_500, "a\0b", "~nobody/x", "/proc/1/root/x"])
+@pytest.mark.parametrize("path", ["a" * 5_000, "a/" * 2_500, "a\0b", "~nobody/x", "/proc/1/cwd/x"])
 def test_a_path_that_cannot_be_is_refused_in_one_short_line(
     tmp_path: Path, dataset: str, path: str
 ) -> None:

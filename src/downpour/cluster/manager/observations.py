@@ -343,7 +343,7 @@ class Observations:
                 how = "is lost" if fact.lost else "left"
                 membership_log.info("%s %s: %s", fact.worker, how, fact.reason)
             case out.Quarantined():
-                log.warning("no more tasks for %s: %s", fact.worker, fact.reason)
+                log.warning("%s failed an audit: %s", fact.worker, fact.reason)
             case out.Contradicted():
                 log.warning("%s", line_of(fact))
 

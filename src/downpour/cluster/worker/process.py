@@ -105,7 +105,7 @@ def run_worker(
 def _heed(
     options: WorkerOptions, agent: WorkerAgent, obey: Callable[[WorkerAgent], None] | None
 ) -> None:
-    """Let signals, or what obeys, tell the worker to leave, and a notice; returns at once."""
+    """Let a notice tell the worker to leave, and signals or the caller; returns at once."""
     if obey is None:
         process.on_leaving(lambda _: agent.leave(options.drain_seconds))
         process.on_interrupt(agent.leave)

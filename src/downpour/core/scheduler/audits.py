@@ -22,11 +22,10 @@ from downpour.core.scheduler import queue, updates
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.queue import SchedulerState, TaskContext
 from downpour.core.scheduler.round import Round, ShardTask, TaskKey, files_of
-from downpour.core.scheduler.round_view import agreed, auditors, may_train
+from downpour.core.scheduler.round_view import DECIDING_MAX, agreed, auditors, may_train
 
 LATE_AUDITS = 3
 """How many first tasks of a worker are audited if it joins after the experiment has begun."""
-_DIFFERING_MAX = 3
 _REGISTERED_SECONDS = 10.0
 
 
@@ -88,19 +87,20 @@ def settle_all(state: SchedulerState, experiment: Experiment) -> None:
     for current, shard in sorted(audited, key=lambda each: (each[0].number, each[1])):
         if not experiment.life.state.ended and shard in current.audited:
             settle(state, TaskContext(experiment, current, current.tasks[shard]))
-    updates.aggregate_if_due(state, experiment)  # does nothing if it has ended
+    if audited:
+        updates.aggregate_if_due(state, experiment)  # does nothing if it has ended
 
 
 def settle(state: SchedulerState, context: TaskContext) -> None:
     """Count the update of an audited task, unless another worker has yet to train the task."""
     withheld = context.task.withheld
-    if any(True for _ in auditors(state, context.experiment, context.task)):
+    if next(auditors(state, context.experiment, context.task), None) is not None:
         return
     workers = list(dict.fromkeys(each.worker for each in withheld))
     if (right := agreed(withheld)) is not None:
         _conclude(state, context, right)
         return
-    if len(workers) >= _DIFFERING_MAX:
+    if len(workers) > DECIDING_MAX:
         reason = f"{', '.join(workers)} each made another update of the same task"
         _stop_auditing(state, context.experiment, f"the task does not repeat its bytes: {reason}")
     elif len(workers) > 1:
@@ -168,9 +168,10 @@ def _quarantine(
     assigned_at = context.task.assigned_at_seconds[attempt.attempt]
     # A worker that joined since is another process, perhaps on a repaired machine.
     is_other = worker is not None and worker.joined_at_seconds > assigned_at
-    state.quarantined |= set() if is_other else {name}
+    if not is_other:
+        state.quarantined[name] = reason
     if worker is not None and not is_other:
-        worker.quarantined, running = reason, worker.running
+        running = worker.running
         state.cancel(worker, reason)
         if running is not None:
             updates.give_up(state, name, running, FailureKind.WITHDRAWN, reason)

@@ -328,7 +328,7 @@ def _join(state: SchedulerState, name: str, running: AttemptId | None) -> None:
     # We remove a former registration even if no heartbeat is missing, because a process that
     # restarted at once has lost its attempt.
     former = state.workers.remove(name)
-    state.quarantined.discard(name)
+    state.quarantined.pop(name, None)
     if former is not None and former.running is not None:
         updates.give_up(state, name, former.running, FailureKind.LOST, f"{name} registered anew")
     worker = state.workers.join(name, state.now_seconds)

@@ -51,8 +51,10 @@ class SchedulerState:
     heartbeats to learn from counts as lost after 10 s without one. An assignment counts as not
     received if the worker does not mention it for 10 s.
 
-    A worker that does not know the `secret` cannot know which tasks we audit. `policies` are the
-    policies that a spec can name. While the state is `replaying` we ask no
+    A worker that does not know the `secret` cannot know which tasks we audit. The `quarantined`
+    workers compute wrong, each for the given reason; one that joins again has another try. We
+    settle no audit before the workers of a manager that `resumed_at_seconds` can register.
+    `policies` are the policies that a spec can name. While the state is `replaying` we ask no
     policy, because the decisions come from a journal. From `look_again_at_seconds` on, a heartbeat
     leads to a new decision of a policy that watches. Before `crowded_until_seconds`, we ask it only
     if a shard and a worker wait. A policy last requested a worker at
@@ -68,7 +70,7 @@ class SchedulerState:
     ) -> None:
         self.patience = patience
         self.secret = secret
-        self.quarantined: set[str] = set()
+        self.quarantined: dict[str, str] = {}
         self.resumed_at_seconds = -math.inf
         self.policies = policies
         self.workers = Workers()

@@ -18,7 +18,7 @@ from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler import queue, updates
 from downpour.core.scheduler.experiment import Experiment
-from downpour.core.scheduler.queue import SchedulerState
+from downpour.core.scheduler.queue import SchedulerState, TaskContext
 from downpour.core.scheduler.round import Round, ShardTask, TaskKey, Unaudited
 from downpour.core.stragglers.base import PendingTask
 
@@ -233,8 +233,8 @@ def _give_up(state: SchedulerState, entry: out.GivenUp) -> None:
     failure = Failure(entry.failure, entry.reason)
     # Only a published task can have its update refused; all other attempts were running.
     if current.tasks[entry.attempt.shard].life.state is TaskState.PUBLISHED:
-        experiment = state.experiments[entry.experiment]
-        updates.refuse(state, experiment, current, entry.attempt.shard, failure)
+        experiment, task = state.experiments[entry.experiment], current.tasks[entry.attempt.shard]
+        updates.refuse(state, TaskContext(experiment, current, task), failure)
     else:
         updates.take_back(state, current, entry.attempt.shard, entry.worker, failure)
     context = state.find(entry.attempt)

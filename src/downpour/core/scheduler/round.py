@@ -350,7 +350,7 @@ class Round:
         attempt = task.held_by.pop(worker)
         task.leaving.pop(worker, None)
         if failure is not None:
-            # If we audit the task, somebody has trained it, so it is not to blame.
+            # An audited task is not to blame, because another worker has trained it.
             got_further = attempt.attempt in task.furthered or bool(task.withheld)
             task.excused += got_further
             self._blame(task, worker, failure, may_return=gone, got_further=got_further)

@@ -27,19 +27,21 @@ from downpour.core.stragglers import base
 from downpour.core.stragglers.outlook import Outlook
 
 _NAMED = 4
-_DECIDING = 2
-"""If more workers than this each have another result, no worker can decide."""
+DECIDING_MAX = 2
+"""If more workers than this each have another result, another worker cannot decide either."""
 # A worker that can train the experiment may be starting, which takes seconds.
 _UNFIT_SECONDS = 30.0
 
 
 def set_aside(state: SchedulerState, experiment: Experiment) -> None:
     """Exclude idle workers that compute wrong, or lack a label that all shards need."""
-    for worker in list(filter(None, map(state.workers.get, state.workers.idle))):
-        if worker.quarantined:
-            state.exclude(worker.name, experiment, worker.quarantined)
-        elif lacking := missing(worker.labels, experiment.spec.needs):
-            state.exclude(worker.name, experiment, f"it has no label {' and no '.join(lacking)}")
+    needs = experiment.spec.needs
+    for name in list(state.workers.idle) if needs or state.quarantined else ():
+        worker = state.workers.get(name)
+        if name in state.quarantined:
+            state.exclude(name, experiment, state.quarantined[name])
+        elif worker is not None and (lacking := missing(worker.labels, needs)):
+            state.exclude(name, experiment, f"it has no label {' and no '.join(lacking)}")
 
 
 def may_train(state: SchedulerState, experiment: Experiment, task: ShardTask, name: str) -> bool:
@@ -84,7 +86,7 @@ def _strangers(state: SchedulerState, experiment: Experiment, its: str) -> froze
     return frozenset(
         each.name
         for each in state.workers
-        if each.name not in able or each.quarantined or each.class_for(device) != its
+        if each.name not in able or each.name in state.quarantined or each.class_for(device) != its
     )
 
 
@@ -113,7 +115,7 @@ def auditors(state: SchedulerState, experiment: Experiment, task: ShardTask) -> 
         wrong = {each.worker for each in withheld if each.update.checksums != right and each.whole}
         yield from _able(state, experiment, task, (n for n in wrong if tried[n] == 1))
         return
-    if len(tried) > _DECIDING:
+    if len(tried) > DECIDING_MAX:
         return
     involved = _involved(task)
     others = (name for name in state.workers.able if name not in involved)
@@ -137,7 +139,7 @@ def _able(
         tries = (each.attempt.attempt for each in task.withheld if each.worker == name)
         began = [task.assigned_at_seconds[number] for number in tries]
         is_same = not began or worker.joined_at_seconds <= min(began)
-        fits = worker.class_for(experiment.spec.device) == its and not worker.quarantined
+        fits = worker.class_for(experiment.spec.device) == its and name not in state.quarantined
         if fits and is_same and _is_labeled(state, experiment, task.shard, name):
             yield name
 

@@ -148,7 +148,10 @@ def _push(experiment: Experiment, key: TaskKey) -> out.Push:
 def published(
     state: SchedulerState, event: on.UpdatePublished
 ) -> tuple[TaskContext, out.Withheld] | None:
-    """Take in an update; return it if its task has none yet, and otherwise remove it."""
+    """Take in an update; return it if its task has none yet, and otherwise remove it.
+
+    It comes as the fact that withholds it, if an audit does.
+    """
     attempt, update = event.attempt, event.update
     reporter = state.workers.heard(event.worker, state.now_seconds)
     startup_seconds = 0.0
@@ -337,18 +340,13 @@ def take_back(
         let_wait(state, current, shard)
 
 
-def refuse(
-    state: SchedulerState,
-    experiment: Experiment,
-    current: Round,
-    shard: int,
-    failure: Failure,
-) -> None:
+def refuse(state: SchedulerState, context: TaskContext, failure: Failure) -> None:
     """Make a published task with an unusable update pending again; wait before a retry."""
-    experiment.leave(TaskKey(current.number, shard))
-    current.refuse(shard, None if failure.kind in BLAMELESS else failure)
+    experiment, current, task = context
+    experiment.leave(TaskKey(current.number, task.shard))
+    current.refuse(task.shard, None if failure.kind in BLAMELESS else failure)
     if failure.kind is FailureKind.STORE:
-        let_wait(state, current, shard)
+        let_wait(state, current, task.shard)
 
 
 def take_out(
@@ -363,7 +361,7 @@ def take_out(
     if worker is None or attempt is None or update is None:
         return
     _take_back_next(state, context)
-    refuse(state, context.experiment, context.round, task.shard, Failure(kind, reason))
+    refuse(state, context, Failure(kind, reason))
     state.note(out.GivenUp(worker=worker, attempt=attempt, failure=kind, reason=reason))
     state.discard(context.experiment.name, files_of(update))
     fail_if_hopeless(state, context, reason)
@@ -395,12 +393,11 @@ def fail_if_hopeless(state: SchedulerState, context: TaskContext, reason: str) -
     failures = context.task.failures
     alike = failed_alike(context.task.failed, context.task.offer.failed_on)
     if context.task.withheld:
-        return  # somebody has trained it
-    shard, workers = context.task.shard, state.workers.able
-    able = {name for name in workers if may_train(state, context.experiment, context.task, name)}
+        return  # another worker has trained it
+    shard = context.task.shard
     # A single machine may be at fault. If two fail with exactly the same words, or if no other
     # machine can show who is at fault, the task is.
-    if len(set(alike)) > 1 or (len(alike) > 1 and able == set(alike)):
+    if len(set(alike)) > 1 or (len(alike) > 1 and _able(state, context) == set(alike)):
         queue.fail(state, context.experiment, _as_everywhere(context, alike, reason))
         return
     if failures > context.experiment.spec.retries:
@@ -409,6 +406,12 @@ def fail_if_hopeless(state: SchedulerState, context: TaskContext, reason: str) -
         times += " without progress" if context.task.excused else ""
         story = f"shard {shard} of round {context.round.number + 1} failed {times}"
         queue.fail(state, context.experiment, f"{story} (on {failed_on}), last: {reason}")
+
+
+def _able(state: SchedulerState, context: TaskContext) -> set[str]:
+    """Return the workers that may train a task; asked seldom, because it looks at all workers."""
+    names, experiment = state.workers.able, context.experiment
+    return {name for name in names if may_train(state, experiment, context.task, name)}
 
 
 def _discard_needless(state: SchedulerState, attempt: AttemptId, update: Update) -> None:

@@ -165,8 +165,7 @@ class Worker:
     `started_in` is the experiment that its process has loaded, as far as we know. Its first attempt
     in an experiment takes `startup_seconds` longer because of the loading. It computes in its
     `numeric_class`, and on the processor in `processor_class`, if that is another. Its next
-    `audits_due` tasks are audited. If it is `quarantined`, this is the reason: it computes wrong.
-    Users know if it is alone in its class.
+    `audits_due` tasks are audited. Users know if it is `told_alone`: no other has its class.
     """
 
     def __init__(self, name: str, at_seconds: float, state: WorkerState = WorkerState.IDLE) -> None:
@@ -200,7 +199,6 @@ class Worker:
         self.unfit_because = ""
         self.numeric_class = self.processor_class = ""
         self.audits_due = 1
-        self.quarantined = ""
         self.told_alone = False
 
     def class_for(self, device: str) -> str:

@@ -307,7 +307,7 @@ def _map_figure(
 ) -> Figure:
     """Draw a square for each share, the first row on top; write numbers where they fit.
 
-    `axes` name the rows and the columns; a row takes so many `inches`.
+    `axes` name the rows and the columns; a row is this many `inches` high.
     """
     with style.styled():
         figure, (axis,) = style.panels_of(1, inches=0.9 + inches * len(rows))
