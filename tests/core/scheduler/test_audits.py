@@ -25,7 +25,8 @@ class Audited(Play):
         self, *workers: str, shards: int = 1, audit: float = 1.0, proven: bool = False, **spec: Any
     ) -> None:
         super().__init__()
-        self.join(*workers, numeric_class=ONE_CLASS)
+        for worker in workers:
+            self.join(worker, numeric_class=ONE_CLASS, process=f"{worker} 1")
         self.submit(*[10] * shards, audit=audit, meet=1, epochs=3, **spec)
         for worker in self.core.state.workers if proven else ():
             worker.audits_due = 0
@@ -290,6 +291,31 @@ def test_a_restarted_manager_waits_for_workers_before_it_settles() -> None:
     assert play.counted == []
     play.join("ann", "bob", "cid", numeric_class=ONE_CLASS)
     assert play.counted == []
+
+
+def test_a_quarantine_lasts_as_long_as_the_process() -> None:
+    """A lost connection and a restarted manager do not end it; another process does."""
+    play = Audited("ann", "bob", "cid")
+    while "ann" not in play.quarantined:
+        name = next(worker.name for worker in play.core.state.workers if worker.running)
+        play.train(name, "wrong" if name == "ann" else "right")
+    play.join("ann", numeric_class=ONE_CLASS, process="ann 1")
+    assert play.worker("ann").life.state is WorkerState.UNFIT
+    play.core = play.replica
+    play.core.resume()
+    play.join("ann", numeric_class=ONE_CLASS, process="ann 1")
+    assert "ann" in play.core.state.quarantined
+    play.join("ann", numeric_class=ONE_CLASS, process="ann 2")
+    assert "ann" not in play.core.state.quarantined
+
+
+def test_a_restarted_manager_knows_that_a_task_does_not_repeat() -> None:
+    """Else it would audit all tasks again, in vain."""
+    play = Audited("ann", "bob", "cid")
+    for name in "ann", "bob", "cid":
+        play.train(name, name)
+    assert not play.core.state.experiments["one"].audits
+    assert not play.replica.state.experiments["one"].audits
 
 
 def test_a_worker_that_joins_again_is_not_what_it_was_before() -> None:

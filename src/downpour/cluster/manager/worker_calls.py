@@ -173,6 +173,8 @@ class WorkerCalls:
             device=registration.trains_on,
             numeric_class=str(registration.numeric_class),
             processor_class=str(registration.processor_class or ""),
+            # A restarted container has the same host and number, but another port.
+            process=f"{registration.hostname} {registration.port} {registration.pid}",
         )
         self.driver.post(joined).result()
         # Not at the first heartbeat: if the worker dies in between, this connection ends.

@@ -22,7 +22,7 @@ from downpour.core.scheduler import queue, updates
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.queue import SchedulerState, TaskContext
 from downpour.core.scheduler.round import Round, ShardTask, TaskKey, files_of
-from downpour.core.scheduler.round_view import DECIDING_MAX, agreed, auditors, may_train
+from downpour.core.scheduler.round_view import agreed, auditors, may_train, repeats
 
 LATE_AUDITS = 3
 """How many first tasks of a worker are audited if it joins after the experiment has begun."""
@@ -100,9 +100,10 @@ def settle(state: SchedulerState, context: TaskContext) -> None:
     if (right := agreed(withheld)) is not None:
         _conclude(state, context, right)
         return
-    if len(workers) > DECIDING_MAX:
+    if not repeats(withheld):
         reason = f"{', '.join(workers)} each made another update of the same task"
-        _stop_auditing(state, context.experiment, f"the task does not repeat its bytes: {reason}")
+        context.experiment.audits = False
+        state.log(f"no more audits: the task does not repeat its bytes: {reason}")
     elif len(workers) > 1:
         state.log(f"{' and '.join(workers)} disagree, and no third worker here can decide")
     else:
@@ -160,17 +161,21 @@ def _quarantine(
     count = left.tasks - len(waiting) if left is not None else 0
     since = left.first.round if left is not None and count > 0 else None
     reason = f"it {what}, for {where}; {_left_in(experiment, count, since)}"
-    state.note(
-        out.Quarantined(
-            worker=name, attempt=attempt, reason=reason, unaudited=count, unaudited_since=since
-        )
-    )
     assigned_at = context.task.assigned_at_seconds[attempt.attempt]
-    # A worker that joined since is another process, perhaps on a repaired machine.
-    is_other = worker is not None and worker.joined_at_seconds > assigned_at
-    if not is_other:
-        state.quarantined[name] = reason
-    if worker is not None and not is_other:
+    process: str | None = worker.process if worker is not None else ""
+    if worker is not None and worker.joined_at_seconds > assigned_at:
+        process = None  # another one, perhaps on a repaired machine
+    fact = out.Quarantined(
+        worker=name,
+        attempt=attempt,
+        reason=reason,
+        unaudited=count,
+        unaudited_since=since,
+        process=process,
+    )
+    state.note(fact)
+    quarantine(state, fact)
+    if worker is not None and process is not None:
         running = worker.running
         state.cancel(worker, reason)
         if running is not None:
@@ -180,6 +185,13 @@ def _quarantine(
     if experiment.spec.stop_if_wrong and since is not None and left is not None:
         why = f"{name}: {reason}; {left.before.name} is without them"
         queue.fail(state, experiment, why, back_to=left.before)
+
+
+def quarantine(state: SchedulerState, fact: out.Quarantined) -> None:
+    """Remember a worker that computes wrong, for as long as its process lives."""
+    if fact.process is not None:
+        state.quarantined[fact.worker] = fact
+        state.experiments[fact.attempt.experiment].quarantined[fact.worker] = fact
 
 
 def _diagnosis(tries: Sequence[tuple[str, ...]], right: tuple[str, ...]) -> str:
@@ -220,11 +232,6 @@ def _say_alone(state: SchedulerState, experiment: Experiment, update: out.Withhe
             f"no audits of {worker.name}: no other worker here computes with "
             f"{update.numeric_class}; `downpour audit {experiment.name}` can audit some tasks later"
         )
-
-
-def _stop_auditing(state: SchedulerState, experiment: Experiment, reason: str) -> None:
-    experiment.audits = False
-    state.log(f"no more audits: {reason}")
 
 
 def idle_auditors(

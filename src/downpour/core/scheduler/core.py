@@ -314,25 +314,30 @@ def _joined(state: SchedulerState, event: on.WorkerJoined) -> None:
     Otherwise, we give up the attempt of a former registration under this name. A worker that runs
     another attempt gets no work before that attempt ends.
     """
-    _join(state, event.worker, event.running)
+    _join(state, event)
     worker = state.workers.get(event.worker)
     if worker is not None:
-        worker.labels = event.labels
+        worker.labels, worker.process = event.labels, event.process
         worker.numeric_class, worker.processor_class = event.numeric_class, event.processor_class
 
 
-def _join(state: SchedulerState, name: str, running: AttemptId | None) -> None:
+def _join(state: SchedulerState, event: on.WorkerJoined) -> None:
+    name, running = event.worker, event.running
     known = state.workers.heard(name, state.now_seconds)
+    quarantined = state.quarantined.get(name)
+    if quarantined is not None and not (event.process and event.process == quarantined.process):
+        del state.quarantined[name]
     if known is not None and _goes_on(state, known, running):
         return
     # We remove a former registration even if no heartbeat is missing, because a process that
     # restarted at once has lost its attempt.
     former = state.workers.remove(name)
-    state.quarantined.pop(name, None)
     if former is not None and former.running is not None:
         updates.give_up(state, name, former.running, FailureKind.LOST, f"{name} registered anew")
     worker = state.workers.join(name, state.now_seconds)
-    if state.active is not None and state.active.rounds_done:
+    if former is not None and event.process and former.process == event.process:
+        worker.joined_at_seconds, worker.audits_due = former.joined_at_seconds, former.audits_due
+    elif state.active is not None and state.active.rounds_done:
         worker.audits_due = audits.LATE_AUDITS
     if former is None:
         state.log(f"{name} joined")

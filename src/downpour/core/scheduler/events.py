@@ -144,7 +144,8 @@ class WorkerJoined(WorkerNews):
     `running` is the attempt that it is training already, if the manager or the network was down for
     a while. `labels` are the user's labels for it, each as KEY=VALUE. `device` is the one that it
     trains on; empty if unknown. Workers of equal `numeric_class` give equal bytes;
-    `processor_class` is its class for tasks on a CPU, if it trains others on another device.
+    `processor_class` is its class for tasks on a CPU, if it trains others on another device. A
+    worker that was restarted is another `process`; empty if unknown.
     """
 
     running: values.AttemptId | None = None
@@ -152,6 +153,7 @@ class WorkerJoined(WorkerNews):
     device: str = ""
     numeric_class: str = ""
     processor_class: str = ""
+    process: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

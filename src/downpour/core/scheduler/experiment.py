@@ -17,7 +17,7 @@ from downpour.base.values import AttemptId, Part, PublishedFile, TrialSums
 from downpour.core.modes import mode_of
 from downpour.core.round_times import RoundTimes
 from downpour.core.scheduler.events import Best, HandedOn, better
-from downpour.core.scheduler.outputs import Accepted, Push
+from downpour.core.scheduler.outputs import Accepted, Push, Quarantined
 from downpour.core.scheduler.round import Round, ShardTask, TaskKey, Unaudited
 from downpour.core.spec import ResolvedSpec
 
@@ -57,8 +57,9 @@ class Experiment:
     Shards continue with their `optimizer_states`, by shard. If rounds overlap, they start with
     `steps`, their last applied updates. If they keep their own parameters, they start with `own`.
     `homes` names the worker whose update of a shard counted last. The last update of all had
-    `update_bytes`. `unaudited` has each worker's tasks since its last good audit. It `audits` no
-    more tasks once we know that their bytes do not repeat.
+    `update_bytes`. `unaudited` has each worker's tasks since its last good audit. Its audits
+    have `quarantined` workers. It `audits` no more tasks once we know that their bytes do not
+    repeat.
     """
 
     def __init__(self, name: str, spec: ResolvedSpec, at_seconds: float = 0.0) -> None:
@@ -106,6 +107,7 @@ class Experiment:
         self.unfit_since_seconds: float | None = None
         self.told_standing_by: frozenset[str] = frozenset()
         self.unaudited: dict[str, Unaudited] = {}
+        self.quarantined: dict[str, Quarantined] = {}
         self.audits = spec.audit > 0
         self.progress_timeout = progress_timeout()
         self.overhead_seconds = 0.0

@@ -117,15 +117,17 @@ class Withheld(AttemptFact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantined(AttemptFact):
-    """A worker computes wrong, for this reason, and gets no more tasks.
+    """A worker computes wrong, for this reason, and its `process` gets no more tasks.
 
-    The attempt is the one that showed it. The worker trained `unaudited` tasks since its last good
+    The `process` is None if another one has joined in its place, and empty if it is unknown. The
+    attempt is the one that showed it. The worker trained `unaudited` tasks since its last good
     audit, and their updates count. The first of them was in the round `unaudited_since`.
     """
 
     reason: str
     unaudited: int = 0
     unaudited_since: int | None = None
+    process: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,7 +52,7 @@ class SchedulerState:
     received if the worker does not mention it for 10 s.
 
     A worker that does not know the `secret` cannot know which tasks we audit. The `quarantined`
-    workers compute wrong, each for the given reason; one that joins again has another try. We
+    workers compute wrong; another process of that name has another try. We
     settle no audit before the workers of a manager that `resumed_at_seconds` can register.
     `policies` are the policies that a spec can name. While the state is `replaying` we ask no
     policy, because the decisions come from a journal. From `look_again_at_seconds` on, a heartbeat
@@ -70,7 +70,7 @@ class SchedulerState:
     ) -> None:
         self.patience = patience
         self.secret = secret
-        self.quarantined: dict[str, str] = {}
+        self.quarantined: dict[str, out.Quarantined] = {}
         self.resumed_at_seconds = -math.inf
         self.policies = policies
         self.workers = Workers()

@@ -14,12 +14,13 @@ from typing import Any, assert_never
 
 from downpour.base.states import Evaluation, ExperimentState, Failure, TaskState
 from downpour.base.values import AttemptId, PublishedFile, Snapshot, Update
+from downpour.core.scheduler import audits, queue, updates
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
-from downpour.core.scheduler import queue, updates
 from downpour.core.scheduler.experiment import Experiment
 from downpour.core.scheduler.queue import SchedulerState, TaskContext
 from downpour.core.scheduler.round import Round, ShardTask, TaskKey, Unaudited
+from downpour.core.scheduler.round_view import repeats
 from downpour.core.stragglers.base import PendingTask
 
 
@@ -80,6 +81,8 @@ class Checkpoint:
     best: on.Best | None
     paused: bool = False
     unaudited: dict[str, Unaudited] = field(default_factory=dict)
+    quarantined: dict[str, out.Quarantined] = field(default_factory=dict)
+    audits: bool = False
 
 
 _OF_TASK = frozenset(each.name for each in fields(DurableTask)) - {"state", "offer"}
@@ -93,6 +96,7 @@ EntryFact = (
     out.Assigned
     | out.Accepted
     | out.Withheld
+    | out.Quarantined
     | out.Saved
     | out.Dropped
     | out.Resized
@@ -191,6 +195,8 @@ def apply(state: SchedulerState, at_seconds: float, entry: EntryFact | Checkpoin
             _accept(state, at_seconds, entry)
         case out.Withheld():
             _round_of(state, entry.attempt).withhold(entry)
+        case out.Quarantined():
+            audits.quarantine(state, entry)
         case out.Saved():
             _round_of(state, entry.attempt).save(entry.attempt, entry.snapshot)
         case out.Dropped():
@@ -213,6 +219,7 @@ def take_up(state: SchedulerState, experiments: Iterable[Experiment]) -> None:
     """Take in experiments that were replayed separately, in the order of their submission."""
     for each in experiments:
         state.experiments[each.name] = each
+        state.quarantined |= each.quarantined
         if each.life.state is ExperimentState.RUNNING:
             state.active = each
         elif each.life.state is ExperimentState.PREPARING:
@@ -221,11 +228,12 @@ def take_up(state: SchedulerState, experiments: Iterable[Experiment]) -> None:
 
 
 def _accept(state: SchedulerState, at_seconds: float, entry: out.Accepted) -> None:
-    current = _round_of(state, entry.attempt)
+    current, experiment = _round_of(state, entry.attempt), state.experiments[entry.experiment]
+    experiment.audits &= repeats(current.tasks[entry.attempt.shard].withheld)
     current.publish(entry, at_seconds)
-    state.experiments[entry.experiment].arrive(entry, at_seconds)
+    experiment.arrive(entry, at_seconds)
     if entry.confirmed_by:
-        queue.spent_models(state.experiments[entry.experiment])
+        queue.spent_models(experiment)
 
 
 def _give_up(state: SchedulerState, entry: out.GivenUp) -> None:

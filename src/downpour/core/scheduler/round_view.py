@@ -39,7 +39,7 @@ def set_aside(state: SchedulerState, experiment: Experiment) -> None:
     for name in list(state.workers.idle) if needs or state.quarantined else ():
         worker = state.workers.get(name)
         if name in state.quarantined:
-            state.exclude(name, experiment, state.quarantined[name])
+            state.exclude(name, experiment, state.quarantined[name].reason)
         elif worker is not None and (lacking := missing(worker.labels, needs)):
             state.exclude(name, experiment, f"it has no label {' and no '.join(lacking)}")
 
@@ -103,6 +103,11 @@ def agreed(withheld: Sequence[Withheld]) -> tuple[str, ...] | None:
     return next((sums for sums, workers in makers.items() if len(workers) > 1), None)
 
 
+def repeats(withheld: Sequence[Withheld]) -> bool:
+    """Whether a task may repeat its bytes: not if several workers have each another result."""
+    return agreed(withheld) is not None or len({each.worker for each in withheld}) <= DECIDING_MAX
+
+
 def auditors(state: SchedulerState, experiment: Experiment, task: ShardTask) -> Iterator[str]:
     """Yield the workers of which one should train an audited task next; none if it is settled.
 
@@ -115,7 +120,7 @@ def auditors(state: SchedulerState, experiment: Experiment, task: ShardTask) -> 
         wrong = {each.worker for each in withheld if each.update.checksums != right and each.whole}
         yield from _able(state, experiment, task, (n for n in wrong if tried[n] == 1))
         return
-    if len(tried) > DECIDING_MAX:
+    if not repeats(withheld):
         return
     involved = _involved(task)
     others = (name for name in state.workers.able if name not in involved)

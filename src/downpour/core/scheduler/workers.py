@@ -165,7 +165,8 @@ class Worker:
     `started_in` is the experiment that its process has loaded, as far as we know. Its first attempt
     in an experiment takes `startup_seconds` longer because of the loading. It computes in its
     `numeric_class`, and on the processor in `processor_class`, if that is another. Its next
-    `audits_due` tasks are audited. Users know if it is `told_alone`: no other has its class.
+    `audits_due` tasks are audited. Users know if it is `told_alone`: no other has its class. Its
+    `process` first joined at `joined_at_seconds`.
     """
 
     def __init__(self, name: str, at_seconds: float, state: WorkerState = WorkerState.IDLE) -> None:
@@ -200,6 +201,7 @@ class Worker:
         self.numeric_class = self.processor_class = ""
         self.audits_due = 1
         self.told_alone = False
+        self.process = ""
 
     def class_for(self, device: str) -> str:
         """Return the numeric class in which it trains tasks for a device; empty if unknown."""
