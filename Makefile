@@ -12,6 +12,9 @@ unexport PYTHONDONTWRITEBYTECODE
 # calculation of 40 s took more than its 300 s beside clusters, which start as often as they can.
 CALCULATIONS := tests/predictor tests/core/scheduler tests/downpour_lab/trials tests/downpour_lab/test_capacity.py tests/core/node
 
+# A crashed process fails its test at once: instead of another one, pytest-xdist may wait for ever.
+REPORTED := -rfEs --max-worker-restart 0
+
 # Each process collects what it is given, for seconds, so these get the files that have slow tests.
 SLOW = $(sort $(if $(CHANGED),$(shell $(PYTHON) scripts/reached.py --slow),\
 	$(shell grep -rlE --include='test_*.py' 'mark\.slow' $(or $(ONLY),tests))))
@@ -76,14 +79,14 @@ format: venv  ## Format the code, and mend what lint can mend
 	$(BIN)/ruff check --fix .
 
 test: venv  ## Run the quick tests (WING=core: those of one wing; CHANGED=yes: those a change can reach)
-	@$(IN_FOLDER) $(BIN)/pytest -m 'not slow' -rfEs -n logical --dist worksteal --basetemp="$$folder/t" $(LEFT_OUT) $(CHOSEN)
+	@$(IN_FOLDER) $(BIN)/pytest -m 'not slow' $(REPORTED) -n logical --dist worksteal --basetemp="$$folder/t" $(LEFT_OUT) $(CHOSEN)
 
 coverage: venv  ## Check that tests reach the lines of core/, which decides
-	@$(IN_FOLDER) $(BIN)/pytest -m 'not slow' -rfEs -n logical --dist worksteal --basetemp="$$folder/t" --cov --cov-report=term $(DECISIONS)
+	@$(IN_FOLDER) $(BIN)/pytest -m 'not slow' $(REPORTED) -n logical --dist worksteal --basetemp="$$folder/t" --cov --cov-report=term $(DECISIONS)
 
 test-slow: venv  ## Run the slow tests (WING=core: of one wing; CHANGED=yes: reached ones and a quarter, or that alone)
-	$(if $(CALCULATING),$(BIN)/pytest -m slow -rfEs -n logical --dist worksteal $(CALCULATING))
-	$(if $(WAITING),$(BIN)/pytest -m slow -rfEs -n 4 --dist loadscope --timeout 300 $(WAITING))
+	$(if $(CALCULATING),$(BIN)/pytest -m slow $(REPORTED) -n logical --dist worksteal $(CALCULATING))
+	$(if $(WAITING),$(BIN)/pytest -m slow $(REPORTED) -n 4 --dist loadscope --timeout 300 $(WAITING))
 
 test-all: test test-slow  ## Run all tests
 

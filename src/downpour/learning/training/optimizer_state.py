@@ -138,9 +138,10 @@ class OptimizerState:
             for what, value in holder.items():
                 is_known = isinstance(value, Optimizer) or id(value) in shared
                 is_known |= isinstance(what, Tensor) or what in {"params", *_OF_TORCH}
-                if what == "lr" and type(value) is float:  # then the schedule decides it
-                    is_known |= value == self.rates.get(id(holder))
-                if not is_known:
+                # To compare a tensor with a text, torch throws an error, and catches it.
+                is_rate = not is_known and what == "lr" and type(value) is float
+                is_the_schedules = is_rate and value == self.rates.get(id(holder))
+                if not (is_known or is_the_schedules):
                     yield f"{place}/{what}", value
 
     def _holders(self) -> dict[str, MutableMapping[Any, Any]]:
