@@ -39,6 +39,9 @@ from downpour_lab.simulated.threads import Process, Wait
 Phase = Literal["reading", "training", "saving", "publishing", "reporting"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
 """The phases in which a fault may kill a worker."""
+Wrong = Literal["alike each time", "in each attempt otherwise"]
+WRONG: tuple[Wrong, ...] = get_args(Wrong)
+"""How a worker computes wrong."""
 ALIKE = "alike"
 """Marks a task that fails with the same words on every worker."""
 _ERRORS: Mapping[str, Callable[[str], DownpourError]] = {
@@ -203,6 +206,7 @@ class _SimulatedTasks(LoadedTasks):
         """Return the result of a task; a fault may let it fail."""
         training = begun.training
         self.flow.trained(training)
+        training.update = self.flow.computed(training)
         state = tensors_of(digests.state_after(training.update))
         return Work(
             parameters=tensors_of(training.update),
@@ -229,6 +233,7 @@ class SimulatedTaskFlow(TaskFlow):
         self.fails_next: list[str] = []
         self.damages_next = 0
         self.dies_at: Phase | None = None
+        self.computes_wrong: Wrong | None = None
         self.current: SimulatedTraining | None = None
         self._made_loop: StepLoop | None = None
         self._step_loop = loop_class
@@ -236,8 +241,10 @@ class SimulatedTaskFlow(TaskFlow):
 
     def run(self, task: TaskMessage, control: TaskControl) -> Update:
         """Train a task and publish its update."""
+        made = b""
         try:
             update = super().run(task, control)
+            made = self.current.update if self.current is not None else b""
         finally:
             self.current = None
             if self.process.alive:
@@ -245,6 +252,8 @@ class SimulatedTaskFlow(TaskFlow):
         if self.damages_next:
             self.damages_next -= 1
             self.environment.disk.damaged.add(update.file.name)
+        if self.computes_wrong:
+            self.environment.disk.wrong[update.file.name] = made
         return update
 
     def _load(self, task: TaskMessage, patience: float) -> _SimulatedTasks:
@@ -323,6 +332,13 @@ class SimulatedTaskFlow(TaskFlow):
             reason = f"{how} on {self.process.host}, in {attempt}"
             raise _ERRORS.get(how, TrainingError)(reason)
         self.enter("publishing")
+
+    def computed(self, training: SimulatedTraining) -> bytes:
+        """Return the update of an attempt as this worker computes it."""
+        if not self.computes_wrong:
+            return training.update
+        attempt = str(training.attempt) if self.computes_wrong == WRONG[1] else ""
+        return digests.wrong(training.update, self.worker.machine, attempt)
 
     def enter(self, phase: Phase) -> None:
         """Enter the next phase; a fault may be due to kill the worker in it."""

@@ -56,6 +56,11 @@ def trained(
     return _digest("update", str(round_number), which, model.hex(), state.hex())
 
 
+def wrong(update: bytes, worker: str, attempt: str = "") -> bytes:
+    """Return the update of a worker that computes wrong: always, or in each attempt otherwise."""
+    return _digest("wrong", update.hex(), worker, attempt)
+
+
 def moved_by(model: bytes, step: bytes) -> bytes:
     """Return the start of a shard in overlapping rounds: a model plus the shard's last update."""
     return _digest("begun", model.hex(), step.hex())

@@ -96,8 +96,10 @@ class Tally:
         self.expect(Promise.BYTES, share == known, trained)
         self._base(key)
 
-    def accept(self, key: Key, update: Update, at_seconds: float) -> bytes:
-        """Note an update; return what it must hold."""
+    def accept(
+        self, key: Key, update: Update, at_seconds: float, wrong: bytes | None = None
+    ) -> bytes:
+        """Note an update; return what it must hold, which its worker may have computed `wrong`."""
         number, shard = key
         task, done = f"round {number} shard {shard}", self.done[shard]
         in_time = done <= number <= done + self.spec.overlap
@@ -107,7 +109,8 @@ class Tally:
         _, start, state = self._base(key)
         sizes = self.sizes or (self.samples,) * self.spec.shards
         portion = sum(sizes[:shard]), sum(sizes[: shard + 1])
-        made = digests.trained(number, shard, portion, self.shares.get(key, 1.0), start, state)
+        right = digests.trained(number, shard, portion, self.shares.get(key, 1.0), start, state)
+        made = wrong or right
         self.arrived[key] = update, made, at_seconds
         if self.spec.overlap:
             self.last[shard] = made
@@ -215,6 +218,10 @@ class CountingCheck(Observer):
             self._expect(Promise.OWN, event.experiment in self._specs, said)
         if isinstance(event, on.AggregationFailed) and event.experiment in self._specs:
             self._look_at_refused(event, self._tallies[core][event.experiment])
+        for fact in step.output.facts:
+            if isinstance(fact, out.Quarantined):
+                wrong = fact.worker in self._disk.computing_wrong
+                self._expect(Promise.AUDITS, wrong, f"{fact.worker} computes right: {fact.reason}")
         for entry in step.kept:
             if entry.experiment in self._specs:
                 self._count(core, entry, core.state.now_seconds)
@@ -239,9 +246,7 @@ class CountingCheck(Observer):
             case out.Assigned():
                 tally.assign((entry.attempt.round, entry.attempt.shard), entry.share)
             case out.Accepted():
-                key = entry.attempt.round, entry.attempt.shard
-                made = tally.accept(key, entry.update, at_seconds)
-                self._compare(name, entry.update.file, made)
+                self._accept(entry, tally, at_seconds)
             case out.GivenUp():
                 tally.arrived.pop((entry.attempt.round, entry.attempt.shard), None)
             case out.Dropped():
@@ -255,6 +260,15 @@ class CountingCheck(Observer):
                 # The core goes on from the counts of the one that made the checkpoint.
                 version = entry.models[-1].name
                 tallies[name] = _copied(self._reached.setdefault(version, _copied(tally)))
+
+    def _accept(self, entry: out.Accepted, tally: Tally, at_seconds: float) -> None:
+        key, file = (entry.attempt.round, entry.attempt.shard), entry.update.file
+        wrong = self._disk.wrong.get(file.name)
+        made = tally.accept(key, entry.update, at_seconds, wrong)
+        self._compare(entry.experiment, file, made)
+        if entry.confirmed_by:
+            said = f"{entry.confirmed_by} confirm {file.name}, which is wrong"
+            self._expect(Promise.AUDITS, wrong is None, said)
 
     def _begun(self, entry: on.Prepared) -> Tally:
         spec, samples = self._specs[entry.experiment], entry.shard_samples[0]

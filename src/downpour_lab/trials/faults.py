@@ -18,7 +18,7 @@ from downpour_lab.simulated.disk import DAMAGES, ERRORS, OPERATIONS, DiskTimings
 from downpour_lab.simulated.environment import Timings, labels_of
 from downpour_lab.simulated.manager import DEATH_POINTS
 from downpour_lab.simulated.threads import DIRECTIONS
-from downpour_lab.simulated.training import ALIKE, PHASES
+from downpour_lab.simulated.training import ALIKE, PHASES, WRONG
 from downpour_lab.simulated.work import ASKED_WRONGLY
 
 
@@ -46,6 +46,7 @@ class FaultKind(StrEnum):
     WORKER_STANDS_STILL = "a worker stands still"
     WORKER_LEAVES = "a worker leaves"
     WORKER_DRAINS = "a worker ends what it has, and leaves"
+    WORKER_WRONG = "a worker computes wrong from now on"
     WORKER_DOUBLED = "another worker of the same name begins"
     WORKER_CUT_OFF = "a worker is cut off from the manager"
     WORKER_HALF_CUT_OFF = "a worker is cut off in one direction"
@@ -121,9 +122,11 @@ DEATHS_OF_MANAGERS = frozenset(
 )
 SELDOM = frozenset({FaultKind.CANCELLED, FaultKind.PREPARATION_FAILS})
 """If an experiment ends early, later faults can't show anything in it."""
+BY_THEMSELVES = frozenset({FaultKind.PAUSED, FaultKind.WORKER_WRONG})
+"""Each has a generator, so that older faults stay as they were."""
 IN_SWARMS_ALONE = OF_HOSTS | of_kind("_HALF_CUT_OFF", "_WITHOUT_FOLDER", "_ISOLATED", "_FLAPS")
 IN_SWARMS_ALONE |= {FaultKind.LINK_CUT, FaultKind.PREPARATION_FAILS}
-IN_SWARMS_ALONE |= {FaultKind.PAUSED, FaultKind.WORKER_MACHINE_DIES, FaultKind.WORKER_DRAINS}
+IN_SWARMS_ALONE |= BY_THEMSELVES | of_kind("WORKER_MACHINE_DIES", "WORKER_DRAINS")
 """Seeds that draw from all kinds alike leave these out, so that their stories stay the same."""
 EVERYWHERE = [kind for kind in FaultKind if kind not in IN_SWARMS_ALONE]
 
@@ -190,7 +193,7 @@ def swarm_of(random: Random, stage: Stage, *, managers_alone: bool) -> list[Faul
     and has more of the others (Groce et al., "Swarm Testing", ISSTA 2012). It draws durations as
     well.
     """
-    among = [kind for kind in FaultKind if kind not in {*SELDOM, FaultKind.PAUSED}]
+    among = [kind for kind in FaultKind if kind not in {*SELDOM, *BY_THEMSELVES}]
     if managers_alone:
         among = [kind for kind in among if kind in DEATHS_OF_MANAGERS]
     share = random.choice(_KINDS_SHARES)
@@ -267,6 +270,7 @@ def detail_of(random: Random, kind: FaultKind, target: str, stage: Stage) -> str
     among: dict[FaultKind, Sequence[str]] = {
         FaultKind.MANAGER_DIES_AT: DEATH_POINTS,
         FaultKind.WORKER_DIES_AT: PHASES,
+        FaultKind.WORKER_WRONG: WRONG,
         FaultKind.DAMAGED_MEANWHILE: [f"{what} of {stage.unlucky}" for what in DAMAGES],
         FaultKind.LINK_CUT: stage.workers,
         FaultKind.PREPARATION_FAILS: (ASKED_WRONGLY, "for another reason"),

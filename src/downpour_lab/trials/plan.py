@@ -111,6 +111,8 @@ class Plan:
         few = {name for name, spec in self.specs if spec.retries < RETRIES_ENOUGH}
         if self.only_managers_end:
             few = set()
+        if any(fault.kind is FaultKind.WORKER_WRONG for fault in self.faults):
+            few |= {name for name, spec in self.specs if spec.stop_if_wrong}
         return few | ({self.specs[0][0]} if cancelled else set())
 
     @property
@@ -147,6 +149,7 @@ def _as_swarm(plan: Plan, random: Random) -> Plan:
     faults = swarm_of(random, stage, managers_alone=plan.only_managers_end)
     if not plan.only_managers_end:
         faults += _pauses(plan.seed, stage)
+        faults += _wrong_workers(plan.seed, stage, specs)
     if any(spec.needs or spec.shard_needs for _, spec in specs):
         faults = [_with_right_code(fault) for fault in faults]
     if any(fault.kind is FaultKind.DAMAGED_MEANWHILE for fault in faults):
@@ -166,6 +169,25 @@ def _pauses(seed: int, stage: Stage) -> list[Fault]:
             at_seconds=random.uniform(0.0, stage.until_seconds),
             kind=FaultKind.PAUSED,
             seconds=log_uniform(random, 0.3, 60.0),
+        )
+        for _ in range(many)
+    ]
+
+
+def _wrong_workers(
+    seed: int, stage: Stage, specs: Sequence[tuple[str, ResolvedSpec]]
+) -> list[Fault]:
+    """Draw workers that compute wrong, by themselves, for plans that audit."""
+    random = Random(f"wrong workers of {seed}")
+    many = random.choice((0, 1, 1, 2)) if any(spec.audit for _, spec in specs) else 0
+    kind = FaultKind.WORKER_WRONG
+    return [
+        Fault(
+            number=0,
+            at_seconds=random.uniform(0.0, stage.until_seconds / 2),
+            kind=kind,
+            target=(target := target_of(random, kind, stage)),
+            detail=detail_of(random, kind, target, stage),
         )
         for _ in range(many)
     ]

@@ -27,7 +27,7 @@ from downpour_lab.simulated.disk import DAMAGES, ERRORS, OPERATIONS, Disk
 from downpour_lab.simulated.environment import Observation, Observer, Stories, What, WorkerAction
 from downpour_lab.simulated.manager import DEATH_POINTS
 from downpour_lab.simulated.threads import DIRECTIONS
-from downpour_lab.simulated.training import PHASES
+from downpour_lab.simulated.training import PHASES, WRONG
 from downpour_lab.trials.faults import Fault, FaultKind
 from downpour_lab.trials.plan import Plan
 
@@ -51,6 +51,7 @@ class Promise(StrEnum):
     FOLDS = "a version holds the updates that count, in order"
     BYTES = "files hold what a run without faults makes"
     APART = "shards are no further apart, and wait no shorter, than their mode says"
+    AUDITS = "no audit confirms a wrong update, or accuses a worker that computes right"
     REFUSES = "no update is refused that is whole"
     TRAINS = "a worker trains what it was asked for last, alone and to its end"
     MENTIONS = "heartbeats mention all that a worker holds"
@@ -105,6 +106,7 @@ _FAMILIES: Mapping[str, tuple[Family, Callable[[ResolvedSpec], str]]] = {
 _VARIANTS: Mapping[FaultKind, Iterable[str]] = {
     FaultKind.MANAGER_DIES_AT: DEATH_POINTS,
     FaultKind.WORKER_DIES_AT: PHASES,
+    FaultKind.WORKER_WRONG: WRONG,
     FaultKind.DAMAGED_MEANWHILE: DAMAGES,
     FaultKind.MANAGER_HALF_CUT_OFF: DIRECTIONS,
     FaultKind.WORKER_HALF_CUT_OFF: DIRECTIONS,

@@ -73,6 +73,7 @@ _APPLIES: Mapping[Promise, Callable[[Plan, Happened], object]] = {
     Promise.FOLDS: lambda _plan, seen: seen["command", "Aggregate"],
     Promise.BYTES: lambda _plan, seen: seen["event", "Aggregated"],
     Promise.APART: lambda _plan, seen: seen["fact", "Assigned"],
+    Promise.AUDITS: lambda _plan, seen: seen["fact", "Quarantined"],
     Promise.REFUSES: lambda plan, seen: (
         all(spec.in_step for _, spec in plan.specs) and seen["event", "AggregationFailed"]
     ),

@@ -24,7 +24,7 @@ from downpour_lab.simulated.environment import (
 )
 from downpour_lab.simulated.manager import DeathPoint, SimulatedManager
 from downpour_lab.simulated.threads import HEARS_NOTHING, Clock, Network
-from downpour_lab.simulated.training import Phase
+from downpour_lab.simulated.training import Phase, Wrong
 from downpour_lab.simulated.worker import NodeClass, SimulatedWorker
 from downpour_lab.trials.faults import Fault, FaultKind, of_kind
 from downpour_lab.trials.plan import Plan
@@ -101,7 +101,7 @@ class Striking:
         if experiment is not None and not experiment.life.state.ended:
             disk.damage(name, what)
 
-    def _strike_worker(self, fault: Fault, worker: SimulatedWorker) -> None:
+    def _strike_worker(self, fault: Fault, worker: SimulatedWorker) -> None:  # noqa: C901 - one arm a kind
         cluster = self._cluster
         if fault.kind in _ENDS:
             cluster.away[worker.host] = fault.seconds
@@ -119,6 +119,9 @@ class Striking:
             case FaultKind.WORKER_DOUBLED:
                 twin = cluster.double(fault.target, f"{worker.host}'")
                 cluster.clock.after(fault.seconds, twin.crash, "again")
+            case FaultKind.WORKER_WRONG:
+                worker.flow.computes_wrong = cast("Wrong", fault.detail)
+                cluster.disk.computing_wrong.add(worker.machine)
             case FaultKind.CONNECTIONS_END:
                 cluster.network.hang_up(worker.process)
             case FaultKind.UPDATE_DAMAGED:

@@ -25,8 +25,8 @@ class Audited(Play):
         self, *workers: str, shards: int = 1, audit: float = 1.0, proven: bool = False, **spec: Any
     ) -> None:
         super().__init__()
-        for worker in workers:
-            self.join(worker, numeric_class=ONE_CLASS, process=f"{worker} 1")
+        for name in workers:
+            self.join(name, numeric_class=ONE_CLASS, process=f"{name} 1")
         self.submit(*[10] * shards, audit=audit, meet=1, epochs=3, **spec)
         for worker in self.core.state.workers if proven else ():
             worker.audits_due = 0

@@ -1,5 +1,6 @@
 """Managers with one defect each, for the simulator to find."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import ModuleType
@@ -11,7 +12,7 @@ from downpour.base.states import FailureKind
 from downpour.base.values import PublishedFile
 from downpour.cluster.manager.command_runner import CommandRunner
 from downpour.core.node.journal import Line, since_checkpoint
-from downpour.core.scheduler import Entry, Journaled, Output, Scheduler, core, dispatch
+from downpour.core.scheduler import Entry, Journaled, Output, Scheduler, audits, core, dispatch
 from downpour.core.scheduler import events as on
 from downpour.core.scheduler import outputs as out
 from downpour.core.scheduler.experiment import Experiment
@@ -124,6 +125,16 @@ class DoesOtherwise(Scheduler):
         """Handle an event with that function."""
         with patch.object(self.module, self.name, self.instead):
             return super().handle(event)
+
+
+class BelievesARepetition(DoesOtherwise):
+    """Takes two tries of one worker for two workers that agree."""
+
+    module, name = audits, "agreed"
+
+    def instead(self, withheld: Sequence[out.Withheld]) -> tuple[str, ...] | None:
+        tries = Counter(each.update.checksums for each in withheld)
+        return next((sums for sums, many in tries.items() if many > 1), None)
 
 
 class TakesASecondUpdate(Scheduler):

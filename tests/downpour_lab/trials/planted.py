@@ -139,6 +139,12 @@ PLANTED = (
     Planted(mode_defects.HasNoGrace, "before its grace window is over", Promise.APART),
     Planted(mode_defects.EndsRoundsEarly, "ends with 1 of", Promise.ONCE, seed=35),
     Planted(
+        defects.BelievesARepetition,
+        "computes right",
+        Promise.AUDITS,
+        (FaultKind.WORKER_WRONG,),
+    ),
+    Planted(
         defects.BlamesWorkers,
         "is whole, and refused",
         Promise.REFUSES,
