@@ -428,9 +428,10 @@ service Manager {
   void cancel(1: string experiment) throws (1: Refusal refusal)
   /**
    * Pauses an experiment, or continues it if not `paused`. A paused one gives no new tasks, and the next
-   * one in the queue runs meanwhile. Protocol 5 began without this call.
+   * one in the queue runs meanwhile. A waiting or paused one gets the `priority`. An absent field
+   * changes nothing. Protocol 5 began without this call, and then without `priority`.
    */
-  void pause(1: string experiment, 2: bool paused) throws (1: Refusal refusal)
+  void pause(1: string experiment, 2: bool paused, 3: i32 priority) throws (1: Refusal refusal)
   /**
    * Records that someone disturbs a process of the experiment on purpose: `who` names the process and
    * `what` the disturbance, as text for people. The manager takes no action. Repeated calls give

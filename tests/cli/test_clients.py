@@ -63,6 +63,15 @@ def test_the_queue_is_seen_and_changed(downpour: Downpour, refused: Refused, ser
     shown = " ".join(downpour("status", *at).out.split())
     assert f"{urgent}: number 1 in the queue, behind {first}, for 2 workers, priority 3" in shown
     assert f"{second}: number 2 in the queue, behind {urgent}, for 2 workers" in shown
+    assert (
+        downpour("prioritize", second, "4", *at).err == f"{second} got priority 4; it was waiting\n"
+    )
+    shown = " ".join(downpour("status", *at).out.split())
+    assert f"{second}: number 1 in the queue, behind {first}, for 2 workers, priority 4" in shown
+    assert f"{urgent}: number 2" in shown
+    assert downpour("prioritize", second, "4", *at).err.endswith(": nothing to do\n")
+    assert refused("prioritize", second, "x", *at)
+    assert refused("prioritize", first, "1", *at).startswith(f"priority = 1: {first} is ")
     assert downpour("pause", urgent[:-1], *at).err == f"{urgent} paused; it was waiting\n"
     assert f"{urgent}: paused" in downpour("status", *at).out
     assert downpour("results", urgent, *at).out.rstrip().endswith(": paused")

@@ -63,8 +63,7 @@ def submit(options: _SubmitOptions, credentials: Credentials, request: AskedSpec
     if request.file is None and options.resume is None and not spec.model_fields_set:
         accepted = "name a spec file, or give its fields as options"
         raise SpecError("FILE", None, accepted)
-    if not 0 <= options.priority < 2**31:
-        raise SpecError("priority", options.priority, "must be a whole number, 0 or above")
+    _check_priority(options.priority)
     if tensorboard is not None and not options.watch:
         later = "needs --watch; `downpour results ID --tensorboard DIR` writes them later"
         raise SpecError("tensorboard", str(tensorboard), later)
@@ -210,11 +209,29 @@ def pause(options: _ChangeOptions, credentials: Credentials) -> None:
 @command
 def continue_(options: _ChangeOptions, credentials: Credentials) -> None:
     """Let a paused experiment go on, when its turn comes."""
+    one = options.experiment
+    _change(options, credentials, lambda client: client.pause(one, paused=False), "continued")
 
-    def ask(client: Client) -> None:
-        client.pause(options.experiment, paused=False)
 
-    _change(options, credentials, ask, "continued")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PrioritizeOptions(_ChangeOptions):
+    priority: int = argument("The new priority: a whole number, 0 or above.", "N")
+
+
+@command
+def prioritize(options: _PrioritizeOptions, credentials: Credentials) -> None:
+    """Change the priority of a waiting experiment.
+
+    It may be paused. Of the waiting experiments, the one with the highest priority is next.
+    """
+    one, new = options.experiment, options.priority
+    _check_priority(new)
+    _change(options, credentials, lambda each: each.prioritize(one, new), f"got priority {new}")
+
+
+def _check_priority(priority: int) -> None:
+    if not 0 <= priority < 2**31:
+        raise SpecError("priority", priority, "must be a whole number, 0 or above")
 
 
 def _change(
@@ -231,7 +248,7 @@ def _change(
         said = f"was {before.state} already: nothing to do"
     elif now.state.ended and now.state != done:
         said = f"was {now.state} just before: nothing to do"
-    elif done != "cancelled" and before.paused == now.paused:
+    elif done != "cancelled" and (before.paused, before.priority) == (now.paused, now.priority):
         said = f"was {before.condition} already: nothing to do"
     else:
         where = f", {before.where}" if before.state == "running" else ""

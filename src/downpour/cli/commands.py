@@ -259,6 +259,7 @@ GROUPS = {
         "submit": "clients.submit",
         "pause": "clients.pause",
         "continue": "clients.continue_",
+        "prioritize": "clients.prioritize",
         "cancel": "clients.cancel",
         "splits": "showing.splits",
     },

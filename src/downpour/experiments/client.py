@@ -209,7 +209,15 @@ class Client:
 
     def pause(self, experiment: str, *, paused: bool = True) -> None:
         """Let an experiment give no new tasks, or continue it; do nothing if it has ended."""
-        self._ask_now(lambda manager: manager.pause(experiment, paused))
+        self._ask_now(lambda manager: manager.pause(experiment, paused, None))
+
+    def prioritize(self, experiment: str, priority: int) -> None:
+        """Give a waiting or paused experiment another priority, from 0; see `submit`.
+
+        Raises:
+            SpecError: the experiment runs or has ended.
+        """
+        self._ask_now(lambda manager: manager.pause(experiment, None, priority))
 
     def disturbed(self, experiment: str, who: str, what: str) -> None:
         """Put on record, in words, that you disturb a process on purpose: which one, and how."""

@@ -283,9 +283,10 @@ class AttemptFailedLine(AttemptLine, frozen=True, kw_only=True):
 
 
 class RescheduledLine(_Line, frozen=True, kw_only=True):
-    """A user paused or continued the experiment, or it was set aside: no worker trains it."""
+    """A user rescheduled the experiment, or it was set aside: no worker trains it."""
 
-    change: Literal["paused", "continued", "set aside"]
+    change: Literal["paused", "continued", "prioritized", "set aside"]
+    priority: int = 0
 
 
 class DroppedLine(_Line, frozen=True, kw_only=True):

@@ -120,9 +120,9 @@ class FakeManager:
         """No worker asks for this."""
         raise Refused("experiment", experiment)
 
-    def pause(self, experiment: str, paused: bool) -> None:  # noqa: FBT001 - as the messages say
+    def pause(self, experiment: str, paused: bool | None, priority: int | None) -> None:  # noqa: FBT001
         """No worker asks for this."""
-        raise Refused("experiment", experiment, value=str(paused))
+        raise Refused("experiment", experiment, value=f"{paused}, {priority}")
 
     def disturbed(self, experiment: str, who: str, what: str) -> None:
         """Keep nothing."""

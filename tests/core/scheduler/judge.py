@@ -84,12 +84,12 @@ class Judge:
                 assert fact.model is not None
                 assert (fact.experiment, fact.model.name) not in self.discarded
                 self.best[fact.experiment] = fact
-            case out.Rescheduled():
+            case out.Rescheduled() if fact.change != "prioritized":
                 assert (fact.experiment in self.paused) == (fact.change != "paused")
                 self.paused ^= {fact.experiment} if fact.change != "set aside" else set()
             case out.ForecastRecorded() | out.HandOverAsked() | out.Withheld() | out.Quarantined():
                 assert fact.attempt in self.assigned
-            case out.Resized() | out.WorkerRequested() | out.Explained():
+            case out.Resized() | out.WorkerRequested() | out.Explained() | out.Rescheduled():
                 pass
 
     def _see_command(self, scheduler: Scheduler, command: out.Command) -> None:

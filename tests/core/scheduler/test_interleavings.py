@@ -98,10 +98,14 @@ class Surroundings(RuleBasedStateMachine):
         if seldom == 0:
             self._happen(on.ExperimentCancelled, experiment=name, reason="no longer wanted")
 
-    @rule(name=st.sampled_from(EXPERIMENTS), paused=st.booleans())
-    def pause(self, name: str, paused: bool) -> None:  # noqa: FBT001 - a strategy's
-        """A client pauses an experiment, or continues it; it may not exist."""
-        self._happen(on.PauseAsked, experiment=name, paused=paused)
+    @rule(
+        name=st.sampled_from(EXPERIMENTS),
+        paused=st.booleans() | st.none(),
+        priority=st.integers(0, 2) | st.none(),
+    )
+    def pause(self, name: str, paused: bool | None, priority: int | None) -> None:  # noqa: FBT001
+        """A client pauses an experiment, continues it or prioritizes it; it may not exist."""
+        self._happen(on.PauseAsked, experiment=name, paused=paused, priority=priority)
 
     @precondition(lambda self: self.effects)
     @rule(data=st.data())

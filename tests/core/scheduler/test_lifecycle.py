@@ -119,6 +119,13 @@ def test_the_one_with_the_highest_priority_is_next() -> None:
         play.happen(on.ExperimentSubmitted, experiment=name, spec=spec, priority=priority)
     play.happen(on.PauseAsked, experiment="three", paused=True)
     assert [each.name for each in waiting(play.core.state)] == ["four", "two", "three"]
+    play.happen(on.PauseAsked, experiment="two", priority=3)
+    later = Scheduler()
+    for entry in play.entries:
+        later.replay(play.now, entry)
+    for core in (play.core, later):
+        assert [each.name for each in waiting(core.state)] == ["two", "four", "three"]
+    play.happen(on.PauseAsked, experiment="two", priority=1)
     for ended, following in (("one", "four"), ("four", "two"), ("two", None)):
         play.happen(on.ExperimentCancelled, experiment=ended, reason="enough")
         active = play.core.state.active

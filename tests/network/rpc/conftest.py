@@ -134,9 +134,9 @@ class FakeManager:
         self.before("cancel")
         self.cancelled.add(self._summary(experiment).experiment)
 
-    def pause(self, experiment: str, paused: bool) -> None:  # noqa: FBT001 - as the messages say
+    def pause(self, experiment: str, paused: bool | None, priority: int | None) -> None:  # noqa: FBT001
         self.before("pause")
-        del experiment, paused
+        del experiment, paused, priority
 
     def disturbed(self, experiment: str, who: str, what: str) -> None:
         self.before("disturbed")

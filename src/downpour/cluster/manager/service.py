@@ -209,10 +209,15 @@ class ManagerHandler(WorkerCalls):
         event = on.ExperimentCancelled(at_seconds=now, experiment=experiment, reason=reason)
         self.driver.post(event).result()
 
-    def pause(self, experiment: str, paused: bool) -> None:  # noqa: FBT001 - as it is called remotely
-        """Pause an experiment, or continue it; one that has ended stays as it is."""
+    def pause(self, experiment: str, paused: bool | None, priority: int | None) -> None:  # noqa: FBT001
+        """Pause an experiment, continue it, or prioritize it while it waits."""
         experiment = self._known(experiment)
-        event = on.PauseAsked(at_seconds=self._now, experiment=experiment, paused=paused)
+        now = self._summary(experiment).condition
+        if priority is not None and now not in {"waiting", "paused"}:
+            raise SpecError("priority", priority, f"{experiment} is {now}, and does not wait")
+        event = on.PauseAsked(
+            at_seconds=self._now, experiment=experiment, paused=paused, priority=priority
+        )
         self.driver.post(event).result()
 
     def disturbed(self, experiment: str, who: str, what: str) -> None:

@@ -50,9 +50,10 @@ class ExperimentCancelled(ExperimentNews):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PauseAsked(ExperimentNews):
-    """A client wants to pause an experiment, or to continue it if not `paused`."""
+    """A client wants to pause an experiment, to continue it if not `paused`, or prioritize it."""
 
-    paused: bool
+    paused: bool | None = None
+    priority: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

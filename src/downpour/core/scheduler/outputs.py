@@ -195,14 +195,15 @@ class Improved(ExperimentFact):
     model: values.PublishedFile | None
 
 
-Change = Literal["paused", "continued", "set aside"]
+Change = Literal["paused", "continued", "prioritized", "set aside"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rescheduled(ExperimentFact):
-    """A user paused or continued an experiment, or no worker trains a paused one any more."""
+    """A user rescheduled an experiment, or no worker trains a paused one any more."""
 
     change: Change
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

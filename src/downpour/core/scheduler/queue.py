@@ -187,26 +187,30 @@ def waiting(state: SchedulerState) -> list[Experiment]:
 
 
 def pause_asked(state: SchedulerState, event: on.PauseAsked) -> None:
-    """Pause an experiment, or continue it.
+    """Pause an experiment, continue it, or change its priority.
 
     The workers of a paused one hand over if others could continue with the same bytes; otherwise
     they end their tasks.
     """
     experiment = state.experiments.get(event.experiment)
-    if experiment is None or experiment.life.state.ended or experiment.paused == event.paused:
+    if experiment is None or experiment.life.state.ended:
         return
-    experiment.paused = event.paused
-    _reschedule(state, experiment, "paused" if event.paused else "continued")
-    if event.paused and experiment.spec.repeatable:
-        for current in experiment.rounds:
-            for attempt, worker in current.holders():
-                state.do(out.HandOver(worker=worker, attempt=attempt))
+    if event.priority is not None and event.priority != experiment.priority:
+        experiment.priority = event.priority
+        _reschedule(state, experiment, "prioritized")
+    if event.paused is not None and event.paused != experiment.paused:
+        experiment.paused = event.paused
+        _reschedule(state, experiment, "paused" if event.paused else "continued")
+        holders = (one for current in experiment.rounds for one in current.holders())
+        for attempt, worker in holders if event.paused and experiment.spec.repeatable else ():
+            state.do(out.HandOver(worker=worker, attempt=attempt))
     activate_next(state)
 
 
 def _reschedule(state: SchedulerState, experiment: Experiment, change: out.Change) -> None:
-    state.decided(experiment.name, change)
-    state.note(out.Rescheduled(experiment=experiment.name, change=change))
+    name, priority = experiment.name, experiment.priority
+    state.decided(name, f"{change}: {priority}" if change == "prioritized" else change)
+    state.note(out.Rescheduled(experiment=name, change=change, priority=priority))
 
 
 def set_aside_if_drained(state: SchedulerState) -> None:

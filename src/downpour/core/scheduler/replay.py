@@ -80,6 +80,7 @@ class Checkpoint:
     last_evaluation: Evaluation | None
     best: on.Best | None
     paused: bool = False
+    priority: int = 0
     unaudited: dict[str, Unaudited] = field(default_factory=dict)
     quarantined: dict[str, out.Quarantined] = field(default_factory=dict)
     audits: bool = False
@@ -255,6 +256,8 @@ def _reschedule(state: SchedulerState, entry: out.Rescheduled) -> None:
     experiment = state.experiments[entry.experiment]
     if entry.change == "set aside":
         queue.set_aside(state, experiment)
+    elif entry.change == "prioritized":
+        experiment.priority = entry.priority
     else:
         experiment.paused = entry.change == "paused"
         queue.activate_next(state)

@@ -448,8 +448,8 @@ class ManagerService(Protocol):
     def cancel(self, experiment: ExperimentName) -> None:
         """Cancel an experiment; one that has ended stays as it is."""
 
-    def pause(self, experiment: ExperimentName, paused: bool) -> None:  # noqa: FBT001
-        """Pause an experiment, or continue it if not `paused`; an ended one stays as it is."""
+    def pause(self, experiment: ExperimentName, paused: bool | None, priority: int | None) -> None:  # noqa: FBT001
+        """Pause an experiment, or continue it if not `paused`; give a waiting one a `priority`."""
 
     def disturbed(self, experiment: ExperimentName, who: str, what: str) -> None:
         """Record that someone disturbs a process on purpose."""

@@ -348,13 +348,13 @@ def _adapted(
     """Wrap a method: structs → values, the call, its answer → struct, its errors → IDL's."""
     hints, answer = types_of(declared)
     write = _writer(answer)
-    arguments = tuple((name, reader(hint)) for name, hint in hints.items())
+    arguments = tuple((n, reader(hint), NoneType in get_args(hint)) for n, hint in hints.items())
 
     def serve(*structs: Any) -> Any:
         try:
             values = [
-                _read_field(name, read, struct)
-                for (name, read), struct in zip(arguments, structs, strict=True)
+                None if struct is None and optional else _read_field(name, read, struct)
+                for (name, read, optional), struct in zip(arguments, structs, strict=True)
             ]
             return write(call(*values))
         except (IncompatiblePeer, Refused, SharedDirectoryError, SpecError) as error:

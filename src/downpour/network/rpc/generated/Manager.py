@@ -148,14 +148,16 @@ class Iface(object):
         """
         pass
 
-    def pause(self, experiment: str, paused: bool) -> None:
+    def pause(self, experiment: str, paused: bool, priority: int) -> None:
         """
         Pauses an experiment, or continues it if not `paused`. A paused one gives no new tasks, and the next
-        one in the queue runs meanwhile. Protocol 5 began without this call.
+        one in the queue runs meanwhile. A waiting or paused one gets the `priority`. An absent field
+        changes nothing. Protocol 5 began without this call, and then without `priority`.
 
         Parameters:
          - experiment
          - paused
+         - priority
 
         """
         pass
@@ -630,24 +632,27 @@ class Client(Iface):
             raise result.refusal
         return
 
-    def pause(self, experiment: str, paused: bool) -> None:
+    def pause(self, experiment: str, paused: bool, priority: int) -> None:
         """
         Pauses an experiment, or continues it if not `paused`. A paused one gives no new tasks, and the next
-        one in the queue runs meanwhile. Protocol 5 began without this call.
+        one in the queue runs meanwhile. A waiting or paused one gets the `priority`. An absent field
+        changes nothing. Protocol 5 began without this call, and then without `priority`.
 
         Parameters:
          - experiment
          - paused
+         - priority
 
         """
-        self.send_pause(experiment, paused)
+        self.send_pause(experiment, paused, priority)
         self.recv_pause()
 
-    def send_pause(self, experiment: str, paused: bool):
+    def send_pause(self, experiment: str, paused: bool, priority: int):
         self._oprot.writeMessageBegin('pause', TMessageType.CALL, self._seqid)
         args = pause_args()
         args.experiment = experiment
         args.paused = paused
+        args.priority = priority
         args.write(self._oprot)
         self._oprot.writeMessageEnd()
         self._oprot.trans.flush()
@@ -1097,7 +1102,7 @@ class Processor(Iface, TProcessor):
         iprot.readMessageEnd()
         result = pause_result()
         try:
-            self._handler.pause(args.experiment, args.paused)
+            self._handler.pause(args.experiment, args.paused, args.priority)
             msg_type = TMessageType.REPLY
         except TTransport.TTransportException:
             raise
@@ -3434,6 +3439,7 @@ class pause_args(object):
     Attributes:
      - experiment
      - paused
+     - priority
 
     """
     thrift_spec: typing.Any = None
@@ -3441,12 +3447,14 @@ class pause_args(object):
     __slots__ = (
         'experiment',
         'paused',
+        'priority',
     )
 
 
-    def __init__(self, experiment: typing.Optional[str] = None, paused: typing.Optional[bool] = None,):
+    def __init__(self, experiment: typing.Optional[str] = None, paused: typing.Optional[bool] = None, priority: typing.Optional[int] = None,):
         self.experiment: typing.Optional[str] = experiment
         self.paused: typing.Optional[bool] = paused
+        self.priority: typing.Optional[int] = priority
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -3467,6 +3475,11 @@ class pause_args(object):
                 elif fid == 2:
                     if ftype == TType.BOOL:
                         self.paused = iprot.readBool()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 3:
+                    if ftype == TType.I32:
+                        self.priority = iprot.readI32()
                     else:
                         iprot.skip(ftype)
                 else:
@@ -3491,6 +3504,10 @@ class pause_args(object):
             if self.paused is not None:
                 oprot.writeFieldBegin('paused', TType.BOOL, 2)
                 oprot.writeBool(self.paused)
+                oprot.writeFieldEnd()
+            if self.priority is not None:
+                oprot.writeFieldBegin('priority', TType.I32, 3)
+                oprot.writeI32(self.priority)
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -3522,6 +3539,7 @@ pause_args.thrift_spec = (
     None,  # 0
     (1, TType.STRING, 'experiment', 'UTF8', None, ),  # 1
     (2, TType.BOOL, 'paused', None, None, ),  # 2
+    (3, TType.I32, 'priority', None, None, ),  # 3
 )
 
 
