@@ -77,7 +77,7 @@ def spoiled(store: Store, file: PublishedFile, fault: str) -> PublishedFile:
         return replace(file, checksum="0" * 32)
     if fault == "format":
         return store.put_new(f"{file.name}-bad", [b"junk" * 9])
-    tensors = {name: array.copy() for name, array in decode(store.view(file), "").tensors.items()}
+    tensors = {name: array.copy() for name, array in decode(store.read(file), "").tensors.items()}
     if fault == "shapes":
         tensors["weight"] = np.zeros((2, 2), np.float32)
     elif fault == "names":

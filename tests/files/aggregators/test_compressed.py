@@ -71,7 +71,7 @@ def publish(
     store: Store, model: PublishedFile, trained: Tensors, compression: str, name: str
 ) -> PublishedFile:
     """Publish an update of the model."""
-    file = decode(store.view(model), model.name)
+    file = decode(store.read(model), model.name)
     form = UpdateFormat.of(file, model, compression)
     if compression == WHOLE:
         return store.put_new(name, encode(trained, {}))
@@ -113,7 +113,7 @@ def test_the_fold_takes_the_weighted_differences_from_the_model(
     trained = [trained_from(start, random) for _ in range(3)]
     parts = contributions(store, model, trained, name)
     found, weights = folded(store, model, parts, name, rule), weigh(rule, parts)
-    held = [dict(decompressed(decode(store.view(part.file), part.file.name))) for part in parts]
+    held = [dict(decompressed(decode(store.read(part.file), part.file.name))) for part in parts]
     for tensor in ("weight", "bias", "double", "half", "scale"):
         moved = sum(w * one[tensor].astype(float) for w, one in zip(weights, held, strict=True))
         unit = 2e-3 if tensor == "half" else 1e-6
@@ -180,7 +180,7 @@ def spoil(
     store: Store, model: PublishedFile, part: Contribution, trained: Tensors, fault: str, name: str
 ) -> PublishedFile:
     """Return another file in place of an update's."""
-    file = decode(store.view(part.file), part.file.name)
+    file = decode(store.read(part.file), part.file.name)
     tensors = {key: array.copy() for key, array in file.tensors.items()}
     metadata = dict(file.metadata)
     if fault == "altered":

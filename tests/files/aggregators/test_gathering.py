@@ -36,9 +36,9 @@ class Counting(MemoryStore):
         super().__init__()
         self.opened: list[str] = []
 
-    def view(self, file: PublishedFile) -> memoryview:
+    def read(self, file: PublishedFile, *, verified: bool = True) -> memoryview:
         self.opened.append(file.name)
-        return super().view(file)
+        return super().read(file, verified=verified)
 
 
 def model_of(random: np.random.Generator) -> Tensors:
@@ -77,7 +77,7 @@ class Round:
     def update(self, shard: int, random: np.random.Generator, name: str = "u") -> Contribution:
         tensors, metadata, layout = trained(self.tensors, random), dict[str, str](), None
         if self.compression != WHOLE:
-            model = decode(self.store.view(self.model), "model")
+            model = decode(self.store.read(self.model), "model")
             form = UpdateFormat.of(model, self.began, self.compression)
             tensors, _ = compress(form, self.tensors, tensors, {})
             metadata, layout = form.metadata, form.layout

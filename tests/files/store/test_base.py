@@ -36,14 +36,16 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return STORES[request.param](tmp_path)
 
 
-def test_published_bytes_can_be_viewed_and_read(store: Store) -> None:
-    """The chunks come back joined, by both doors, with size and checksum as they were reported."""
+def test_published_bytes_can_be_read(store: Store) -> None:
+    """The chunks come back joined and read-only, with size and checksum as they were reported."""
     file = store.put_new("a", [b"one ", bytearray(b"two "), memoryview(b""), memoryview(b"three")])
     whole = b"one two three"
     checksum = xxhash.xxh3_128_hexdigest(whole)
     assert file == PublishedFile(name="a", size_bytes=len(whole), checksum=checksum)
-    assert bytes(store.view(file)) == whole
-    assert bytes(store.read(file)) == whole
+    for verified in (False, True):
+        content = store.read(file, verified=verified)
+        assert bytes(content) == whole
+        assert content.readonly
 
 
 def test_a_packed_file_is_read_as_what_was_put(store: Store, tmp_path: Path) -> None:
@@ -53,7 +55,7 @@ def test_a_packed_file_is_read_as_what_was_put(store: Store, tmp_path: Path) -> 
     file = store.put_new("a", chunks, packs=True)
     assert store.describe("a") == file
     assert file.checksum == plain.checksum
-    assert bytes(store.read(file)) == bytes(store.view(store.link(file, "b"))) == content
+    assert bytes(store.read(file)) == bytes(store.read(store.link(file, "b"))) == content
     if isinstance(store, DirectoryStore):
         assert file.size_bytes == (tmp_path / "a").stat().st_size < 200
         assert read_regular(tmp_path / "a") == content
@@ -94,13 +96,6 @@ def test_an_empty_file_is_a_file(store: Store) -> None:
     assert bytes(store.read(file)) == b""
 
 
-def test_views_cannot_be_written(store: Store) -> None:
-    """What a store hands out is read-only."""
-    file = store.put_new("a", [b"bytes"])
-    assert store.view(file).readonly
-    assert store.read(file).readonly
-
-
 def test_names_are_never_reused(store: Store) -> None:
     """A second file of one name is refused, and the first stays as it is."""
     file = store.put_new("a", [b"first"])
@@ -121,28 +116,21 @@ def test_a_failing_source_publishes_nothing(store: Store) -> None:
     assert store.list() == []
 
 
-def test_a_file_that_is_not_there_is_missing(store: Store) -> None:
-    """Both doors say FileMissing, by name."""
+@pytest.mark.parametrize("verified", [False, True])
+def test_a_missing_file_and_one_of_another_size_are_told(store: Store, *, verified: bool) -> None:
+    """By name, verified or not."""
     never = PublishedFile(name="never", size_bytes=1, checksum="0" * 32)
     with pytest.raises(FileMissing, match="never"):
-        store.view(never)
-    with pytest.raises(FileMissing, match="never"):
-        store.read(never)
-
-
-def test_another_size_is_corrupt(store: Store) -> None:
-    """A file of another size than published is refused by both doors."""
+        store.read(never, verified=verified)
     file = replace(store.put_new("a", [b"bytes"]), size_bytes=9)
     with pytest.raises(FileCorrupt, match="holds 5 bytes, but 9 were published"):
-        store.view(file)
-    with pytest.raises(FileCorrupt, match="holds 5 bytes"):
-        store.read(file)
+        store.read(file, verified=verified)
 
 
-def test_another_checksum_shows_only_when_read(store: Store) -> None:
-    """`view` does not hash; `read` does."""
+def test_another_checksum_shows_only_where_it_is_verified(store: Store) -> None:
+    """The fold hashes on its own."""
     file = replace(store.put_new("a", [b"bytes"]), checksum="0" * 32)
-    assert bytes(store.view(file)) == b"bytes"
+    assert bytes(store.read(file, verified=False)) == b"bytes"
     with pytest.raises(FileCorrupt, match="checksum"):
         store.read(file)
 
@@ -167,7 +155,7 @@ def test_the_list_is_sorted(store: Store) -> None:
 def test_deleting_twice_is_fine_and_views_survive_it(store: Store) -> None:
     """A deleted file is gone for everybody, but whoever looks at it may go on."""
     file = store.put_new("a", [b"bytes"])
-    view = store.view(file)
+    view = store.read(file)
     store.delete("a")
     store.delete("a")
     assert store.list() == []
@@ -189,7 +177,6 @@ def test_names_that_are_not_bare_are_refused_everywhere(store: Store, name: str)
     file = PublishedFile(name=name, size_bytes=0, checksum="")
     doors: list[Callable[[], object]] = [
         lambda: store.put_new(name, []),
-        lambda: store.view(file),
         lambda: store.read(file),
         lambda: store.delete(name),
     ]

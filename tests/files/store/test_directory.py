@@ -47,17 +47,17 @@ def here(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("is_remote", [False, True], ids=["local", "remote"])
 @pytest.mark.parametrize(
-    ("held", "door"),
-    [(None, "view"), (b"con", "view"), (b"c0ntent", "read")],
+    ("held", "verified"),
+    [(None, False), (b"con", False), (b"c0ntent", True)],
     ids=["late", "short", "altered"],
 )
 def test_a_file_of_another_machine_is_waited_for(
     tmp_path: Path,
     here: Path,
     held: bytes | None,
-    door: str,
     monkeypatch: pytest.MonkeyPatch,
     *,
+    verified: bool,
     is_remote: bool,
 ) -> None:
     """Its name is told before this machine sees it, or all of it: the store looks until it does."""
@@ -66,7 +66,8 @@ def test_a_file_of_another_machine_is_waited_for(
     if held is not None:
         (here / "update").write_bytes(held)
     sleep = Later(lambda: path.replace(here / "update"))
-    assert bytes(getattr(DirectoryStore(here, RetryPolicy(sleep=sleep)), door)(file)) == b"content"
+    store = DirectoryStore(here, RetryPolicy(sleep=sleep))
+    assert bytes(store.read(file, verified=verified)) == b"content"
     assert sleep.calls == 3
 
 
@@ -102,7 +103,7 @@ def test_the_bytes_of_a_server_are_counted_as_they_come(
     monkeypatch.setattr(DirectoryStore, "_is_remote", True)
     moved: list[int] = []
     file = DirectoryStore(here).put_new("update", [bytes(5 << 19)])
-    DirectoryStore(here, moved=moved.append).view(file)
+    DirectoryStore(here, moved=moved.append).read(file, verified=False)
     assert moved == [1 << 20, 1 << 20, 1 << 19]
 
 
@@ -113,10 +114,10 @@ def test_patience_ends(here: Path) -> None:
     file = store.put_new("update", [b"content"])
     (here / "update").write_bytes(b"short")
     with pytest.raises(FileCorrupt, match="holds 5 bytes, but 7"):
-        store.view(file)
+        store.read(file, verified=False)
     store.delete("update")
     with pytest.raises(FileMissing):
-        store.view(file)
+        store.read(file, verified=False)
     assert 8 <= sum(slept) <= 10
 
 
@@ -127,7 +128,7 @@ def test_a_directory_that_vanished_is_named(here: Path) -> None:
     store.delete("update")
     here.rmdir()
     with pytest.raises(SharedDirectoryError, match="no such folder"):
-        store.view(file)
+        store.read(file, verified=False)
     with pytest.raises(SharedDirectoryError, match="no such folder"):
         store.list()
 
@@ -180,10 +181,10 @@ def test_a_file_on_another_machine_is_fetched_before_it_is_mapped(
     content = bytes(range(256)) * 10_000
     file = elsewhere.put_new("update", [content])
     monkeypatch.setattr(os, "preadv", away_for(2, os.preadv))
-    assert bytes(elsewhere.view(file)) == content
+    assert bytes(elsewhere.read(file, verified=False)) == content
     monkeypatch.setattr(os, "preadv", away_for(10**9, os.preadv))
     with pytest.raises(SharedDirectoryError, match="here: update: Input/output error"):
-        elsewhere.view(file)
+        elsewhere.read(file, verified=False)
 
 
 def test_a_file_of_this_machine_is_mapped_at_once(
@@ -193,7 +194,7 @@ def test_a_file_of_this_machine_is_mapped_at_once(
     store = DirectoryStore(here)
     file = store.put_new("update", [b"content"])
     monkeypatch.setattr(os, "preadv", lambda *_: pytest.fail("fetched"))
-    assert bytes(store.view(file)) == b"content"
+    assert bytes(store.read(file, verified=False)) == b"content"
 
 
 def test_a_file_that_is_cut_while_it_is_fetched_is_corrupt(
@@ -203,7 +204,7 @@ def test_a_file_that_is_cut_while_it_is_fetched_is_corrupt(
     file = elsewhere.put_new("update", [b"content"])
     monkeypatch.setattr(os, "preadv", lambda *_: 0)
     with pytest.raises(FileCorrupt, match="holds 0 bytes, but 7 were published"):
-        elsewhere.view(file)
+        elsewhere.read(file, verified=False)
 
 
 def test_a_folder_in_a_files_place_is_an_error_of_the_store(here: Path) -> None:
@@ -211,7 +212,7 @@ def test_a_folder_in_a_files_place_is_an_error_of_the_store(here: Path) -> None:
     store = DirectoryStore(here, RetryPolicy(seconds=0))
     (here / "update").mkdir()
     with pytest.raises(StoreError):
-        store.view(PublishedFile(name="update", size_bytes=4096, checksum=""))
+        store.read(PublishedFile(name="update", size_bytes=4096, checksum=""))
     with pytest.raises(StoreError, match="not a regular file"):
         store.read_unchecked("update", limit_bytes=10)
 

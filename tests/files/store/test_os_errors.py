@@ -147,7 +147,6 @@ def test_an_irregular_file_delays_no_reader(
     make(Path("experiments/any/update"))
     hasty = DirectoryStore(path, RetryPolicy(seconds=0))
     looks: list[Callable[[], object]] = [
-        lambda: hasty.view(file),
         lambda: hasty.read(file),
         lambda: hasty.describe("update"),
         lambda: hasty.read_unchecked("update", limit_bytes=9),

@@ -86,15 +86,10 @@ def correction(windows: Iterable[tuple[Array, Array]]) -> Correction:
     """
     sums = [(_dot(g, g), _dot(m, m), _dot(g, m)) for g, m in windows]
     step, momentum = sqrt(fsum(g for g, _, _ in sums)), sqrt(fsum(m for _, m, _ in sums))
-    return _corrected(step, momentum, fsum(both for _, _, both in sums))
-
-
-def _corrected(step: float, momentum: float, product: float) -> Correction:
-    """Return the correction for the norms of gradient and momentum, and their dot product."""
     scale = step * momentum
     if not scale > 0:  # no momentum yet, or nothing to correct
         return UNCORRECTED
-    cosine = min(max(product / scale, -1.0), 1.0)
+    cosine = min(max(fsum(both for _, _, both in sums) / scale, -1.0), 1.0)
     confidence = step / (step + _CONFIDENCE * momentum)
     if cosine >= _ALIGNED:
         return UNCORRECTED

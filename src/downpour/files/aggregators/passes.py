@@ -14,10 +14,10 @@ summed values.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, Self, TypeAlias
+from typing import NamedTuple, Self, TypeAlias
 
 import numpy as np
 
@@ -56,11 +56,9 @@ class Contribution:
 Weights: TypeAlias = tuple[float, ...]
 
 
-class Aggregator(Protocol):
-    """A rule for the updates of a round, which weighs them or, as a `Statistic`, combines them."""
-
-    def __call__(self, contributions: Sequence[Contribution], /) -> Weights | Combine:
-        """Return a weight for each contribution, summing to 1, or a function of their numbers."""
+Aggregator: TypeAlias = Callable[[Sequence[Contribution]], Weights | Combine]
+"""A rule for the updates of a round: returns a weight for each contribution, summing to 1, or, as a
+`Statistic` does, a function of their numbers."""
 
 
 Amount: TypeAlias = Callable[[Contribution], float]
@@ -265,7 +263,7 @@ class Base:
         trained_from: PublishedFile | None = None,
     ) -> Self:
         """Map a model's file; compressed updates say which version they were `trained_from`."""
-        model = decode(store.view(file), file.name)
+        model = decode(store.read(file, verified=False), file.name)
         if base_of(model) is not None:
             raise FileCorrupt(file.name, "is a difference, but the version before it is unknown")
         form = UpdateFormat.of(model, trained_from or file, compression)
@@ -337,11 +335,10 @@ class Passes:
         self._base = base
         self._divisor = divisor
         self._sole: SummedFile | None = None
+        total_bytes = sum(part.contribution.file.size_bytes for part in parts)
+        usual = 1 if total_bytes < _ONE_THREAD_BYTES else min(_THREADS_MAX, usable_cores())
         self._summing = Summing(
-            base.form,
-            base.source,
-            threads=threads or _worthwhile_threads(parts),
-            is_verified=base.is_verified,
+            base.form, base.source, threads=threads or usual, is_verified=base.is_verified
         )
 
     def add(
@@ -359,7 +356,7 @@ class Passes:
             return Passed(refused=refused)
         if len(files) < len(parts):
             return Passed(altered=tuple(part.shard for part in parts))
-        terms = {item.node: self._term(item, files) for item in items}
+        terms = {one.node: one.kept if isinstance(one, Held) else files[one.shard] for one in items}
         made = self._summing.add(
             [terms[step] if step is not None else None for step in steps],
             others=[files[part.shard] for part in others],
@@ -378,9 +375,6 @@ class Passes:
             sound=made.sound,
         )
 
-    def _term(self, item: Item, files: dict[int, SummedFile]) -> SummedFile | PartialSum:
-        return item.kept if isinstance(item, Held) else files[item.shard]
-
     def _open(self, parts: Sequence[Counted]) -> tuple[dict[int, SummedFile], dict[int, str]]:
         """Open the files of parts, except those of another format; say why some are missing."""
         files: dict[int, SummedFile] = {}
@@ -388,18 +382,13 @@ class Passes:
         for part in parts:
             published = part.contribution.file
             with refusing(refused, part.shard):
-                file = decode(self._store.view(published), published.name)
+                file = decode(self._store.read(published, verified=False), published.name)
                 if self._base.form.misfit(file) is None:
                     source = SummedFile(head=file.head, data=file.data, factor=part.factor)
                     files[part.shard] = source
                     if part.factor == self._divisor and self._combine is None:
                         self._sole = source
         return files, refused
-
-
-def _worthwhile_threads(parts: Iterable[Counted]) -> int:
-    total_bytes = sum(part.contribution.file.size_bytes for part in parts)
-    return 1 if total_bytes < _ONE_THREAD_BYTES else min(_THREADS_MAX, usable_cores())
 
 
 def _held(

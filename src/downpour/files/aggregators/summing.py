@@ -244,18 +244,6 @@ class _Window:
         total += 0  # a statistic may return -0, which would change a base of -0
         return True
 
-    def close(self, total: Array, divisor: float) -> None:
-        """Turn the sum of all differences into the mean of the files."""
-        if divisor != 1:
-            np.divide(total, divisor, out=total)
-        np.subtract(self.base, total, out=total, dtype=total.dtype)
-
-    def keep_constants(self, total: Array, *, closed: bool) -> bool:
-        """Keep the base's non-finite numbers; return whether all others are finite."""
-        constant = ~np.isfinite(self.base)
-        np.copyto(total, self.base if closed else 0, where=constant)
-        return bool((np.isfinite(total) | constant).all())
-
     def _decoded(self, number: int) -> Array:
         codec, decoded = self.stretch.place.codec, self.decoded[: len(self.base)]
         if codec is not None:
@@ -348,9 +336,19 @@ class _Pass:
             self.hashers[number].update(numbers.data)
 
     def _close(self, window: _Window, total: Array) -> bool:
-        """Look for non-finite numbers in a sum; with a divisor, make it the mean first."""
+        """Return whether a sum is sound; with a divisor, first make it the mean of the files.
+
+        The base's non-finite numbers stay.
+        """
+        base, is_mean = window.base, self.divisor is not None
         if self.divisor is not None:
-            window.close(total, self.divisor)
+            if self.divisor != 1:
+                np.divide(total, self.divisor, out=total)
+            np.subtract(base, total, out=total, dtype=total.dtype)
         if np.isfinite(total).all():
             return True
-        return window.are_sound() and window.keep_constants(total, closed=self.divisor is not None)
+        if not window.are_sound():
+            return False
+        constant = ~np.isfinite(base)
+        np.copyto(total, base if is_mean else 0, where=constant)
+        return bool((np.isfinite(total) | constant).all())

@@ -232,24 +232,21 @@ def _in_shard_order(
     """Return the parts in the order of their shards, and the divisor of their sum."""
     if len({contribution.shard for contribution in contributions}) != len(contributions):
         raise ValueError("a shard contributes twice")
-    factors, divisor = _factors(len(contributions), weights, amounts)
+    factors: Sequence[float]
+    divisor = 1.0
+    if callable(weights):
+        factors = (1.0,) * len(contributions)
+    elif amounts is not None and any(amounts):
+        factors, divisor = amounts, math.fsum(amounts)
+    elif len(set(weights)) == 1:
+        factors, divisor = (1.0,) * len(weights), float(len(weights))
+    else:
+        factors = weights
     parts = [
         Counted(contribution=contribution, factor=factor)
         for contribution, factor in zip(contributions, factors, strict=True)
     ]
     return sorted(parts, key=lambda part: part.shard), divisor
-
-
-def _factors(
-    count: int, weights: Sequence[float] | Combine, amounts: Sequence[float] | None
-) -> tuple[Sequence[float], float]:
-    if callable(weights):
-        return (1.0,) * count, 1.0
-    if amounts is not None and any(amounts):
-        return amounts, math.fsum(amounts)
-    if len(set(weights)) == 1:
-        return (1.0,) * len(weights), float(len(weights))
-    return weights, 1.0
 
 
 _LIMIT_BYTES = 256 * 2**20
@@ -302,7 +299,7 @@ class Versions:
         kept = Parameters(tensors=dict(tensors), metadata=dict(metadata), layout=layout)
         if layout.size_bytes + self._kept_bytes > self._limit_bytes:
             with suppress(StoreError):
-                held = decode(self.store.view(file), file.name)
+                held = decode(self.store.read(file, verified=False), file.name)
                 kept = held if base_of(held) is None else kept
         self._kept[file] = kept
         while len(self._kept) > 1 and self._kept_bytes > self._limit_bytes:

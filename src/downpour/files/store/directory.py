@@ -113,25 +113,20 @@ _WINDOW_BYTES = 2**20
 _USUAL = RetryPolicy()
 
 
+@dataclass(eq=False)
 class DirectoryStore:
-    """The files of one experiment, in one directory.
+    """The files of one experiment, in one directory, which must exist.
 
-    Args:
-        path: The directory; it must exist.
-        retry_policy: How long to retry.
-        moved: Learns of the bytes of this store's files.
+    `moved` learns of the bytes of this store's files.
     """
 
-    def __init__(
-        self, path: Path, retry_policy: RetryPolicy = _USUAL, moved: Moved = unnoticed
-    ) -> None:
-        self.path = path
-        self._moved = moved
-        self._retry_policy = retry_policy
+    path: Path
+    retry_policy: RetryPolicy = _USUAL
+    moved: Moved = unnoticed
 
     def put_new(self, name: str, chunks: Sequence[Buffer], *, packs: bool = False) -> PublishedFile:
         """Publish the chunks as a new file; see `publish`."""
-        put = partial(publish, retry_policy=self._retry_policy, moved=self._moved)
+        put = partial(publish, retry_policy=self.retry_policy, moved=self.moved)
         if not packs:
             return put(self.path, name, chunks)
         file = described(name, b"".join(chunks))
@@ -140,19 +135,14 @@ class DirectoryStore:
 
     def link(self, file: PublishedFile, name: str) -> PublishedFile:
         """Publish a file under a second name; see `Store.link`."""
-        if link(self.path, file.name, name, self._retry_policy):
+        if link(self.path, file.name, name, self.retry_policy):
             return replace(file, name=name)
-        return self.put_new(name, [self.view(file)])
+        return self.put_new(name, [self.read(file, verified=False)])
 
-    def view(self, file: PublishedFile) -> memoryview:
-        """Map a file into memory and check its size; see `Store.view`."""
+    def read(self, file: PublishedFile, *, verified: bool = True) -> memoryview:
+        """Map a file into memory; see `Store.read`."""
         check_bare_name(file.name)
-        return self._retry_policy.call(partial(self._mapped, file, verified=False))
-
-    def read(self, file: PublishedFile) -> memoryview:
-        """Map a file into memory and check its size and checksum; see `Store.read`."""
-        check_bare_name(file.name)
-        return self._retry_policy.call(partial(self._mapped, file, verified=True))
+        return self.retry_policy.call(partial(self._mapped, file, verified=verified))
 
     def read_unchecked(self, name: str, *, limit_bytes: int) -> bytes:
         """Return the first bytes of a file if only its name is known."""
@@ -162,7 +152,7 @@ class DirectoryStore:
             with self._opened(name) as descriptor:
                 return os.read(descriptor, limit_bytes)
 
-        return self._retry_policy.call(look)
+        return self.retry_policy.call(look)
 
     def describe(self, name: str) -> PublishedFile:
         """Return the size and checksum of a file if only its name is known."""
@@ -176,11 +166,11 @@ class DirectoryStore:
                 size_bytes = self._read_through(descriptor, digest)
             return PublishedFile(name=name, size_bytes=size_bytes, checksum=digest.hexdigest())
 
-        return self._retry_policy.call(look)
+        return self.retry_policy.call(look)
 
     def list(self) -> list[str]:
         """Return the names of all published files, sorted."""
-        names = self._retry_policy.call_through_outage(partial(names_in, self.path))
+        names = self.retry_policy.call_through_outage(partial(names_in, self.path))
         # Hidden names belong to files that publishers are still writing.
         return sorted(name for name in names if not name.startswith("."))
 
@@ -207,7 +197,7 @@ class DirectoryStore:
         with self._opened(file.name) as descriptor:
             check_size(file, os.fstat(descriptor).st_size)
             if (held := _packed_in(descriptor)) is not None:
-                self._moved(len(held))
+                self.moved(len(held))
                 content = unpacked(file.name, held)
                 if verified:
                     check_content(file, content)
@@ -240,7 +230,7 @@ class DirectoryStore:
             if digest is not None:
                 digest.update(window[:got_bytes])
             size_bytes += got_bytes
-            self._moved(got_bytes)
+            self.moved(got_bytes)
         return size_bytes
 
     @contextlib.contextmanager
@@ -306,6 +296,7 @@ def names_in(path: Path) -> list[str]:
 CACHE_BYTES_MAX = 8 * 2**30
 
 
+@dataclass(eq=False)
 class ObjectFiles:
     """The files of one experiment, as objects under one folder of a bucket.
 
@@ -314,40 +305,32 @@ class ObjectFiles:
     readers get a memory map of it, as for a local file.
     """
 
-    def __init__(
-        self,
-        bucket: Bucket,
-        folder: str,
-        cache: FileCache,
-        retry_policy: RetryPolicy,
-        moved: Moved = unnoticed,
-    ) -> None:
-        self._bucket = bucket
-        self._folder = folder
-        self._cache = cache
-        self._retry_policy = retry_policy
-        self._moved = moved
+    bucket: Bucket
+    folder: str
+    cache: FileCache
+    retry_policy: RetryPolicy
+    moved: Moved = unnoticed
 
     def put_new(self, name: str, chunks: Sequence[Buffer], *, packs: bool = False) -> PublishedFile:
         """Publish the chunks as a new object; see `Store.put_new`."""
         content = b"".join(chunks)
-        file, retried = described(name, content), self._retry_policy.call_through_outage
+        file, retried = described(name, content), self.retry_policy.call_through_outage
         content = packed(chunks) if packs else content
         file = replace(file, size_bytes=len(content))
         key, mark = self._key(file.name), uuid.uuid4().hex
-        if len(content) <= of_buckets.PIECE_BYTES or not retried(self._bucket.names_once):
-            retried(partial(self._bucket.put_new, key, content, mark=mark))
-            self._moved(len(content))
+        if len(content) <= of_buckets.PIECE_BYTES or not retried(self.bucket.names_once):
+            retried(partial(self.bucket.put_new, key, content, mark=mark))
+            self.moved(len(content))
         else:
             # Only a whole object can be created on a condition, and it would show no progress.
-            unnamed = f"{self._folder}/{UNNAMED}/{mark}"
+            unnamed = f"{self.folder}/{UNNAMED}/{mark}"
             try:
-                retried(partial(self._bucket.put, unnamed, content, self._moved))
-                retried(partial(self._bucket.name_new, unnamed, key, content))
+                retried(partial(self.bucket.put, unnamed, content, self.moved))
+                retried(partial(self.bucket.name_new, unnamed, key, content))
             finally:
                 with suppress(StoreError):
-                    self._bucket.remove(unnamed)
-        self._cache.keep(file.checksum, content)
+                    self.bucket.remove(unnamed)
+        self.cache.keep(file.checksum, content)
         return file
 
     def link(self, file: PublishedFile, name: str) -> PublishedFile:
@@ -357,50 +340,43 @@ class ObjectFiles:
         """
         return self.put_new(name, [self.read(file)])
 
-    def view(self, file: PublishedFile) -> memoryview:
-        """Check a file's size and return its bytes; see `Store.view`."""
-        return self._bytes(file, verified=False)
-
-    def read(self, file: PublishedFile) -> memoryview:
-        """Check a file's size and checksum and return its bytes; see `Store.read`."""
-        return self._bytes(file, verified=True)
+    def read(self, file: PublishedFile, *, verified: bool = True) -> memoryview:
+        """Return a file's bytes, from this machine's copy if there is one; see `Store.read`."""
+        key = self._key(file.name)
+        kept = self.cache.find(file)
+        if kept is not None:
+            return kept
+        return self.retry_policy.call(partial(self._fetched, key, file, verified=verified))
 
     def read_unchecked(self, name: str, *, limit_bytes: int) -> bytes:
         """Return the first bytes of a file if only its name is known."""
         key = self._key(name)
-        return self._retry_policy.call(partial(self._bucket.get, key))[:limit_bytes]
+        return self.retry_policy.call(partial(self.bucket.get, key))[:limit_bytes]
 
     def describe(self, name: str) -> PublishedFile:
         """Return the size and checksum of a file if only its name is known."""
-        held = self._retry_policy.call(partial(self._bucket.get, self._key(name)))
+        held = self.retry_policy.call(partial(self.bucket.get, self._key(name)))
         return replace(described(name, unpacked(name, held)), size_bytes=len(held))
 
     def list(self) -> list[str]:
         """Return the names of all published files, sorted."""
-        look = partial(self._bucket.names, self._folder)
-        return self._retry_policy.call_through_outage(look)
+        look = partial(self.bucket.names, self.folder)
+        return self.retry_policy.call_through_outage(look)
 
     def delete(self, name: str) -> None:
         """Remove a file, if it exists. Views of it stay valid, and the cached copy stays, too."""
-        self._bucket.remove(self._key(name))
+        self.bucket.remove(self._key(name))
 
     def remove_leftovers(self) -> None:
         """Remove the objects that dead publishers did not name."""
-        for key in self._bucket.keys(f"{self._folder}/{UNNAMED}"):
-            self._bucket.remove(key)
+        for key in self.bucket.keys(f"{self.folder}/{UNNAMED}"):
+            self.bucket.remove(key)
 
     def _key(self, name: str) -> str:
-        return f"{self._folder}/{check_bare_name(name)}"
-
-    def _bytes(self, file: PublishedFile, *, verified: bool) -> memoryview:
-        key = self._key(file.name)
-        kept = self._cache.find(file)
-        if kept is not None:
-            return kept
-        return self._retry_policy.call(partial(self._fetched, key, file, verified=verified))
+        return f"{self.folder}/{check_bare_name(name)}"
 
     def _fetched(self, key: str, file: PublishedFile, *, verified: bool) -> memoryview:
-        held = self._bucket.get(key, self._moved)
+        held = self.bucket.get(key, self.moved)
         check_size(file, len(held))
         content = unpacked(file.name, held)
         try:
@@ -409,7 +385,7 @@ class ObjectFiles:
             if verified:
                 raise
         else:
-            self._cache.keep(file.checksum, held)
+            self.cache.keep(file.checksum, held)
         return memoryview(content)
 
 

@@ -63,16 +63,10 @@ class Store(Protocol):
             FileMissing: the file does not exist, and this process has no copy of it.
         """
 
-    def view(self, file: PublishedFile) -> memoryview:
-        """Return a file's bytes, read-only, without copying them or verifying the checksum.
+    def read(self, file: PublishedFile, *, verified: bool = True) -> memoryview:
+        """Return a file's bytes, read-only, if possible without copying them.
 
-        Raises:
-            FileMissing: the file does not exist, even after retries.
-            FileCorrupt: the size differs from the published one, even after retries.
-        """
-
-    def read(self, file: PublishedFile) -> memoryview:
-        """Return a file's bytes as `view` does, but verify the checksum.
+        The checksum is not `verified` for a caller that hashes the bytes while it uses them.
 
         Raises:
             FileMissing: the file does not exist, even after retries.
@@ -210,19 +204,15 @@ class MemoryStore:
 
     def link(self, file: PublishedFile, name: str) -> PublishedFile:
         """Publish a file under a second name; see `Store.link`."""
-        return self.put_new(name, [self.view(file)])
+        return self.put_new(name, [self.read(file, verified=False)])
 
-    def view(self, file: PublishedFile) -> memoryview:
-        """Check a file's size and return its bytes; see `Store.view`."""
+    def read(self, file: PublishedFile, *, verified: bool = True) -> memoryview:
+        """Return a file's bytes; see `Store.read`."""
         content = self._content(file.name)
         check_size(file, len(content))
+        if verified:
+            check_content(file, content)
         return memoryview(content)
-
-    def read(self, file: PublishedFile) -> memoryview:
-        """Check a file's size and checksum and return its bytes; see `Store.read`."""
-        view = self.view(file)
-        check_content(file, view)
-        return view
 
     def read_unchecked(self, name: str, *, limit_bytes: int) -> bytes:
         """Return the first bytes of a file if only its name is known."""
@@ -331,7 +321,7 @@ AttemptKind = Literal["update", "optimizer", "snapshot"]
 _ATTEMPT_KINDS: dict[str, AttemptKind] = {kind: kind for kind in get_args(AttemptKind)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class AttemptName:
     """A file that an attempt publishes: its update, its optimizer's state, or a snapshot.
 
@@ -353,16 +343,8 @@ class AttemptName:
 
 def attempt_name(kind: AttemptKind, attempt: AttemptId, token: str, checksum: str = "") -> str:
     """Name a file that an attempt publishes."""
-    return str(
-        AttemptName(
-            kind=kind,
-            round=attempt.round,
-            shard=attempt.shard,
-            attempt=attempt.attempt,
-            token=token,
-            checksum=checksum,
-        )
-    )
+    numbers = attempt.round, attempt.shard, attempt.attempt
+    return str(AttemptName(kind, *numbers, token, checksum))
 
 
 def indices_name(shard: int, token: str) -> str:
@@ -427,14 +409,8 @@ def parse_name(name: str) -> _VersionName | OwnName | AttemptName | None:
     if match := _OWN.fullmatch(name):
         return OwnName(int(match[1]), int(match[2]), match[3])
     if match := _ATTEMPT.fullmatch(name):
-        return AttemptName(
-            kind=_ATTEMPT_KINDS[match[1]],
-            round=int(match[2]),
-            shard=int(match[3]),
-            attempt=int(match[4]),
-            token=match[5],
-            checksum=match[6] or "",
-        )
+        numbers = int(match[2]), int(match[3]), int(match[4])
+        return AttemptName(_ATTEMPT_KINDS[match[1]], *numbers, match[5], match[6] or "")
     return None
 
 

@@ -216,7 +216,6 @@ class Lease:
     """The right to manage, held from `acquire` to `release`."""
 
     def __init__(self, shared: SharedDirectory) -> None:
-        self._shared = shared
         self._terms = shared.terms
         self._bucket = shared.bucket
         root = str(shared.root).encode(errors="backslashreplace").decode()  # JSON has no bytes

@@ -153,22 +153,6 @@ class Presence:
         give_back(self.lock)
 
 
-def announce(folder: Path, files: Store, content: str) -> Presence:
-    """Publish a presence file, and remove those of dead managers; `folder` has the locks.
-
-    The manager holds a lock beside its file. The next manager that starts, for a cluster or a run,
-    removes the files of killed managers.
-    """
-    for abandoned in (name for name in names_in(folder) if name.endswith(_LOCK)):
-        if is_abandoned(folder / abandoned):
-            _remove(folder, files, abandoned)
-    name = f"manager-{uuid.uuid4().hex[:12]}"
-    # We lock before we publish: another manager would remove a presence file without a held lock.
-    lock = lock_file(folder / (name + _LOCK))
-    files.put_new(name, [content.encode()])
-    return Presence(name, lock, folder, files)
-
-
 def _remove(folder: Path, files: Store, lock: str) -> None:
     # We remove the lock last, because managers find abandoned files by their locks.
     with suppress(StoreError):
@@ -293,8 +277,20 @@ class SharedDirectory:
         return self.files_in(path)
 
     def announce(self, content: str) -> Presence:
-        """Publish a manager's presence file, which stays until the manager withdraws it."""
-        return announce(self.presence, self.files_in(self.presence), content)
+        """Publish a manager's presence file, which stays until the manager withdraws it.
+
+        The manager holds a lock beside its file. The next manager that starts, for a cluster or a
+        run, removes the files of killed managers.
+        """
+        folder, files = self.presence, self.files_in(self.presence)
+        for abandoned in (name for name in names_in(folder) if name.endswith(_LOCK)):
+            if is_abandoned(folder / abandoned):
+                _remove(folder, files, abandoned)
+        name = f"manager-{uuid.uuid4().hex[:12]}"
+        # We lock before we publish: another manager would remove a file without a held lock.
+        lock = lock_file(folder / (name + _LOCK))
+        files.put_new(name, [content.encode()])
+        return Presence(name, lock, folder, files)
 
     def read_presence(self, name: str) -> str:
         """Return the content of a manager's presence file."""

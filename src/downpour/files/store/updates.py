@@ -320,9 +320,12 @@ def publish_work(
 def _published(
     store: Store, attempt: AttemptId, work: Work, token: str, state_name: str
 ) -> tuple[PublishedFile, PublishedFile | None]:
-    state = None
-    form, tensors, unsent = _compressed(work)
-    handed_on = {**work.optimizer_state, **unsent}
+    state, form, tensors = None, None, work.parameters
+    handed_on = dict(work.optimizer_state)
+    if (start := work.start) is not None:
+        form = UpdateFormat.of(start.model, start.file, start.compression)
+        tensors, left = compress(form, start.tensors, work.parameters, start.unsent)
+        handed_on |= {_UNSENT + name: _MEMORY.encode(unsent) for name, unsent in left.items()}
     if handed_on:
         state = store.put_new(state_name, encode(handed_on, {}))
     about = {
@@ -338,16 +341,6 @@ def _published(
     name = layout.attempt_name("update", attempt, token, CHECKSUM)
     place = form.layout if form is not None else None
     return store.put_new(name, encode(tensors, about, place), packs=form is not None), state
-
-
-def _compressed(work: Work) -> tuple[UpdateFormat | None, Mapping[str, Array], Mapping[str, Array]]:
-    """Return an update's format and tensors, and its unsent part under the names in its file."""
-    start = work.start
-    if start is None:
-        return None, work.parameters, {}
-    form = UpdateFormat.of(start.model, start.file, start.compression)
-    tensors, unsent = compress(form, start.tensors, work.parameters, start.unsent)
-    return form, tensors, {_UNSENT + name: _MEMORY.encode(left) for name, left in unsent.items()}
 
 
 def optimizer_part(tensors: Mapping[str, Array]) -> dict[str, Array]:
@@ -389,7 +382,7 @@ def find_updates(store: Store, attempts: Iterable[AttemptId]) -> Iterator[tuple[
 
 def _described(store: Store, attempt: AttemptId, name: str, state_name: str | None) -> Update:
     file = store.describe(name)
-    held = decode(store.view(file), name)
+    held = decode(store.read(file, verified=False), name)
     if file.checksum not in name:
         raise FileCorrupt(name, "differs from the published file")
     if not _task(attempt).items() <= held.metadata.items():
