@@ -51,7 +51,7 @@ class Act:
 
     title: str
     fields: Mapping[str, Any]
-    workers: int
+    workers: int = 2
     slow: Mapping[str, float] = field(default_factory=dict)
     kill: Sequence[str] = ()
 
@@ -228,10 +228,8 @@ ACCURACY: Measured = (
 )
 
 
-def _stragglers_act(policy: str, title: str) -> Act:
-    name = f"demo-stragglers-{policy}"
-    fields = {"name": name, "policy": policy, **SMALL_STEPS}
-    return Act(title=title, fields=fields, workers=2, slow=SLOW)
+def _slowed_act(title: str, name: str, **fields: str) -> Act:
+    return Act(title=title, fields={"name": name, **fields, **SMALL_STEPS}, slow=SLOW)
 
 
 def _stragglers_notice(acted: Sequence[Acted]) -> str:
@@ -244,8 +242,8 @@ def _stragglers_notice(acted: Sequence[Acted]) -> str:
 STRAGGLERS = Demo(
     about="one worker at a quarter of its speed: wait for it, or hand its work over",
     acts=(
-        _stragglers_act("wait", "wait for the slow worker"),
-        _stragglers_act("handoff", "hand its work over"),
+        _slowed_act("wait for the slow worker", "demo-stragglers-wait", policy="wait"),
+        _slowed_act("hand its work over", "demo-stragglers-handoff", policy="handoff"),
     ),
     title="One slow worker of two",
     columns=(
@@ -273,7 +271,7 @@ _EARLY = 2
 
 def _splits_act(split: str, title: str) -> Act:
     fields = {"name": f"demo-splits-{split}", "split": split, "shards": 5, "epochs": 15}
-    return Act(title=title, fields=fields, workers=2)
+    return Act(title=title, fields=fields)
 
 
 def _classes(act: Acted) -> str:
@@ -324,9 +322,7 @@ _DIGITS_SHOWN = 12
 
 
 def _crash_act(title: str, kill: Sequence[str] = ()) -> Act:
-    fields = {"name": "demo-crash", "shards": 2, "epochs": 8, "batch_size": 1}
-    fields |= {"learning_rate": 0.002}
-    return Act(title=title, fields=fields, workers=2, kill=kill)
+    return Act(title=title, fields={"name": "demo-crash", **SMALL_STEPS, "epochs": 8}, kill=kill)
 
 
 def _crash_notice(acted: Sequence[Acted]) -> str:
@@ -367,11 +363,6 @@ CRASH = Demo(
 )
 
 
-def _asynchrony_act(mode: str, title: str) -> Act:
-    fields = {"name": f"demo-asynchrony-{mode}", "mode": mode, "policy": "wait", **SMALL_STEPS}
-    return Act(title=title, fields=fields, workers=2, slow=SLOW)
-
-
 def _stalest(act: Acted) -> int:
     """Return the largest staleness of a run's updates, in versions."""
     made = (line.staleness for _, line in act.moments(AggregatedLine))
@@ -400,8 +391,10 @@ def _asynchrony_figure(acted: Sequence[Acted]) -> Figure:
 ASYNCHRONY = Demo(
     about="a barrier after each round, or Downpour SGD without one, with a slow worker",
     acts=(
-        _asynchrony_act("sync", "sync: a barrier"),
-        _asynchrony_act("downpour", "downpour: no barrier"),
+        _slowed_act("sync: a barrier", "demo-asynchrony-sync", mode="sync", policy="wait"),
+        _slowed_act(
+            "downpour: no barrier", "demo-asynchrony-downpour", mode="downpour", policy="wait"
+        ),
     ),
     title="A barrier, or none, with one slow worker of two",
     columns=(

@@ -252,13 +252,7 @@ def replay(
     past = past_of(experiment, shared_path(shared))
     versions = past.history.versions[: _last(past, until)]
     kept = empty_folder("to", path_of("to", to)) if to is not None else None
-    device = device_for(past, devices_here())
-    _warn(past, device)
-    with (
-        _told(past),
-        tempfile.TemporaryDirectory(prefix="downpour-replay-") as folder,
-        closing(Workbench(past, Path(folder), device)) as bench,
-    ):
+    with _workbench(past) as (bench, device):
         again = _Again(
             past, bench, device, on_progress or (lambda _done, _tasks: None), stops=kept is None
         )
@@ -382,14 +376,9 @@ def audit(
         raise SpecError("share", share, "must be above 0 and at most 1")
     seed = secrets.randbelow(2**32) if seed is None else seed
     past = past_of(experiment, shared, is_over=False)
-    device = device_for(past, devices_here())
-    here, history, rows = str(numeric_class(device)), past.history, list[dict[str, Any]]()
-    _warn(past, device)
-    with (
-        _told(past),
-        tempfile.TemporaryDirectory(prefix="downpour-audit-") as folder,
-        closing(Workbench(past, Path(folder), device)) as bench,
-    ):
+    history, rows = past.history, list[dict[str, Any]]()
+    with _workbench(past) as (bench, device):
+        here = str(numeric_class(device))
         first = bench.begin(data_dir, history.prepared.dataset)
         kept = DirectoryStore(past.shared.experiments / past.experiment)
         alone = past.trained_alone(here, kept.list(), first.checksum)
@@ -448,10 +437,19 @@ def _warn(past: Past, device: str) -> None:
 
 
 @contextmanager
-def _told(past: Past) -> Iterator[None]:
-    """Report what makes a replay impossible as the user's mistake, in the user's words."""
+def _workbench(past: Past) -> Iterator[tuple[Workbench, str]]:
+    """Yield a workbench in a temporary folder, and its device.
+
+    What makes a replay impossible is reported as the user's mistake, in the user's words.
+    """
+    device = device_for(past, devices_here())
+    _warn(past, device)
     try:
-        yield
+        with (
+            tempfile.TemporaryDirectory(prefix="downpour-replay-") as folder,
+            closing(Workbench(past, Path(folder), device)) as bench,
+        ):
+            yield bench, device
     except SharedDirectoryError:
         raise
     except (UnfitWorker, StoreError) as error:

@@ -134,7 +134,7 @@ class ManagerHost:
         self.address = self.server.answer_of(MANAGER, START_SECONDS)
 
 
-_LEFT, _ASKED_WRONGLY = 0, 2
+_LEFT = 0
 
 
 @dataclass(slots=True)
@@ -283,7 +283,7 @@ class PlacedCluster:
 
     def _note_end(self, place: _Place, ended: Ended) -> None:
         place.last = ended
-        finals = {_LEFT, _ASKED_WRONGLY}
+        finals = {_LEFT, SpecError.exit_status}
         is_final = ended.status is not None if self.is_here else ended.status in finals
         place.is_to_restart = not (is_final or place.is_given_back)
         if place.is_to_restart:
@@ -293,7 +293,7 @@ class PlacedCluster:
         """Return the error for when no worker is left: the first reason that a worker gave."""
         for name, place in self._places.items():
             if place.last is not None and place.last.status != _LEFT:
-                wrong = place.last.status == _ASKED_WRONGLY
+                wrong = place.last.status == SpecError.exit_status
                 reason = place.last.reason or f"it exited with status {place.last.status}"
                 return LaunchError(f"{name}: {reason}; see {self.log}", asked_wrongly=wrong)
         return LaunchError(f"all workers have left; see {self.log}")

@@ -33,7 +33,7 @@ import psutil
 from pydantic import TypeAdapter
 from setproctitle import setproctitle
 
-from downpour.base.errors import DownpourError, LaunchError
+from downpour.base.errors import DownpourError, LaunchError, SpecError
 from downpour.base.names import CPU
 from downpour.cluster.launchers import Ended, LaunchPlan
 from downpour.cluster.options import ManagerOptions, WorkerOptions, training_environment
@@ -50,7 +50,6 @@ logger = logging.getLogger(__name__)
 _CLOSE_SECONDS = 15.0
 """A fork server gives its workers five seconds to leave, and then its manager."""
 _LISTEN_SECONDS = 1.0
-_ASKED_WRONGLY = 2
 
 
 class ForkServerProcess:
@@ -115,7 +114,9 @@ class ForkServerProcess:
         """Return the error of a process that does not run, or did not start in time."""
         news = self._news.get(name, {})
         if error := news.get("error"):
-            return LaunchError(str(error), asked_wrongly=news.get("status") == _ASKED_WRONGLY)
+            return LaunchError(
+                str(error), asked_wrongly=news.get("status") == SpecError.exit_status
+            )
         if "exited" in news:
             return LaunchError(f"{name} exited with status {news['exited']}; see {self.log}")
         late = f" within {waited_seconds:.0f} s" if waited_seconds and not self.is_over else ""

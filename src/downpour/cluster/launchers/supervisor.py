@@ -27,7 +27,7 @@ from setproctitle import setproctitle
 
 from downpour.base.errors import DownpourError, LaunchError, SpecError
 from downpour.cluster.launchers import Launcher, LaunchPlan, RunningCluster, kind_of
-from downpour.cluster.launchers.cluster import LASTING_SECONDS, PAUSES_SECONDS, PlacedCluster
+from downpour.cluster.launchers.cluster import PlacedCluster, Restarts
 from downpour.cluster.launchers.cluster_files import ClusterFiles, ClusterInfo, StopRequest
 from downpour.cluster.launchers.ssh import LocalEngine
 from downpour.cluster.options import ONE_HASH_SEED, training_environment
@@ -207,7 +207,7 @@ class Supervisor:
         """Start the cluster, and restart it whenever it ends on its own."""
         with self._folder.kept():
             self._tell(state="starting")
-            pauses, began_seconds = iter(PAUSES_SECONDS), time.monotonic()
+            restarts = Restarts(time.monotonic)
             while True:
                 try:
                     return self._serve()
@@ -217,11 +217,10 @@ class Supervisor:
                     trouble = error
                 log.warning("%s; the supervisor restarts it", trouble)
                 self._tell(state="starting", trouble=str(trouble))
-                if time.monotonic() - began_seconds >= LASTING_SECONDS:
-                    pauses = iter(PAUSES_SECONDS)
-                if self._wait_for_stop(next(pauses, PAUSES_SECONDS[-1])) is not None:
-                    return None
-                began_seconds = time.monotonic()
+                while not restarts.is_due():
+                    if self._wait_for_stop(LOOK_SECONDS) is not None:
+                        return None
+                restarts.begin()
 
     def _serve(self) -> None:
         """Run the cluster until its orderly end; raises LaunchError if it ends on its own."""
@@ -322,7 +321,6 @@ JOIN_SECONDS = 60.0
 STOP_SECONDS = 150.0
 """More than any engine takes to close: Slurm's has 90 s."""
 _LOOK_AT_END_SECONDS = 0.1
-_ASKED_WRONGLY = 2
 
 
 def start(kept: SupervisedPlan) -> ClusterInfo:
@@ -391,7 +389,8 @@ def _wait_until_up(supervisor: Child, folder: ClusterFiles) -> ClusterInfo:
     while time.monotonic() < deadline:
         if supervisor.process.poll() is not None:
             reason = supervisor.last_words or f"it ended; see {supervisor.log}"
-            raise LaunchError(reason, asked_wrongly=supervisor.process.returncode == _ASKED_WRONGLY)
+            wrong = supervisor.process.returncode == SpecError.exit_status
+            raise LaunchError(reason, asked_wrongly=wrong)
         cluster = folder.read()
         if cluster is not None and cluster.pid == supervisor.process.pid and cluster.state == "up":
             return cluster

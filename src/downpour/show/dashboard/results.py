@@ -115,15 +115,12 @@ class WorkerRow:
         self.samples_per_second = round(samples / seconds, 1) if seconds > 1e-6 else None
         self.changed = line
 
-    def row(self) -> Row:
-        """Return the row as the page receives it."""
-        return _sent(self)
-
 
 _sent = attrgetter(
     *("number", "name", "state", "joined", "left", "numeric_class", "tasks_done"),
     *("samples_per_second", "cpu_share", "memory_bytes", "address", "doing"),
 )
+"""Returns a worker's row as the page receives it."""
 
 
 class WorkerTable:
@@ -178,7 +175,7 @@ class WorkerTable:
         """
         for worker in self._by_name.values():
             if after < worker.changed <= upto or (after == 0 and worker.changed):
-                yield worker.row()
+                yield _sent(worker)
 
 
 Told = tuple[float, str, int | None]

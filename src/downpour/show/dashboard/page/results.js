@@ -5,7 +5,7 @@
  * uPlot draws the curves in the colours of the page, along one of three axes, runs side by side.
  */
 (function (downpour) {
-  const { words, node, say } = downpour;
+  const { words, node, say, answered } = downpour;
   const HEIGHT = 220;
   const DASH = [6, 4];
   const POINTS_MOST = 2000;
@@ -181,14 +181,12 @@
     async _compare(id) {
       Object.assign(this, { otherId: id, other: null, drawn: "" });
       say(this.note, id ? "Reading…" : "");
-      try {
-        const tables = new downpour.Tables();
-        for (const frame of id ? await this.source.frames(id) : []) tables.take(frame);
-        if (this.otherId !== id) return;
-        this.other = id ? tables : null;
-        say(this.note, "");
-      } catch (error) {
-        say(this.note, `Cannot read it: ${error.message}`);
+      const [frames, trouble] = id ? await answered(this.source.frames(id), "it") : [null, ""];
+      if (this.otherId !== id) return;
+      say(this.note, trouble);
+      if (frames) {
+        this.other = new downpour.Tables();
+        for (const frame of frames) this.other.take(frame);
       }
       this.draw(this.now);
     }
@@ -271,10 +269,7 @@
       if (!areThere || this.asked) return;
       this.asked = true;
       const { id } = this;
-      let splits = null;
-      try {
-        splits = await this.source.splits(id);
-      } catch { /* the stream says what is wrong with the server */ }
+      const [splits] = await answered(this.source.splits(id), "splits");  // the stream tells the trouble
       if (this.id !== id || !splits || !splits.shards.length) return;
       this.splits = splits;
       this.root.hidden = false;
