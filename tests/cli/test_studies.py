@@ -160,20 +160,3 @@ def test_a_search_that_runs_elsewhere_is_told_of(
     assert outcome.out.splitlines()[-2].endswith("runs it")
     assert outcome.out.splitlines()[-1] == str(searched / "best.toml")
     assert not (searched / "search.png").exists()
-
-
-@pytest.mark.slow
-def test_runs_of_bad_luck_are_told_by_the_status(
-    downpour: Callable[..., Any], search_file: Path, tmp_path: Path
-) -> None:
-    """One that failed because of its values is not: there is nothing to be searched about it."""
-    folder = StudyFolder(tmp_path / "results", Search.from_toml(SEARCH))
-    run_study(folder, FakeBackend(hopeless={2}), Silence())
-    assert downpour("tune", search_file, "--out", folder.path).status == 0
-    text = SEARCH.replace("trials = 12", "trials = 13")
-    search_file.write_text(text)
-    grown = StudyFolder(folder.path, Search.from_toml(text))
-    run_study(grown, FakeBackend(unlucky={1}), Silence())
-    told = downpour("tune", search_file, "--out", folder.path, "--status")
-    assert "1 failed, 1 to repeat (run 13: no luck)" in told.out
-    assert "no process runs it now" in told.out

@@ -109,17 +109,6 @@ def test_keys_and_certificates_that_do_not_serve_are_named(
     assert told == f"tls_cert = '{certs / 'here.pem'}': {pair.replace(str(key), str(locked))}"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_key_that_is_not_this_users_is_named(
-    refused: Refused, tmp_path: Path, certs: Path
-) -> None:
-    """With the system's own word."""
-    key = tmp_path / "key.pem"
-    key.touch(mode=0)
-    told = refused("ping", *tls(certs, "here"), "--tls-key", key)
-    assert told == f"tls_key = '{key}': cannot be read (Permission denied)"
-
-
 def test_members_are_answered(
     downpour: Callable[..., Any], guarded: Manager, token_file: Path, certs: Path
 ) -> None:

@@ -103,19 +103,6 @@ def is_up(folder: ClusterFiles) -> bool:
     return cluster is not None and cluster.state == "up" and cluster.workers == ("worker-1",)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("drain_seconds", [0.0, 30.0])
-def test_it_is_up_until_any_machine_asks_it_to_end(drain_seconds: float, tmp_path: Path) -> None:
-    """The wish is a file, and nothing of the cluster is left."""
-    with kept(plan_in(tmp_path), InlineCluster) as folder:
-        until(lambda: is_up(folder))
-        assert folder.is_kept()
-        told = stop(folder, drain_seconds)
-        assert told is not None
-        assert told.manager.startswith("127.0.0.1:")
-    assert not (tmp_path / "cluster.json").exists()
-
-
 class Dying(InlineCluster):
     """A cluster that ends by itself, the first time that it is looked at."""
 

@@ -130,19 +130,6 @@ def test_nothing_is_left_of_a_cluster_not_even_after_an_error(
 
 
 @pytest.mark.slow
-def test_a_policy_gets_further_workers_up_to_double_their_number(
-    launcher: Launcher, tmp_path: Path
-) -> None:
-    """`provide` is told how many are wanted in all, and may be told so again and again."""
-    with embed(SPEC, 1, Surroundings(tmp_path, on=launcher)) as (cluster, client):
-        cluster.provide(0)
-        for _ in range(3):
-            cluster.provide(2)
-        seen = next(status for status in client.watch() if len(status.workers) == 2)
-    assert {worker.worker for worker in seen.workers} == {"worker-1", "worker-2"}
-
-
-@pytest.mark.slow
 def test_a_port_that_is_taken_is_told_in_one_line(launcher: Launcher, tmp_path: Path) -> None:
     """The user can correct it, so the exit status is 2."""
     with create_server(("0.0.0.0", 0)) as taken:

@@ -143,17 +143,3 @@ def test_a_refusal_of_systemd_is_quoted(asked: Path, tmp_path: Path) -> None:
         supervisor.enable(plan, supervisor.units(plan))
     assert told.value.exit_status == 2
     assert asked.exists()
-
-
-def test_without_systemd_there_is_no_service(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The line says so, and nothing is written."""
-    monkeypatch.setattr(supervisor, "RUNNING", tmp_path / "none")
-    plan = LaunchPlan(ManagerOptions(shared=str(tmp_path / "lab")), 1)
-    with pytest.raises(LaunchError, match="systemd does not run here") as told:
-        supervisor.enable(plan, {})
-    assert told.value.exit_status == 2
-    with pytest.raises(LaunchError, match="systemd does not run here"):
-        supervisor.disable("/lab")
-    assert list(tmp_path.iterdir()) == []

@@ -136,17 +136,6 @@ def test_a_record_that_is_not_listened_to_is_asked_for_once() -> None:
     assert client.asked_for_lines == 1
 
 
-def test_what_a_manager_trains_is_written_down_until_it_has_ended(tmp_path: Path) -> None:
-    """So that a study that is killed finds its run again."""
-    note = tmp_path / "request.json"
-    noted: list[str] = []
-    client = FakeClient()
-    with Remote(client, note).start(some_study()) as trained:
-        trained(RUN, lambda _: noted.append(note.read_text()), lambda *_: False)
-    assert RUN.id in noted[0]
-    assert not note.exists()
-
-
 def test_a_run_that_should_end_is_cancelled() -> None:
     """Once; nothing more is heard of it, and its record is as long as it came."""
     client = FakeClient()

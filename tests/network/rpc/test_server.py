@@ -328,14 +328,6 @@ def test_a_failing_end_of_a_connection_fails_alone(
     assert "no such luck" in caplog.text
 
 
-def test_a_port_in_use_is_told_in_one_line(manager: Served) -> None:
-    """The user learns which port, before anything is served."""
-    address = manager.server.address
-    with pytest.raises(SpecError, match="in use") as caught:
-        serve_manager(manager.service, address.host, address.port)
-    assert (caught.value.field, caught.value.value) == ("port", address.port)
-
-
 @pytest.mark.parametrize(
     ("host", "port", "field"), [("no.such.host.invalid", 0, "host"), ("127.0.0.1", 70000, "port")]
 )

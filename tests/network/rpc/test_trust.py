@@ -92,12 +92,6 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
         Trust.load(Credentials(token_file=str(tmp_path)))
 
 
-def test_tls_needs_all_of_its_files() -> None:
-    """The one that is missing is named."""
-    with pytest.raises(SpecError, match="tls_key = '': mutual TLS needs tls_cert, tls_key and"):
-        Trust.load(Credentials(tls_cert=__file__, tls_ca=__file__))
-
-
 def test_a_variable_that_is_no_utf_8_is_a_token_all_the_same() -> None:
     """Its bytes count, as Python keeps them in a text."""
     raw = b"\xff" * 20

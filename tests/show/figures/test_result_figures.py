@@ -58,13 +58,6 @@ def test_an_experiment_without_metrics_has_its_losses() -> None:
     assert losses.get_ylabel() == "loss"
 
 
-def test_a_timeline_has_every_worker() -> None:
-    """In lanes, as the report draws them."""
-    (axis,) = RESULT.timeline().axes
-    names = [text.get_text() for text in axis.get_yticklabels()]
-    assert names == ["worker-2", "worker-10"]
-
-
 def test_a_timeline_marks_when_someone_disturbed_a_process() -> None:
     """With a line, and a word on it in the key, as the report does."""
     at = RESULT.spans[0].end_seconds

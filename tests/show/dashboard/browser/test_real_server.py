@@ -21,7 +21,7 @@ from downpour.record.record_lines import DisturbedLine, RecordLine
 from downpour.record.view import observed
 from downpour.show.dashboard.page_data import PAGE, static_page
 from tests.show.dashboard.browser.conftest import Visit, until
-from tests.show.dashboard.records import large_record, texts
+from tests.show.dashboard.records import large_record
 from tests.show.dashboard.served import served
 
 pytestmark = pytest.mark.slow
@@ -77,24 +77,6 @@ def test_a_recorded_run_is_shown_with_its_tasks(visit: Visit, address: str, fold
     assert page.locator("#task .attempt").count() == 2
     assert "hand" in page.locator("#task .lines").inner_text()
     assert page.locator(".decision", has_text="hand over from d to a").count() == 1
-
-
-def test_a_line_that_is_appended_to_a_record_is_seen_within_two_seconds(
-    visit: Visit, address: str, folder: Path
-) -> None:
-    """From the file to the canvas it takes less than two seconds, however it got there."""
-    lines = list(texts(large_record(4, 3)))
-    half = len(lines) // 2
-    (folder / "growing").mkdir()
-    with (folder / "growing" / "record.jsonl").open("w") as record:
-        record.writelines(lines[:half])
-        record.flush()
-        page = visit(f"{address}/#/experiments/growing")
-        until(page, "seq => window.downpour?.page?.tables.seq === seq", half)
-        record.writelines(lines[half:])
-        record.flush()
-        until(page, "seq => downpour.page.tables.seq === seq", len(lines), seconds=2)
-    page.locator("#now").get_by_text("✓ finished").wait_for()
 
 
 def test_a_page_asks_only_for_what_is_there(visit: Visit, address: str) -> None:

@@ -73,18 +73,6 @@ def test_rows_that_come_again_change_nothing(visit: Visit, server: PlayedServer,
     assert len(found["attempts"][0]) == len(made.rows["attempts"]) + 1
 
 
-def test_what_the_server_learns_is_on_the_page_within_two_seconds(
-    visit: Visit, server: PlayedServer, playbook: Playbook, later: list[dict[str, Any]]
-) -> None:
-    """A frame that is appended is drawn without anybody's help."""
-    page = visit(server.address)
-    known(page, playbook.frames["run"][-1]["seq"])
-    for frame in later:
-        playbook.append("run", frame)
-    until(page, "seq => downpour.page.tables.seq === seq", arg=later[-1]["seq"], seconds=2)
-    assert dump(page) == folded(page, playbook.frames["run"])
-
-
 def test_a_server_that_was_killed_and_returns_goes_on_from_the_last_line(
     visit: Visit, playbook: Playbook, later: list[dict[str, Any]]
 ) -> None:
