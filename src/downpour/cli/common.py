@@ -230,28 +230,22 @@ def typed(name: str, annotation: Any, default: Any = None) -> Parameter:
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def whole_number(text: str) -> int:
-    """Read a whole number; raises `typer.BadParameter` for any other text."""
-    try:
-        return int(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text[:80]!r} is not a whole number") from None
-
-
-def number(text: str) -> float:
-    """Read a number; raises `typer.BadParameter` for any other text."""
-    try:
-        return float(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text[:80]!r} is not a number") from None
-
-
 def location(text: str) -> Path | str:
     """Read a shared directory's location: an object store's URL stays text, all else is a path."""
     return checked_url("shared", text) if is_object_store(text) else path_of("shared", text)
 
 
-_PARSERS: dict[Any, Callable[[str], Any]] = {int: whole_number, float: number}
+def _parser(kind: type, accepted: str) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        try:
+            return kind(text)
+        except ValueError:
+            raise typer.BadParameter(f"{text[:80]!r} is not {accepted}") from None
+
+    return read
+
+
+_PARSERS = {int: _parser(int, "a whole number"), float: _parser(float, "a number")}
 
 
 _AGE = re.compile(r"(\d{1,6})([smhd])")

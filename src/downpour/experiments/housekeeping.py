@@ -134,7 +134,9 @@ class Housekeeper:
         Raises:
             SpecError: it is needed, or it does not exist.
         """
-        summary = self._known(experiment)
+        if experiment not in self.experiments:
+            raise SpecError("ID", experiment, f"no such experiment in {self._shared.where}")
+        summary = self.experiments[experiment]
         if not self._has_ended(summary):
             if self._may_go_on(experiment):
                 run = self._shared.experiment_path(experiment) / RUN_LOCK_NAME
@@ -213,11 +215,6 @@ class Housekeeper:
                 if changed_seconds(self._records / name) < seconds:
                     older.append(name)
         return older
-
-    def _known(self, experiment: str) -> ExperimentSummary:
-        if experiment not in self.experiments:
-            raise SpecError("ID", experiment, f"no such experiment in {self._shared.where}")
-        return self.experiments[experiment]
 
     def _has_ended(self, summary: ExperimentSummary) -> bool:
         # Its manager writes the record last, when it needs no other file of the folder any more.

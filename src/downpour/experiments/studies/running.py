@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Protocol
 
 from rich.console import Console
 
@@ -267,31 +267,24 @@ def measured_in(lines: Sequence[str], tables: Tables) -> Iterator[tuple[int, Mea
                 tables.take(0.0, fact)
 
 
-class StudyDisplay:
+class StudyDisplay(ProgressDisplay):
     """A context manager that shows a study's progress; it draws bars only on a terminal."""
 
     def __init__(self, console: Console, say: Callable[[str], None]) -> None:
-        self._display = ProgressDisplay(console)
+        super().__init__(console)
         self._say = say
-        self._bar = self._display.bars.add_task("runs", total=None, count="", left="")
+        self._bar = self.bars.add_task("runs", total=None, count="", left="")
         self._seconds_left: float | None = None
         self._since = 0.0
 
-    def __enter__(self) -> Self:
-        self._display.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._display.__exit__()
-
     def begins(self, run: Run, progress: StudyProgress) -> None:
         """Show a run's own bars from the start."""
-        self._display.again(run.title)
+        self.again(run.title)
         self._draw(progress)
 
-    def shows(self, status: Status) -> None:
+    def show(self, status: Status) -> None:
         """Draw the current state of the run."""
-        self._display.show(status)
+        super().show(status)
         self._count_down()
 
     def ends(self, line: str, progress: StudyProgress) -> None:
@@ -301,7 +294,7 @@ class StudyDisplay:
 
     def _draw(self, progress: StudyProgress) -> None:
         self._seconds_left, self._since = progress.seconds_left, time.monotonic()
-        self._display.bars.update(
+        self.bars.update(
             self._bar,
             description=progress.headline,
             completed=progress.total - progress.left,
@@ -315,7 +308,7 @@ class StudyDisplay:
         left = self._seconds_left
         if left is not None:
             left = max(0.0, left - (time.monotonic() - self._since))
-        self._display.bars.update(self._bar, left=about(left))
+        self.bars.update(self._bar, left=about(left))
 
 
 # A busy machine takes seconds to import what a study needs. After this long we assume that the
@@ -387,7 +380,7 @@ def _run(
     is_first: bool,
 ) -> None:
     began = time.monotonic()
-    record = train(run, display.shows, plan.on_epoch)
+    record = train(run, display.show, plan.on_epoch)
     result = Result.from_lines(record.decode().splitlines())
     summary = plan.judge(RunSummary.of(result, run.workers, time.monotonic() - began))
     if is_first and summary.asked_wrongly:

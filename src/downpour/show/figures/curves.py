@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from downpour.record.result_parts import Estimate, Measure, RoundResult
-from downpour.record.study_result import RunResult, SubgridResult, label
+from downpour.record.study_result import RunResult, SubgridResult, field_words, label
 from downpour.show.figures import style
 from downpour.show.tables.report_tables import final_classes, measured_by, part_of
 
@@ -122,7 +122,7 @@ def _panels(
     curves, faceted = list(curves), len(subgrid.axes) > 1
     panels: dict[str, list[_Line]] = {}
     for values, runs in subgrid.measured:
-        panel = f"{style.spoken(subgrid.axes[0])}: {label(values[0])}" if faceted else ""
+        panel = f"{field_words(subgrid.axes[0])}: {label(values[0])}" if faceted else ""
         lines = panels.setdefault(panel, [])
         for curve in curves:
             dots = _dots(runs, curve, along)
@@ -200,7 +200,7 @@ def outcome_figure(subgrid: SubgridResult, measure: Shown) -> Figure:
             style.draw_bars(axis, bars, len(looks))
             style.mark_lost(axis, subgrid, list(looks))
             style.name_clusters(axis, places)
-        axis.set_xlabel(style.spoken(subgrid.axes[ahead]))
+        axis.set_xlabel(field_words(subgrid.axes[ahead]))
         axis.set_ylabel("training, s" if measure == "time" else f"final {measure.axis}")
         if measure == "time" or numeric < 0:
             low, high = axis.get_ylim()
@@ -252,7 +252,7 @@ def classes_figure(subgrid: SubgridResult) -> Figure:
     rows = [(v, r) for v, r in subgrid.measured if r[0].has_uneven_data and final_classes(r[0])]
     shares = _percents([[final_classes(run) for run in runs] for _, runs in rows])
     names = [", ".join(map(label, values)) or subgrid.name for values, _ in rows]
-    axes = ", ".join(map(style.spoken, subgrid.axes)), "class"
+    axes = ", ".join(map(field_words, subgrid.axes)), "class"
     return _map_figure(shares, axes, names, range(shares.shape[1]), 0.32)
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from downpour.record.result_parts import Estimate
-from downpour.record.study_result import SubgridResult, label
+from downpour.record.study_result import SubgridResult, field_words, label
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -400,7 +400,7 @@ def legend(
         figure.legend(
             handles,
             list(looks),
-            title=", ".join(map(spoken, axes)),
+            title=", ".join(map(field_words, axes)),
             loc="outside lower center",
             ncols=len(looks) if sum(map(len, looks)) < _LEGEND_LETTERS else _LEGEND_COLUMNS,
         )
@@ -416,8 +416,3 @@ def is_numeric(subgrid: SubgridResult, axis: str) -> bool:
     values = [values[subgrid.axes.index(axis)] for values in subgrid.settings]
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
     return numbers and len(set(values)) > 1
-
-
-def spoken(axis: str) -> str:
-    """Return an axis as people say it."""
-    return axis.replace("_", " ")

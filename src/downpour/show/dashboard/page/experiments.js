@@ -8,7 +8,7 @@
  * computer that slept for an hour are one case: connect again, after that line.
  */
 (function (downpour) {
-  const { words, node, say, answered, keepFocus, SIGNS } = downpour;
+  const { words, node, region, say, answered, keepFocus, SIGNS } = downpour;
   const AGAIN_MILLISECONDS = 5000;
   const path = (...parts) => `/api/${parts.map(encodeURIComponent).join("/")}`;
 
@@ -273,7 +273,7 @@
     constructor(root, source) {
       Object.assign(this, { root, source });
       this.title = node("h1", { tabindex: "-1" });
-      this.place = node("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Runs" });
+      this.place = region("Runs");
       this.note = node("p", { class: "muted", role: "status" });
       root.append(this.title, this.note, this.place);
     }

@@ -218,9 +218,9 @@
 
     /** Open what a worker said while it trained an attempt. */
     _openLogs(i) {
-      const { worker, begin, end } = this.tables.attempts;
+      const { worker, begin } = this.tables.attempts;
       if (matchMedia("(max-width: 64rem)").matches) this._closeTask();  // it would cover them
-      this.logs.open(this.tables.workerName(worker[i]), begin[i], end[i] <= this.timeline.now ? end[i] : this.timeline.now);
+      this.logs.open(this.tables.workerName(worker[i]), begin[i], this.tables.endAt(i, this.timeline.now));
     }
 
     _showTask(task) {

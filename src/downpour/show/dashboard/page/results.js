@@ -5,7 +5,7 @@
  * uPlot draws the curves in the colours of the page, along one of three axes, runs side by side.
  */
 (function (downpour) {
-  const { words, node, say, answered } = downpour;
+  const { words, node, region, say, answered } = downpour;
   const HEIGHT = 220;
   const DASH = [6, 4];
   const POINTS_MOST = 2000;
@@ -238,7 +238,7 @@
       if (!last) return;
       const rows = last.classes.map((value, place) => [String(place), barOf(value), words.percent(value)]);
       const columns = [{ title: "class", text: true }, { title: "bar", text: true }, { title: "accuracy" }];
-      this.classes.replaceChildren(node("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of accuracy by class" },
+      this.classes.replaceChildren(region("Table of accuracy by class",
         downpour.table(`Accuracy by class after round ${last.round} (${last.part})`, columns, rows)));
     }
   }
@@ -253,7 +253,7 @@
   class Splits {
     constructor(root, source) {
       Object.assign(this, { root, source, id: "" });
-      this.place = node("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Classes of each shard" });
+      this.place = region("Classes of each shard");
       this.more = node("button", { type: "button", class: "more", onclick: () => this._fill(this.splits, Infinity) }, "Show all shards");
       root.append(this.place, this.more);
     }

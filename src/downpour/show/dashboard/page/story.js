@@ -8,7 +8,7 @@
  * and the key say what is there.
  */
 (function (downpour) {
-  const { words, node, say, answered, keepFocus } = downpour;
+  const { words, node, region, say, answered, keepFocus } = downpour;
   const ENDS = {
     open: "still trains", trained: "trained", last: "trained late: its round waited for it",
     moved: "went on elsewhere", stopped: "not needed any more", failed: "failed",
@@ -73,7 +73,7 @@
       const found = tables.attemptsOf(...task).filter((i) => all.begin[i] <= now);
       const rows = found.map((i) => {
         const outcome = tables.outcomeAt(i, now);
-        const took = (outcome === "open" ? now : all.end[i]) - all.begin[i];
+        const took = tables.endAt(i, now) - all.begin[i];
         const times = [words.moment(all.begin[i], 0.1), words.seconds(took), words.forecast(all, i)];
         return [i, all.attempt[i], tables.workerName(all.worker[i]), ...times, ENDS[outcome]];
       });
@@ -106,7 +106,7 @@
       this.newer = node("button", { type: "button", onclick: () => this._turn(-1) }, "Newer");
       this.older = node("button", { type: "button", onclick: () => this._turn(1) }, "Older");
       root.append(
-        node("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Timeline as a table" },
+        region("Timeline as a table",
           node("table", {}, node("caption", { class: "hidden" }, "Attempts, the newest first"),
             node("thead", {}, node("tr", {}, TITLES.map((title) => node("th", { scope: "col", class: "text" }, title)))), this.body)),
         node("div", { class: "tools" }, this.newer, this.older, this.place));
@@ -260,7 +260,7 @@
       const { tables, now } = this.timeline;
       const all = tables.attempts;
       const outcome = tables.outcomeAt(i, now);
-      const took = (outcome === "open" ? now : all.end[i]) - all.begin[i];
+      const took = tables.endAt(i, now) - all.begin[i];
       const lines = [`Round ${all.round[i]}, shard ${all.shard[i]}`, `${tables.workerName(all.worker[i])}, attempt ${all.attempt[i]}`,
         `${ENDS[outcome]} · ${words.seconds(took)} from ${words.moment(all.begin[i], 0.1)}`];
       if (downpour.isCopy(tables, i)) lines.push("a copy: the first update counts");

@@ -216,6 +216,12 @@
       return Number.isNaN(end) || end > moment ? "open" : OUTCOMES[this.attempts.outcome[i]];
     }
 
+    /** Return until when an attempt has gone on at a moment: its end, if that has come. */
+    endAt(i, moment) {
+      const end = this.attempts.end[i];
+      return end <= moment ? end : moment;
+    }
+
     /** Say whether a worker is there at a moment. */
     isHere({ joined, left }, moment) {
       return joined <= moment && (left === null || left === undefined || left > moment);

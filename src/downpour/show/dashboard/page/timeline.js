@@ -111,10 +111,9 @@
   function drawSelection({ context, colours, view, rank, tables, selected, cursor, now }) {
     const chosen = selected ? tables.attemptsOf(...selected) : [];
     for (const i of cursor >= 0 && !chosen.includes(cursor) ? [...chosen, cursor] : chosen) {
-      const { begin, end, worker } = tables.attempts;
-      const last = end[i] <= now ? end[i] : now;
+      const { begin, worker } = tables.attempts;
       const [x, y] = [view.x(begin[i]), view.y(rank[worker[i]])];
-      const size = [Math.max(3, view.x(last) - x), Math.max(2, view.rowHeight * 0.78)];
+      const size = [Math.max(3, view.x(tables.endAt(i, now)) - x), Math.max(2, view.rowHeight * 0.78)];
       for (const [colour, wide] of [[colours.paper, 5], [i === cursor ? colours["series-2"] : colours.ink, 2]]) {
         Object.assign(context, { strokeStyle: colour, lineWidth: wide });
         context.strokeRect(x - 1, y - 1, size[0] + 2, size[1] + 2);
@@ -363,9 +362,9 @@
 
     /** Scroll and zoom to an attempt. */
     reveal(i) {
-      const { begin, end, worker } = this.tables.attempts;
+      const { begin, worker } = this.tables.attempts;
       this.cursor = i;
-      this.view.show(begin[i], end[i] <= this.now ? end[i] : this.now, this.rank[worker[i]] || 0);
+      this.view.show(begin[i], this.tables.endAt(i, this.now), this.rank[worker[i]] || 0);
     }
   }
 

@@ -105,6 +105,11 @@
     return made;
   }
 
+  /** Make a part that scrolls, also by keys, with a name for those who hear it. */
+  function region(label, ...children) {
+    return node("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, ...children);
+  }
+
   /** Put a text into an element, if it is another one: readers and layout stay undisturbed. */
   function say(element, text) {
     if (element.textContent !== text) element.textContent = text;
@@ -139,6 +144,6 @@
 
   Object.assign(downpour, {
     words: { seconds, moment, bytes, percent, measure, number, count, forecast, cut, ago, digits },
-    node, say, answered, keepFocus, table,
+    node, region, say, answered, keepFocus, table,
   });
 })(window.downpour = window.downpour || {});

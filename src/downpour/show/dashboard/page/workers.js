@@ -7,7 +7,7 @@
  * from which line on to go on (`next`), and when to begin anew.
  */
 (function (downpour) {
-  const { words, node, say, answered } = downpour;
+  const { words, node, region, say, answered } = downpour;
   const ROW = 40;
   const NAME_MOST = 28;
   const SIGNS = { training: "●", publishing: "●", idle: "○", lost: "✕", left: "–" };
@@ -44,9 +44,8 @@
       this.below = node("tr", { "aria-hidden": "true" }, node("td", { colspan: COLUMNS.length }));
       this.body = node("tbody", {}, this.above, this.below);
       this.table = node("table", { class: "workers" }, node("caption", { class: "hidden" }, "Workers"), this._head(), this.body);
-      this.frame = node("div", {
-        class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of workers", onscroll: () => this._fill(),
-      }, this.table);
+      this.frame = region("Table of workers", this.table);
+      this.frame.addEventListener("scroll", () => this._fill());
       this.empty = node("p", { class: "muted" });
       root.append(node("div", { class: "tools" }, this.search, this.state, this.count), this.frame, this.empty);
     }
@@ -202,7 +201,7 @@
       this.span = node("button", { type: "button", onclick: () => this._forget() });
       this.note = node("p", { class: "muted", role: "status" });
       this.list = node("ol", { class: "log" });
-      this.frame = node("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Lines of the logs" }, this.list);
+      this.frame = region("Lines of the logs", this.list);
       this.details = root.querySelector("details");
       this.details.append(node("div", { class: "tools" }, this.worker, this.level, this.span), this.note, this.frame);
       this.details.addEventListener("toggle", () => this._begin());
