@@ -124,7 +124,6 @@ def _trained(
     from downpour.experiments.following import Watching
     from downpour.experiments.surroundings import explained
     from downpour.experiments.training import train
-    from downpour.host.child import command_for
     from downpour.show.tables.live import LINE_SECONDS, ProgressDisplay
 
     spec, quiet = request.spec, options.as_json or options.as_csv

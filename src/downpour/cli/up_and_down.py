@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from downpour.base import options as base
-from downpour.base.errors import DownpourError, SpecError, require
+from downpour.base.errors import DownpourError, SpecError, one_line, require
 from downpour.base.names import check_device
 from downpour.base.options import OptionText, checked_seconds, flag, option, options_of
 from downpour.cli import common
@@ -30,7 +30,7 @@ from downpour.cluster.launchers import (
     owners,
     planning,
 )
-from downpour.cluster.launchers.cluster_files import ClusterFiles, ClusterInfo
+from downpour.cluster.launchers.cluster_files import ClusterFiles, ClusterInfo, cluster_processes
 from downpour.cluster.launchers.ssh_script import SshOptions, read_hosts
 from downpour.cluster.options import ManagerOptions, checked_patience
 from downpour.files.spec_file import read_launch
@@ -201,7 +201,6 @@ def down(options: _DownOptions) -> None:
     nothing, with exit status 0.
     """
     from downpour.cluster.launchers import supervisor
-    from downpour.cluster.launchers.supervisor import stop
 
     shared = options.shared
     if options.service:
@@ -212,7 +211,7 @@ def down(options: _DownOptions) -> None:
     folder = ClusterFiles(shared.absolute())
     is_kept = folder.is_kept()
     with err().status("stopping"):
-        cluster = stop(folder, seconds)
+        cluster = supervisor.stop(folder, seconds)
     if cluster is None:
         note(f"no cluster is up in {shared}")
     elif not is_kept:
@@ -242,14 +241,15 @@ def _wanted(launching: Launching, device: str) -> int:
 
 def _keep(plan: LaunchPlan, launching: Launching, page: socket.socket | None) -> None:
     """Start a plan's supervisor, and tell the user how to give it work."""
-    from downpour.cluster.launchers.supervisor import SupervisedPlan, missing, start
+    from downpour.cluster.launchers.supervisor import SupervisedPlan, start
     from downpour.files.store import SharedDirectory
 
     shared = Path(plan.manager.shared)
     SharedDirectory.open(shared, create=True)
     with err().status("starting"):
         cluster = start(SupervisedPlan(on=launching.on, options=launching.options, plan=plan))
-    late = missing(cluster, plan.workers)
+    planned = [plan.worker(number, "").name for number in range(1, plan.workers + 1)]
+    late = [name for name in planned if name not in cluster.registered]
     devices = f" on {', '.join(cluster.devices)}" if cluster.devices else ""
     workers = f"{plan.workers} worker{'' if plan.workers == 1 else 's'}{devices}"
     say(f"manager at {cluster.manager}, {workers}, shared directory {shared}")
@@ -352,7 +352,6 @@ def _processes(
     cluster: ClusterInfo | None, root: Path, credentials: Credentials, *, is_kept: bool
 ) -> list[ClusterProcess]:
     """Return the processes, or none if neither a supervisor nor a manager answers."""
-    from downpour.cluster.launchers.cluster_files import cluster_processes
     from downpour.files.store import SharedDirectory
     from downpour.files.store.lease import leader_of
 
@@ -382,8 +381,6 @@ def _status(shared: SharedDirectory, credentials: Credentials) -> Status | None:
 def _table(rows: Sequence[ClusterProcess]) -> Table:
     from rich.table import Table
     from rich.text import Text
-
-    from downpour.base.errors import one_line
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("process", no_wrap=True)

@@ -82,24 +82,10 @@ def run_trials(work: Work, settings: Settings, *, blind: bool) -> list[Trial]:
     return trials
 
 
-def experiment_of(path: Path | None, data_dir: Path | None) -> Spec | None:
-    """Read the spec to train, and check its dataset before the comparison runs for minutes."""
-    from downpour.files.spec_file import read_spec
-    from downpour.learning.tasks.agreement import check_named
-
-    if path is None:
-        return None
-    spec = read_spec(path)
-    check_named(spec, data_dir)
-    return spec
-
-
-def train_trials(trials: list[Trial], spec: Spec | None, data_dir: Path | None) -> list[Trial]:
-    """Train with the shards that counted in each trial, if there is a spec."""
+def train_trials(trials: list[Trial], spec: Spec, data_dir: Path | None) -> list[Trial]:
+    """Train with the shards that counted in each trial."""
     from downpour_lab.policylab.learning import Learning
 
-    if spec is None:
-        return trials
     rounds = sum(len(trial.rounds) for trial in trials if trial.trainable)
     trained, classes = [], {}
     with TemporaryDirectory(prefix="downpour-") as folder, progress(rounds) as begin:
@@ -263,6 +249,8 @@ def compare_policies(
         return
     refuse_unused(context, _OF_AN_ID, "needs an experiment's ID")
     require("downpour compare-policies", "report")
+    from downpour.files.spec_file import read_spec
+    from downpour.learning.tasks.agreement import check_named
     from downpour_lab.policylab.comparison import Settings
     from downpour_lab.policylab.tables import Prices, policy_figure, rows_of
 
@@ -276,9 +264,12 @@ def compare_policies(
     )
     contenders = contenders_of(options.policies, options.standbys, snapshots=options.snapshots)
     work = work_of(options, contenders)
-    experiment = experiment_of(options.spec, options.data_dir)
+    spec = None if options.spec is None else read_spec(options.spec)
+    if spec is not None:  # now, because the comparison runs for minutes
+        check_named(spec, options.data_dir)
     trials = run_trials(work, settings, blind=options.blind)
-    trials = train_trials(trials, experiment, options.data_dir)
+    if spec is not None:
+        trials = train_trials(trials, spec, options.data_dir)
     prices = Prices(node_hour=options.price, model_mb=options.model_mb)
     _print(rows_of(trials, prices), _tables(trials, prices), options)
     if options.figure is not None:

@@ -232,7 +232,8 @@ def plans(measured: ProbeResult) -> Iterator[TrainingPlan]:
 
 
 def _planned(name: str, measured: ProbeResult, spec: ResolvedSpec, workers: int) -> TrainingPlan:
-    quicker = _quicker(measured, spec)
+    slowest = max(max(speeds.values()) for speeds in measured.speeds)
+    quicker = min(1.0, _TASK_SECONDS_MAX / (max(_sizes(measured, spec)) * slowest))
     runs = [_whole(measured, spec, speeds, workers, quicker) for speeds in measured.speeds]
     evaluate_seconds = measured.evaluate_seconds * quicker
     rounds = [_round_seconds(run, evaluate_seconds) / quicker for run in runs]
@@ -257,12 +258,6 @@ def _sizes(measured: ProbeResult, spec: ResolvedSpec) -> tuple[float, ...]:
     each = spec.meetings.each
     most = math.inf if spec.local_steps is None else spec.local_steps * spec.batch_size
     return tuple(min(one / each, most) / measured.usual_samples for one in measured.samples)
-
-
-def _quicker(measured: ProbeResult, spec: ResolvedSpec) -> float:
-    """Return how many seconds to simulate for each second, at most 1."""
-    slowest = max(max(speeds.values()) for speeds in measured.speeds)
-    return min(1.0, _TASK_SECONDS_MAX / (max(_sizes(measured, spec)) * slowest))
 
 
 def _whole(

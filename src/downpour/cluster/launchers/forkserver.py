@@ -372,7 +372,6 @@ _ROLES: dict[str, Callable[[dict[str, Any], Callable[[object], None]], None]] = 
     "worker": _run_worker,
     "look": _run_look,
 }
-
 _PRELOADED = {
     "manager": ("downpour.cluster.manager.process", "downpour.cluster.manager.global_model"),
     "worker": ("downpour.cluster.worker.process", "downpour.cluster.worker.task_runner"),

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
+from typing import Any
 from uuid import uuid4
 
 from downpour.base import VERSION
@@ -139,6 +140,7 @@ kill $guard 2>/dev/null
 echo "{ended}$status"
 exit $status
 """
+# Besides the clock and the folder, it tells fields of `Look`.
 _LOOK = """\
 import json, os, sys, time
 seen = {"clock": time.time(), "version": "", "numerics": "", "folder": "missing"}
@@ -334,22 +336,13 @@ def _look(host: Host, options: SshOptions, probe: Path, *, numerics: bool) -> Lo
     found = [line for line in done.stdout.splitlines() if line.startswith(SEEN)]
     if not found:
         return Look(host, _reason(host, done))
-    seen = json.loads(found[-1].removeprefix(SEEN))
+    seen: dict[str, Any] = json.loads(found[-1].removeprefix(SEEN))
+    clock, folder = seen.pop("clock"), seen.pop("folder")
     # The host read its clock between `before` and `after`: only a time outside is a difference.
-    ahead = max(seen["clock"] - after, 0.0) or min(seen["clock"] - before, 0.0)
-    obstacle = _obstacle(host, str(probe.parent), seen["version"], seen["folder"])
-    return Look(
-        host,
-        obstacle,
-        caller=seen["caller"],
-        ahead_seconds=ahead,
-        numerics=one_line(seen["numerics"]),
-        version=one_line(seen["version"]),
-        cores=seen["cores"],
-        load=seen["load"],
-        memory_bytes=seen["memory_bytes"],
-        cards=seen["cards"],
-    )
+    ahead = max(clock - after, 0.0) or min(clock - before, 0.0)
+    obstacle = _obstacle(host, str(probe.parent), seen["version"], folder)
+    seen |= {name: one_line(text) for name, text in seen.items() if isinstance(text, str)}
+    return Look(host, obstacle, ahead_seconds=ahead, **seen)
 
 
 def _reason(host: Host, done: subprocess.CompletedProcess[str]) -> str:

@@ -364,12 +364,6 @@ def stop(folder: ClusterFiles, drain_seconds: float) -> ClusterInfo | None:
     return cluster
 
 
-def missing(cluster: ClusterInfo, workers: int) -> list[str]:
-    """Return the names of the workers of a plan that have not registered."""
-    planned = [f"worker-{number}" for number in range(1, workers + 1)]
-    return [name for name in planned if name not in cluster.registered]
-
-
 def _wait_for_workers(supervisor: Child, folder: ClusterFiles) -> ClusterInfo:
     """Wait until every worker has registered or ended for good, or until the time is up."""
     deadline = time.monotonic() + JOIN_SECONDS

@@ -108,24 +108,19 @@
       this.retry = this.sleep = 0;
       this.lastPulse = Date.now();
       this.pulse = setInterval(() => this._beat(), PULSE_MILLISECONDS);
-      this.stops = [
-        this._on(window, "online", () => this._now()),
-        this._on(window, "offline", () => this._lost("This computer is offline. What you see may be old.")),
-        this._on(document, "visibilitychange", () => this._visible()),
-      ];
+      this.ending = new AbortController();
+      const { signal } = this.ending;
+      window.addEventListener("online", () => this._now(), { signal });
+      window.addEventListener("offline", () => this._lost("This computer is offline. What you see may be old."), { signal });
+      document.addEventListener("visibilitychange", () => this._visible(), { signal });
       this._connect();
-    }
-
-    _on(target, name, listener) {
-      target.addEventListener(name, listener);
-      return () => target.removeEventListener(name, listener);
     }
 
     close() {
       this.closed = true;
       clearInterval(this.pulse);
       this._disconnect();
-      for (const stop of this.stops) stop();
+      this.ending.abort();
     }
 
     _connect() {
