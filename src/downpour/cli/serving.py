@@ -25,13 +25,7 @@ from downpour.cli.printing import SIGNALLED, note, outlive_readers
 from downpour.cluster.options import ManagerOptions, WorkerOptions, checked_patience
 from downpour.host.child import checked_command, notice_at
 from downpour.host.paths import TOKEN_NAME, Credentials, is_object_store
-from downpour.host.process import (
-    allow_many_descriptors,
-    on_interrupt,
-    on_leaving,
-    set_up_log,
-    waiting_for_leave,
-)
+from downpour.host.process import on_leaving, set_up_log, waiting_for_leave
 
 if TYPE_CHECKING:
     from downpour.experiments.page_server.server import PageServer
@@ -129,6 +123,7 @@ def dashboard(options: _DashboardOptions, credentials: Credentials) -> None:
     """
     require("downpour dashboard", "dashboard")
     from downpour.experiments.page_server.server import serve
+    from downpour.host.process import allow_many_descriptors, on_interrupt
     from downpour.network.rpc.trust import Trust
 
     outlive_readers()

@@ -440,7 +440,7 @@ def _warn(past: Past, device: str) -> None:
 def _workbench(past: Past) -> Iterator[tuple[Workbench, str]]:
     """Yield a workbench in a temporary folder, and its device.
 
-    What makes a replay impossible is reported as the user's mistake, in the user's words.
+    If a replay is impossible, this reports it as the user's mistake, in the user's words.
     """
     device = device_for(past, devices_here())
     _warn(past, device)
