@@ -65,9 +65,9 @@ AGGREGATORS = Family(
     "aggregate",
     "downpour.aggregators",
     {
-        "average": Member("downpour.files.aggregators.passes:equal_weights"),
+        "average": Member("downpour.files.aggregators.passes:AVERAGE"),
         "weighted": Member("downpour.files.aggregators.passes:loss_weights", "by loss"),
-        "samples": Member("downpour.files.aggregators.passes:samples_weights", "FedAvg"),
+        "samples": Member("downpour.files.aggregators.passes:SAMPLES", "FedAvg"),
         "first": Member(
             "downpour.files.aggregators.passes:first_weights",
             "that of shard 0, like the ECE751 code",

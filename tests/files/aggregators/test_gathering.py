@@ -12,7 +12,7 @@ from downpour.base.errors import UpdatesRefused
 from downpour.base.values import PublishedFile
 from downpour.files.aggregators import (
     AGGREGATORS,
-    AMOUNTS,
+    ByAmount,
     Contribution,
     Counted,
     Gathering,
@@ -24,9 +24,13 @@ from downpour.files.store import WHOLE, Array, UpdateFormat, decode, encode, mod
 from downpour.files.store.layout import MemoryStore
 from downpour.files.store.updates import compress
 from downpour.host import process as descriptors
-from tests.files.aggregators.conftest import spoiled, whole
+from tests.files.aggregators.conftest import WEIGHING, spoiled, whole
 
 Tensors = dict[str, Array]
+
+AMOUNTS = {
+    name: rule.amount for name in WEIGHING if isinstance(rule := AGGREGATORS[name], ByAmount)
+}
 
 
 class Counting(MemoryStore):

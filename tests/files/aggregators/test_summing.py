@@ -203,7 +203,7 @@ def test_a_sum_for_which_memory_is_short_goes_into_a_file(
     elif disk:
         monkeypatch.delattr(os, "posix_fallocate")
     spilled = mean_of(base, [files], divisor=2).sums[0]
-    memory: Any = spilled.totals[0]
+    memory: Any = next(iter(spilled.totals.values()))
     while isinstance(memory, np.ndarray):
         memory = memory.base
     assert isinstance(memory, memoryview) == (not disk)

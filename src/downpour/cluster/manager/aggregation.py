@@ -44,15 +44,15 @@ class Aggregation:
         """
         arrived = list(self.arrived.values())
         self.arrived.clear()
-        amount = aggregators.AMOUNTS.get(self._spec.aggregate)
-        if amount is None or not arrived:
+        rule = aggregators.AGGREGATORS[self._spec.aggregate]
+        if not isinstance(rule, aggregators.ByAmount) or not arrived:
             return
         model = arrived[-1].model
         added = [contribution(each.shard, each.update) for each in arrived if each.model == model]
         with suppress(StoreError):
             gathering = self._gathering_to(model, arrived[-1].base)
             gathering.add(
-                [aggregators.Counted(contribution=each, factor=amount(each)) for each in added]
+                [aggregators.Counted(contribution=each, factor=rule.amount(each)) for each in added]
             )
 
     def fold(
@@ -62,10 +62,9 @@ class Aggregation:
         contributions: Sequence[aggregators.Contribution],
     ) -> tuple[dict[str, Array], Mapping[str, str]]:
         """Fold a round, whose tasks began from `began`; return tensors and a version's metadata."""
-        gathering, amount = (
-            self._taken_to(model, began),
-            aggregators.AMOUNTS.get(self._spec.aggregate),
-        )
+        gathering = self._taken_to(model, began)
+        rule = aggregators.AGGREGATORS[self._spec.aggregate]
+        amount = rule.amount if isinstance(rule, aggregators.ByAmount) else None
         arrays = aggregators.fold(
             self._store,
             model,

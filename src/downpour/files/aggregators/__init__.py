@@ -16,22 +16,17 @@ from downpour.files.aggregators.additions import Combine
 from downpour.files.aggregators.outer_step import first_state, is_state_of, take_step
 from downpour.files.aggregators.passes import (
     Aggregator,
-    Amount,
+    ByAmount,
     Contribution,
     Counted,
     Weights,
-    equal_amount,
     examine,
-    samples_amount,
 )
 from downpour.files.aggregators.statistics import Statistic
 from downpour.files.aggregators.versions import Gathering, Move, Versions, fold, moved, own_after
 from downpour.files.store import Array
 
 AGGREGATORS: Mapping[str, Aggregator] = families.AGGREGATORS
-
-AMOUNTS: Mapping[str, Amount] = {"average": equal_amount, "samples": samples_amount}
-"""The rules that sum an update as it arrives; other rules read all updates at the end."""
 
 
 def weigh(rule: str, contributions: Sequence[Contribution]) -> Weights | Combine:

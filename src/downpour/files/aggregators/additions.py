@@ -48,13 +48,16 @@ class PartialSum:
     def __init__(self, layout: Layout, ranges: Sequence[HeldRange]) -> None:
         self._layout = layout
         self._data = _memory(layout.size_bytes)
-        self._results = [self._data[each.start : each.stop].view(each.dtype) for each in ranges]
-        self.totals = [_room_for_sum(result) for result in self._results]
-        """One array for each range, in which its sum grows."""
+        self._results = [each.numbers(self._data) for each in ranges]
+        self.totals = {
+            each: result if each.sum_dtype == each.dtype else np.empty(result.shape, each.sum_dtype)
+            for each, result in zip(ranges, self._results, strict=True)
+        }
+        """The array for each range in which its sum grows."""
 
     def tensors(self) -> dict[str, Array]:
         """Return its numbers as tensors by name, views of one buffer."""
-        for result, total in zip(self._results, self.totals, strict=True):
+        for result, total in zip(self._results, self.totals.values(), strict=True):
             if total is not result:
                 result[:] = total
         return self._layout.views(self._data)
@@ -76,11 +79,6 @@ def _memory(size_bytes: int) -> Array:
         except OSError as error:
             log.warning("a sum of %d bytes fits neither memory nor disk: %s", size_bytes, error)
     return np.empty(size_bytes, np.uint8)
-
-
-def _room_for_sum(result: Array) -> Array:
-    narrow = result.dtype.kind == "f" and result.itemsize < np.dtype(np.float32).itemsize
-    return np.empty(result.shape, np.float32) if narrow else result
 
 
 Combine: TypeAlias = Callable[[Array], Array]

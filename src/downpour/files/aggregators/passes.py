@@ -61,10 +61,6 @@ Aggregator: TypeAlias = Callable[[Sequence[Contribution]], Weights | Combine]
 `Statistic` does, a function of their numbers."""
 
 
-Amount: TypeAlias = Callable[[Contribution], float]
-"""Returns a contribution's amount without the others; weights are shares of the total."""
-
-
 def shares(amounts: Sequence[float]) -> tuple[float, ...]:
     """Return each amount divided by their sum; equal shares if all amounts are zero."""
     if not amounts:
@@ -77,15 +73,29 @@ def shares(amounts: Sequence[float]) -> tuple[float, ...]:
     return tuple(amount / largest / total for amount in amounts)
 
 
-def equal_amount(contribution: Contribution) -> float:
-    """Return how much each contribution counts."""
-    del contribution
-    return 1.0
+@dataclass(frozen=True, slots=True)
+class ByAmount:
+    """An aggregator whose weights are shares of amounts.
+
+    We know the `amount` of a contribution without the others, so we can sum updates as they arrive.
+    The other rules read all updates at the end.
+    """
+
+    amount: Callable[[Contribution], float]
+
+    def __call__(self, contributions: Sequence[Contribution]) -> tuple[float, ...]:
+        """Return each amount's share of all."""
+        return shares([self.amount(contribution) for contribution in contributions])
 
 
-def equal_weights(contributions: Sequence[Contribution]) -> tuple[float, ...]:
-    """Return equal weights: the plain mean, Σ w_i / N."""
-    return shares([equal_amount(contribution) for contribution in contributions])
+AVERAGE = ByAmount(lambda _: 1.0)
+"""The plain mean, Σ w_i / N."""
+
+SAMPLES = ByAmount(lambda contribution: float(contribution.samples))
+"""Each contribution counts by the examples that its shard holds: Σ n_i w_i / Σ n_i.
+
+This is FedAvg's rule (McMahan et al. 2017, https://arxiv.org/abs/1602.05629, algorithm 1).
+"""
 
 
 def loss_weights(contributions: Sequence[Contribution]) -> tuple[float, ...]:
@@ -103,19 +113,6 @@ def loss_weights(contributions: Sequence[Contribution]) -> tuple[float, ...]:
     if refused:
         raise UpdatesRefused(refused)
     return shares([contribution.loss for contribution in contributions])
-
-
-def samples_amount(contribution: Contribution) -> float:
-    """Return how much a contribution counts."""
-    return float(contribution.samples)
-
-
-def samples_weights(contributions: Sequence[Contribution]) -> tuple[float, ...]:
-    """Weigh each contribution by the examples that its shard holds: Σ n_i w_i / Σ n_i.
-
-    This is FedAvg's rule (McMahan et al. 2017, https://arxiv.org/abs/1602.05629, algorithm 1).
-    """
-    return shares([samples_amount(contribution) for contribution in contributions])
 
 
 def first_weights(contributions: Sequence[Contribution]) -> tuple[float, ...]:

@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import xxhash
@@ -125,63 +124,23 @@ class Summing:
             sole=sole,
             lanes=self._lanes,
         )
-        stretches = [_Stretch(number, place) for number, place in enumerate(self._ranges)]
         if self._lanes == 1:
-            sound = [job.sum_lane(stretches, 0)]
+            sound = [job.sum_lane(self._ranges, 0)]
         else:
             with ThreadPoolExecutor(self._lanes) as pool:
-                sound = list(pool.map(partial(job.sum_lane, stretches), range(self._lanes)))
+                sound = list(pool.map(partial(job.sum_lane, self._ranges), range(self._lanes)))
         self._hashes_base = False
         checksums = tuple(hasher.hexdigest() for hasher in job.hashers)
         return AddedFiles(sums=tuple(plan.sums), checksums=checksums, sound=all(sound))
 
 
-@dataclass(frozen=True, slots=True)
-class _Stretch:
-    """Numbers that files hold in the same way, the `number`-th such stretch of the model."""
-
-    number: int
-    place: HeldRange
-
-    @property
-    def is_float(self) -> bool:
-        return self.place.dtype.kind == "f"
-
-    @property
-    def is_compressed(self) -> bool:
-        return self.place.codec is not None
-
-    @property
-    def count(self) -> int:
-        return (self.place.stop - self.place.start) // self.place.dtype.itemsize
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of its sums."""
-        narrow = self.is_float and self.place.dtype.itemsize < 4
-        return np.dtype(np.float32) if narrow else self.place.dtype
-
-    def step(self, pieces: int) -> int:
-        """Return how many numbers a thread sums at a time, with this many pieces of memory."""
-        step = max(1, PIECE_BYTES // max(1, pieces) // self.dtype.itemsize)
-        return max(STRIDE, step - step % STRIDE) if self.is_compressed else step
-
-    def base(self, source: SummedFile) -> Array:
-        """Return the numbers of the model."""
-        return source.data[self.place.start : self.place.stop].view(self.place.dtype)
-
-    def held(self, source: SummedFile) -> Array:
-        """Return an update's content: numbers, or bytes to decode."""
-        held = source.data[self.place.held_start : self.place.held_stop]
-        return held if self.is_compressed else held.view(self.place.dtype)
-
-    def cut(self, part: slice, *, with_padding: bool = False) -> slice:
-        """Return where an update holds numbers of a stretch; they begin at a multiple of STRIDE."""
-        codec = self.place.codec
-        if codec is None:
-            return part
-        is_end = with_padding and part.stop >= self.count
-        return slice(codec.size(part.start), None if is_end else codec.size(part.stop))
+def _cut(place: HeldRange, part: slice, *, with_padding: bool = False) -> slice:
+    """Return where an update holds some numbers of a range; they begin at a multiple of STRIDE."""
+    if place.codec is None:
+        return part
+    is_end = with_padding and part.stop >= place.count
+    stop = None if is_end else place.codec.size(part.stop)
+    return slice(place.codec.size(part.start), stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +150,7 @@ class _Window:
     If updates are compressed, we decode them into `decoded`.
     """
 
-    stretch: _Stretch
+    place: HeldRange
     part: slice
     base: Array
     held: Sequence[Array]
@@ -203,12 +162,12 @@ class _Window:
         if isinstance(place, int):
             piece: Array = self.pieces[place]
             return piece[: len(self.base)]
-        return place.totals[self.stretch.number][self.part]
+        return place.totals[self.place][self.part]
 
     def load(self, number: int, factor: float, place: Place) -> bool:
         """Write a file's difference to a place; return False if it is known to be unsound."""
         difference, sound = self.at(place), True
-        if self.stretch.place.codec is not None:
+        if self.place.codec is not None:
             decoded = self._decoded(number)
             sound = bool(np.isfinite(decoded).all())
             difference[:] = decoded if factor else 0
@@ -224,14 +183,15 @@ class _Window:
 
     def is_sound(self, number: int) -> bool:
         """Say whether a file's numbers are usable; decode them if necessary."""
-        if self.stretch.is_compressed:
+        if self.place.codec is not None:
             return bool(np.isfinite(self._decoded(number)).all())
         held = self.held[number]
         return bool(np.isfinite(held).all()) or is_sound(held, self.base)
 
     def are_sound(self) -> bool:
         """Say whether the numbers of all files are usable; we check compressed ones on decoding."""
-        return self.stretch.is_compressed or all(is_sound(held, self.base) for held in self.held)
+        is_compressed = self.place.codec is not None
+        return is_compressed or all(is_sound(held, self.base) for held in self.held)
 
     def combine(self, combine: Combine, total: Array) -> bool:
         """Write a statistic of all pieces; return False if a file is unsound."""
@@ -245,7 +205,7 @@ class _Window:
         return True
 
     def _decoded(self, number: int) -> Array:
-        codec, decoded = self.stretch.place.codec, self.decoded[: len(self.base)]
+        codec, decoded = self.place.codec, self.decoded[: len(self.base)]
         if codec is not None:
             codec.decode(self.held[number], decoded)
         return decoded
@@ -263,38 +223,41 @@ class _Pass:
     sole: SummedFile | None
     lanes: int
 
-    def sum_lane(self, stretches: Sequence[_Stretch], lane: int) -> bool:
-        """Do one thread's share of all stretches; return whether all it saw is sound."""
+    def sum_lane(self, places: Sequence[HeldRange], lane: int) -> bool:
+        """Do one thread's share of all ranges; return whether all it saw is sound."""
         # We look for overflow and NaN ourselves; numpy's warnings would only repeat that.
         with np.errstate(all="ignore"):
-            sound = [self._sum_stretch(stretch, lane) for stretch in stretches]
+            sound = [self._sum_range(place, lane) for place in places]
         return all(sound)
 
-    def _sum_stretch(self, stretch: _Stretch, lane: int) -> bool:
-        base = stretch.base(self.base)
-        files = [stretch.held(source) for source in self.plan.files]
-        count, step = stretch.count, stretch.step(self.plan.pieces)
+    def _sum_range(self, place: HeldRange, lane: int) -> bool:
+        base, count = place.numbers(self.base.data), place.count
+        files = [place.held(source.data) for source in self.plan.files]
+        # How many numbers a thread sums at a time.
+        step = max(1, PIECE_BYTES // max(1, self.plan.pieces) // place.sum_dtype.itemsize)
+        if place.codec is not None:
+            step = max(STRIDE, step - step % STRIDE)
         most = min(step, count)
-        pieces = np.empty((self.plan.pieces, most), stretch.dtype)
-        decoded = np.empty(most if stretch.is_compressed else 0, np.float32)
+        pieces = np.empty((self.plan.pieces, most), place.sum_dtype)
+        decoded = np.empty(0 if place.codec is None else most, np.float32)
         sound = True
         for begin in range(0, count, step * self.lanes):
             whole = slice(begin, begin + step * self.lanes)
             start = min(begin + lane * step, count)
             part = slice(start, min(start + step, count))
-            held = [file[stretch.cut(part)] for file in files]
-            window = _Window(stretch, part, base[part], held, pieces, decoded)
+            held = [file[_cut(place, part)] for file in files]
+            window = _Window(place, part, base[part], held, pieces, decoded)
             if self.base_hasher is not None and lane == 0:
                 self.base_hasher.update(base[whole].data)
-            hashed = stretch.cut(whole, with_padding=True)
+            hashed = _cut(place, whole, with_padding=True)
             sound &= self._add(window, [file[hashed] for file in files], lane)
         return sound
 
     def _add(self, window: _Window, hashed: Sequence[Array], lane: int) -> bool:
         """Hash and add a window of all files; return whether all is sound."""
-        stretch = window.stretch
-        takes_one = self.sole is not None and not stretch.is_compressed
-        if takes_one or not stretch.is_float:
+        place = window.place
+        takes_one = self.sole is not None and place.codec is None
+        if takes_one or place.dtype.kind != "f":
             return self._take(window, hashed, lane)
         sound = True
         for operation in self.plan.operations:
@@ -316,18 +279,18 @@ class _Pass:
 
     def _take(self, window: _Window, hashed: Sequence[Array], lane: int) -> bool:
         """Hash a window of all files, and take one of them as it is."""
-        sound = True
+        sound, is_float = True, window.place.dtype.kind == "f"
         for number, numbers in enumerate(hashed):
             self._hash(number, numbers, lane)
-            sound &= not window.stretch.is_float or window.is_sound(number)
-        if not window.stretch.is_float:
+            sound &= not is_float or window.is_sound(number)
+        if not is_float:
             for kept, number in self.plan.firsts:
                 window.at(kept)[:] = window.held[number]
             if self.plan.combines:  # the lower median of numbers that have no mean
                 ascending = np.sort(window.held, axis=0)
                 window.at(self.plan.sums[0])[:] = ascending[(len(ascending) - 1) // 2]
         elif self.sole is not None and self.divisor is not None:
-            held = window.stretch.held(self.sole)
+            held = window.place.held(self.sole.data)
             window.at(self.plan.sums[0])[:] = held[window.part]
         return sound
 

@@ -69,6 +69,26 @@ class HeldRange:
     held_stop: int
     codec: Codec | None = None
 
+    @property
+    def count(self) -> int:
+        """How many numbers it has."""
+        return (self.stop - self.start) // self.dtype.itemsize
+
+    @property
+    def sum_dtype(self) -> np.dtype[Any]:
+        """The dtype in which we sum its numbers: float16 would overflow."""
+        narrow = self.dtype.kind == "f" and self.dtype.itemsize < 4
+        return np.dtype(np.float32) if narrow else self.dtype
+
+    def numbers(self, model: Array) -> Array:
+        """Return the numbers in the bytes of a model's tensors."""
+        return model[self.start : self.stop].view(self.dtype)
+
+    def held(self, update: Array) -> Array:
+        """Return the part of the bytes of an update's tensors: numbers, or bytes to decode."""
+        held = update[self.held_start : self.held_stop]
+        return held if self.codec is not None else held.view(self.dtype)
+
 
 def model_metadata(buffers: Iterable[str]) -> dict[str, str]:
     """Return the metadata of a model's file: which of its tensors no optimizer trains."""
